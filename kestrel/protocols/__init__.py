@@ -1,1 +1,1 @@
-"""Wire protocols without I/O: bytes to commands, results to bytes."""
+"""Wire protocols without I/O: codecs between bytes and commands or results."""

@@ -1,4 +1,4 @@
-"""Received bytes that are not parsed yet."""
+"""The buffer of received bytes that are not parsed yet."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ _LF: Final = b"\n"
 _CRLF: Final = b"\r\n"
 
 _MIN_COPY_BYTES: Final = 4096
-"""What is used of the transport's bytes is let go of when it is more than that, and more than what is left of them."""
+"""Limit of used bytes that are kept. Above it, the rest is copied if it is smaller than the used bytes."""
 
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
 class NoLineEnd(Exception):
-    """Behind a block there is something else than the line end that closes it."""
+    """A block that is not followed by a CRLF."""
 
 
 class ReceiveBuffer:
-    """Bytes in, lines and blocks out; each byte is looked at once, however small the pieces.
+    """A buffer that splits received bytes into lines and blocks. It scans each byte once, however small the pieces are.
 
-    While whole requests arrive, the transport's own bytes object is sliced, and little is copied: a rest, so that it
-    does not keep all that came with it. The tail is used only for requests that arrive in pieces, until they are whole.
+    While whole requests arrive, the transport's own bytes object is sliced and little is copied. `_tail` is used only
+    for requests that arrive in pieces, until they are complete.
     """
 
     __slots__ = ("_data", "_position", "_scanned", "_tail", "_tail_scanned")
@@ -32,20 +32,20 @@ class ReceiveBuffer:
         self._position = 0
         self._scanned = 0
         self._tail = bytearray()
-        """What came behind `_data`, which is the beginning of something."""
+        """Bytes received after `_data`, the start of an incomplete request."""
         self._tail_scanned = 0
 
     def __len__(self) -> int:
-        """How many bytes are held."""
+        """Return the number of held bytes."""
         return len(self._data) - self._position + len(self._tail)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held."""
+        """Whether no bytes are held."""
         return not self._data and not self._tail
 
     def receive(self, data: bytes) -> None:
-        """Append what the network brought."""
+        """Append received bytes."""
         if self._position < len(self._data) or self._tail:
             self._tail += data
         else:
@@ -53,7 +53,7 @@ class ReceiveBuffer:
             self._position = self._scanned = 0
 
     def take_line(self) -> bytes | None:
-        """The next line without its line feed, or None while it is not complete."""
+        """Return the next line without its line feed, or None while it is incomplete."""
         if self.is_empty:
             return None
         end = self._data.find(_LF, self._scanned)
@@ -69,7 +69,7 @@ class ReceiveBuffer:
         return line
 
     def take(self, size: int) -> bytes | None:
-        """The next `size` bytes, or None while they are not all there."""
+        """Return the next `size` bytes, or None until all are there."""
         if not self._has(size):
             return None
         end = self._position + size
@@ -78,9 +78,9 @@ class ReceiveBuffer:
         return block
 
     def take_block(self, size: int) -> bytes | None:
-        """The next `size` bytes, and the CRLF behind them is dropped; or None while they are not all there.
+        """Return the next `size` bytes and drop the CRLF after them, or return None until all are there.
 
-        Raises `NoLineEnd` if there is something else in the CRLF's place.
+        Raises `NoLineEnd` if the block is not followed by a CRLF.
         """
         if not self._has(size + len(_CRLF)):
             return None
@@ -93,9 +93,9 @@ class ReceiveBuffer:
         return data[begin:end]
 
     def drop_lines(self) -> bool:
-        """Drop lines, from the beginning of one, up to and with the next empty one (a CR does not count).
+        """Drop lines up to and including the next empty one. A CR does not count as content.
 
-        False while that is not there; then at most two bytes are still held.
+        Return False if there is no empty line yet. At most two bytes are held then.
         """
         self._join()
         data = self._data
@@ -104,12 +104,12 @@ class ReceiveBuffer:
             self._used_up_to(empty_line.end())
             return True
         last_line = max(self._position, data.rfind(_LF, self._position) + 1)
-        # Whether a line is an empty one is seen in its last two bytes as well as in all of it.
+        # The last two bytes are enough to recognize an empty line.
         self._used_up_to(max(last_line, len(data) - 2))
         return False
 
     def _has(self, size: int) -> bool:
-        """Whether so many bytes are there; then they are in `_data`."""
+        """Return True if `size` bytes are there, and make sure that they are in `_data`."""
         if self._position + size <= len(self._data):
             return True
         if len(self) < size:
@@ -118,7 +118,7 @@ class ReceiveBuffer:
         return True
 
     def _join(self) -> None:
-        """All that is held into `_data`."""
+        """Move all held bytes into `_data`."""
         if self._tail:
             self._scanned -= self._position
             self._data = b"".join((memoryview(self._data)[self._position :], self._tail))
@@ -128,7 +128,7 @@ class ReceiveBuffer:
 
     def _used_up_to(self, position: int) -> None:
         left = len(self._data) - position
-        if not left:  # an idle connection keeps nothing
+        if not left:  # an idle connection holds no bytes
             self._data = b""
             position = 0
         elif position > _MIN_COPY_BYTES and position > left:
@@ -137,7 +137,7 @@ class ReceiveBuffer:
         self._position = self._scanned = position
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all held bytes."""
         self._data = b""
         self._position = self._scanned = self._tail_scanned = 0
         self._tail = bytearray()

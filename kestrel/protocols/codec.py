@@ -1,4 +1,4 @@
-"""What wire protocols can do: the faces that a session sees."""
+"""Interfaces of the wire protocols, as a session uses them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kestrel.commands import Command, Get, GetMany, Inspect, Monitor, Put, Range
 from kestrel.item import Item
 
 Stat = tuple[str, object]
-"""One line of statistics: its name and its value."""
+"""The name and value of one figure."""
 
 
 @frozen
 class QueueInfo:
-    """A queue at a glance. Sizes are bytes; `age_ms` is how long the head has been in the queue."""
+    """Some figures of a queue. Sizes are in bytes. `age_ms` is how long the head has been in the queue."""
 
     head: bytes | None = None
     items: int = 0
@@ -31,121 +31,125 @@ class QueueInfo:
 
 @frozen
 class RangeState:
-    """How far a reader by ids is. `end_id` is where its next batch ends; it begins at `first_id` or where it asked."""
+    """The position of a reader by ids. Its next batch ends at `end_id`."""
 
     first_id: int
-    """The lowest id that it has not released."""
+    """The lowest id that is not released."""
     next_id: int
-    """The id of the next item that becomes safe."""
+    """The id of the next item."""
     end_id: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Codec(ABC):
-    """Bytes to commands and results to bytes, for one connection. No I/O, no time, no Twisted.
+    """A codec between bytes and commands or results, for one connection. It does no I/O and imports no Twisted.
 
-    The encoders are given the command that is answered, since a protocol may word the same result differently.
+    Its encoders get the command that is answered, since protocols encode the same result differently for some commands.
     """
 
     client_id: bytes | None = None
-    """The name that the client gave itself with its last request, where the protocol has one. Anyone may say that."""
+    """The name that the client claimed in its last request, if the protocol has one. It is not verified."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Take in what the network brought; nothing is parsed yet."""
+        """Append received bytes, without parsing them."""
 
     @abstractmethod
     def end(self) -> None:
-        """The connection is gone: hold nothing any more."""
+        """Drop all held bytes when the connection ends."""
 
     @abstractmethod
     def next_command(self) -> Command | None:
-        """The next request, or None until more bytes arrive. Never raises: bad bytes are a `Malformed`."""
+        """Return the next command, or None until more bytes arrive. Invalid bytes yield a `Malformed`, never an
+        exception.
+        """
 
     @abstractmethod
     def __len__(self) -> int:
-        """How much is held, in bytes, that no command was made of yet. It is 0 only between requests."""
+        """Return the number of held bytes that are not parsed yet. It is 0 only between requests."""
 
     @abstractmethod
     def stored(self, command: Put, count: int) -> bytes:
-        """So many items of a put went in."""
+        """Encode the number of items that a put stored."""
 
     @abstractmethod
     def done(self, command: Command) -> bytes:
-        """A command that has nothing to tell went well. Empty: it has no reply, and the connection ends."""
+        """Encode the success of a command without a result. Empty if it has no reply and the connection is closed."""
 
     @abstractmethod
     def number(self, command: Command, value: int) -> bytes:
-        """A bare number."""
+        """Encode a number."""
 
     @abstractmethod
     def version(self, command: Command, version: str) -> bytes:
-        """Which release answers."""
+        """Encode the server's version."""
 
     @abstractmethod
     def status(self, command: Command, name: str) -> bytes:
-        """The server's status."""
+        """Encode the server's status."""
 
     @abstractmethod
     def error(self, command: Command, error: Exception) -> tuple[bytes, bool]:
-        """How that error is said, and whether the connection ends with it."""
+        """Encode an error, and return whether the connection is closed after it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LineCodec(Codec):
-    """A protocol that has `Get` and `Monitor`, and `Stats`, `DumpStats` and `DumpConfig`."""
+    """A codec for the protocols with `Get`, `Monitor`, `Stats`, `DumpStats` and `DumpConfig`."""
 
     @abstractmethod
     def item(self, command: Get | Monitor, data: bytes) -> bytes:
-        """An item that was taken or peeked."""
+        """Encode an item that was taken or peeked."""
 
     @abstractmethod
     def no_item(self, command: Get | Monitor) -> bytes:
-        """There was no item, or no further one."""
+        """Encode that there is no item, or no further one."""
 
     @abstractmethod
     def stats(self, command: Command, stats: Iterable[Stat]) -> bytes:
-        """Lines of statistics; others may follow, and at last `end_of_list`."""
+        """Encode some figures. More may follow, and `end_of_list` ends them."""
 
     @abstractmethod
     def dump_stats(self, command: Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        """The block of one queue; of one that does not exist it is empty. Others may follow, and `end_of_list`."""
+        """Encode the figures of one queue. A missing queue has an empty block. More may follow, and `end_of_list` ends
+        them.
+        """
 
     @abstractmethod
     def end_of_list(self, command: Command) -> bytes:
-        """What stands behind the last line of a list."""
+        """Encode the end of a list."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class GetManyCodec(Codec):
-    """A protocol that has `GetMany` and `Inspect`."""
+    """A codec for the protocols with `GetMany` and `Inspect`."""
 
     max_reply_items: int
-    """How many items one reply may have."""
+    """Limit of items in one reply."""
     max_reply_bytes: int
-    """Limit of all items together, each with its data and `ITEM_OVERHEAD_BYTES`. One item always fits."""
+    """Limit of all items in a reply, each with its data and `ITEM_OVERHEAD_BYTES`. One item always fits."""
 
     @abstractmethod
     def items(self, command: GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
-        """Items that were taken, each with the number of its open read, or 0."""
+        """Encode items that were taken, each with the id of its open read, or 0."""
 
     @abstractmethod
     def queue_info(self, command: Inspect, info: QueueInfo) -> bytes:
-        """A queue at a glance."""
+        """Encode some figures of a queue."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RangeCodec(GetManyCodec):
-    """A protocol that has the commands for ranges of ids."""
+    """A codec for the protocols with commands for ranges of ids."""
 
     @abstractmethod
     def range_state(self, command: RangeCommand, state: RangeState) -> bytes:
-        """How far a reader is."""
+        """Encode the position of a reader."""
 
     @abstractmethod
     def range_items(self, command: RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
-        """Items with their ids; each takes at most twice `ITEM_OVERHEAD_BYTES` besides its data."""
+        """Encode items with their ids. Each takes at most twice `ITEM_OVERHEAD_BYTES` in addition to its data."""
 
 
 ITEM_OVERHEAD_BYTES: Final = 32
-"""More than any protocol adds to an item's data."""
+"""Upper bound of the bytes that a protocol adds to an item's data."""

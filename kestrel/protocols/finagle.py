@@ -1,8 +1,8 @@
-"""What Finagle's clients put around thrift's messages.
+"""The headers that Finagle's clients add to thrift messages.
 
-Such a client first calls a method that no service has. Where that is answered, the connection is upgraded: each frame
-of the client's then begins with a `RequestHeader`, and each of the server's with a `ResponseHeader`, two structs of
-Finagle's tracing.thrift. Of all that is in them the client's name is of use here.
+Such a client first calls a method that no service has. If the server answers it, the connection is upgraded. From then
+on each frame of the client begins with a `RequestHeader`, and each of the server with a `ResponseHeader`. Both are
+structs of Finagle's tracing.thrift. Only the client's name is used here.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Final
 from kestrel.protocols import thrift_binary as binary
 
 UPGRADE_METHOD: Final = b"__can__finagle__trace__v3__"
-"""The method that asks for it."""
+"""The method that requests the upgrade."""
 
 RESPONSE_HEADER: Final = binary.END
-"""No spans, no contexts."""
+"""A header without spans and contexts."""
 
 MAX_REQUEST_HEADER_BYTES: Final = 1024
-"""How much of a frame that is too large is read to find the message behind the header."""
+"""Limit of bytes read of a frame that is too large, to find the message after the header."""
 
 MAX_CLIENT_ID_BYTES: Final = 256
-"""A longer name counts for nothing."""
+"""Limit of a client name. A longer name is ignored."""
 
 _CLIENT_ID: Final = (binary.STRUCT, 6)
 _NAME: Final = (binary.STRING, 1)
 
 
 def read_request_header(reader: binary.ThriftReader) -> bytes | None:
-    """Read a `RequestHeader`: the name that the client gives itself in it, or None. Raises `BadThrift`."""
+    """Read a `RequestHeader`, and return the client's name in it, or None. Raises `BadThrift`."""
     name = None
     while (field := reader.field())[0] != binary.STOP:
         if field == _CLIENT_ID:

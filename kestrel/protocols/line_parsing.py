@@ -1,4 +1,4 @@
-"""Helpers for line protocols: words, numbers, one-line reasons, and lines that belong to another protocol."""
+"""Helpers for line protocols: words, numbers, one-line reasons, and the detection of other protocols."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]")
 
 
 class BadNumber(Exception):
-    """A word that is no signed 32-bit decimal."""
+    """A word that is not a signed 32-bit decimal."""
 
 
 def split_words(line: bytes) -> list[bytes]:
-    """The words of a line, separated by single spaces; empty ones at its end do not count."""
+    """Return the words of a line, separated by single spaces, without empty ones at its end."""
     words = line.split(b" ")
     while words and not words[-1]:
         words.pop()
@@ -39,9 +39,9 @@ def detect_other_protocol(line: bytes) -> str | None:
 
 
 def parse_int32(word: bytes) -> int:
-    """A signed 32-bit decimal, or `BadNumber`."""
+    """Parse a signed 32-bit decimal, or raise `BadNumber`."""
     digits = word[1:] if word[:1] in (b"-", b"+") else word
-    # isdigit() keeps out what int() would forgive (spaces, underscores); the length, endless digits.
+    # isdigit() rejects spaces and underscores, which int() accepts. The length check rejects endless digits.
     if not digits.isdigit() or len(digits) > 32:
         raise BadNumber
     value = int(word)
@@ -51,5 +51,5 @@ def parse_int32(word: bytes) -> int:
 
 
 def encode_one_line(reason: str) -> bytes:
-    """A text without line ends, in Latin-1; characters that it lacks become question marks."""
+    """Encode a text without line ends in Latin-1. Other characters become question marks."""
     return " ".join(reason.split()).encode("latin-1", "replace")

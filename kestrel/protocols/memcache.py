@@ -1,7 +1,7 @@
-"""The memcache dialect that Kestrel speaks: bytes to commands, results to bytes.
+"""The codec of Kestrel's memcache dialect.
 
-docs/protocol_memcache.md gives the requests and replies; the numbers of the differences from Kestrel are those of
-docs/differences.md.
+docs/protocol_memcache.md lists the requests and replies. docs/differences.md lists the differences from Kestrel by
+number.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 
 _ABSOLUTE_EXPIRY_S: Final = 1_000_000
-"""From here on an expiry is seconds since the epoch, below it seconds from now."""
+"""Expiry from which it is in seconds since the epoch. A lower one is in seconds from now."""
 
 _MAX_CACHED_LINES: Final = 4096
 _MAX_CACHED_LINE_BYTES: Final = 128
-"""Longer ones are parsed each time: some three megabytes are taken at most."""
+"""Limit of a cached line. Longer lines are parsed each time, so that the cache takes three megabytes at most."""
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
 
@@ -38,7 +38,7 @@ _SUCCESS_REPLIES: Final[dict[type[commands.Command], bytes]] = {
 }
 
 _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
-    # class, first word, whether the connection ends; the first class that fits counts
+    # class, first word, whether the connection is closed; the first matching class counts
     (errors.TooManyOpenReads, b"ERROR", True),
     (errors.OpenReadExists, b"ERROR", True),
     (errors.TooFewOpenReads, b"ERROR", False),
@@ -51,7 +51,7 @@ _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
 
 
 class _AnnouncedSet:
-    """A `set` line whose data is still to come; `problem` says why it will not be stored all the same."""
+    """A `set` line whose data has not arrived. `problem` is the reason why it will not be stored."""
 
     __slots__ = ("closes", "expiry_is_relative", "expiry_ms", "problem", "queue", "size")
 
@@ -65,13 +65,13 @@ class _AnnouncedSet:
 
 
 _PARSED_LINES: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
-"""Lines of any client, and what they ask for."""
+"""Cache of parsed lines, for all clients."""
 
 
 class MemcacheCodec(LineCodec):
-    """One connection's codec (`kestrel.protocols.codec.LineCodec`).
+    """The memcache codec of one connection (`kestrel.protocols.codec.LineCodec`).
 
-    Held bytes are bounded by a line or an item and its line, and one network read behind it.
+    It holds at most a line, or an item with its line, and one network read after it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MemcacheCodec(LineCodec):
     # Bytes to commands.
 
     def receive(self, data: bytes) -> None:
-        """Take in what the network brought; after the stream got out of step it is dropped."""
+        """Append received bytes, or drop them if the stream is out of step."""
         if not self._is_out_of_step:
             self._buffer.receive(data)
 
@@ -98,13 +98,13 @@ class MemcacheCodec(LineCodec):
         return len(self._buffer) or int(self._announced is not None)
 
     def end(self) -> None:
-        """The connection is gone: hold nothing any more."""
+        """Drop all held bytes when the connection ends."""
         self._is_out_of_step = True
         self._announced = None
         self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
-        """The next request, or None until more bytes arrive."""
+        """Return the next command, or None until more bytes arrive."""
         announced = self._announced
         if announced is None:
             line = self._buffer.take_line()
@@ -135,39 +135,39 @@ class MemcacheCodec(LineCodec):
         return commands.Put(announced.queue, (data,), announced.expiry_ms, announced.expiry_is_relative)
 
     def _out_of_step(self, reason: str) -> commands.Malformed:
-        """After this nothing of the stream can be trusted: drop it."""
+        """Drop the rest of the stream, which cannot be parsed reliably after this error."""
         self.end()
         return _fatal(reason)
 
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """STORED, or NOT_STORED when the one item was refused."""
+        """Return STORED, or NOT_STORED if the item was refused."""
         return b"STORED\r\n" if count else b"NOT_STORED\r\n"
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
-        """A VALUE block; it names the bare queue unless the requested key is to be echoed."""
+        """Return a VALUE block. It has the plain queue name unless the requested key is to be echoed."""
         key = command.key if self._echo_requested_key else command.queue
         return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(data), data)
 
     def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
-        """END."""
+        """Return END."""
         return b"END\r\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """The word for success, which differs from command to command; `shutdown` has none."""
+        """Return the command's own word for success. `shutdown` has none."""
         return _SUCCESS_REPLIES[type(command)]
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """The number alone on a line."""
+        """Return a line with the number."""
         return b"%d\r\n" % value
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """VERSION and the release."""
+        """Return VERSION and the version."""
         return b"VERSION %b\r\n" % version.encode("ascii")
 
     def status(self, command: commands.Command, name: str) -> bytes:
-        """The status in capitals."""
+        """Return the status in capitals."""
         return name.upper().encode("ascii") + b"\r\n"
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
@@ -175,17 +175,17 @@ class MemcacheCodec(LineCodec):
         return escape_non_ascii("".join([f"STAT {name} {value}\r\n" for name, value in stats])).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        """A block in braces."""
-        # A missing queue shows one line of two spaces, as Kestrel does.
+        """Return a block in braces."""
+        # As in Kestrel, a missing queue has one line of two spaces.
         lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
         return b"queue '%b' {\r\n%b}\r\n" % (queue, "".join(lines).encode())
 
     def end_of_list(self, command: commands.Command) -> bytes:
-        """END."""
+        """Return END."""
         return b"END\r\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """The error's first word, and its reason where clients expect one."""
+        """Return the error's first word, and the reason where clients expect one."""
         word, closes = next((word, closes) for kind, word, closes in _ERRORS if isinstance(error, kind))
         if word == b"ERROR":
             return b"ERROR\r\n", closes
@@ -193,7 +193,7 @@ class MemcacheCodec(LineCodec):
         return b"%b %b\r\n" % (word, encode_one_line(reason)), closes
 
 
-# One line to one request: the same line always means the same, whoever sends it.
+# Parsing of lines. Equal lines have equal requests, whichever client sends them.
 
 
 def _parse_line(line: bytes) -> commands.Command | _AnnouncedSet:
@@ -215,7 +215,7 @@ def _parse_line(line: bytes) -> commands.Command | _AnnouncedSet:
 
 
 def _cache_request(line: bytes, request: commands.Get | _AnnouncedSet) -> None:
-    """Clients repeat their gets and sets. Nobody may change what is remembered."""
+    """Cache a request, since clients repeat their gets and sets. Cached requests must not be changed."""
     if len(line) <= _MAX_CACHED_LINE_BYTES:
         if len(_PARSED_LINES) >= _MAX_CACHED_LINES:
             _PARSED_LINES.clear()
@@ -334,7 +334,7 @@ def _name_required() -> commands.Malformed:
 
 
 def _without_arguments(command: type[commands.Command]) -> Callable[[list[bytes]], commands.Command]:
-    """A request that is its word alone; further words are ignored."""
+    """Return a parser for a request without arguments. Further words are ignored."""
     return lambda words: command()
 
 

@@ -1,8 +1,8 @@
-"""Kestrel's protocol of text lines: bytes to commands, results to bytes.
+"""The codec of Kestrel's text protocol.
 
-A request is a line. One that ends in a colon is followed by lines of data, up to an empty one; a put stores them,
-any other command ignores them. A reply begins with `+` (a number), `-` (an error), `:` (an item or a text) or is
-`*` (nothing, or nothing more).
+A request is a line. A line that ends in a colon is followed by lines of data, up to an empty one. A put stores them,
+any other command ignores them. A reply begins with `+` (a number), `-` (an error) or `:` (an item or a text), or is `*`
+(nothing, or the end).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_PUT_ITEMS: Final = 1024
 MAX_REQUEST_BYTES: Final = 32 * 1024 * 1024
 
 PARTIAL_PUT_ITEM_OVERHEAD_BYTES: Final = 56
-"""What an item of a put that has not come whole takes besides its data."""
+"""Memory of an item of an incomplete put beyond its data."""
 
 _KESTREL_OPERATION_NAMES: Final[dict[type[commands.Command], str]] = {
     commands.Put: "setItem",
@@ -33,16 +33,15 @@ _KESTREL_OPERATION_NAMES: Final[dict[type[commands.Command], str]] = {
     commands.Delete: "delete",
     commands.FlushExpired: "flushExpired",
 }
-"""What Kestrel calls that which it refuses."""
+"""Kestrel's names of the operations, for its messages of refusal."""
 
 
 class TextCodec(LineCodec):
-    """One connection's codec (`kestrel.protocols.codec.LineCodec`).
+    """The text codec of one connection (`kestrel.protocols.codec.LineCodec`).
 
-    A request line may have `max_line_bytes`; an item `max_item_bytes`; a put `max_put_items` items, and all of them
-    together `max_request_bytes`. Held bytes are bounded by a request line or the items of one put, and one network
-    read behind them. Data of other commands, and the rest of a put of too many items, may be of any length: they are
-    not held.
+    A request line has at most `max_line_bytes`, an item `max_item_bytes`, and a put `max_put_items` items of together
+    `max_request_bytes`. The codec holds at most a request line or the items of one put, and one network read after it.
+    Data of other commands, and the rest of a put of too many items, is not held, and may have any length.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class TextCodec(LineCodec):
         self._max_item_bytes = max_item_bytes
         self._max_put_items = max_put_items
         self._max_request_bytes = max_request_bytes
-        self._announced: commands.Command | None = None  # its lines of data are still to come
+        self._announced: commands.Command | None = None  # its lines of data have not all arrived
         self._items: list[bytes] = []
         self._items_bytes = 0
         self._is_out_of_step = False
@@ -65,7 +64,7 @@ class TextCodec(LineCodec):
     # Bytes to commands.
 
     def receive(self, data: bytes) -> None:
-        """Take in what the network brought; after the stream got out of step it is dropped."""
+        """Append received bytes, or drop them if the stream is out of step."""
         if not self._is_out_of_step:
             self._buffer.receive(data)
 
@@ -74,14 +73,14 @@ class TextCodec(LineCodec):
         return held_bytes or int(self._announced is not None)
 
     def end(self) -> None:
-        """The connection is gone: hold nothing any more."""
+        """Drop all held bytes when the connection ends."""
         self._is_out_of_step = True
         self._announced = None
         self._forget_items()
         self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
-        """The next request, or None until more bytes arrive."""
+        """Return the next command, or None until more bytes arrive."""
         if self._announced is not None:
             return self._read_data(self._announced)
         line = self._buffer.take_line()
@@ -97,7 +96,7 @@ class TextCodec(LineCodec):
         return self._read_data(command) if line.endswith(b":") else command
 
     def _read_data(self, announced: commands.Command) -> commands.Command | None:
-        """The announced command, once the empty line behind its data has come."""
+        """Return the announced command when the empty line after its data has arrived."""
         self._announced = announced
         if isinstance(announced, commands.Put):
             return self._read_items(announced)
@@ -111,7 +110,7 @@ class TextCodec(LineCodec):
             bound = min(self._max_item_bytes, self._max_request_bytes - self._items_bytes)
             line = self._buffer.take_line()
             if line is None:
-                # The last byte so far may be a CR, which is no data.
+                # The last byte so far may be a CR, which is not data.
                 return self._too_large(bound) if len(self._buffer) > bound + 1 else None
             item = line.removesuffix(b"\r")
             if not item:
@@ -132,44 +131,44 @@ class TextCodec(LineCodec):
         self._items_bytes = 0
 
     def _too_large(self, bound: int) -> commands.Malformed:
-        """An item is over the narrower bound: that of every item, or what the others of its put have left."""
+        """Refuse an item that exceeds a bound: that of one item, or what its put has left."""
         if bound == self._max_item_bytes:
             return self._out_of_step("Item too large.")
         return self._out_of_step(f"Put too large; limit={self._max_request_bytes} bytes")
 
     def _out_of_step(self, reason: str) -> commands.Malformed:
-        """After this nothing of the stream can be trusted: drop it."""
+        """Drop the rest of the stream, which cannot be parsed reliably after this error."""
         self.end()
         return commands.Malformed(reason, closes=True)
 
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """How many items went in."""
+        """Return the number of stored items."""
         return b"+%d\n" % count
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
-        """The item behind a colon. Line feeds in it go out as they are, as Kestrel sends them."""
+        """Return the item after a colon. Line feeds in it are sent unchanged, as Kestrel does."""
         return b":%b\n" % data
 
     def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
-        """A star."""
+        """Return a star."""
         return b"*\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """How many reads were confirmed; 0 for everything else."""
+        """Return the number of confirmed reads, or 0 for other commands."""
         return b"+%d\n" % (command.count if isinstance(command, commands.Confirm) else 0)
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """The number behind a plus."""
+        """Return the number after a plus."""
         return b"+%d\n" % value
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """The release behind a colon."""
+        """Return the version after a colon."""
         return b":%b\n" % version.encode("ascii")
 
     def status(self, command: commands.Command, name: str) -> bytes:
-        """The status in capitals behind a colon."""
+        """Return the status in capitals after a colon."""
         return b":%b\n" % name.upper().encode("ascii")
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
@@ -177,22 +176,23 @@ class TextCodec(LineCodec):
         return "".join([f":{name} {value}\n" for name, value in stats]).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        """A line `:queue name value` for each; a queue that does not exist has no line.
+        """Return a line `:queue name value` for each figure, or no lines for a missing queue.
 
-        There are no blocks as on memcache: each line says by itself what it is about, and a name has no space in it.
+        Unlike memcache, it has no blocks: each line names its queue. A shown name has no space.
         """
         return self.stats(command, [(f"{show_name(queue)} {name}", value) for name, value in stats])
 
     def end_of_list(self, command: commands.Command) -> bytes:
-        """A star."""
+        """Return a star."""
         return b"*\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """Kestrel's words where it has some, else the reason. The connection ends only with a fault of ours."""
+        """Return Kestrel's message if it has one, or else the reason. Unexpected errors close the connection."""
         if not isinstance(error, errors.KestrelError):
             return b"-internal error\n", True
         if isinstance(command, commands.Malformed) and isinstance(error, errors.ClientError):
-            # As it is: behind "Unknown command: " there may be nothing, and any bytes but a line feed.
+            # The reason is sent unchanged: after "Unknown command: " it may be empty, or have any bytes except a line
+            # feed.
             return b"-%b\n" % command.reason.encode("latin-1"), False
         return b"-%b\n" % encode_one_line(_reason(command, error)), False
 
@@ -243,7 +243,7 @@ def _parse_command(line: bytes) -> commands.Command:
 
 
 class _CommandSyntax(NamedTuple):
-    """How a command is made of the words behind its own, and what is said where they do not do."""
+    """The parser of a command's arguments, with its messages for missing and invalid ones."""
 
     make: Callable[[list[bytes]], commands.Command]
     needs: int = 0
@@ -252,7 +252,7 @@ class _CommandSyntax(NamedTuple):
 
 
 def _without_arguments(command: type[commands.Command]) -> _CommandSyntax:
-    """A request that is its word alone; further words are ignored."""
+    """Return the syntax of a request without arguments. Further words are ignored."""
     return _CommandSyntax(lambda arguments: command())
 
 
@@ -261,7 +261,7 @@ def _with_queue_name(make: Callable[[list[bytes]], commands.Command], bad_number
 
 
 def _optional_ms(arguments: list[bytes]) -> int:
-    """The number behind the queue's name; 0 without one."""
+    """Return the number after the queue's name, or 0 without one."""
     return parse_int32(arguments[1]) if len(arguments) > 1 else 0
 
 

@@ -1,8 +1,8 @@
-"""Kestrel's thrift service: bytes to commands, results to bytes.
+"""The codec of Kestrel's thrift service.
 
-kestrel.thrift, beside this file, says what the methods mean. They travel framed, in thrift's binary protocol; a
-request is answered in its own form of it, strict or not. Whatever is refused is answered with a TApplicationException.
-Finagle's clients may have a header in front of each message.
+kestrel.thrift, next to this file, describes the methods. Messages are framed, in thrift's binary protocol. A reply has
+the form of its request, strict or not. A refused request is answered with a TApplicationException. Messages of
+Finagle's clients may begin with a header.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from kestrel.protocols.codec import QueueInfo, RangeCodec, RangeState
 from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE_METHOD, read_request_header
 
 DEFAULT_CLIENT_MAX_FRAME_BYTES: Final = 16_384_000
-"""What Apache thrift's libraries take unless they are told otherwise; a client that refuses a reply loses its items."""
+"""Frame limit of Apache thrift's libraries by default. A client that refuses a reply loses its items."""
 
 _REPLY_OVERHEAD_BYTES: Final = len(RESPONSE_HEADER) + binary.MAX_HEADER_BYTES + 16
-"""More than a reply has around its items."""
+"""Upper bound of the bytes around the items of a reply."""
 
 _STATUS_NUMBERS: Final = {"Quiescent": 1, "ReadOnly": 2, "Up": 3}
 _NOT_CONFIGURED: Final = 0
-"""What is told of a status that the enum does not have."""
+"""The number for a status that the enum does not have."""
 
 _STATUS_NAMES: Final = {number: name.encode("ascii") for name, number in _STATUS_NUMBERS.items()}
 
 
 class ThriftCall(NamedTuple):
-    """What a reply repeats of its request; `exception_type` is that of the TApplicationException that refuses it.
+    """The data of a request that its reply repeats. `exception_type` is the type of the TApplicationException of a
+    refusal.
 
-    `is_upgraded`: the request came with a header of Finagle's, and so must the reply.
+    With `is_upgraded`, the request had a header of Finagle's, and so must the reply.
     """
 
     name: bytes = b""
@@ -48,13 +49,13 @@ _NO_UPGRADED_CALL: Final = ThriftCall(is_upgraded=True)
 
 
 class _UnacceptableCall(Exception):
-    """A well-formed request that is not taken; the text is the reason."""
+    """A well-formed request that is refused, with the reason."""
 
 
 class ThriftCodec(RangeCodec):
-    """One connection's codec (`kestrel.protocols.codec.RangeCodec`).
+    """The thrift codec of one connection (`kestrel.protocols.codec.RangeCodec`).
 
-    Held bytes are bounded by a frame and one network read behind it.
+    It holds at most a frame and one network read after it.
     """
 
     def __init__(self, max_frame_bytes: int, max_item_bytes: int, max_list_size: int) -> None:
@@ -63,19 +64,19 @@ class ThriftCodec(RangeCodec):
         self._max_item_bytes = max_item_bytes
         self._max_list_size = max_list_size
         self._frame_bytes: int | None = None
-        """The length of the frame that is coming in, once it is known."""
+        """Length of the incomplete frame, once it is known."""
         self._oversized_frame_head: bytes | None = None
-        """What is known of a frame that is not taken, until it shows whom to tell."""
+        """The beginning of a refused frame, until its header is complete."""
         self._is_out_of_step = False
         self._is_upgraded = False
-        """Whether a header of Finagle's is in front of each message."""
+        """Whether each message begins with a header of Finagle's."""
         self.max_reply_items = max_list_size
         self.max_reply_bytes = min(max_frame_bytes, DEFAULT_CLIENT_MAX_FRAME_BYTES) - _REPLY_OVERHEAD_BYTES
 
     # Bytes to commands.
 
     def receive(self, data: bytes) -> None:
-        """Take in what the network brought; after the stream got out of step it is dropped."""
+        """Append received bytes, or drop them if the stream is out of step."""
         if not self._is_out_of_step:
             self._buffer.receive(data)
 
@@ -83,13 +84,13 @@ class ThriftCodec(RangeCodec):
         return len(self._buffer) or int(self._frame_bytes is not None)
 
     def end(self) -> None:
-        """The connection is gone: hold nothing any more."""
+        """Drop all held bytes when the connection ends."""
         self._is_out_of_step = True
         self._frame_bytes = self._oversized_frame_head = None
         self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
-        """The next request, or None until more bytes arrive."""
+        """Return the next command, or None until more bytes arrive."""
         if self._oversized_frame_head is not None:
             return self._refuse_frame(self._oversized_frame_head)
         if self._frame_bytes is None:
@@ -106,7 +107,7 @@ class ThriftCodec(RangeCodec):
         return self._message(binary.ThriftReader(frame))
 
     def _refuse_frame(self, beginning: bytes) -> commands.Malformed | None:
-        """Of a frame that is too large only the header is looked at, and only as far as it takes to answer it."""
+        """Refuse a frame that is too large. Only its header is read, so that it can be answered."""
         most = binary.MAX_HEADER_BYTES + (MAX_REQUEST_HEADER_BYTES if self._is_upgraded else 0)
         beginning += self._buffer.take(min(most - len(beginning), len(self._buffer))) or b""
         reader = binary.ThriftReader(beginning)
@@ -124,7 +125,7 @@ class ThriftCodec(RangeCodec):
         return self._out_of_step(call, f"frame too large; limit={self._max_frame_bytes}")
 
     def _out_of_step(self, call: ThriftCall, reason: str) -> commands.Malformed:
-        """After this nothing of the stream can be trusted: drop it."""
+        """Drop the rest of the stream, which cannot be parsed reliably after this error."""
         self.end()
         return _malformed(call, reason, closes=True)
 
@@ -138,7 +139,7 @@ class ThriftCodec(RangeCodec):
         call = self._call_of(header)
         if header.type != binary.CALL:
             call = call._replace(exception_type=binary.INVALID_MESSAGE_TYPE)
-            return _malformed(call, "the message is no call")
+            return _malformed(call, "the message is not a call")
         method = _METHODS.get(header.name)
         if method is None:
             if header.name == UPGRADE_METHOD and not self._is_upgraded:
@@ -156,7 +157,9 @@ class ThriftCodec(RangeCodec):
         return command
 
     def _upgrade(self, call: ThriftCall, reader: binary.ThriftReader) -> commands.Command:
-        """Its reply is the last without a header. (Of the options that the call brings there are none yet.)"""
+        """Upgrade the connection. This reply is the last without a header. The call's options are ignored, as none
+        exist yet.
+        """
         try:
             self._read(reader, ())
         except binary.BadThrift as error:
@@ -171,14 +174,14 @@ class ThriftCodec(RangeCodec):
 
     @property
     def _no_call(self) -> ThriftCall:
-        """That of what is said before there was a request, or about none."""
+        """The call of a reply to no readable request."""
         return _NO_UPGRADED_CALL if self._is_upgraded else _NO_CALL
 
     def _read(self, reader: binary.ThriftReader, arguments: Sequence[_Argument]) -> Sequence[Any]:
-        """The values of the arguments, in their order.
+        """Return the values of the arguments, in order.
 
-        A field of an unknown id or of another type than its argument's is passed over, as generated code does; one
-        that comes twice is not, so that the lists of one message are bounded together.
+        As in generated code, a field with an unknown id or another type is skipped. A repeated field is an error, so
+        that one bound holds for all lists of a message together.
         """
         values: dict[int, Any] = {}
         while (field := reader.field())[0] != binary.STOP:
@@ -190,7 +193,7 @@ class ThriftCodec(RangeCodec):
             else:
                 values[id_] = _ARGUMENT_READERS[type_](self, reader)
         if reader.remaining_bytes:
-            raise binary.BadThrift("there are bytes behind the end of the message")
+            raise binary.BadThrift("there are bytes after the end of the message")
         in_order = []
         for id_, argument in enumerate(arguments, start=1):
             value = values.get(id_, argument.default)
@@ -219,34 +222,34 @@ class ThriftCodec(RangeCodec):
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """How many items went in."""
+        """Return the number of stored items."""
         return self.number(command, count)
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """An i32."""
+        """Return an i32."""
         return _reply(command, binary.i32_field(0, value))
 
     def done(self, command: commands.Command) -> bytes:
-        """The result of a method that returns nothing."""
+        """Return the result of a method that returns nothing."""
         return _reply(command)
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """The release, a string."""
+        """Return the version as a string."""
         return _reply(command, binary.binary_field(0, version.encode("ascii")))
 
     def status(self, command: commands.Command, name: str) -> bytes:
-        """The number that the enum has for the status; NOT_CONFIGURED for one that it does not have."""
+        """Return the status as a number of the enum, or NOT_CONFIGURED if the enum does not have it."""
         return _reply(command, binary.i32_field(0, _STATUS_NUMBERS.get(name, _NOT_CONFIGURED)))
 
     def items(self, command: commands.GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
-        """A list of Item."""
+        """Return a list of Item."""
         parts = [binary.list_field(0, binary.STRUCT, len(items))]
         for data, id_ in items:
             parts += (binary.binary_field(1, data), binary.i64_field(2, id_), binary.END)
         return _reply(command, *parts)
 
     def queue_info(self, command: commands.Inspect, info: QueueInfo) -> bytes:
-        """A QueueInfo, with head_item only if there is one."""
+        """Return a QueueInfo. Without a head, it has no head_item."""
         return _reply(
             command,
             binary.struct_field(0),
@@ -261,7 +264,7 @@ class ThriftCodec(RangeCodec):
         )
 
     def range_state(self, command: commands.RangeCommand, state: RangeState) -> bytes:
-        """A RangeState."""
+        """Return a RangeState."""
         return _reply(
             command,
             binary.struct_field(0),
@@ -272,7 +275,7 @@ class ThriftCodec(RangeCodec):
         )
 
     def range_items(self, command: commands.RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
-        """A list of RangeItem."""
+        """Return a list of RangeItem."""
         parts = [binary.list_field(0, binary.STRUCT, len(items))]
         for id_, item in items:
             parts += (
@@ -285,8 +288,8 @@ class ThriftCodec(RangeCodec):
         return _reply(command, *parts)
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """A TApplicationException with the reason. The connection stays, unless it is the server that is wrong."""
-        if isinstance(error, errors.RangeRefused):  # which these methods declare, as thrift's own errors are
+        """Return a TApplicationException with the reason. Only an unexpected error closes the connection."""
+        if isinstance(error, errors.RangeRefused):  # the range methods declare this exception
             refused = binary.binary_field(1, str(error).encode("utf-8", "backslashreplace"))
             return _reply(command, binary.struct_field(1), refused, binary.END), False
         call: ThriftCall = getattr(command, "call", self._no_call)
@@ -303,7 +306,7 @@ def _malformed(call: ThriftCall, reason: str, *, closes: bool = False) -> comman
 
 
 def _reply(command: commands.Command, *result: bytes) -> bytes:
-    """A reply whose result struct has these fields."""
+    """Return a reply whose result struct has these fields."""
     call: ThriftCall = command.call
     return binary.frame(_header(call, binary.REPLY), *result, binary.END)
 
@@ -325,7 +328,7 @@ def _set_status(number: int) -> commands.Command:
 
 
 class _Argument(NamedTuple):
-    """One argument of a method; without a default it must be there."""
+    """One argument of a method. Without a default it is required."""
 
     name: str
     type: int
@@ -338,7 +341,7 @@ _READER: Final = _Argument("reader", binary.STRING)
 _END_ID: Final = _Argument("end_id", binary.I64)
 
 _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.Command]]]] = {
-    # name: its arguments, whose ids count from 1, and what makes the command of them
+    # name: its arguments, whose ids count from 1, and the constructor of the command
     b"put": (
         (_QUEUE_NAME, _Argument("items", binary.LIST), _Argument("expiration_msec", binary.I32, 0)),
         _put,
@@ -380,4 +383,4 @@ _ARGUMENT_READERS: Final[dict[int, Callable[[ThriftCodec, binary.ThriftReader], 
     binary.LIST: ThriftCodec._items,
     binary.SET: ThriftCodec._ids,
 }
-"""How a value of the type is read; the only lists are of items, the only sets of ids."""
+"""The reader of each argument type. All lists are of items, and all sets are of ids."""

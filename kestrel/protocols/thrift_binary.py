@@ -1,8 +1,8 @@
-"""Thrift's binary protocol and the framing around it: bytes to values and back, for servers and clients alike.
+"""Thrift's binary protocol with framing, for servers and clients.
 
-A `ThriftReader` walks one whole frame; the functions below it make the bytes of the same things. Numbers are big-endian
-and signed. No length or count that the frame claims is believed: it is compared with what is left of the frame
-before anything is made of it, so reading costs time and memory in proportion to the bytes that came, never more.
+A `ThriftReader` reads one complete frame. The functions below it encode the same values. Numbers are big-endian and
+signed. Each length or count in a frame is compared with the rest of the frame before it is used. So reading takes time
+and memory in proportion to the received bytes only.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ INTERNAL_ERROR: Final = 6
 PROTOCOL_ERROR: Final = 7
 
 MAX_DEPTH: Final = 64
-"""How deeply structs and containers may stand in each other where they are skipped."""
+"""Limit of nested structs and containers in skipped values."""
 
 MAX_SKIPPED_VALUES: Final = 10_000
-"""How many values of one frame may be skipped. Those of a container whose size is plain count as one."""
+"""Limit of skipped values in one frame. The values of a container with elements of fixed size count as one."""
 
 MAX_NAME_BYTES: Final = 100
-"""The longest method name in a message header."""
+"""Limit of a method name in a message header."""
 
 MAX_HEADER_BYTES: Final = 4 + 4 + MAX_NAME_BYTES + 4
-"""The longest message header; it is the strict form."""
+"""Length of the longest message header, in the strict form."""
 
 LENGTH_BYTES: Final = 4
-"""A frame begins with its length in so many bytes, which do not count themselves."""
+"""Bytes of a frame's length, which does not include them."""
 
 _STRICT_VERSION: Final = 0x8001_0000
 _VERSION_MASK: Final = 0xFFFF_0000
 
 _SIZES: Final = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8, UUID: 16}
-"""Bytes of a value, for the types where they are always the same."""
+"""Sizes of the types with a fixed size, in bytes."""
 
 _MIN_SIZES: Final = {**_SIZES, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
-"""The fewest bytes that a value of a type can have."""
+"""The smallest size of a value of each type, in bytes."""
 
 _BYTE: Final = struct.Struct(">b")
 _I16: Final = struct.Struct(">h")
@@ -76,15 +76,15 @@ _I64_FIELD: Final = struct.Struct(">bhq")
 
 
 class BadThrift(Exception):
-    """Bytes that are not thrift's; the text is a sentence that says what is wrong with them."""
+    """Bytes that are not valid thrift, with the reason."""
 
 
 class TruncatedThrift(BadThrift):
-    """The bytes end before the value does: with more of them it might be a good one."""
+    """Bytes that end before the value does."""
 
 
 class MessageHeader(NamedTuple):
-    """What stands before the struct of a message. `is_strict`: in the form that begins with a version."""
+    """The header of a message. `is_strict` is True for the form that begins with a version."""
 
     name: bytes
     type: int
@@ -96,7 +96,7 @@ class MessageHeader(NamedTuple):
 
 
 class ThriftReader:
-    """Reads values one after the other from the bytes of one frame. Whatever is wrong raises `BadThrift`."""
+    """A reader of the values in one frame. Invalid bytes raise `BadThrift`."""
 
     __slots__ = ("_data", "_position", "_skipped")
 
@@ -107,11 +107,11 @@ class ThriftReader:
 
     @property
     def remaining_bytes(self) -> int:
-        """How many bytes have not been read."""
+        """Number of bytes that are not read yet."""
         return len(self._data) - self._position
 
     def _advance(self, size: int) -> int:
-        """Where the next `size` bytes begin; they count as read."""
+        """Skip `size` bytes, and return the position where they begin."""
         start = self._position
         end = start + size
         if end > len(self._data):
@@ -120,27 +120,27 @@ class ThriftReader:
         return start
 
     def byte(self) -> int:
-        """A byte, signed."""
+        """Read a signed byte."""
         value: int = _BYTE.unpack_from(self._data, self._advance(1))[0]
         return value
 
     def i16(self) -> int:
-        """A number of two bytes."""
+        """Read a signed 16-bit number."""
         value: int = _I16.unpack_from(self._data, self._advance(2))[0]
         return value
 
     def i32(self) -> int:
-        """A number of four bytes; enums are such numbers."""
+        """Read a signed 32-bit number or an enum."""
         value: int = _I32.unpack_from(self._data, self._advance(4))[0]
         return value
 
     def i64(self) -> int:
-        """A number of eight bytes."""
+        """Read a signed 64-bit number."""
         value: int = _I64.unpack_from(self._data, self._advance(8))[0]
         return value
 
     def binary(self) -> bytes:
-        """The bytes of a binary or a string (which are one type here: nothing is decoded)."""
+        """Read the bytes of a binary or a string, which are not decoded."""
         size = self._length()
         start = self._advance(size)
         return self._data[start : start + size]
@@ -152,7 +152,7 @@ class ThriftReader:
         return size
 
     def header(self) -> MessageHeader:
-        """The header of a message, strict or not. A name over `MAX_NAME_BYTES` is refused before it is all there."""
+        """Read a message header, strict or not. A name over `MAX_NAME_BYTES` is refused before it is complete."""
         first = self.i32()
         if first >= 0:
             name = self._name(first)
@@ -168,14 +168,15 @@ class ThriftReader:
         return self._data[start : start + size]
 
     def field(self) -> tuple[int, int]:
-        """Type and id of a struct's next field; (`STOP`, 0) behind the last."""
+        """Read the type and id of a struct's next field, or (`STOP`, 0) after the last one."""
         type_ = self.byte()
         return (type_, 0) if type_ == STOP else (type_, self.i16())
 
     def list_header(self) -> tuple[int, int]:
-        """Type and number of the elements that follow, of a list or a set; so many fit what is left.
+        """Read the header of a list or set, and return the type and number of its elements, which fit in the rest of
+        the frame.
 
-        Without elements the type means nothing.
+        Without elements, the type has no meaning.
         """
         type_, count = _LIST.unpack_from(self._data, self._advance(5))
         if count:
@@ -183,9 +184,9 @@ class ThriftReader:
         return type_, count
 
     def map_header(self) -> tuple[int, int, int]:
-        """Type of the keys, type of the values, and how many pairs follow; so many fit what is left.
+        """Read the header of a map: key type, value type, and number of pairs, which fit in the rest of the frame.
 
-        Without pairs the types mean nothing.
+        Without pairs, the types have no meaning.
         """
         key_type, value_type, count = _MAP.unpack_from(self._data, self._advance(6))
         if count:
@@ -203,28 +204,28 @@ class ThriftReader:
         if count < 0:
             raise BadThrift("a number of elements is negative")
         if count > self.remaining_bytes // least_size:
-            raise TruncatedThrift("the message ends before the elements that it promises")
+            raise TruncatedThrift("the message ends before all its elements")
 
     def binaries(self, count: int) -> list[bytes]:
-        """The elements of a list or set of binaries, behind its header."""
+        """Read `count` elements of a list or set of binaries."""
         return [self.binary() for _ in range(count)]
 
     def i64s(self, count: int) -> Sequence[int]:
-        """The elements of a list or set of numbers of eight bytes, behind its header."""
+        """Read `count` elements of a list or set of 64-bit numbers."""
         return struct.unpack_from(f">{count}q", self._data, self._advance(8 * count))
 
     def skip(self, type_: int, depth: int = MAX_DEPTH) -> None:
-        """Read over a value of that type; `depth` is how many levels may stand within each other."""
+        """Skip a value of the type. `depth` is the number of levels that may be nested."""
         self._skipped += 1
         if self._skipped > MAX_SKIPPED_VALUES:
-            raise BadThrift(f"there are too many values that nobody asked for; limit={MAX_SKIPPED_VALUES}")
+            raise BadThrift(f"too many unknown values; limit={MAX_SKIPPED_VALUES}")
         size = _SIZES.get(type_)
         if size is not None:
             self._advance(size)
         elif type_ == STRING:
             self._advance(self._length())
         elif depth == 0:
-            raise BadThrift(f"structs or containers stand too deeply in each other; limit={MAX_DEPTH}")
+            raise BadThrift(f"structs or containers are nested too deeply; limit={MAX_DEPTH}")
         elif type_ == STRUCT:
             while (field_type := self.field()[0]) != STOP:
                 self.skip(field_type, depth - 1)
@@ -247,7 +248,7 @@ class ThriftReader:
 
 
 def read_application_exception(reader: ThriftReader) -> tuple[int, str]:
-    """Type and message of the TApplicationException that an `EXCEPTION` message carries; 0 and "" where left out."""
+    """Read a TApplicationException, and return its type and message. The defaults are 0 and an empty string."""
     type_ = 0
     message = ""
     while (field := reader.field())[0] != STOP:
@@ -263,61 +264,61 @@ def read_application_exception(reader: ThriftReader) -> tuple[int, str]:
 # Values to bytes.
 
 END: Final = bytes([STOP])
-"""The end of a struct; alone it is one without fields."""
+"""The end of a struct. By itself it is an empty struct."""
 
 
 def frame(*parts: bytes) -> bytes:
-    """A message, in parts, as it travels: its length before it."""
+    """Return a message, given in parts, with its length before it."""
     return b"".join((_I32.pack(sum(map(len, parts))), *parts))
 
 
 def header(name: bytes, type_: int, seqid: int, is_strict: bool = True) -> bytes:
-    """The header of a message; its struct follows."""
+    """Encode the header of a message, which its struct follows."""
     if is_strict:
         return _U32.pack(_STRICT_VERSION | type_) + binary(name) + _I32.pack(seqid)
     return binary(name) + _TYPE_AND_SEQID.pack(type_, seqid)
 
 
 def binary(data: bytes) -> bytes:
-    """A binary or a string, without a field around it: as an element of a list."""
+    """Encode a binary or a string without a field, as an element of a list."""
     return _I32.pack(len(data)) + data
 
 
 def i64(value: int) -> bytes:
-    """A number of eight bytes, without a field around it: as an element of a set."""
+    """Encode a 64-bit number without a field, as an element of a set."""
     return _I64.pack(value)
 
 
 def binary_field(id_: int, data: bytes) -> bytes:
-    """A field with a binary or a string."""
+    """Encode a field with a binary or a string."""
     return _I32_FIELD.pack(STRING, id_, len(data)) + data
 
 
 def i32_field(id_: int, value: int) -> bytes:
-    """A field with a number of four bytes, or an enum."""
+    """Encode a field with a 32-bit number or an enum."""
     return _I32_FIELD.pack(I32, id_, value)
 
 
 def i64_field(id_: int, value: int) -> bytes:
-    """A field with a number of eight bytes."""
+    """Encode a field with a 64-bit number."""
     return _I64_FIELD.pack(I64, id_, value)
 
 
 def struct_field(id_: int) -> bytes:
-    """The beginning of a field with a struct: its fields and `END` follow."""
+    """Encode the beginning of a field with a struct, which its fields and `END` follow."""
     return _FIELD.pack(STRUCT, id_)
 
 
 def list_field(id_: int, element_type: int, count: int) -> bytes:
-    """The beginning of a field with a list: so many elements follow."""
+    """Encode the beginning of a field with a list, which `count` elements follow."""
     return _FIELD.pack(LIST, id_) + _LIST.pack(element_type, count)
 
 
 def set_field(id_: int, element_type: int, count: int) -> bytes:
-    """The beginning of a field with a set: so many elements follow."""
+    """Encode the beginning of a field with a set, which `count` elements follow."""
     return _FIELD.pack(SET, id_) + _LIST.pack(element_type, count)
 
 
 def application_exception(type_: int, message: str) -> bytes:
-    """The TApplicationException of an `EXCEPTION` message."""
+    """Encode the TApplicationException of an `EXCEPTION` message."""
     return binary_field(1, message.encode("utf-8", "backslashreplace")) + i32_field(2, type_) + END

@@ -162,8 +162,8 @@ def test_a_message_without_its_header_ends_the_connection() -> None:
     [
         (b"\x0c\x00\x06" * 3 + END, "the message ends too soon"),
         (b"\x0b\x00\x09\x7f\xff\xff\xff", "the message ends too soon"),
-        (b"\x0c\x00\x63" * 70 + END * 71, "structs or containers stand too deeply in each other; limit=64"),
-        (b"\x03\x00\x01x" * 10_001 + END, "there are too many values that nobody asked for; limit=10000"),
+        (b"\x0c\x00\x63" * 70 + END * 71, "structs or containers are nested too deeply; limit=64"),
+        (b"\x03\x00\x01x" * 10_001 + END, "too many unknown values; limit=10000"),
         (b"\x09\x00\x01" + END, "9 is not the number of a type"),
     ],
     ids=["cut short", "endless", "deep", "many", "no type"],

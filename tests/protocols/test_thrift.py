@@ -245,7 +245,7 @@ REFUSED: list[tuple[str, bytes, bytes, int, str]] = [
         b"confirm",
         WORK + b"\x0e\x00\x02\x0a\x7f\xff\xff\xff" + END,
         7,
-        "the message ends before the elements that it promises",
+        "the message ends before all its elements",
     ),
     (
         "a name longer than the frame",
@@ -255,8 +255,8 @@ REFUSED: list[tuple[str, bytes, bytes, int, str]] = [
         "the message ends too soon",
     ),
     ("a name of negative length", b"peek", b"\x0b\x00\x01\xff\xff\xff\xff" + END, 7, "a length is negative"),
-    ("bytes behind the end", b"peek", WORK + END + b"x", 7, "there are bytes behind the end of the message"),
-    ("bytes behind no arguments", b"get_version", END + END, 7, "there are bytes behind the end of the message"),
+    ("bytes behind the end", b"peek", WORK + END + b"x", 7, "there are bytes after the end of the message"),
+    ("bytes behind no arguments", b"get_version", END + END, 7, "there are bytes after the end of the message"),
     ("no such status", b"set_status", b"\x08\x00\x01\x00\x00\x00\x04" + END, 6, "4 is no status that can be set"),
     ("not configured", b"set_status", b"\x08\x00\x01\x00\x00\x00\x00" + END, 6, "0 is no status that can be set"),
     ("negative status", b"set_status", b"\x08\x00\x01\xff\xff\xff\xff" + END, 6, "-1 is no status that can be set"),
@@ -280,8 +280,8 @@ def test_what_is_refused_is_told_why_and_leaves_the_stream_in_step(
 @FORMS
 def test_a_message_that_is_no_call_is_refused_whatever_is_in_it(form: Form, type_: int) -> None:
     refused, following = parse(form(b"peek", b"what", type_=type_) + strict(b"peek", WORK + END))
-    assert told(refused) == (Malformed, False, "the message is no call")
-    assert refusal(refused) == (2, "the message is no call")
+    assert told(refused) == (Malformed, False, "the message is not a call")
+    assert refusal(refused) == (2, "the message is not a call")
     assert told(following) == told(commands.Inspect(b"work"))
 
 
