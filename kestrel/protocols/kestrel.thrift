@@ -1,107 +1,107 @@
 /*
- * Kestrel's thrift service. Framed transport, binary protocol (strict or not), port 2229 unless configured otherwise.
+ * Kestrel's thrift service. Framed transport, binary protocol (strict or not), default port 2229.
  *
- * Names, numbers and types are those of Twitter's Kestrel, so clients generated from its IDL work as they are.
+ * Names, numbers and types are those of Twitter's Kestrel, so clients generated from its IDL work unchanged.
  *
- * The requests of one connection are answered in their order. What the server refuses is answered with a
- * TApplicationException, whose message says why:
- *   6 (INTERNAL_ERROR)        refused: the server's status, a limit, a list of clients, a name, a disk that failed
- *   1 (UNKNOWN_METHOD)        no method of this service
- *   2 (INVALID_MESSAGE_TYPE)  the message is no call; there are no oneway methods
+ * The requests of one connection are answered in order. A refused request is answered with a TApplicationException,
+ * whose message has the reason:
+ *   6 (INTERNAL_ERROR)        refused because of the server's status, a limit, a list of clients, a name, or a failed disk
+ *   1 (UNKNOWN_METHOD)        not a method of this service
+ *   2 (INVALID_MESSAGE_TYPE)  the message is not a call; there are no oneway methods
  *   7 (PROTOCOL_ERROR)        the message cannot be read, or an argument without a default is missing
  */
 
 namespace java net.lag.kestrel.thrift
 #@namespace scala net.lag.kestrel.thriftscala
 
-// Not the file's own name, which Python knows as the server's package.
+// Not the file's own name, which is the server's package in Python.
 namespace py kestrel_thrift
 
 /* One item, as get returns it. */
 struct Item {
-  /* What was put. */
+  /* The data of the item. */
   1: binary data
 
-  /* What confirm and abort want to be given; 0 if the item is gone from the queue for good. */
+  /* The id for confirm and abort, or 0 if the item is already removed from the queue. */
   2: i64 id
 }
 
-/* A queue at a glance; all zeros for an alias and for a queue that does not exist. */
+/* Some figures of a queue. All are 0 for an alias and for a queue that does not exist. */
 struct QueueInfo {
   /* The data of the next item, if there is one. */
   1: optional binary head_item
 
-  /* How many items wait in the queue; open reads do not count. */
+  /* Number of items in the queue, without open reads. */
   2: i64 items
 
-  /* The bytes of their data. */
+  /* Bytes of the data of these items. */
   3: i64 bytes
 
-  /* The bytes of the queue's journal files. */
+  /* Bytes of the queue's journal files. */
   4: i64 journal_bytes
 
-  /* For how many milliseconds the next item has been in the queue; 0 without one. */
+  /* Milliseconds since the next item was put, or 0 without one. */
   5: i64 age
 
-  /* How many clients wait for an item. */
+  /* Number of clients that wait for an item. */
   6: i32 waiters
 
-  /* How many items were handed out and are neither confirmed nor aborted yet. */
+  /* Number of open reads: items that are neither confirmed nor aborted yet. */
   7: i32 open_transactions
 }
 
-/* What the server takes from clients. */
+/* The requests that the server accepts. */
 enum Status {
-  /* Told for a status that has no number here (WriteAvoid, or down while the server stops). It cannot be set. */
+  /* Any status without a number here (WriteAvoid, or Down while the server stops). It cannot be set. */
   NOT_CONFIGURED = 0,
 
-  /* Neither reads nor writes; what was handed out before can still be confirmed and aborted. */
+  /* No reads and no writes. Open reads can still be confirmed and aborted. */
   QUIESCENT = 1,
 
-  /* Reads, but no writes: nothing is put, flushed or deleted. */
+  /* Reads, but no writes: no put, flush or delete. */
   READ_ONLY = 2,
 
-  /* Everything. */
+  /* All requests. */
   UP = 3,
 }
 
 /*
- * What follows about ranges is this server's own; an original Kestrel answers UNKNOWN_METHOD.
+ * Ranges are an extension of this server. Twitter's Kestrel answers UNKNOWN_METHOD.
  *
- * Where a queue's storage gives its items durable ids (scrolls do), one reader at a time can read them by these ids: the
- * same answer every time, until it says that it is done with them.
+ * If a queue's storage gives its items durable ids (scrolls do), one reader at a time can read items by these ids. Reads
+ * of the same ids return the same items until the reader releases them.
  */
 
 /* One item, as read_range returns it. */
 struct RangeItem {
-  /* Its id. Ids rise, there may be gaps, and none is ever given twice. */
+  /* The id of the item. Ids increase, may have gaps, and are never reused. */
   1: i64 id
 
-  /* What was put. */
+  /* The data of the item. */
   2: binary data
 
-  /* When it was put, in milliseconds since 1970. */
+  /* Time of the put, in milliseconds since 1970. */
   3: i64 add_time
 
-  /* When it expires, in milliseconds since 1970; 0 for never. */
+  /* Expiry time, in milliseconds since 1970, or 0 for never. */
   4: i64 expiry
 }
 
-/* How far a reader is. */
+/* The position of a reader. */
 struct RangeState {
-  /* The lowest id that it has not released. */
+  /* The lowest id that is not released. */
   1: i64 first_id
 
-  /* The id of the next item that becomes safe: all items below are. */
+  /* The id of the next item to be committed. All items with lower ids are committed. */
   2: i64 next_id
 
-  /* Where the batch ends that open_range was asked for. */
+  /* The end of the batch that open_range requested. */
   3: i64 end_id
 }
 
 /*
- * A range that there is not: the queue's storage has no ids, another reader has the queue, items of it were released, or
- * it reaches beyond the last item. The same request will fail again.
+ * A range that cannot be used: the queue's storage has no ids, another reader has opened the queue, some of its items
+ * were released, or it reaches beyond the last item. The request will fail again if repeated.
  */
 exception RangeRefused {
   1: string reason
@@ -109,46 +109,44 @@ exception RangeRefused {
 
 service Kestrel {
   /*
-   * Append items to a queue, which is made if it does not exist. Returns how many went in: at the first item that
-   * the queue refuses (a limit of items, bytes or item size) the put ends, so these are the first ones.
+   * Append items to a queue, which is created if it does not exist. Returns the number of stored items. The put ends at
+   * the first item that the queue refuses (a limit of items, bytes or item size), so the first items are stored.
    *
-   * expiration_msec: from now; an item that is still there then is discarded, or moved where the queue is set to.
-   * 0: never. Negative: it has expired already.
+   * expiration_msec: time from now at which an item expires. It is then dropped, or moved to the queue's expireToQueue.
+   * 0 means never. With a negative value, the item has already expired.
    *
-   * If an item is larger than any request may bring, or there are more items than one call may bring, the answer is
-   * an exception and nothing is put.
+   * If an item is larger than a request may have, or a call has too many items, the answer is an exception and no item
+   * is stored.
    */
   i32 put(1: string queue_name, 2: list<binary> items, 3: i32 expiration_msec = 0)
 
   /*
    * Take up to max_items from the head of a queue. A negative max_items takes as many as one reply can hold.
    *
-   * timeout_msec: 0, what is there is returned at once. Else the call returns when it has max_items, or with what it
-   * has (perhaps nothing) when the time is up.
+   * timeout_msec: with 0, the available items are returned at once. Otherwise the call returns when it has max_items,
+   * or when the time is over, with the items so far (perhaps none).
    *
-   * auto_abort_msec: 0, the items are gone from the queue for good and their ids are 0. Else each is an open read:
-   * it must be confirmed within this time by its id, by this connection or another, or it goes back to the head of
-   * the queue, as if it had been aborted.
+   * auto_abort_msec: with 0, the items are removed from the queue and their ids are 0. Otherwise each is an open read.
+   * It must be confirmed by its id within this time, on this or another connection. If not, it is put back at the head
+   * of the queue, as if it had been aborted.
    *
-   * A connection that holds as many open reads of the queue as the server allows gets no more of them until it
-   * confirms or aborts some.
+   * A connection at its limit of open reads of the queue gets no further ones until it confirms or aborts some.
    */
   list<Item> get(1: string queue_name, 2: i32 max_items, 3: i32 timeout_msec = 0, 4: i32 auto_abort_msec = 0)
 
   /*
-   * Finish open reads: the items are done with. Returns how many there were; ids that are not open (any more), or
-   * belong to another queue, are passed over.
+   * Confirm open reads, which removes their items. Returns their number. Ids that are not open, or belong to another
+   * queue, are ignored.
    */
   i32 confirm(1: string queue_name, 2: set<i64> ids)
 
   /*
-   * Give open reads back: the items go to the head of the queue. Returns how many there were; other ids are passed
-   * over.
+   * Abort open reads, which puts their items back at the head of the queue. Returns their number. Other ids are ignored.
    */
   i32 abort(1: string queue_name, 2: set<i64> ids)
 
   /*
-   * Look at a queue and its next item and take nothing. The item may be gone when the answer arrives.
+   * Return some figures of a queue and its next item without taking it. The item may be gone when the answer arrives.
    */
   QueueInfo peek(1: string queue_name)
 
@@ -163,12 +161,12 @@ service Kestrel {
   void flush_all_queues()
 
   /*
-   * Forget a queue, with its items, open reads and files.
+   * Delete a queue with its items, open reads and files.
    */
   void delete_queue(1: string queue_name)
 
   /*
-   * The status that the server advertises.
+   * Return the published status of the server.
    */
   Status current_status()
 
@@ -178,40 +176,41 @@ service Kestrel {
   void set_status(1: Status status)
 
   /*
-   * Which release of the server answers.
+   * Return the version of the server.
    */
   string get_version()
 
   /*
-   * Have a queue's items kept for a reader, from the first that is in the queue now, and learn where it is. The queue
-   * is made if it does not exist. Until they are released, these items can be read by their ids, also those that other
-   * clients take, that expire, or that are dropped by a limit or a flush. It may be called at any time and as often as
-   * one likes.
+   * Keep a queue's items for a reader, from the first item that is in the queue now, and return the reader's position.
+   * The queue is created if it does not exist. Until the items are released, they can be read by their ids. This
+   * includes items that other clients take, that expire, or that a limit or a flush drops. The method may be called
+   * again at any time.
    *
-   * reader: whose they are, 1 to 255 bytes; one for a queue at a time. It outlives connections and the server.
+   * reader: name of the reader, 1 to 255 bytes. A queue has one reader at a time, which outlives connections and
+   * restarts of the server.
    *
-   * end_id of the answer: where a batch ends that begins at first_id (0: the first that is not released) and has no more
-   * than max_items (0: all that there are). first_id lies between the answer's own first_id and next_id.
+   * end_id of the answer: end of a batch that begins at first_id (0: the first unreleased item) and has at most max_items
+   * (0: all items). first_id lies between the first_id and the next_id of the answer.
    */
   RangeState open_range(1: string queue_name, 2: string reader, 3: i64 first_id = 0, 4: i32 max_items = 0)
     throws (1: RangeRefused refused)
 
   /*
-   * The items from first_id on and below end_id, in order; no open reads, and nothing is taken.
+   * Return the items from first_id to below end_id, in order, without taking or opening them.
    *
-   * Of more than max_bytes (0: what one reply can hold) the first ones, one at least: go on behind the last. An answer
-   * without items: there are none.
+   * If they have more than max_bytes (0: what one reply can hold), only the first ones are returned, but at least one.
+   * Continue after the last one. An empty answer means that there are no items.
    */
   list<RangeItem> read_range(1: string queue_name, 2: string reader, 3: i64 first_id, 4: i64 end_id, 5: i32 max_bytes = 0)
     throws (1: RangeRefused refused)
 
   /*
-   * All below end_id is done, for this reader and for everybody else: these items leave the queue.
+   * Release all items below end_id. They are removed from the queue, for all clients.
    */
   RangeState release_range(1: string queue_name, 2: string reader, 3: i64 end_id) throws (1: RangeRefused refused)
 
   /*
-   * Nothing is kept for the reader any more. What is still in the queue stays there.
+   * Stop keeping items for the reader. Items that are still in the queue stay there.
    */
   void close_range(1: string queue_name, 2: string reader) throws (1: RangeRefused refused)
 }

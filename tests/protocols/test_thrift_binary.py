@@ -186,9 +186,9 @@ def test_nesting_is_skipped_sixty_four_levels_deep_and_no_deeper(type_: int, lev
         return reader.remaining_bytes
 
     assert skip(64) == 0
-    with pytest.raises(BadThrift, match="too deeply in each other; limit=64"):
+    with pytest.raises(BadThrift, match="nested too deeply; limit=64"):
         skip(65)
-    with pytest.raises(BadThrift, match="too deeply in each other; limit=64"):
+    with pytest.raises(BadThrift, match="nested too deeply; limit=64"):
         skip(100_000)
 
 
@@ -219,7 +219,7 @@ def test_skipped_values_are_counted_over_the_whole_frame() -> None:
     reader = ThriftReader(bytes(10_001))
     for _ in range(10_000):
         reader.skip(binary.BOOL)
-    with pytest.raises(BadThrift, match="too many values"):
+    with pytest.raises(BadThrift, match="too many unknown values"):
         reader.skip(binary.BOOL)
 
 
