@@ -151,4 +151,4 @@ def _abandon(owner: DeadlineOwner, why: RequestTooSlow) -> None:
     try:
         owner.abandon(why)
     except Exception:
-        log.failure("A client that is too slow could not be hung up on")
+        log.failure("The connection of a slow client could not be closed")
