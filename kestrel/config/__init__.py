@@ -1,1 +1,1 @@
-"""The settings: what each one means, how a file is read into them, and which of them a queue gets."""
+"""The settings: their meaning, the parsing of a file, and the settings of each queue."""

@@ -1,4 +1,4 @@
-"""Who may touch the nodes that the server makes in ZooKeeper."""
+"""The access list of the server's nodes in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kestrel.config.value_text import show_value
 
 PREDEFINED_ACLS: Final = ("open-unsafe", "everyone-read-creator-all")
 
-# scheme:id:permissions, as ZooKeeper's own tools write it. An id may hold colons (digest:user:hash).
+# scheme:id:permissions, as in ZooKeeper's own tools. An id may contain colons (digest:user:hash).
 _ENTRY: Final = re.compile(r"[^:]+:.+:[cdrwa]+")
 
 

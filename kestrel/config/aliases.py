@@ -1,4 +1,4 @@
-"""Which queues an alias stands for, and which queues one hides."""
+"""The queues that an alias stands for, and the queues that an alias masks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kestrel.config.model import AliasSettings, Config
 
 
 def resolve_aliases(aliases: Mapping[bytes, AliasSettings]) -> dict[bytes, tuple[bytes, ...]]:
-    """For each alias the queues that a put to it reaches: no aliases, each once, in the order they are come upon.
+    """Return the queues that a put to each alias reaches, each once, in the order in which they are found.
 
-    Destinations are followed in depth, from the first to the last. A name that is both is the alias. Aliases that go
-    in a circle are a `ValueError`: no file gives them, but a configuration made by hand can.
+    Destinations are followed depth-first. A name that is both a queue and an alias is the alias. A cycle of aliases
+    raises ValueError. A file cannot have one, but a configuration made in code can.
     """
     destinations = {name: alias.destination_queues for name, alias in aliases.items()}
     resolved: dict[bytes, tuple[bytes, ...]] = {}
-    for name in TopologicalSorter(destinations).static_order():  # destinations first; a circle is its CycleError
+    for name in TopologicalSorter(destinations).static_order():  # destinations first; a cycle raises CycleError
         if name in destinations:
             queues = (queue for each in destinations[name] for queue in resolved.get(each, (each,)))
             resolved[name] = tuple(dict.fromkeys(queues))
@@ -24,5 +24,5 @@ def resolve_aliases(aliases: Mapping[bytes, AliasSettings]) -> dict[bytes, tuple
 
 
 def masked_queues(config: Config) -> list[bytes]:
-    """Names of ``[[queues]]`` tables that no client gets at, because an alias has the same name."""
+    """Return the names of ``[[queues]]`` tables that clients cannot reach, because an alias has the same name."""
     return [name for name in config.queues if name in config.aliases]

@@ -1,4 +1,4 @@
-"""What is wrong between the tables of a file: a name given twice, items that would go in a circle."""
+"""Problems between the tables of a file: duplicate names and cycles of items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.config.value_text import show_value
 
 
 def cross_table_problems(tables: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each mistake in the tables as they were read."""
+    """Yield a sentence for each problem between the tables."""
     yield from _duplicate_name_problems(tables, "queues")
     yield from _duplicate_name_problems(tables, "aliases")
     routes = ItemRoutes(tables)
@@ -35,9 +35,9 @@ def _cycle_problems(routes: ItemRoutes) -> Iterator[str]:
         expiry = next(filter(None, map(routes.expiry_setting_path, circle)), None)
         if expiry is None:
             path = setting_path(entry_path("aliases", circle[0]), "destinationQueues")
-            yield f"{path}: these aliases go in a circle: {way}"
+            yield f"{path}: these aliases form a cycle: {way}"
         else:
             yield (
-                f"{expiry}: expired items would go in a circle: {way}; "
+                f"{expiry}: expired items would move in a cycle: {way}; "
                 'end it by expireToQueue = "none" on one of these queues'
             )

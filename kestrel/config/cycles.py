@@ -1,4 +1,4 @@
-"""Circles among things that point to one another."""
+"""The search for cycles in a graph."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 
 def find_cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Walks that come back to where they began, each as its members in order: at least one if there is any.
+    """Yield cycles, each as its members in order: at least one if there is any.
 
-    A walk in depth, with a stack of its own: a file may hold a longer chain than Python has stack frames.
+    The search is depth-first with its own stack, since a file may have a longer chain than Python has stack frames.
     """
     finished: set[str] = set()
     for start in edges:

@@ -1,7 +1,7 @@
-"""The settings as ``dump_config`` tells them: by Kestrel's names, with values as one would write them in a file.
+"""The settings as ``dump_config`` shows them: with Kestrel's names, and values as in a file.
 
-There are no quotes or brackets. Sizes and durations have units (``16MiB``, ``1m30s``; nothing is ``0``). Names have
-commas between them and a character for each byte (Latin-1), so that encoding the text gives the bytes back.
+There are no quotes or brackets. Sizes and durations have units (``16MiB``, ``1m30s``, and ``0`` for zero). Names are
+separated by commas, and have a character for each byte (Latin-1), so that encoding the text restores the bytes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from kestrel.config.setting_kinds import TABLE, TABLES
 
 
 def queue_config(settings: QueueSettings) -> list[tuple[str, str]]:
-    """Every setting of a queue with its value, in the order of the fields."""
+    """Return every setting of a queue with its value, in the order of the fields."""
     return _show_settings(settings)
 
 
 def alias_config(settings: AliasSettings) -> list[tuple[str, str]]:
-    """What an alias is set to beside its name: ``destinationQueues`` as they were given, aliases among them."""
+    """Return the settings of an alias except its name: ``destinationQueues`` as configured, including aliases."""
     return [(name, value) for name, value in _show_settings(settings) if name != "name"]
 
 
 def server_config(config: Config) -> list[tuple[str, str]]:
-    """Every setting of the server as a whole that is a single value."""
+    """Return every setting of the server that has a single value."""
     return [
         (setting.kestrel_name, setting.kind.show(getattr(config, field)))
         for field, setting in settings_of(Config).items()

@@ -1,4 +1,4 @@
-"""Which settings a queue gets: ``parent+child`` <- ``parent`` <- ``[default]`` <- built-in."""
+"""The inheritance of queue settings: ``parent+child`` <- ``parent`` <- ``[default]`` <- built-in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kestrel.names import parent_of
 
 
 class QueueSettingsResolver:
-    """Answers for every name that a client can think of, from tables that only the configuration makes grow.
+    """A resolver of settings for any queue name. Its tables grow with the configuration only.
 
-    What is set nearer to the queue wins, also where it is set to "none". `fanout_only` is never true of a
-    child: it has no children to pass its items on to, and would swallow them.
+    The setting nearest to the queue wins, even if it is "none". `fanout_only` is always False for a child: it has no
+    children of its own, and would lose its items.
     """
 
     def __init__(self, config: Config) -> None:
@@ -21,14 +21,14 @@ class QueueSettingsResolver:
         self._by_name: dict[bytes, QueueSettings] = {}
         self._of_children: dict[bytes, QueueSettings] = {}
         names = sorted(config.queues, key=lambda name: parent_of(name) is not None)
-        for name in names:  # parents first: a child's settings are made from its parent's
+        for name in names:  # parents first: a child's settings are based on its parent's
             settings = config.queues[name].over(self._inherited(name))
             child_settings = _child_settings(settings)
             self._of_children[name] = child_settings
             self._by_name[name] = settings if parent_of(name) is None else child_settings
 
     def settings_for(self, name: bytes) -> QueueSettings:
-        """The settings of the queue of that name. Queues that share all settings share the object."""
+        """Return the settings of a queue. Queues with equal inherited settings share the object."""
         settings = self._by_name.get(name)
         return self._inherited(name) if settings is None else settings
 

@@ -1,7 +1,7 @@
-"""Where items can go from a name: to an alias's destinations, a parent's children, the queue they expire or fail to.
+"""The routes of items: to an alias's destinations, a parent's children, or the queue that they expire or fail to.
 
-It looks at what was read from the file, not at a `Config`, so that circles are found together with all other
-mistakes. What is malformed is passed over here; it has its own complaint.
+The routes are read from the tables of a file, not from a `Config`, so that cycles are reported together with all other
+mistakes. Malformed values are skipped here, since they are reported elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TARGET: Final = optional(QUEUE_NAME)
 
 
 def named_tables(tables: Table, path: str) -> list[tuple[str, Table]]:
-    """The ``[[queues]]`` or ``[[aliases]]`` tables that have a name, with it."""
+    """Return the ``[[queues]]`` or ``[[aliases]]`` tables that have a name, with the name."""
     entries = tables.get(path)
     if not isinstance(entries, list):
         return []
@@ -31,7 +31,7 @@ def named_tables(tables: Table, path: str) -> list[tuple[str, Table]]:
 
 
 class ItemRoutes:
-    """The ways of an item by the names that a file mentions. Of tables of one name it knows the last."""
+    """The routes of items between the names in a file. If several tables have the same name, the last one counts."""
 
     def __init__(self, tables: Table) -> None:
         self.aliases = dict(named_tables(tables, "aliases"))
@@ -40,26 +40,28 @@ class ItemRoutes:
         self._default: Table = default if isinstance(default, dict) else {}
 
     def by_name(self) -> dict[str, list[str]]:
-        """From each name the names that an item goes on to."""
+        """Return for each name the names that its items can go to."""
         destinations = {alias: self._destinations(alias) for alias in self.aliases}
         queues = [*self._queues, *(name for names in destinations.values() for name in names)]
-        # "" stands for all queues that the file does not mention: they expire to where the default says.
+        # "" stands for all queues that are not in the file: their expireToQueue is the default's.
         queues += [target for name in (*queues, "") for target in self._expiry(name)[1]]
         children = _children(queues)
         ways = destinations.copy()
         for name in (*queues, *children):
-            if name not in destinations:  # an alias hides the queue of its name
+            if name not in destinations:  # an alias masks the queue with its name
                 ways[name] = [*self._expiry(name)[1], *children.get(name, ())]
         return ways
 
     def expiry_setting_path(self, name: str) -> str | None:
-        """The path of the setting that says where the items of that queue expire to; None for an alias."""
+        """Return the path of the setting for the expiry target of a queue. None for an alias, or without such a
+        setting.
+        """
         return None if name in self.aliases else self._expiry(name)[0]
 
     def own_error_queues(self) -> Iterator[tuple[str, str]]:
-        """The queues that are their own errorQueue, each after the path of the setting that says so.
+        """Yield each queue that is its own errorQueue, after the path of that setting.
 
-        Longer ways may lead back: an errorQueue whose items expire to where they came from is a delayed retry.
+        Longer cycles are allowed: an errorQueue whose items expire into their old queue is a delayed retry.
         """
         tables = (self._default, *self._queues.values())
         named = dict.fromkeys(name for table in tables if isinstance(name := table.get("errorQueue"), str))
@@ -72,7 +74,7 @@ class ItemRoutes:
         return self._target("expireToQueue", queue)
 
     def _target(self, setting: str, queue: str) -> tuple[str | None, list[str]]:
-        """The path of what sets that queue's `setting`, if anything does, and the queue it names, if it names one."""
+        """Return the path of the queue's `setting`, if it is set, and the queue that it names, if any."""
         for path, table in self._tables_from_near_to_far(queue):
             if setting in table:
                 target = table[setting]

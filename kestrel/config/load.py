@@ -1,4 +1,4 @@
-"""From a file to a `Config`. A file with mistakes is refused as a whole, and all of them are told at once."""
+"""The loading of a file into a `Config`. A file with mistakes is refused, with all mistakes in one error."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kestrel.errors import KestrelError
 
 
 class ConfigError(KestrelError):
-    """A configuration that cannot be used. Its text is the source and below it a line for each problem."""
+    """An invalid configuration. Its text is the source, with a line for each problem below it."""
 
     def __init__(self, source: str, *problems: str) -> None:
         super().__init__(source, *problems)
         self.source = source
         self.problems: tuple[str, ...] = problems
-        """Each begins with the setting's path, ``queues["work"].maxSize: ...``, where it is about one."""
+        """The problems. Each begins with the path of its setting, ``queues["work"].maxSize: ...``, if it has one."""
 
     def __str__(self) -> str:
         return "\n  ".join([f"{self.source}:", *self.problems])
 
 
 def load(path: str | os.PathLike[str]) -> Config:
-    """The configuration in that file, which is TOML. Raises `ConfigError`, also when it cannot be read."""
+    """Return the configuration in a TOML file. Raises `ConfigError` if it is invalid or cannot be read."""
     source = os.fspath(path)
     try:
         with open(source, "rb") as file:
@@ -46,7 +46,7 @@ def load(path: str | os.PathLike[str]) -> Config:
 
 
 def loads(text: str, source: str = "configuration") -> Config:
-    """The configuration that a text in TOML says. Raises `ConfigError`, which calls the text `source`."""
+    """Return the configuration in a TOML text. Raises `ConfigError`, which calls the text `source`."""
     tables = _parse(text, source)
     problems: list[str] = []
     config = None
@@ -66,9 +66,9 @@ def _parse(text: str, source: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(source, _syntax_problem(str(error), text)) from error
     except RecursionError:
-        raise ConfigError(source, "not TOML that can be used: brackets within brackets without end") from None
-    except ValueError as error:  # Python reads no number of more than some thousand digits
-        raise ConfigError(source, f"not TOML that can be used: {error}") from error
+        raise ConfigError(source, "not usable TOML: brackets are nested too deeply") from None
+    except ValueError as error:  # Python refuses numbers of more than some thousand digits
+        raise ConfigError(source, f"not usable TOML: {error}") from error
 
 
 def _syntax_problem(message: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""A whole configuration. Nothing here is read from a file: every class can be made by hand, as tests do."""
+"""The whole configuration. All classes can also be made in code, without a file."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 
 @attrs.frozen(kw_only=True)
 class Config(ServerSettings):
-    """Everything that a file can say. ``Config()`` is the server that runs without one."""
+    """A whole configuration. ``Config()`` has the defaults, as without a file."""
 
     default: QueueOverrides = attrs.field(
         factory=QueueOverrides,
-        metadata=setting("default", TABLE, "What holds for every queue that does not say otherwise."),
+        metadata=setting("default", TABLE, "Settings of all queues without their own."),
     )
     queues: Mapping[bytes, QueueOverrides] = attrs.field(
         factory=dict, metadata=setting("queues", TABLES, "Single queues, by name.")
@@ -45,11 +45,11 @@ class Config(ServerSettings):
         factory=dict, metadata=setting("aliases", TABLES, "Names that stand for several queues.")
     )
     admin: AdminSettings = attrs.field(
-        factory=AdminSettings, metadata=setting("admin", TABLE, "The port for people who watch the server.")
+        factory=AdminSettings, metadata=setting("admin", TABLE, "The HTTP port for monitoring.")
     )
     zookeeper: ZooKeeperSettings | None = attrs.field(
-        default=None, metadata=setting("zookeeper", TABLE, "Where the server announces itself.")
+        default=None, metadata=setting("zookeeper", TABLE, "The server sets that the server joins.")
     )
     logging: LoggingSettings = attrs.field(
-        factory=LoggingSettings, metadata=setting("logging", TABLE, "What is logged, how, and where to.")
+        factory=LoggingSettings, metadata=setting("logging", TABLE, "The level, format and destination of the log.")
     )

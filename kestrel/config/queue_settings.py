@@ -24,14 +24,14 @@ from kestrel.config.units import GIB, MIB
 
 @attrs.frozen(kw_only=True)
 class QueueSettings:
-    """What holds for one queue, everything inherited already. The defaults are those without a file."""
+    """The settings of one queue, including all inherited ones. The defaults apply without a file."""
 
     max_items: int | None = attrs.field(
         default=None,
         metadata=setting(
             "maxItems",
             optional(COUNT),
-            "A put is refused while the queue holds that many items.",
+            "A put is refused while the queue has this many items.",
         ),
     )
     max_size_bytes: int | None = attrs.field(
@@ -39,7 +39,7 @@ class QueueSettings:
         metadata=setting(
             "maxSize",
             optional(SIZE),
-            "A put is refused while the items' data are that large.",
+            "A put is refused while the items have this many bytes of data.",
         ),
     )
     max_item_size_bytes: int | None = attrs.field(
@@ -51,8 +51,8 @@ class QueueSettings:
         metadata=setting(
             "maxAge",
             optional(DURATION),
-            "An item expires when it is that old, or earlier if its client said so. A change counts for "
-            "items that are there already.",
+            "The age at which an item expires, if its client set no earlier time. A change also applies to "
+            "existing items.",
         ),
     )
     default_journal_size_bytes: int = attrs.field(
@@ -60,7 +60,7 @@ class QueueSettings:
         metadata=setting(
             "defaultJournalSize",
             SIZE,
-            "The journal of an empty queue is started anew when its file is that large.",
+            "The journal of an empty queue is rewritten when its file has this size.",
         ),
     )
     max_memory_size_bytes: int = attrs.field(
@@ -68,7 +68,7 @@ class QueueSettings:
         metadata=setting(
             "maxMemorySize",
             SIZE,
-            "Data beyond this stay on disk alone (read-behind); a journal file that is larger is rotated.",
+            "Further data stay only on disk (read-behind). A larger journal file is rotated.",
         ),
     )
     max_journal_size_bytes: int = attrs.field(
@@ -76,7 +76,7 @@ class QueueSettings:
         metadata=setting(
             "maxJournalSize",
             SIZE,
-            "A journal that is larger, all files together, is compacted.",
+            "A journal is compacted when all its files together are larger.",
         ),
     )
     min_journal_compact_delay_ms: int | None = attrs.field(
@@ -84,7 +84,7 @@ class QueueSettings:
         metadata=setting(
             "minJournalCompactDelay",
             optional(DURATION),
-            "The least time between two rewrites of a journal for its size; none: no waiting.",
+            "The minimum time between two rewrites of a journal for its size; none: no minimum.",
         ),
     )
     discard_old_when_full: bool = attrs.field(
@@ -98,7 +98,7 @@ class QueueSettings:
     keep_journal: bool = attrs.field(
         default=True,
         metadata=setting(
-            "keepJournal", BOOLEAN, "Keep the items on disk. Without, they are gone when the server stops."
+            "keepJournal", BOOLEAN, "Keep the items on disk. Otherwise they are lost when the server stops."
         ),
     )
     sync_journal_ms: int | None = attrs.field(
@@ -106,8 +106,8 @@ class QueueSettings:
         metadata=setting(
             "syncJournal",
             optional(DURATION_OR_ZERO, "never"),
-            "At most this much time of the journal is not on the disk itself yet (fsync). 0: the reply to a "
-            "change waits until it is. Never: the operating system decides; what it still holds is lost when "
+            "The maximum time before the journal is written to the disk (fsync). 0: the reply to a "
+            "change waits for it. Never: the operating system decides, and unwritten data are lost when "
             "the machine crashes, but not when the server does.",
         ),
     )
@@ -116,7 +116,7 @@ class QueueSettings:
         metadata=setting(
             "expireToQueue",
             optional(QUEUE_NAME),
-            "Items that expire are put to that queue rather than dropped.",
+            "Expired items are put to this queue instead of being dropped.",
         ),
     )
     max_expire_sweep: int | None = attrs.field(
@@ -124,7 +124,7 @@ class QueueSettings:
         metadata=setting(
             "maxExpireSweep",
             optional(COUNT),
-            "The most items that one sweep of the timer expires.",
+            "The maximum number of items that one sweep of the timer expires.",
         ),
     )
     max_redeliveries: int | None = attrs.field(
@@ -132,7 +132,7 @@ class QueueSettings:
         metadata=setting(
             "maxRedeliveries",
             optional(COUNT),
-            "An item that was aborted or timed out that often moves to errorQueue.",
+            "An item that was aborted or timed out this many times moves to errorQueue.",
         ),
     )
     error_queue: bytes | None = attrs.field(
@@ -140,7 +140,7 @@ class QueueSettings:
         metadata=setting(
             "errorQueue",
             optional(QUEUE_NAME),
-            "Where an item moves that was aborted or timed out maxRedeliveries times; it takes both settings.",
+            "The queue for items that were aborted or timed out maxRedeliveries times. Both settings are needed.",
         ),
     )
     fanout_only: bool = attrs.field(
@@ -148,7 +148,7 @@ class QueueSettings:
         metadata=setting(
             "fanoutOnly",
             BOOLEAN,
-            "The queue keeps nothing itself: its items go to its children (name+child) alone.",
+            "The queue stores no items: they only go to its children (name+child).",
         ),
     )
     max_queue_age_ms: int | None = attrs.field(
@@ -156,7 +156,7 @@ class QueueSettings:
         metadata=setting(
             "maxQueueAge",
             optional(DURATION),
-            "An empty queue that is that old, counted from its creation or the server's start, is deleted.",
+            "An empty queue is deleted at this age, counted from its creation or the server's start.",
         ),
     )
     enable_trace: bool = attrs.field(
@@ -172,7 +172,7 @@ class QueueSettings:
         metadata=setting(
             "disableAggressiveRewrites",
             BOOLEAN,
-            "Do not rewrite the journal of a queue that is empty but for many open reads again and again.",
+            "Do not rewrite the journal repeatedly when a queue has no items except many open reads.",
         ),
     )
     open_transaction_timeout_ms: int | None = attrs.field(
@@ -180,7 +180,7 @@ class QueueSettings:
         metadata=setting(
             "openTransactionTimeout",
             optional(DURATION),
-            "An item that a client has held open for that long goes back to the head.",
+            "An open read is put back at the head after this time.",
         ),
     )
     white_list_client_id_for_enqueue: tuple[bytes, ...] | None = attrs.field(
@@ -188,7 +188,7 @@ class QueueSettings:
         metadata=setting(
             "whiteListClientIdForEnqueue",
             optional(IDENTITIES),
-            "Only these clients may put; none: all may; an empty list: nobody.",
+            "Only these clients may put; none: all clients; an empty list: no client.",
         ),
     )
     white_list_client_id_for_dequeue: tuple[bytes, ...] | None = attrs.field(
@@ -196,29 +196,29 @@ class QueueSettings:
         metadata=setting(
             "whiteListClientIdForDequeue",
             optional(IDENTITIES),
-            "Only these clients may get; none: all may; an empty list: nobody.",
+            "Only these clients may get; none: all clients; an empty list: no client.",
         ),
     )
 
 
 @attrs.frozen
 class QueueOverrides:
-    """What one table of a file sets for a queue; whatever it does not set is inherited."""
+    """The settings that one table of a file sets for a queue. All others are inherited."""
 
     values: Mapping[str, Any] = attrs.field(factory=dict)
-    """By the field's name in `QueueSettings`. A value that is there and None was set to "none"."""
+    """Values by the field's name in `QueueSettings`. None means that the file has "none"."""
 
     def over(self, inherited: QueueSettings) -> QueueSettings:
-        """The inherited settings with these in place of theirs."""
+        """Return the inherited settings with these settings in place of theirs."""
         return attrs.evolve(inherited, **self.values) if self.values else inherited
 
 
 @attrs.frozen(kw_only=True)
 class AliasSettings:
-    """A name that stands for one or more queues: a put to it goes to each of them."""
+    """An alias: a name that stands for one or more queues. A put to it goes to each of them."""
 
     name: bytes = attrs.field(
-        metadata=setting("name", QUEUE_NAME, "The name that clients put to. It hides a queue of that name.")
+        metadata=setting("name", QUEUE_NAME, "The name that clients put to. It masks a queue with the same name.")
     )
     destination_queues: tuple[bytes, ...] = attrs.field(
         metadata=setting("destinationQueues", QUEUE_NAMES, "Queues, fanout queues or further aliases.")

@@ -1,4 +1,4 @@
-"""A configuration with what it says of each name worked out."""
+"""A configuration with the settings of each queue and the queues of each alias."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from kestrel.config.model import Config, QueueSettings
 
 
 class ResolvedConfig:
-    """Which settings a queue has, and which queues an alias leads to. Where a file names thousands of them it takes
-    some 100 ms to make: a server that runs makes it in a thread."""
+    """A configuration that can be looked up by name. With thousands of names it takes about 100 ms to make, so a
+    running server makes it in a thread.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.settings_for: Callable[[bytes], QueueSettings] = QueueSettingsResolver(config).settings_for
-        """The settings of the queue of that name."""
+        """Function that returns the settings of a queue."""
         self.alias_queues = resolve_aliases(config.aliases)
-        """For each alias the queues that an item put to it reaches, each once."""
+        """The queues that an item put to each alias reaches, each once."""

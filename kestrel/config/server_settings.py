@@ -1,4 +1,4 @@
-"""The settings of the server as a whole: what stands above a file's first table, and the smaller tables."""
+"""The settings of the server: those above a file's first table, and the smaller tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kestrel.config.units import KIB, MIB
 LEVEL = one_of("debug", "info", "warn", "error", "critical")
 HOSTS = matching("list of hosts", r"[^\s,/@]+(,[^\s,/@]+)*", "zk1,zk2:2182")
 CREDENTIALS = secret(matching("pair of user and password", r"[^:]+:.+", "user:password"), "user:password")
-# What ZooKeeper takes for the name of a node.
+# Names that ZooKeeper accepts for a node.
 ZOOKEEPER_PATH = matching(
     "path from the root",
     r"(/(?!\.\.?(/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+",
@@ -44,30 +44,30 @@ DOTTED_NAME = matching("dotted name", r"[^\W\d]\w*(\.[^\W\d]\w*)+", "my_package.
 
 
 def state_folder() -> Path:
-    """Where a server without a file keeps its state. Unlike /tmp it is nobody else's to write to."""
+    """Return the folder for the state of a server without a file. Unlike /tmp, other users cannot write to it."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification wants a relative path ignored.
+    # According to the XDG specification, a relative path is ignored.
     base = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~"), ".local", "state")
     return base / "kestrel"
 
 
 @attrs.frozen(kw_only=True)
 class Section:
-    """A table of a file that remembers which of its settings the file gives."""
+    """A table of a file that stores which of its settings the file gives."""
 
     given: frozenset[str] = attrs.field(default=frozenset(), eq=False, repr=False)
-    """Names of fields. A setting given at its default's value is given."""
+    """Names of fields that the file gives, even with the default value."""
 
 
 @attrs.frozen(kw_only=True)
 class AdminSettings(Section):
-    """``[admin]``: the HTTP port for people and programs that watch the server."""
+    """``[admin]``: the HTTP port for monitoring by people and programs."""
 
     http_port: int | None = attrs.field(default=2223, metadata=setting("httpPort", PORT, "Port of the admin pages."))
     listen_address: str = attrs.field(
         default="127.0.0.1",
         metadata=setting(
-            "listenAddress", TEXT, "Address of the admin port: by default only this machine can reach it."
+            "listenAddress", TEXT, "Address of the admin port. By default only this machine can reach it."
         ),
     )
     host_names: tuple[str, ...] = attrs.field(
@@ -75,14 +75,14 @@ class AdminSettings(Section):
         metadata=setting(
             "hostNames",
             TEXTS,
-            "Names of this server that browsers may ask the admin port for, besides localhost, addresses, and the "
-            "machine's own name. Asked for another name, it refuses: a page of another site may be behind it.",
+            "Names that browsers may use for the admin port, in addition to localhost, addresses, and the "
+            "machine's own name. Other names are refused, since a page of another site may send the request.",
         ),
     )
     peek: bool = attrs.field(
         default=False,
         metadata=setting(
-            "peek", BOOLEAN, "Whether administrators are shown items at the heads of queues by the admin pages."
+            "peek", BOOLEAN, "Whether the admin pages show administrators the items at the heads of queues."
         ),
     )
     max_queue_series: int = attrs.field(
@@ -90,21 +90,19 @@ class AdminSettings(Section):
         metadata=setting(
             "maxQueueSeries",
             COUNT,
-            "Of so many queues the metrics tell one by one, and an hour of history is kept: those that came first.",
+            "The number of queues with their own metrics and an hour of history: the oldest ones.",
         ),
     )
 
 
 @attrs.frozen(kw_only=True)
 class ZooKeeperSettings(Section):
-    """``[zookeeper]``: where the server announces itself. Without the table it does not."""
+    """``[zookeeper]``: the server sets that the server joins. Without the table it joins none."""
 
     host: str = attrs.field(
-        metadata=setting("host", HOSTS, "The servers of ZooKeeper, with commas between: zk1,zk2:2182.")
+        metadata=setting("host", HOSTS, "The ZooKeeper servers, separated by commas: zk1,zk2:2182.")
     )
-    port: int = attrs.field(
-        default=2181, metadata=setting("port", PORT_NUMBER, "Port of those that are given without one.")
-    )
+    port: int = attrs.field(default=2181, metadata=setting("port", PORT_NUMBER, "Port of the servers without one."))
     path_prefix: str = attrs.field(
         metadata=setting(
             "pathPrefix",
@@ -114,43 +112,43 @@ class ZooKeeperSettings(Section):
     )
     session_timeout_ms: int = attrs.field(
         default=10_000,
-        metadata=setting("sessionTimeout", DURATION, "A server out of touch for that long is taken off the list."),
+        metadata=setting("sessionTimeout", DURATION, "A server without contact for this time leaves its server sets."),
     )
     credentials: str | None = attrs.field(
         default=None,
-        repr=False,  # no password in a log
+        repr=False,  # keeps the password out of logs
         metadata=setting(
             "credentials",
             optional(CREDENTIALS),
-            "What the server shows to ZooKeeper (its digest scheme).",
+            "User and password for ZooKeeper (digest scheme).",
         ),
     )
     acl: str | tuple[str, ...] = attrs.field(
-        default="open-unsafe", metadata=setting("acl", ACL, "Who may read and change the announced nodes.")
+        default="open-unsafe", metadata=setting("acl", ACL, "The access list of the server's nodes.")
     )
     tls: bool = attrs.field(
         default=False,
-        metadata=setting("tls", BOOLEAN, "Whether ZooKeeper is spoken to over TLS, and its certificates verified."),
+        metadata=setting("tls", BOOLEAN, "Whether to use TLS to ZooKeeper, and verify its certificates."),
     )
     ca_file: str | None = attrs.field(
         default=None,
         metadata=setting(
-            "caFile", optional(PATH), "Who signs ZooKeeper's certificates; none: whoever this machine trusts."
+            "caFile", optional(PATH), "The authorities of ZooKeeper's certificates; none: this machine's."
         ),
     )
     cert_file: str | None = attrs.field(
         default=None,
-        metadata=setting("certFile", optional(PATH), "The certificate that is shown to ZooKeeper, if it wants one."),
+        metadata=setting("certFile", optional(PATH), "The client certificate for ZooKeeper, if it requires one."),
     )
     key_file: str | None = attrs.field(
-        default=None, metadata=setting("keyFile", optional(PATH), "Its key; none: it stands in certFile.")
+        default=None, metadata=setting("keyFile", optional(PATH), "The key of certFile; none: it is in certFile.")
     )
     server_name: str | None = attrs.field(
         default=None,
         metadata=setting(
             "serverName",
             optional(TEXT),
-            "Whom ZooKeeper's certificates must be for; none: the host that is connected to.",
+            "The name in ZooKeeper's certificates; none: the host of the connection.",
         ),
     )
     client_initializer: str | None = attrs.field(
@@ -174,14 +172,14 @@ class ZooKeeperSettings(Section):
         metadata=setting(
             "advertiseAddress",
             optional(TEXT),
-            "The address that clients are told; none: the one listened on, or the host's first public one.",
+            "The published address; none: the listen address, or the host's first public one.",
         ),
     )
 
 
 @attrs.frozen(kw_only=True)
 class LoggingSettings(Section):
-    """``[logging]``: what is logged, how, and where to."""
+    """``[logging]``: the level, format and destination of the log."""
 
     level: str = attrs.field(
         default="info", metadata=setting("level", LEVEL, "Events below this level are not logged.")
@@ -197,24 +195,24 @@ class LoggingSettings(Section):
     )
     format: str = attrs.field(
         default="text",
-        metadata=setting("format", one_of("text", "json"), "Lines for people, or one JSON object a line."),
+        metadata=setting("format", one_of("text", "json"), "Plain text, or one JSON object per line."),
     )
     rotate_size_bytes: int | None = attrs.field(
         default=None,
-        metadata=setting("rotateSize", optional(SIZE), "A log file of that size is set aside; none: never."),
+        metadata=setting("rotateSize", optional(SIZE), "A log file of this size is rotated; none: never."),
     )
     rotate_count: int = attrs.field(
-        default=10, metadata=setting("rotateCount", COUNT, "How many files that were set aside are kept.")
+        default=10, metadata=setting("rotateCount", COUNT, "The number of rotated log files to keep.")
     )
 
 
 @attrs.frozen(kw_only=True)
 class ServerSettings(Section):
-    """What stands above the first table of a file. A port that is None is not listened on."""
+    """The settings above the first table of a file. A port of None is not opened."""
 
     listen_address: str = attrs.field(
         default="0.0.0.0",
-        metadata=setting("listenAddress", TEXT, "The address of all ports; 0.0.0.0: every one of the host."),
+        metadata=setting("listenAddress", TEXT, "The address of all ports; 0.0.0.0: all addresses of the host."),
     )
     memcache_listen_port: int | None = attrs.field(
         default=22133, metadata=setting("memcacheListenPort", PORT, "Port of the memcache protocol.")
@@ -230,7 +228,7 @@ class ServerSettings(Section):
         metadata=setting(
             "connectionBacklog",
             COUNT,
-            "How many connections may wait to be accepted. In a burst of more, the rest is heard seconds later.",
+            "The number of connections that may wait to be accepted. In a larger burst, the rest wait for seconds.",
         ),
     )
     queue_path: str = attrs.field(
@@ -244,7 +242,7 @@ class ServerSettings(Section):
         metadata=setting(
             "storage",
             optional(matching("storage description", r"[A-Za-z][\w.-]*:.*", "journal:/var/spool/kestrel")),
-            "Which storage keeps the items, and where; none: the journal, at queuePath.",
+            "The storage of the items, and its location; none: the journal, at queuePath.",
         ),
     )
     disk_reserve_size_bytes: int = attrs.field(
@@ -252,7 +250,7 @@ class ServerSettings(Section):
         metadata=setting(
             "diskReserveSize",
             SIZE_OR_ZERO,
-            "Space put by in the journals' folder, given up when the disk is full so that gets go on.",
+            "Reserved space in the journals' folder, released when the disk is full so that gets still work.",
         ),
     )
     max_total_memory_bytes: int | None = attrs.field(
@@ -260,22 +258,20 @@ class ServerSettings(Section):
         metadata=setting(
             "maxTotalMemory",
             optional(SIZE),
-            "The most memory for items and replies of all queues and connections together: beyond it, new items of "
-            "queues with a journal stay on disk alone, and puts to those without are refused; none: no limit.",
+            "The maximum memory for items and replies of all queues and connections. Beyond it, new items of "
+            "queues with a journal stay only on disk, and puts to other queues are refused; none: no limit.",
         ),
     )
     status_file: str = attrs.field(
         factory=lambda: str(state_folder() / "status"),
-        metadata=setting(
-            "statusFile", PATH, "Where the server's status is remembered over a restart."
-        ),
+        metadata=setting("statusFile", PATH, "The file that stores the server's status across restarts."),
     )
     default_status: str = attrs.field(
         default="Up",
         metadata=setting(
             "defaultStatus",
             one_of("Up", "WriteAvoid", "ReadOnly", "Quiescent"),
-            "The status of a server that remembers none.",
+            "The status of a server without a stored one.",
         ),
     )
     status_change_grace_period_ms: int = attrs.field(
@@ -283,7 +279,7 @@ class ServerSettings(Section):
         metadata=setting(
             "statusChangeGracePeriod",
             DURATION_OR_ZERO,
-            "How long after a change to a stricter status the commands it forbids are still taken.",
+            "The time after a change to a stricter status in which forbidden commands are still accepted.",
         ),
     )
     expiration_timer_frequency_ms: int | None = attrs.field(
@@ -291,7 +287,7 @@ class ServerSettings(Section):
         metadata=setting(
             "expirationTimerFrequency",
             optional(DURATION),
-            "How often expired items are looked for in all queues; none: only in a queue that is used.",
+            "The interval of sweeps for expired items in all queues; none: only in queues that are used.",
         ),
     )
     client_timeout_ms: int | None = attrs.field(
@@ -299,14 +295,12 @@ class ServerSettings(Section):
         metadata=setting(
             "clientTimeout",
             optional(DURATION),
-            "A connection that asks for nothing for that long is closed.",
+            "A connection without a request for this time is closed.",
         ),
     )
     max_open_transactions: int = attrs.field(
         default=1,
-        metadata=setting(
-            "maxOpenTransactions", COUNT, "How many items of one queue a connection may hold open at a time."
-        ),
+        metadata=setting("maxOpenTransactions", COUNT, "The maximum number of open reads per connection and queue."),
     )
     administrators: tuple[bytes, ...] | None = attrs.field(
         default=None,
@@ -314,7 +308,7 @@ class ServerSettings(Section):
             "administrators",
             optional(IDENTITIES),
             "Only these clients, and those of --trust, may shut the server down, reload it, change its status, or "
-            "flush or delete queues; none: all may; an empty list: those of --trust alone.",
+            "flush or delete queues; none: all clients; an empty list: only those of --trust.",
         ),
     )
     connection_limit_refuse_writes: int | None = attrs.field(
@@ -322,7 +316,7 @@ class ServerSettings(Section):
         metadata=setting(
             "connectionLimitRefuseWrites",
             optional(COUNT),
-            "A connection opened when there are more than this is refused its puts.",
+            "A connection opened above this number of connections cannot put.",
         ),
     )
     connection_limit_refuse_reads: int | None = attrs.field(
@@ -330,7 +324,7 @@ class ServerSettings(Section):
         metadata=setting(
             "connectionLimitRefuseReads",
             optional(COUNT),
-            "A connection opened when there are more than this is refused its gets.",
+            "A connection opened above this number of connections cannot get.",
         ),
     )
     max_connections: int = attrs.field(
@@ -338,7 +332,7 @@ class ServerSettings(Section):
         metadata=setting(
             "maxConnections",
             COUNT,
-            "With so many connections another one is told so and closed; fewer where the process may open fewer files.",
+            "The maximum number of connections. It is lower if the process may open fewer files.",
         ),
     )
     max_queues: int = attrs.field(
@@ -346,7 +340,7 @@ class ServerSettings(Section):
         metadata=setting(
             "maxQueues",
             COUNT,
-            "With so many queues no other comes into being by a client's request. Those that are there stay.",
+            "The number of queues from which clients cannot create more. Existing queues stay.",
         ),
     )
     keep_alive_ms: int | None = attrs.field(
@@ -354,8 +348,8 @@ class ServerSettings(Section):
         metadata=setting(
             "keepAlive",
             optional(DURATION),
-            "A client that is silent for that long is asked for a sign of life, which its system gives; without one "
-            "for as long again the connection is closed, and its open reads go back; none: never.",
+            "A client that is silent for this time is probed (TCP keepalive). If its system does not answer "
+            "for the same time, the connection is closed, and its open reads are put back; none: never.",
         ),
     )
     request_timeout_ms: int | None = attrs.field(
@@ -363,18 +357,18 @@ class ServerSettings(Section):
         metadata=setting(
             "requestTimeout",
             optional(DURATION),
-            "A request that has not come whole so long after its first byte ends the connection; so do a TLS handshake "
-            "and a hang-up that take longer, and a long reply of which nothing is read for that time; none: never.",
+            "The maximum time for a request, from its first byte to its last, for a TLS handshake "
+            "or close, and between two reads of a long reply. Then the connection is closed; none: no limit.",
         ),
     )
     max_request_item_size_bytes: int = attrs.field(
         default=16 * MIB,
-        metadata=setting("maxRequestItemSize", SIZE, "A larger item is refused before its data are read."),
+        metadata=setting("maxRequestItemSize", SIZE, "A larger item is refused before its data is read."),
     )
     max_request_size_bytes: int = attrs.field(
         default=32 * MIB,
         metadata=setting(
-            "maxRequestSize", SIZE, "A larger thrift frame, or text put with all its items, ends the connection."
+            "maxRequestSize", SIZE, "A larger thrift frame, or text put with all its items, closes the connection."
         ),
     )
     max_total_request_size_bytes: int = attrs.field(
@@ -382,8 +376,8 @@ class ServerSettings(Section):
         metadata=setting(
             "maxTotalRequestSize",
             SIZE,
-            "The most bytes of requests that have not come whole, of all connections together: beyond it those who "
-            "take more than their share are hung up on, the slowest first.",
+            "The maximum bytes of incomplete requests of all connections. Beyond it, the connections that "
+            "use more than their share are closed, the slowest first.",
         ),
     )
     max_uncommitted_bytes: int = attrs.field(
@@ -391,13 +385,13 @@ class ServerSettings(Section):
         metadata=setting(
             "maxUncommittedBytes",
             SIZE,
-            "While more than this is put and not safe yet, further puts wait, and are refused when as much waits: a "
-            "disk that hangs does not fill the memory.",
+            "While more bytes than this are uncommitted, further puts wait. They are refused when as many wait, so "
+            "that a disk that hangs does not fill the memory.",
         ),
     )
     max_text_put_items: int = attrs.field(
         default=1024,
-        metadata=setting("maxTextPutItems", COUNT, "A text put of more items is refused, and stores none."),
+        metadata=setting("maxTextPutItems", COUNT, "A text put with more items is refused, and stores none."),
     )
     max_thrift_list_size: int = attrs.field(
         default=10_000,
@@ -408,15 +402,15 @@ class ServerSettings(Section):
         ),
     )
     max_line_size_bytes: int = attrs.field(
-        default=8 * KIB, metadata=setting("maxLineSize", SIZE, "A longer request line ends the connection.")
+        default=8 * KIB, metadata=setting("maxLineSize", SIZE, "A longer request line closes the connection.")
     )
     max_pipeline_bytes: int = attrs.field(
         default=MIB,
         metadata=setting(
             "maxPipelineBytes",
             SIZE,
-            "While more replies than this are held for a connection, no more of its requests are carried out; one that "
-            "sends more than this behind a command that waits is hung up on.",
+            "While more reply bytes than this are held for a connection, none of its requests run. A connection that "
+            "sends more than this behind a waiting command is closed.",
         ),
     )
     echo_requested_key: bool = attrs.field(
@@ -424,8 +418,8 @@ class ServerSettings(Section):
         metadata=setting(
             "echoRequestedKey",
             BOOLEAN,
-            "A memcache reply names the key that was asked for, options and all, and not the queue: for "
-            "client libraries that look their key up in the reply.",
+            "A memcache reply has the requested key with its options instead of the queue: for "
+            "client libraries that look up their key in the reply.",
         ),
     )
     enable_session_trace: bool = attrs.field(

@@ -1,4 +1,4 @@
-"""What is known about a setting, kept at its field: Kestrel's name, the kind of value, its meaning."""
+"""The description of a setting, stored at its field: Kestrel's name, the kind of value, and a help text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import attrs
 from kestrel.config.setting_kinds import SettingKind
 
 KEY: Final = "kestrel.setting"
-"""Where a field's metadata hold its `Setting`."""
+"""Key of a field's metadata for its `Setting`."""
 
 
 @attrs.frozen
 class Setting:
-    """One setting as a reader of documentation or of a file wants to know it."""
+    """The description of one setting."""
 
     kestrel_name: str
     kind: SettingKind
@@ -23,10 +23,10 @@ class Setting:
 
 
 def setting(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
-    """Metadata for `attrs.field`."""
+    """Return metadata for `attrs.field`."""
     return {KEY: Setting(kestrel_name, kind, help)}
 
 
 def settings_of(cls: type[attrs.AttrsInstance]) -> Mapping[str, Setting]:
-    """The settings among the fields of that class, by the field's name, in order."""
+    """Return the settings among the fields of a class, by the field's name, in order."""
     return {field.name: field.metadata[KEY] for field in attrs.fields(cls) if KEY in field.metadata}

@@ -1,8 +1,7 @@
-"""The kinds of value that a setting can take: how each is written in a file, and what it becomes.
+"""The kinds of values that a setting can have, with their parsers and their display.
 
-A kind's `parse` takes a value as TOML gives it and raises `ValueError` with a sentence that says what is
-wrong and, where that helps, how it is done right. None takes one type for another: true is not 1. Its `show`
-goes the other way.
+A kind's `parse` takes a value from TOML, and raises `ValueError` with a sentence: what is wrong, and often a valid
+example. No type is accepted for another: true is not 1. Its `show` is the inverse.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from kestrel.escaping import show_name, show_names
 from kestrel.names import check_queue_name
 
 MAX_COUNT: Final = 2**31 - 1
-"""Counts are signed 32-bit numbers, as they are in Kestrel and on the wire."""
+"""Counts are signed 32-bit numbers, as in Kestrel and on the wire."""
 
 MAX_PORT: Final = 65535
 
 
 @attrs.frozen
 class SettingKind:
-    """A name for the reader of a list of settings, the way from the file's value to ours, and the way back."""
+    """A kind of setting: its name for lists of settings, its parser, and its display."""
 
     name: str
     parse: Callable[[object], Any] = attrs.field(repr=False)
     show: Callable[[Any], str] = attrs.field(default=str, repr=False)
-    """From a value of ours to what one would write in a file, without quotes and brackets: the members of a list
-    have commas between them. Names are bytes, and each byte is the character of that number (Latin-1). A table
-    has no such text."""
+    """Function that shows a value as in a file, without quotes and brackets. Members of a list are separated by commas.
+    Names are bytes, and each byte is shown as the character of that number (Latin-1). A table has no such text.
+    """
 
 
 def _boolean(value: object) -> bool:
@@ -75,7 +74,7 @@ def _port_number(value: object) -> int:
 
 
 def _port(value: object) -> int | None:
-    if value == "none" or (isinstance(value, int) and value == 0):  # false is an int, and equals 0
+    if value == "none" or (isinstance(value, int) and value == 0):  # false is an int and equals 0
         return None
     try:
         return _port_number(value)
@@ -91,7 +90,7 @@ def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
     def parse_positive(value: object) -> int:
         parsed = parse(value)
         if parsed == 0:
-            raise ValueError(f"{show_value(value)} is not more than nothing")
+            raise ValueError(f"{show_value(value)} is not greater than 0")
         return parsed
 
     return parse_positive
@@ -148,7 +147,7 @@ IDENTITIES: Final = SettingKind("client name or list of them", _identities, _sho
 
 
 def optional(kind: SettingKind, *words: str) -> SettingKind:
-    """The same, or none, which is written ``"none"`` or as one of the further words, and shown as the first of them."""
+    """Return a kind that also accepts ``"none"`` or one of `words` for None, which it shows as the first of them."""
     words = (*words, "none")
     in_quotes = " or ".join(f'"{word}"' for word in words)
 
@@ -167,7 +166,7 @@ def optional(kind: SettingKind, *words: str) -> SettingKind:
 
 
 def one_of(*words: str) -> SettingKind:
-    """One of these words. Capitals do not matter; the value is the word as it is given here."""
+    """Return the kind of one of these words. Case does not matter when it is read."""
     by_small_letters = {word.lower(): word for word in words}
     in_quotes = ", ".join(f'"{word}"' for word in words)
 
@@ -181,7 +180,7 @@ def one_of(*words: str) -> SettingKind:
 
 
 def matching(name: str, pattern: str, example: str) -> SettingKind:
-    """A text of which the whole matches the pattern."""
+    """Return the kind of a text that matches a pattern as a whole."""
     compiled = re.compile(pattern)
 
     def parse(value: object) -> str:
@@ -194,19 +193,19 @@ def matching(name: str, pattern: str, example: str) -> SettingKind:
 
 
 def secret(kind: SettingKind, example: str) -> SettingKind:
-    """The same, of which no message shows what was given."""
+    """Return a kind whose error messages do not show the given value."""
 
     def parse(value: object) -> Any:
         try:
             return kind.parse(value)
         except ValueError:
-            raise ValueError(f"what is given is not a {kind.name}; write for example {show_value(example)}") from None
+            raise ValueError(f"the value is not a {kind.name}; write for example {show_value(example)}") from None
 
     return SettingKind(kind.name, parse, kind.show)
 
 
 def table_of(kind: SettingKind) -> SettingKind:
-    """A table from names of the file's own choice to values of that kind."""
+    """Return the kind of a table from arbitrary names to values of one kind."""
 
     def parse(value: object) -> dict[str, Any]:
         parsed = {}
@@ -221,14 +220,14 @@ def table_of(kind: SettingKind) -> SettingKind:
 
 
 def checked_table(value: object) -> dict[str, object]:
-    """The value, which must be a table."""
+    """Return the value if it is a table. Otherwise raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError(f"{show_value(value)} is not a table")
     return value
 
 
 def checked_tables(value: object) -> list[object]:
-    """The value, which must be a list; what it holds is looked at one by one."""
+    """Return the value if it is a list, without checks of its members. Otherwise raises ValueError."""
     if not isinstance(value, list):
         raise ValueError(f"{show_value(value)} is not a list of tables, whose heads have two brackets: [[queues]]")
     return value

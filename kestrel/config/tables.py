@@ -1,6 +1,6 @@
-"""From TOML's tables to a `Config`, by cattrs: the classes say what is allowed, this file how to get there.
+"""The conversion of TOML's tables to a `Config` by cattrs.
 
-What is wrong with single values is collected into one tree of exceptions; `kestrel.config.value_problems` reads it.
+Problems of single values are collected in one tree of exceptions, which `kestrel.config.value_problems` reads.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _AnySection = TypeVar("_AnySection", bound=Section)
 
 
 def config_from_tables(tables: Mapping[str, object]) -> Config:
-    """The configuration that these tables say. Raises cattrs' `BaseValidationError`, a tree of all mistakes."""
+    """Return the configuration in these tables. Raises cattrs' `BaseValidationError`, a tree of all mistakes."""
     return _CONVERTER.structure(tables, Config)
 
 
 @attrs.frozen(kw_only=True)
 class _QueueTable(QueueSettings):
-    """A ``[[queues]]`` table, what it leaves out at the built-in defaults: only a stage on the way."""
+    """A ``[[queues]]`` table as an intermediate step, with the built-in defaults for missing settings."""
 
     name: bytes = attrs.field(metadata=setting("name", QUEUE_NAME, "The queue's name."))
 
 
 def _plain_hook(cls: type[_Settings]) -> Callable[[object, object], _Settings]:
-    """Takes each setting from under Kestrel's name and hands it to its kind."""
+    """Return a hook that parses each setting, under Kestrel's name, by its kind."""
     settings = settings_of(cls)
     fields: dict[str, Any] = {
         field.name: _read_as(settings[field.name]) if field.name in settings else override(omit=True)
@@ -63,7 +63,7 @@ def _read_as(setting: Setting) -> Any:
 
 
 def _section_hook(cls: type[_AnySection]) -> Callable[[object, object], _AnySection]:
-    """The same, and remembers which settings the table gave."""
+    """Return a hook like `_plain_hook` that also stores which settings the table gives."""
     from_table = _plain_hook(cls)
 
     def hook(value: object, type_: object) -> _AnySection:

@@ -1,8 +1,7 @@
-"""Sizes and durations as people write them, read strictly: what is not understood is an error, never a guess.
+"""Strict parsers for sizes and durations, each with a function that formats them.
 
-A text is a number, perhaps one space or one dot, and a unit, so that Kestrel's own ``16.megabytes`` and
-``100.milliseconds`` can stay as they are. A number without quotes has a fixed unit: bytes, or seconds. What is
-written here is read here: each parser has the function beside it that makes such a text.
+A text is a number, an optional space or dot, and a unit, so that Kestrel's ``16.megabytes`` and ``100.milliseconds``
+are valid. A number without quotes has a fixed unit: bytes, or seconds. An unknown text is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ from typing import Final
 from kestrel.config.value_text import show_value
 
 MAX_AMOUNT: Final = 2**62
-"""More bytes or milliseconds than this are a slip. Sums of two still fit a signed 64-bit field."""
+"""Limit of an amount, in bytes or milliseconds. The sum of two still fits a signed 64-bit field."""
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
 
-# From the largest to the smallest, each with its names; the first one is written, all are read.
-#
-# One base for all. Kestrel's `.megabytes` counts in 1024s; `MB` is its abbreviation, and a file in which
-# 16.megabytes and 16MB differ would be a trap.
+# From the largest to the smallest, each with its names. The first name is written, all are read. All units have base
+# 1024. Kestrel's `.megabytes` has it, and MB is its abbreviation. It would be a trap if 16.megabytes and 16MB differed.
 _SIZE_UNITS: Final = (
     (TIB, ("TiB", "TB", "terabyte", "terabytes")),
     (GIB, ("GiB", "GB", "gigabyte", "gigabytes")),
@@ -44,24 +41,23 @@ _DURATION_UNITS: Final = (
 _BYTES_BY_UNIT: Final = {name.lower(): size for size, names in _SIZE_UNITS for name in names}
 _MS_BY_UNIT: Final = {name: unit_ms for unit_ms, names in _DURATION_UNITS for name in names}
 
-_NOTHING: Final = "0"  # the one number that means the same in every unit
+_NOTHING: Final = "0"  # the only number that means the same in every unit
 
 _PART: Final = r"([0-9]+(?:\.[0-9]+)?)[ .]?([A-Za-z]+)"
 _ONE_PART: Final = re.compile(_PART)
 _PARTS: Final = re.compile(f"{_PART}(?: ?{_PART})*")
 
-_LONGEST: Final = 64  # characters; a longer text is no number that anybody meant
+_LONGEST: Final = 64  # characters; a longer text is certainly a mistake
 
 _A_SIZE: Final = 'write for example "16MiB", "16.megabytes" or a number of bytes like 16777216'
 _A_DURATION: Final = 'write for example "100ms", "1m30s", "2.hours" or a number of seconds like 1.5'
 
 
 def parse_size(value: object) -> int:
-    """The size in bytes: ``"16MiB"``, ``"16.megabytes"``, ``"1.5 GB"``, or a whole number of bytes.
+    """Return a size in bytes: ``"16MiB"``, ``"16.megabytes"``, ``"1.5 GB"``, or a whole number of bytes.
 
-    Every unit counts in 1024s, ``KB`` like ``KiB``; capitals do not matter. Raises `ValueError` with a
-    sentence that shows a right example: for a negative size, a fraction of a byte, a text without a unit
-    other than ``"0"``.
+    Every unit has base 1024, ``KB`` like ``KiB``. Case does not matter. Raises `ValueError` with an example for a
+    negative size, a fraction of a byte, or a text without a unit other than ``"0"``.
     """
     match value:
         case bool():
@@ -78,7 +74,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """A size from 0 bytes up as `parse_size` reads it, in the largest unit that divides it: ``"16MiB"``, ``"0"``."""
+    """Return a size of 0 or more as `parse_size` reads it, in its largest exact unit: ``"16MiB"``, ``"0"``."""
     if size_bytes == 0:
         return _NOTHING
     unit_bytes, names = next(unit for unit in _SIZE_UNITS if size_bytes % unit[0] == 0)
@@ -86,11 +82,11 @@ def format_size(size_bytes: int) -> str:
 
 
 def parse_duration_ms(value: object) -> int:
-    """The duration in milliseconds: ``"100ms"``, ``"1m30s"``, ``"2.hours"``, or a number of seconds.
+    """Return a duration in milliseconds: ``"100ms"``, ``"1m30s"``, ``"2.hours"``, or a number of seconds.
 
-    Units go from the largest to the smallest, each once, in small letters (a capital ``M`` could be a month).
-    Raises `ValueError` with a sentence that shows a right example: for a negative duration, a fraction of a
-    millisecond, a text without a unit other than ``"0"``.
+    Units come from the largest to the smallest, each once, in small letters (a capital ``M`` could be a month). Raises
+    `ValueError` with an example for a negative duration, a fraction of a millisecond, or a text without a unit other
+    than ``"0"``.
     """
     match value:
         case bool():
@@ -98,7 +94,7 @@ def parse_duration_ms(value: object) -> int:
         case int():
             duration_ms = Fraction(value) * 1_000
         case float() if math.isfinite(value):
-            # By way of its text: 0.1 is the tenth that was written, not the double next to it.
+            # Converted by its text: 0.1 is exactly a tenth, not the nearest double.
             duration_ms = Fraction(str(value)) * 1_000
         case str() if value == _NOTHING:
             duration_ms = Fraction(0)
@@ -110,7 +106,7 @@ def parse_duration_ms(value: object) -> int:
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """A duration from 0 ms up as `parse_duration_ms` reads it, without units that count 0: ``"1m30s"``, ``"0"``."""
+    """Return a duration of 0 ms or more as `parse_duration_ms` reads it, without zero units: ``"1m30s"``, ``"0"``."""
     parts = []
     rest_ms = duration_ms
     for unit_ms, names in _DURATION_UNITS:

@@ -1,4 +1,4 @@
-"""Settings that a file gives and that are of no use with the storage that it names."""
+"""Settings in a file that have no effect with its storage."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kestrel.config.units import format_size
 
 
 def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:
-    """The paths of those settings of queues that are given, of these names of `QueueSettings`."""
+    """Return the paths of the queue settings among `names` that the file gives. They are fields of `QueueSettings`."""
     return [path for table, overrides in _queue_tables(config) for path in _given_paths(table, overrides, names)]
 
 
 def queue_settings_over_limit(config: Config, most: Mapping[str, int]) -> list[str]:
-    """Those settings of queues that are given beyond these bytes, as ``default.maxMemorySize above 256KiB``."""
+    """Return the queue settings above these limits in bytes, as ``default.maxMemorySize above 256KiB``."""
     return [
         f"{setting_path(path, settings_of(QueueSettings)[name].kestrel_name)} above {format_size(bound)}"
         for path, overrides in _queue_tables(config)
@@ -26,11 +26,11 @@ def queue_settings_over_limit(config: Config, most: Mapping[str, int]) -> list[s
 
 
 def _is_above(value: int | None, bound: int) -> bool:
-    return value is None or value > bound  # None is "none", no bound at all
+    return value is None or value > bound  # None is "none", no limit
 
 
 def server_settings_given(config: Config, names: Collection[str]) -> list[str]:
-    """Those settings of the server that are given, of these names of `Config`."""
+    """Return the server settings among `names` that the file gives. `names` are fields of `Config`."""
     given = config.given & frozenset(names)
     return [setting.kestrel_name for name, setting in settings_of(Config).items() if name in given]
 
@@ -51,5 +51,5 @@ def _given_paths(path: str, overrides: QueueOverrides, names: Collection[str]) -
 
 
 def _path_of_queue(name: bytes) -> str:
-    # A configuration made by hand may hold names that are not UTF-8.
+    # A configuration made in code may have names that are not UTF-8.
     return entry_path("queues", name.decode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""What is wrong with single values of a file: cattrs' tree of exceptions as sentences with paths."""
+"""Problems of single values of a file: cattrs' tree of exceptions as sentences with paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
 
 
 def value_problems(error: Exception, value: Any, path: str = "") -> Iterator[str]:
-    """A sentence for each mistake that the exception tells of; `value` is what was read, found at `path`."""
+    """Yield a sentence for each problem in the exception. `value` is the value that was read, at `path`."""
     match error:
         case ClassValidationError():
             yield from _problems_in_table(error, value, path)
@@ -58,7 +58,7 @@ def _name_of(entry: object) -> str | None:
 
 
 def _hint(name: str, cls: type[attrs.AttrsInstance]) -> str:
-    # A table's head takes in every line below it, so that a setting easily ends up in the wrong one.
+    # A setting easily ends up in the wrong table, because a table includes all lines below its header.
     for other, place in _PLACES:
         if name in _names(other) and name not in _names(cls):
             return f"; it belongs {place}"
@@ -72,5 +72,5 @@ def _names(cls: type[attrs.AttrsInstance]) -> list[str]:
 
 
 def _folded(name: str) -> str:
-    """Without what differs between maxItems, max_items and max-items."""
+    """Return the name without the differences between maxItems, max_items and max-items."""
     return name.lower().replace("_", "").replace("-", "")

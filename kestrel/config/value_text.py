@@ -1,4 +1,4 @@
-"""A value of a configuration file as a complaint shows it."""
+"""The display of a file's values in error messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from typing import Final
 
 MAX_SHOWN_CHARACTERS: Final = 60
-"""Characters of a text that are shown; the file's owner can look up the rest."""
+"""Limit of shown characters of a text."""
 
 
 def show_value(value: object) -> str:
-    """Short, and as it stands in the file where that is possible."""
+    """Return a short text for a value, as in the file where possible."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -18,7 +18,7 @@ def show_value(value: object) -> str:
             is_long = len(value) > MAX_SHOWN_CHARACTERS
             return json.dumps(value[:MAX_SHOWN_CHARACTERS], ensure_ascii=False) + ("..." if is_long else "")
         case int() if value.bit_length() > 128:
-            # Python refuses to write out some thousand digits, which TOML may hold in hexadecimal.
+            # Python refuses to format some thousand digits, which TOML may have in hexadecimal.
             return f"a number of {value.bit_length()} bits"
         case int() | float():
             return str(value)
