@@ -1,1 +1,1 @@
-"""Where codecs and sessions meet transports."""
+"""Connections: transports and listening ports for codecs and sessions."""

@@ -1,4 +1,4 @@
-"""The protocols that a client can come by, and the codec of each as a configuration bounds it."""
+"""The codec factories of the protocols, with the limits of a configuration."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ CODEC_FACTORIES: Final[Mapping[str, Callable[[Config], Codec]]] = {
     "text": _text,
     "thrift": _thrift,
 }
-"""By name, in the order in which they are listened on."""
+"""The factories by protocol, in the order in which ports are opened."""

@@ -1,4 +1,4 @@
-"""The one Twisted protocol class: it moves bytes between a transport and a session, whatever they speak."""
+"""The Twisted protocol class of all client connections: it moves bytes between a transport and a session."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ log = Logger(__name__)
 
 
 class Connection(ClientTransport):
-    """One client's connection, over TCP, TLS, a Unix socket or anything else that an endpoint makes (`IProtocol`).
+    """The connection of one client, over TCP, TLS, a Unix socket or any other endpoint (`IProtocol`).
 
-    It is its transport's push producer, so that a client that does not read its replies is not listened to.
+    It is the push producer of its transport, so that the server stops reading from a client that does not read replies.
     """
 
     def __init__(self, connections: ConnectionFactory) -> None:
         self._connections = connections
         self.factory = connections
-        # Any: what a stream transport can do is spread over several of Twisted's interfaces.
+        # Any: the methods of a stream transport are spread over several Twisted interfaces.
         self.transport: Any = None
         self.session: Session = connections.session(self)
 
     def makeConnection(self, transport: Any) -> None:
-        """Here is the transport."""
+        """Attach the transport."""
         self.transport = transport
         self.connectionMade()
 
     def logPrefix(self) -> str:
-        """What the log says in front of what is logged meanwhile."""
+        """Return the prefix of log lines."""
         return "Connection"
 
     def connectionMade(self) -> None:
-        """A client came."""
+        """Set up a new connection."""
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
@@ -71,34 +71,34 @@ class Connection(ClientTransport):
             self.session.handshake_began()
 
     def handshakeCompleted(self) -> None:
-        """TLS has begun, and what the client said of itself is verified."""
+        """Record the client's certificate when the TLS handshake is complete."""
         self.session.handshake_ended()
         certificate = self.transport.getPeerCertificate()
         if certificate is not None:
             self.session.access.subject = certificate_subject(certificate)
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Process bytes from the client."""
         self.session.received(data)
 
     def readConnectionLost(self) -> None:
-        """The client half-closed: it is done asking and may still read."""
+        """Process the end of the client's input. The client may still read."""
         self.session.input_ended()
 
     def writeConnectionLost(self) -> None:
-        """Nothing to do: the transport loses the connection next."""
+        """Do nothing: the transport calls `connectionLost` next."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The client is gone."""
+        """Process a disconnect."""
         if isinstance(reason.value, SSL.Error):
             self._connections.log_tls_failure(self, reason.value)
         try:
             self.session.lost()
-        finally:  # or it would take a place of maxConnections for ever
+        finally:  # otherwise it would count against maxConnections forever
             self._connections.closed(self)
 
     def peer_has_closed(self) -> bool:
-        """Whether a plain connection's end is there to be read. (Of TLS it is not known.)"""
+        """Return True if the end of a plain connection is ready to be read. Always False for TLS."""
         handle = _socket_of(self.transport)
         if handle is None:
             return False
@@ -108,53 +108,55 @@ class Connection(ClientTransport):
             return not isinstance(error, BlockingIOError)
 
     def handle(self) -> socket.socket | None:
-        """The system's end of it, also of one below TLS, if it has one."""
+        """Return the connection's socket, or the one below TLS, if it has one."""
         return _socket_of(self.transport) or _socket_of(getattr(self.transport, "transport", None))
 
     def write(self, data: bytes) -> None:
-        """Hand replies to the transport."""
+        """Pass replies to the transport."""
         self.transport.write(data)
 
     def close_when_sent(self) -> None:
-        """Hang up when everything written has left. (A TLS transport would wait for its producer for ever.)"""
+        """Close the connection when all written bytes are sent. A TLS transport would otherwise wait for its producer
+        forever.
+        """
         self.transport.unregisterProducer()
         self.transport.loseConnection()
 
     def abort(self) -> None:
-        """Drop the connection with whatever it is owed."""
+        """Close the connection at once and drop unsent bytes."""
         self.transport.abortConnection()
 
     @property
     def peer(self) -> str:
-        """Who that is, for the log."""
+        """Name of the client for the log."""
         return "gone" if self.transport is None else str(self.transport.getPeer())
 
     def set_reading(self, is_wanted: bool) -> None:
-        """Read from the client, or not for a while."""
+        """Start or pause reading from the client."""
         if is_wanted:
             self.transport.resumeProducing()
         else:
             self.transport.pauseProducing()
 
     def pauseProducing(self) -> None:
-        """The transport holds as much as it wants to."""
+        """Stop making replies: the transport's buffer is full."""
         self.session.pause()
 
     def resumeProducing(self) -> None:
-        """The transport takes more."""
+        """Make replies again: the transport accepts more bytes."""
         self.session.resume()
 
     def stopProducing(self) -> None:
-        """The transport is closing; connectionLost follows."""
+        """Stop making replies: the transport is closing, and calls `connectionLost` next."""
         self.session.pause()
 
 
-# A class with a decorator is not compiled to a native class, so there is no @implementer above it.
+# @implementer is not used, because mypyc does not compile a decorated class to a native class.
 classImplements(Connection, IProtocol, IHalfCloseableProtocol, IHandshakeListener, IPushProducer, ILoggingContext)
 
 
 class ConnectionFactory(Factory):
-    """Makes the connections of one listening port, and ends them all when the server stops."""
+    """A factory for the connections of one listening port, which closes them when the server stops."""
 
     noisy = False
 
@@ -175,9 +177,9 @@ class ConnectionFactory(Factory):
         self._emptied: Deferred[None] | None = None
 
     def buildProtocol(self, addr: IAddress | None) -> Connection | RejectingProtocol:  # type: ignore[override]  # Protocol there
-        """A connection for a client that came; when there are too many, one on which it is told so.
+        """Return a connection for a new client, or one that rejects the client if there are too many.
 
-        Those who are trusted are none too many: they may be coming to do something about it.
+        Trusted clients are always accepted, since they may be there to fix the problem.
         """
         limit = self._context.settings.max_connections
         if self._is_trusted or self._counters.curr_connections < limit:
@@ -189,13 +191,13 @@ class ConnectionFactory(Factory):
         return RejectingProtocol(reply)
 
     def session(self, connection: Connection) -> Session:
-        """The session behind a connection."""
+        """Return a new session for a connection."""
         codec = self._make_codec()
         access = Access(self._context, self._control.status, codec, is_trusted=self._is_trusted)
         return Session(self._context, codec, self._control, HANDLERS, access, connection)
 
     def opened(self, connection: Connection) -> None:
-        """A connection is there."""
+        """Count a new connection."""
         self._connections.add(connection)
         counters, settings = self._counters, self._context.settings
         counters.total_connections += 1
@@ -208,7 +210,7 @@ class ConnectionFactory(Factory):
             log.info("Session opened: {peer}", peer=connection.peer)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
         if self._context.settings.traces_sessions:
@@ -218,27 +220,27 @@ class ConnectionFactory(Factory):
             emptied.callback(None)
 
     def log_tls_failure(self, connection: Connection, error: SSL.Error) -> None:
-        """A client and the port did not agree on TLS, or no longer do."""
-        # What OpenSSL has to say is a list of (library, function, reason).
+        """Log a TLS failure of a client."""
+        # OpenSSL's errors are lists of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
         self._context.refusal_log.log(connection.peer, connection.session.access.identity, f"TLS: {', '.join(reasons)}")
 
     @property
     def count(self) -> int:
-        """How many are there."""
+        """Number of open connections."""
         return len(self._connections)
 
     def all(self) -> list[Connection]:
-        """Those that are there."""
+        """Return the open connections."""
         return list(self._connections)
 
     def settings_changed(self) -> None:
-        """The limits of connections may be others now."""
+        """Apply new limits to the connections."""
         for connection in self._connections:
             connection.session.settings_changed()
 
     def hang_up(self) -> Deferred[None]:
-        """Hang up on everyone after the replies they are owed; fires when all are gone."""
+        """Close all connections after their pending replies. Fires when all are closed."""
         if not self._connections:
             return succeed(None)
         self._emptied = Deferred()
@@ -247,7 +249,7 @@ class ConnectionFactory(Factory):
         return self._emptied
 
     def abort(self) -> None:
-        """Drop those who have not gone."""
+        """Abort all connections that are still open."""
         for connection in list(self._connections):
             connection.abort()
 

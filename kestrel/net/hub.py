@@ -1,7 +1,7 @@
-"""The hub: all plain TCP clients as one thing that the reactor reads from.
+"""The hub: all plain TCP clients as a single descriptor of the reactor.
 
-It has an epoll set of its own, in which its connections are. The reactor watches that set, so it is called once for
-all that are ready, and what it does for them is one tick: read from each, let the barrier commit, send the replies.
+The hub keeps its connections in its own epoll set, which the reactor watches. So the reactor calls it once for all
+ready connections. It serves them in one tick: it reads from each, lets the barrier commit, and sends the replies.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from kestrel.net.hub_transport import BROKEN, PEER_ENDED, READABLE, WRITABLE, Hu
 log = Logger(__name__)
 
 IS_AVAILABLE: Final = hasattr(select, "epoll")
-"""Linux has what the hub is made of."""
+"""True on Linux, which has epoll."""
 
 PEER_GONE: Final = BROKEN | PEER_ENDED
 
 MAX_EVENTS_PER_TICK: Final = 128
-"""How many connections are served in one turn. The others are first in the next: the system goes round all."""
+"""Limit of connections served in one tick. The others come first in the next, because epoll rotates its ready list."""
 
 TIME_SLICE_S: Final = 0.002
-"""After so much work timers and other descriptors have their turn."""
+"""Time after which the reactor's timers and other descriptors are served."""
 
 
 class Hub:
-    """Serves its connections when the reactor calls `doRead`, in turns that begin and end as they are told.
+    """A reader of the reactor that serves its connections in ticks.
 
-    `end_tick` follows each `begin_tick`, whatever happens between them. `seconds` measures work, `schedule` calls
-    something soon on the reactor's thread.
+    `end_tick` follows each `begin_tick`, even after an error. `seconds` measures work. `schedule` calls a function soon
+    on the reactor's thread.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class Hub:
         self._is_working = False
 
     def __len__(self) -> int:
-        """How many connections there are."""
+        """Return the number of connections."""
         return len(self._transports)
 
     def connect(self, sock: socket.socket, protocol: Any, peer: tuple[Any, ...]) -> HubTransport:
-        """The transport of a connection that was accepted; it reads from now on."""
+        """Return the transport of an accepted connection, which is read from now on."""
         transport = HubTransport(sock, protocol, peer, self._epoll, self._end_later)
         self._epoll.register(transport.descriptor, transport.interest)
         self._transports[transport.descriptor] = transport
         return transport
 
     def close(self, reason: Failure | None = None) -> None:
-        """End all connections, and be of no use any more. The reactor must have let go of it. Harmless in a turn."""
+        """Close all connections and the epoll set. The reactor must have removed the hub. Safe during a tick."""
         if self._epoll.closed:
             return
         why = Failure(ConnectionLost()) if reason is None else reason
@@ -82,36 +82,37 @@ class Hub:
     # IReadDescriptor.
 
     def fileno(self) -> int:
-        """The epoll set, which is readable when a connection has something to do; -1 when it is closed."""
+        """Return the epoll set's descriptor, which is readable when a connection is ready, or -1 when it is closed."""
         return -1 if self._epoll.closed else self._epoll.fileno()
 
     def logPrefix(self) -> str:
-        """What the log says in front of what is logged meanwhile."""
+        """Return the prefix of log lines."""
         return "hub"
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor lets go of everything."""
+        """Close the hub, because the reactor has removed it."""
         self.close(reason)
 
     def doRead(self) -> None:
-        """Serve those that have something to do, round by round while there are any, for about 2 ms."""
+        """Serve the ready connections, tick by tick, for about 2 ms."""
         ends_at = self._seconds() + TIME_SLICE_S
         self._is_working = True
         try:
-            while not self._epoll.closed:  # a stop closes it when the last client has gone, which may be in here
+            # the set is closed when the last client of a stop has gone, which may happen in this loop
+            while not self._epoll.closed:
                 events = self._epoll.poll(0, MAX_EVENTS_PER_TICK)
                 if not events and not self._ending:
                     break
                 self._tick(events, ends_at)
                 if self._seconds() >= ends_at:
                     break
-        except BaseException:  # what comes out of here would make the reactor drop the hub with all connections
-            log.failure("A turn of the hub failed")
+        except BaseException:  # an exception here would make the reactor drop the hub with all connections
+            log.failure("A tick of the hub failed")
         self._is_working = False
         if self._ending:
             self._schedule(self.doRead)
 
-    # Turns.
+    # Ticks.
 
     def _tick(self, events: list[tuple[int, int]], ends_at: float) -> None:
         transports = self._transports
@@ -120,12 +121,13 @@ class Hub:
             if self._ending:
                 self._end_pending()
             for fd, flags in events:
-                if flags & PEER_GONE:  # first, so that what they held open is there for those who ask now
+                if flags & PEER_GONE:  # first, so that their open reads are available to the requests of this tick
                     transport = transports.get(fd)
                     if transport is not None:
                         self._work(transport, partial(_read_after_hang_up, transport, flags))
                         if self._seconds() >= ends_at:
-                            break  # a crowd has left: nobody waits for the end of it, which the next turns bring
+                            # many clients have left: the next ticks handle the rest, so that others need not wait
+                            break
 
             came: list[tuple[HubTransport, bytes]] = []
             for fd, flags in events:
@@ -153,7 +155,7 @@ class Hub:
             self._end_tick()
 
     def _work(self, transport: HubTransport, work: Callable[[], Exception | None]) -> None:
-        """Have it do that, which says why the connection is over, or None."""
+        """Call `work`, and end the connection if it fails or returns a reason."""
         try:
             why = work()
         except BaseException:
@@ -163,7 +165,7 @@ class Hub:
                 self._end(transport, Failure(why))
 
     def _failed(self, transport: HubTransport) -> None:
-        """A fault of one protocol is the end of its connection, and of nothing else."""
+        """End a connection whose protocol raised an error. Others are not affected."""
         reason = Failure()
         log.failure("A connection failed", reason)
         self._end(transport, reason)
@@ -171,7 +173,7 @@ class Hub:
     # Ends.
 
     def _end_later(self, transport: HubTransport, reason: Failure) -> None:
-        """End it for that reason, but not from within what its protocol is doing."""
+        """End the connection for that reason, after the current call of its protocol."""
         if not self._ending and not self._is_working:
             self._schedule(self.doRead)
         self._ending.append((transport, reason))
@@ -184,19 +186,19 @@ class Hub:
     def _end(self, transport: HubTransport, reason: Failure) -> None:
         descriptor = transport.descriptor
         if self._transports.get(descriptor) is not transport:
-            return  # it has ended for another reason in the same turn
+            return  # it has ended for another reason in the same tick
         del self._transports[descriptor]
-        with suppress(OSError):  # a protocol may have closed it, and then the set has forgotten it
-            self._epoll.unregister(descriptor)  # before it is closed, when its number is somebody else's
+        with suppress(OSError):  # if a protocol has closed the socket, the epoll set no longer has it
+            self._epoll.unregister(descriptor)  # before the close, after which its number may be used again
         transport.end(reason)
 
 
-# A class with a decorator is not compiled to a native class, so there is no @implementer above it.
+# @implementer is not used, because mypyc does not compile a decorated class to a native class.
 classImplements(Hub, IReadDescriptor)
 
 
 def _read_after_hang_up(transport: HubTransport, flags: int) -> Exception | None:
-    """It sent its last byte, or hung up. What it sent before is still read, a piece in each turn."""
+    """Read from a client that half-closed or disconnected: each tick reads one piece of its remaining bytes."""
     why = transport.read()
     if why is None and flags & BROKEN:
         why = transport.peer_gone()

@@ -1,4 +1,4 @@
-"""Where plain TCP comes in: Twisted's own listening port, whose connections are the hub's."""
+"""The listening TCP port of the hub, based on Twisted's."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from kestrel.net.paced_port import PacedPort
 
 
 class HubPort(PacedPort):
-    """Only the transports differ."""
+    """A listening port whose transports belong to the hub."""
 
     hub: Hub
 
     def transport(  # type: ignore[override]
         self, sock: socket.socket, protocol: IProtocol, peer: tuple[Any, ...], port: Any, number: int, reactor: Any
     ) -> HubTransport:
-        """Called for each connection as the class in `tcp.Port.transport` would be: it is there to be replaced."""
+        """Return a transport for an accepted connection. It replaces the class attribute `tcp.Port.transport`."""
         return self.hub.connect(sock, protocol, peer)
 
 
 class HubListener:
-    """What `tcp:`, `tcp6:` and `systemd:` endpoints use of a reactor: give them this in its place."""
+    """The part of a reactor that `tcp:`, `tcp6:` and `systemd:` endpoints use. It opens ports of the hub."""
 
     def __init__(self, reactor: Any, hub: Hub) -> None:
         self._reactor = reactor
         self._hub = hub
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
-        """Listen as the reactor would."""
+        """Listen on a port of the hub."""
         return self._listen(HubPort(port, factory, backlog, interface, self._reactor))
 
     def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: IProtocolFactory) -> IListeningPort:
-        """Go on listening on a socket that somebody else has opened, systemd for example."""
+        """Listen on a socket that another process, such as systemd, has opened."""
         if addressFamily not in (socket.AF_INET, socket.AF_INET6):
             adopted: IListeningPort = self._reactor.adoptStreamPort(fileDescriptor, addressFamily, factory)
             return adopted

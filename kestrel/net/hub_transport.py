@@ -1,7 +1,7 @@
-"""One TCP connection of the hub: what Twisted's own transport does for its protocol, with fewer steps.
+"""A TCP connection of the hub: a faster replacement for Twisted's own transport.
 
-It sends when it is written to, and asks to be told of room only where the system did not take all. Of its hub it knows
-the epoll set, and how to say that the connection is over; the hub alone ends it.
+It sends at once when it is written to, and waits for room only if the system did not accept all bytes. It can change
+its interest in the hub's epoll set, and ask the hub to end the connection. Only the hub ends it.
 """
 
 from __future__ import annotations
@@ -31,40 +31,41 @@ from zope.interface import classImplements
 
 log = Logger(__name__)
 
-# The numbers of select.EPOLLIN and so on, written out: a compiler makes constants of them.
+# The numbers of select.EPOLLIN and others, as literals that a compiler can fold.
 READABLE: Final = 0x001
 WRITABLE: Final = 0x004
 BROKEN: Final = 0x008 | 0x010
-"""An error, or both directions are at their end. Told of every socket in the set, whether it was asked for or not."""
+"""An error, or the end of both directions. epoll reports it for every socket in the set, even without interest."""
 PEER_ENDED: Final = 0x2000
 
 READ_EVENTS: Final = READABLE | PEER_ENDED
 
 MAX_READ_BYTES: Final = 64 * 1024
-"""What one read takes at most: Twisted's own number. Large inputs come in few pieces, and no connection holds up the
-others for longer than a piece takes. (Smaller reads are not faster: the memory for one costs as good as nothing.)"""
+"""Limit of one read, as in Twisted. Large inputs come in few pieces, and other connections wait for one piece at most.
+Smaller reads would not be faster.
+"""
 
 MAX_SEND_BYTES: Final = 1024 * 1024
-"""What one send is given at most. It is copied meanwhile, which takes about 0.3 ms."""
+"""Limit of bytes in one send. Copying them takes about 0.3 ms."""
 
 MAX_SEND_PIECES: Final = 512
-"""How many writes one send is given together at most; the system takes 1024."""
+"""Limit of pieces in one send. The system accepts 1024."""
 
 PAUSE_PRODUCER_BYTES: Final = 64 * 1024
-"""A producer is paused while more than that is unsent: Twisted's own number."""
+"""Unsent bytes above which a producer is paused, as in Twisted."""
 
 half_closeable_protocol: Any = IHalfCloseableProtocol
-"""The interface as what it adapts by, which type checkers do not know of without their plugin."""
+"""The interface as an adapter, which type checkers do not know without their plugin."""
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 
 class HubTransport:
-    """A connection that was accepted, as its protocol sees it.
+    """The transport of an accepted connection.
 
-    `peer` is what `accept` told of the other side. The hub calls `read`, or `receive` and then `received`, `flush`,
-    `peer_gone` and `end`, protocols all else. `end_later` is the hub's: it ends the connection for that reason, but not
-    before the caller has returned.
+    `peer` is the address from `accept`. The hub calls `read`, or `receive` and then `received`, `flush`, `peer_gone`
+    and `end`. Protocols call the other methods. `end_later` makes the hub end the connection after the caller has
+    returned.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class HubTransport:
         self.disconnecting = False
         self.disconnected = False
         self.interest = READ_EVENTS
-        """What the epoll set has of it: the hub puts it there."""
+        """The events in the epoll set. The hub adds the socket to the set."""
         self._socket = sock
         self._peer = peer
         self._epoll = epoll
@@ -94,8 +95,8 @@ class HubTransport:
         self._has_input_ended = False
         self._has_output_ended = False
         self._ends_output = False
-        self._acts_when_sent = False  # something is to be done when all is sent, also if nothing was kept
-        self._is_over = False  # it will be ended soon: nothing moves any more
+        self._acts_when_sent = False  # an action is due when all is sent, even if nothing was buffered
+        self._is_over = False  # it will be ended soon, and reads and sends nothing more
         self._awaits_writable = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
@@ -104,15 +105,20 @@ class HubTransport:
         self._is_streaming = False
         self._is_producer_paused = False
 
-    # What the hub calls.
+    # Methods that the hub calls.
 
     def read(self) -> Exception | None:
-        """Read once, if the protocol wants to, and hand it over. Why the connection is over, or None."""
+        """Read once and pass the bytes to the protocol, unless it is paused. Return the reason if the connection is
+        over.
+        """
         data = self.receive()
         return None if data is None else self.received(data)
 
     def receive(self) -> bytes | None:
-        """What has come, if the protocol wants to have it: empty at the end, which a connection that broke has too."""
+        """Return the received bytes, or None if there are none or the protocol is paused.
+
+        It returns empty bytes at the end of the input and for a broken connection.
+        """
         if not self._is_reading:
             return None
         try:
@@ -122,15 +128,16 @@ class HubTransport:
         except OSError:
             self._is_broken = True
             return b""
-        except BaseException:  # what was read of others in the same turn is still to be handed over
+        except BaseException:  # bytes read from other connections in this tick are still to be processed
             log.failure("A connection could not be read from")
             self._is_broken = True
             return b""
 
     def received(self, data: bytes) -> Exception | None:
-        """Hand over what `receive` brought, unless the connection ended since. Why it is over, or None.
+        """Pass the bytes from `receive` to the protocol, unless the connection has ended. Return the reason if it is
+        over.
 
-        Bytes also to a protocol that was paused meanwhile: nobody else has them any more.
+        Bytes are also passed to a protocol that was paused meanwhile, since they cannot be read again.
         """
         if self._is_over or self.disconnecting:
             return None
@@ -151,7 +158,7 @@ class HubTransport:
         return None
 
     def flush(self) -> Exception | None:
-        """There is room: send what there is. Why the connection is over, or None."""
+        """Send buffered bytes, because there is room. Return the reason if the connection is over."""
         if self._is_over:
             return None
         if self._unsent:
@@ -171,13 +178,13 @@ class HubTransport:
         return why
 
     def peer_gone(self) -> Exception | None:
-        """The connection is broken, or ended on both sides. Why it is over; None if there may be something to read."""
+        """Return the reason for the end of a broken connection, or None if there may be bytes to read."""
         if self._is_reading:
             return None
         return ConnectionDone() if self._has_input_ended and self._has_output_ended else ConnectionLost()
 
     def end(self, reason: Failure) -> None:
-        """Close the socket, which is in no epoll set any more, and tell producer and protocol."""
+        """Close the socket, which is in no epoll set any longer, and notify the producer and the protocol."""
         self.connected = self._is_reading = self._awaits_writable = False
         self.disconnected = self._is_over = True
         self._unsent.clear()
@@ -196,17 +203,17 @@ class HubTransport:
             log.failure("A protocol failed when its connection was lost")
 
     def _close(self, is_orderly: bool) -> None:
-        with suppress(OSError):  # the other side may have been faster
+        with suppress(OSError):  # the peer may have closed it already
             if is_orderly:
                 self._socket.shutdown(socket.SHUT_RDWR)
             else:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._socket.close()
 
-    # What is unsent.
+    # Unsent bytes.
 
     def _next_pieces(self) -> list[bytes | memoryview]:
-        """What the next send is given: no byte of a large piece is copied, however little each send takes of it."""
+        """Return the pieces of the next send. No bytes of a large piece are copied, however little each send takes."""
         begin = self._sent_of_first
         first = memoryview(self._unsent[0])[begin : begin + MAX_SEND_BYTES]
         pieces: list[bytes | memoryview] = [first]
@@ -234,7 +241,7 @@ class HubTransport:
         elif self.disconnecting:
             return ConnectionDone()
         elif self._ends_output and not self._has_output_ended:
-            self._has_output_ended = True  # before the protocol is told, which may lose the connection then
+            self._has_output_ended = True  # set before the protocol is notified, which may close the connection
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             half_closeable = half_closeable_protocol(self.protocol, None)
@@ -243,12 +250,12 @@ class HubTransport:
         return None
 
     def _await_writable(self) -> None:
-        """Be told by `flush` when there is room, which may be at once."""
+        """Have `flush` called when there is room, which may be soon."""
         self._awaits_writable = True
         self._watch()
 
     def _watch(self) -> None:
-        """Have the epoll set say what is wanted now. What is paused or half-closed stays in it, for a hang-up."""
+        """Update the interest in the epoll set. Paused connections stay in it, to detect a disconnect."""
         interest = READ_EVENTS if self._is_reading else 0
         if self._awaits_writable:
             interest |= WRITABLE
@@ -257,7 +264,7 @@ class HubTransport:
             self._epoll.modify(self.descriptor, interest)
 
     def _request_end(self, error: Exception) -> None:
-        """Nothing is read or sent any more; the hub ends the connection when the caller has returned."""
+        """Stop reading and sending. The hub ends the connection when the caller has returned."""
         if self._is_over or not self.connected:
             return
         self._is_over = True
@@ -268,7 +275,7 @@ class HubTransport:
     # ITransport.
 
     def write(self, data: bytes) -> None:
-        """Send that; what the system does not take now, as soon as it does."""
+        """Send bytes, and buffer those that the system does not accept now."""
         if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
         if self._unsent:
@@ -288,10 +295,10 @@ class HubTransport:
             sent = 0
         if sent < len(data):
             self._sent_of_first = sent
-            self._unsent_bytes = -sent  # of what is kept now
+            self._unsent_bytes = -sent  # the sent part of the data that is buffered now
             self._keep(data)
         elif self._acts_when_sent:
-            self._await_writable()  # not now: a pull producer would be asked for more within its write
+            self._await_writable()  # not now: a pull producer would be called within its own write
 
     def _keep(self, data: bytes) -> None:
         self._unsent.append(data)
@@ -303,11 +310,11 @@ class HubTransport:
             self._producer.pauseProducing()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Send all of these, one after the other."""
+        """Send all of these bytes, in order."""
         self.write(b"".join(iovec))
 
     def loseConnection(self) -> None:
-        """Hang up when all is sent and a producer that was paused has had its turn. Nothing more is read."""
+        """Close the connection when all bytes are sent and a paused producer has finished. Nothing more is read."""
         if self.disconnecting or self._is_over:
             return
         self.disconnecting = self._acts_when_sent = True
@@ -318,54 +325,56 @@ class HubTransport:
             self._await_writable()
 
     def loseWriteConnection(self) -> None:
-        """Say when all is sent that nothing more will come, and go on reading."""
+        """Half-close the connection when all bytes are sent, and continue to read."""
         if not self._is_over:
             self._ends_output = self._acts_when_sent = True
             self._await_writable()
 
     def abortConnection(self) -> None:
-        """Hang up at once: what is unsent is dropped, and the other side told so."""
+        """Close the connection at once with a reset. Unsent bytes are dropped."""
         self._request_end(ConnectionAborted())
 
     def getPeer(self) -> IPv4Address | IPv6Address:
-        """The client's address."""
+        """Return the client's address."""
         return _address(self._peer)
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """The address that the client has connected to."""
+        """Return the address that the client has connected to."""
         name = self._socket.getsockname()
-        if len(name) == 4:  # with the name of the interface where the address needs one
+        if len(name) == 4:  # with the interface name, if the address needs one
             host, _ = socket.getnameinfo(name, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
             name = (host, *name[1:])
         return _address(name)
 
     def getHandle(self) -> socket.socket:
-        """The socket."""
+        """Return the socket."""
         return self._socket
 
     def getTcpNoDelay(self) -> bool:
-        """Whether small writes are sent at once."""
+        """Return True if small writes are sent at once."""
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Send small writes at once, or not. It helps where it can, so a system that cannot is no error."""
+        """Send small writes at once, or not. A failure is only logged."""
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, enabled)
         except OSError:
             log.failure("TCP_NODELAY could not be set")
 
     def getTcpKeepAlive(self) -> bool:
-        """Whether the system looks from time to time whether the other side is there."""
+        """Return True if the system probes an idle peer."""
         return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Have the system look from time to time whether the other side is there, or not."""
+        """Make the system probe an idle peer, or not."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
     # IConsumer.
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """From now on that writes. A streaming one is paused while much is unsent, another asked when nothing is."""
+        """Register a producer. A streaming one is paused while much is unsent. A pull producer is called when nothing
+        is.
+        """
         if self._producer is not None:
             raise RuntimeError(f"cannot register {producer}: {self._producer} is registered")
         if self.disconnected:
@@ -379,7 +388,7 @@ class HubTransport:
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """The producer has written all it wants to."""
+        """Remove the producer, which has finished."""
         self._producer = None
         self._is_streaming = False
         self._acts_when_sent = self.disconnecting or (self._ends_output and not self._has_output_ended)
@@ -389,23 +398,23 @@ class HubTransport:
     # IPushProducer.
 
     def pauseProducing(self) -> None:
-        """Read nothing until `resumeProducing`."""
+        """Stop reading until `resumeProducing`."""
         if self._is_reading:
             self._is_reading = False
             self._watch()
 
     def resumeProducing(self) -> None:
-        """Read again, if there can be anything to read."""
+        """Read again, if more input is possible."""
         if not (self._is_reading or self.disconnecting or self._is_over or self._has_input_ended):
             self._is_reading = True
             self._watch()
 
     def stopProducing(self) -> None:
-        """The same as `loseConnection`."""
+        """Close the connection, as `loseConnection` does."""
         self.loseConnection()
 
 
-# A class with a decorator is not compiled to a native class, so there is no @implementer above it.
+# @implementer is not used, because mypyc does not compile a decorated class to a native class.
 classImplements(HubTransport, ITCPTransport, IConsumer, IPushProducer, ISystemHandle)
 
 

@@ -1,4 +1,4 @@
-"""A listening port that takes in a burst of connections bit by bit."""
+"""Listening ports that accept a burst of connections in small groups."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from twisted.internet import tcp
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 MAX_ACCEPTS_PER_TICK: Final = 16
-"""So many connections are accepted in one turn: who is connected already does not wait for a whole burst."""
+"""Limit of connections accepted in one tick, so that existing clients do not wait for a whole burst."""
 
 
 MAX_HANDSHAKES_PER_TICK: Final = 2
-"""With TLS: what the first bytes of one cost is a hundred times what a request does."""
+"""Limit with TLS. The start of a handshake costs a hundred times as much as a request."""
 
 
 class PacedPort(tcp.Port):
-    """Twisted's port: binding, accepting, a table of descriptors that is full, stopping."""
+    """A listening port of Twisted that accepts a limited number of connections per tick."""
 
     max_accepts = MAX_ACCEPTS_PER_TICK
 
     def doRead(self) -> None:
-        """Accept some of those who wait. Twisted would take in ever more in one go while there are ever more."""
+        """Accept some of the waiting connections. Twisted would accept more at a time during a burst."""
         self.numberAccepts = min(self.numberAccepts, self.max_accepts)
         super().doRead()  # type: ignore[no-untyped-call]
 
 
 class TlsPort(PacedPort):
-    """One with TLS."""
+    """A paced port for TLS."""
 
     max_accepts = MAX_HANDSHAKES_PER_TICK
 
 
 class TlsListener:
-    """The one method of a reactor that endpoints of TCP use: give them this in its place, below TLS."""
+    """The part of a reactor that TCP endpoints use. It opens paced ports for TLS."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
-        """Listen as the reactor would."""
+        """Listen on a paced port."""
         listening = TlsPort(port, factory, backlog, interface, self._reactor)
         listening.startListening()
         return listening

@@ -1,4 +1,4 @@
-"""The server but for its process: queues, status and clients over a storage, joined as a configuration says."""
+"""The server without its process: queues, status and clients over a storage, set up by a configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from kestrel.storage.total_memory import MemoryLimit
 
 
 class QueueServer:
-    """Queues that clients can be connected to. What is around it, ports and signals among that, is not its business.
+    """A set of queues and their client connections. Ports and signals are handled elsewhere.
 
-    `storage` keeps the queues, `memory` those without a journal; both tell `memory_limit` what their items take.
-    `schedule` runs something soon on the reactor's thread, `clock` is for timers, `seconds` measures work, `now_ms` is
-    the wall clock.
+    `storage` keeps the queues, and `memory` those without a journal. Both report their memory to `memory_limit`.
+    `schedule` calls a function soon on the reactor's thread. `clock` is for timers, `seconds` measures work, `now_ms`
+    is the wall clock.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class QueueServer:
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
         self._protocols: list[str] = []
-        """Of each factory."""
+        """The protocol of each factory."""
 
     def connections(
         self,
@@ -87,9 +87,9 @@ class QueueServer:
         *,
         is_trusted: bool = False,
     ) -> ConnectionFactory:
-        """The factory for those who speak one protocol (`kestrel.net.codec_factories`), bounded as is configured then.
+        """Return a factory for the clients of one protocol (`kestrel.net.codec_factories`), with the current limits.
 
-        Those who are trusted are administrators.
+        Trusted clients are administrators.
         """
         factory = ConnectionFactory(
             self.session_context, lambda: make_codec(self.config), control, is_trusted=is_trusted
@@ -99,29 +99,29 @@ class QueueServer:
         return factory
 
     def connections_by_protocol(self) -> dict[str, int]:
-        """How many clients are connected by each."""
+        """Return the number of connected clients by protocol."""
         counts = dict.fromkeys(self._protocols, 0)
         for protocol, factory in zip(self._protocols, self._factories, strict=True):
             counts[protocol] += factory.count
         return counts
 
     def start(self) -> Deferred[None]:
-        """Load the queues; when that has fired, whoever is connected is served after `serve`.
+        """Load the queues. Clients that connect are served after `serve`.
 
-        Raises `StorageError` at once when the storage cannot be had.
+        Raises `StorageError` at once if the storage cannot be used.
         """
         self.status.restore()
         return self.manager.start()
 
     def serve(self) -> None:
-        """The queues are there: begin to work."""
+        """Begin to serve clients, because the queues are loaded."""
         self.expiry_sweeper.every(self.config.expiration_timer_frequency_ms)
         self.scheduler.open()
 
     def use(self, resolved: ResolvedConfig) -> Deferred[None]:
-        """Go by another configuration from now on: queues, aliases, limits of connections, the expiry timer.
+        """Apply another configuration: queues, aliases, limits of connections, and the expiry timer.
 
-        Fires when all queues do. A server that stops stays as it is.
+        Fires when all queues use it. Does nothing if the server is stopping.
         """
         if self._is_stopping:
             return succeed(None)
@@ -135,23 +135,23 @@ class QueueServer:
 
     @property
     def session_settings(self) -> SessionSettings:
-        """What connections are bounded by."""
+        """The limits of connections."""
         return self.session_context.settings
 
     def apply_session_settings(self, settings: SessionSettings) -> None:
-        """Bound connections by these from now on, those that are there as well."""
+        """Apply limits to all connections, including existing ones."""
         self.session_context.use(settings)
         for factory in self._factories:
             factory.settings_changed()
 
     def server_settings(self) -> list[tuple[str, str]]:
-        """The settings of the server itself, as they are shown."""
+        """Return the displayed settings of the server itself."""
         return server_config(self.config)
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
         """Yield the settings of these queues and aliases, or of all that exist or are configured.
 
-        A queue that does not exist has settings too; a name that no queue can have has none.
+        A missing queue has settings too. An invalid name has none.
         """
         chosen = dict.fromkeys(names) or _merge_sorted(self.manager.names_in_order(), self._configured_names)
         settings: QueueSettings | None = None
@@ -173,11 +173,11 @@ class QueueServer:
             yield name, shown
 
     def all_connections(self) -> list[Connection]:
-        """Of all factories."""
+        """Return the connections of all factories."""
         return [connection for factory in self._factories for connection in factory.all()]
 
     def hang_up(self) -> Deferred[Any]:
-        """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""
+        """Accept no more commands, answer the waiters, and close all connections. Fires when all are closed."""
         self._is_stopping = True
         self._compacts_at_close = self.status.in_force in (StatusLevel.READ_ONLY, StatusLevel.QUIESCENT)
         self.expiry_sweeper.stop()
@@ -187,12 +187,12 @@ class QueueServer:
         return DeferredList([factory.hang_up() for factory in self._factories])
 
     def abort(self) -> None:
-        """Drop those who have not gone."""
+        """Abort all connections that are still open."""
         for factory in self._factories:
             factory.abort()
 
     def close(self) -> Deferred[None]:
-        """Commit what is left and let the storage go."""
+        """Commit the last changes and close the storage."""
         return self.manager.close(self._compacts_at_close)
 
 

@@ -1,4 +1,4 @@
-"""A connection that is one too many."""
+"""The protocol of a connection beyond the limit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from twisted.internet.protocol import Protocol
 
 
 class RejectingProtocol(Protocol):
-    """Says why in one reply, reads nothing, and hangs up. Where that would take a TLS handshake, it just hangs up."""
+    """A protocol that sends the reason and closes the connection. With TLS, it skips the reason."""
 
     def __init__(self, reply: bytes) -> None:
         self._reply = reply
 
     def connectionMade(self) -> None:
-        """A client came."""
+        """Reject the client."""
         assert self.transport is not None
         if ISSLTransport.providedBy(self.transport):
             self.transport.abortConnection()

@@ -1,6 +1,6 @@
-"""TLS for ports that listen: files that can be read again while clients are connected.
+"""TLS for listening ports, with files that can be reloaded.
 
-Who connects after that is shown the new certificate; those who are connected keep what they have agreed on.
+New connections use the new certificate. Existing ones are not affected.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from zope.interface import implementer
 from kestrel.pem import load_certificate_and_key, load_certificates
 
 MINIMUM_VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
-"""What may be asked for as the oldest version. Those before are broken (RFC 8996)."""
+"""The oldest versions that can be configured. Earlier ones are insecure (RFC 8996)."""
 
 
 @frozen(kw_only=True)
 class TlsFiles:
-    """What a port shows to its clients, and whom it lets in. Files are in PEM."""
+    """The certificate and key of a port, and the authorities of its clients, as PEM files."""
 
     certificate: str
-    """The server's, with those between it and its authority behind it."""
+    """The server's certificate, followed by those between it and its authority."""
     private_key: str
-    """May be the same file."""
+    """The private key, which may be in the same file."""
     client_authorities: str | None = None
-    """Who must have signed a client's certificate; None: clients need none."""
+    """Authorities that must have signed a client's certificate. None: clients need no certificate."""
     minimum: str = "1.2"
-    """A key of `MINIMUM_VERSIONS`."""
+    """The oldest version: a key of `MINIMUM_VERSIONS`."""
 
     def load(self) -> CertificateOptions:
-        """Read them. Slow, and safe in a thread. Raises OSError, whose text names the file that cannot be used."""
+        """Load the files. This is slow, and safe in a thread. Raises OSError, whose text names the unusable file."""
         own, chain = load_certificate_and_key(self.certificate, self.private_key)
         trusted = None
         if self.client_authorities is not None:
@@ -46,22 +46,22 @@ class TlsFiles:
             trustRoot=trusted,
             raiseMinimumTo=MINIMUM_VERSIONS[self.minimum],
         )
-        options.getContext()  # fails now rather than with the first client: a key that belongs to another certificate
+        options.getContext()  # a key of another certificate fails here, not at the first client
         return options
 
 
 @implementer(IOpenSSLServerConnectionCreator)
 class ReloadableTls:
-    """What TLS connections of one port are made with."""
+    """The TLS options of one port, for its new connections."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
         self._options = files.load()
 
     def use(self, options: CertificateOptions) -> None:
-        """Make connections with these from now on: what `files.load` has brought."""
+        """Use `options`, from `files.load`, for new connections."""
         self._options = options
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """One connection."""
+        """Return the TLS state of a new connection."""
         return SSL.Connection(self._options.getContext(), None)

@@ -1,10 +1,10 @@
-"""`reloadtls:` and `mtls:`, endpoint strings of ports with TLS.
+"""The endpoints `reloadtls:` and `mtls:`, for ports with TLS.
 
     reloadtls:22134:certKey=cert.pem:privateKey=key.pem
     mtls:22134:certKey=cert.pem:privateKey=key.pem:caCerts=clients.pem:minimum=1.3:interface=127.0.0.1
 
-Twisted has `ssl:`, which reads its files once, and `tls:`, which reads a whole folder again whenever a client asks for
-a name that is not there, and a renewed certificate not before. Neither asks clients who they are.
+Twisted's `ssl:` reads its files only once. Its `tls:` reads a whole folder again when a client asks for an unknown
+name, but does not notice a renewed certificate. Neither requires client certificates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kestrel.net.tls import MINIMUM_VERSIONS, ReloadableTls, TlsFiles
 
 @implementer(IStreamServerEndpoint)
 class TlsServerEndpoint:
-    """Listens on what lies below it, and speaks TLS there."""
+    """An endpoint that speaks TLS over an inner endpoint."""
 
     def __init__(self, inner: IStreamServerEndpoint, tls: ReloadableTls) -> None:
         self._listening = wrapServerTLS(tls, inner)
@@ -36,13 +36,13 @@ class TlsServerEndpoint:
         self.tls = tls
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen for clients of that factory."""
+        """Listen for clients of `protocolFactory`."""
         return self._listening.listen(protocolFactory)
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser)
 class TlsEndpointParser:
-    """Makes endpoints of strings with that prefix."""
+    """A parser of endpoint strings with one prefix."""
 
     def __init__(self, prefix: str, *, requires_client_certificate: bool) -> None:
         self.prefix = prefix
@@ -59,13 +59,13 @@ class TlsEndpointParser:
         interface: str = "",
         backlog: str = "50",
     ) -> TlsServerEndpoint:
-        """The endpoint. Raises ValueError or OSError with a sentence."""
+        """Return the endpoint. Raises ValueError or OSError with the reason."""
         if certKey is None:
             raise ValueError(f"{self.prefix}: needs certKey=FILE, the server's certificate")
         if self._requires_client_certificate and caCerts is None:
-            raise ValueError(f"{self.prefix}: needs caCerts=FILE, who must have signed the certificates of clients")
+            raise ValueError(f"{self.prefix}: needs caCerts=FILE, the authorities of client certificates")
         if not self._requires_client_certificate and caCerts is not None:
-            raise ValueError(f"{self.prefix}: asks clients for no certificates; where caCerts is given, write mtls:")
+            raise ValueError(f"{self.prefix}: does not use caCerts; write mtls:")
         if minimum not in MINIMUM_VERSIONS:
             raise ValueError(f"minimum is one of {', '.join(MINIMUM_VERSIONS)}, not {minimum}")
         endpoint = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
