@@ -1,15 +1,15 @@
-"""ZooKeeper server sets: who serves queues, and where. Servers join them (`kestrel.server.server_set`), clients follow
-them.
+"""ZooKeeper server sets, which list the servers of queues. Servers join them (`kestrel.server.server_set`), and clients
+follow them.
 
-| module | what is in it |
+| module | content |
 |---|---|
-| `member` | what stands in a set of one server, as JSON that Twitter's programs read and write too |
-| `uri` | which sets are meant: ``zk://zk1,zk2/services/kestrel`` |
-| `kazoo_extra` | whether kazoo is there, which comes with the extra ``cluster`` |
-| `kazoo_connection` | kazoo's connection, which nothing that is sent can end for good |
-| `zookeeper` | a client of ZooKeeper, as servers and clients have it |
-| `follower` | the members of both sets as they are at present |
+| `member` | the entry of one server in a set, as JSON that Twitter's programs also read and write |
+| `uri` | the URI of server sets: ``zk://zk1,zk2/services/kestrel`` |
+| `kazoo_extra` | the check for kazoo, which the extra ``cluster`` installs |
+| `kazoo_connection` | a kazoo connection that survives invalid responses |
+| `zookeeper` | a ZooKeeper client, for servers and clients |
+| `follower` | the current members of both sets |
 
-Below the path of the sets are two of them: in ``read`` are the servers that gets may go to, in ``write`` those that
-puts may go to. No module imports Twisted; what blocks says so. ZooKeeper is spoken to by kazoo.
+There are two sets below a path: ``read`` has the servers for gets, ``write`` the servers for puts. No module imports
+Twisted. Functions that block say so. kazoo implements the ZooKeeper protocol.
 """

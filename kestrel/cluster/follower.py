@@ -1,4 +1,4 @@
-"""The members of both server sets as they are at present, read in a thread of its own."""
+"""The current members of both server sets, read in a thread."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ logger = logging.getLogger("kestrel.cluster")
 
 SESSION_TIMEOUT_S: Final = 10.0
 READ_RETRY_S: Final = 5.0
-"""How long after a failure of ZooKeeper's that is not its connection's."""
+"""Wait after a ZooKeeper failure other than of the connection."""
 _CLOSE_TIMEOUT_S: Final = 1.0
-"""How long a close waits for the session to be ended."""
+"""Time that a close waits for the end of the session."""
 _WAIT_POLL_S: Final = 0.25
-"""Who waits looks up so often: Python notices a signal (Ctrl-C) that comes just before a wait only behind it."""
+"""Interval of a wait. Python handles a signal that arrives just before a wait only after it."""
 
 
 class Members(NamedTuple):
-    """The servers of both sets, in the order in which they came."""
+    """The servers of both sets, oldest first."""
 
     reads: tuple[Member, ...] = ()
-    """Those that gets may go to."""
+    """Servers for gets."""
     writes: tuple[Member, ...] = ()
-    """Those that puts may go to."""
+    """Servers for puts."""
 
 
 class ZooKeeperUnavailable(KestrelError):
-    """ZooKeeper did not say who the members are."""
+    """A ZooKeeper that did not report the members."""
 
 
 def _ignore_change(members: Members) -> None:
@@ -44,12 +44,13 @@ def _ignore_change(members: Members) -> None:
 
 
 class Follower:
-    """Who the members are, from when ZooKeeper has first said so.
+    """A follower of the members of both sets.
 
-    While ZooKeeper is away nothing changes. Nor does a set become empty in which there was somebody: that is what a
-    ZooKeeper shows that has lost its data, and of servers that have all left nobody is any worse to ask than nobody.
+    While ZooKeeper is unreachable, the members stay the same. They also stay if a set becomes empty, since a ZooKeeper
+    that has lost its data shows that. If all servers have really left, the old list does no harm.
 
-    `changed` is called in the thread, at first and after each change. Raises OSError as `zookeeper_client`.
+    `changed` is called in the thread, first when the members are known, and then after each change. Raises OSError as
+    `zookeeper_client` does.
     """
 
     def __init__(
@@ -68,17 +69,17 @@ class Follower:
         self._closing = threading.Event()
         self._members = Members()
         self._parsed: dict[str, dict[str, Member | None]] = {READ: {}, WRITE: {}}
-        """By set, and node; a node's data never change. None for what is no member."""
+        """Members by set and node. The data of a node never changes. None for a node that is not a member."""
         self._problem = ""
         self._thread = threading.Thread(target=self._run, name="server-set", daemon=True)
 
     def start(self) -> Self:
-        """Begin. Returns at once."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """End the session; blocks for a moment where ZooKeeper does not answer."""
+        """End the session. Blocks for a moment if ZooKeeper does not answer."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -86,11 +87,11 @@ class Follower:
 
     @property
     def members(self) -> Members | None:
-        """As far as is known; None until ZooKeeper has said anything."""
+        """The last known members, or None until ZooKeeper has answered."""
         return self._members if self._is_known.is_set() else None
 
     def wait(self, timeout_s: float) -> Members:
-        """The members, as soon as they are known. Blocks; raises `ZooKeeperUnavailable`."""
+        """Return the members when they are known. Blocks. Raises `ZooKeeperUnavailable` after `timeout_s`."""
         end_s = time.monotonic() + timeout_s
         while not self._is_known.wait(min(_WAIT_POLL_S, max(0.0, end_s - time.monotonic()))):
             if time.monotonic() >= end_s:
@@ -99,13 +100,13 @@ class Follower:
 
     @property
     def problem(self) -> str:
-        """Why the members are not known, or not any more, as a part of a sentence."""
+        """The reason why the members are unknown or outdated, as a part of a sentence."""
         return self._problem or connection_problem(self._client)
 
-    # In the thread.
+    # Methods of the thread.
 
     def _on_change(self, _: object) -> None:
-        # Called when the connection has come or gone, and when a set has changed; must not block.
+        # Called when the connection state or a set has changed. It must not block.
         self._wake.set()
 
     def _run(self) -> None:
@@ -120,7 +121,7 @@ class Follower:
             try:
                 self._publish(Members(self._read(READ), self._read(WRITE)))
                 self._problem = ""
-            except Exception as error:  # a fault of ours must not end the thread
+            except Exception as error:  # an unexpected error must not end the thread
                 self._problem = str(error) or type(error).__name__
                 logger.warning("%s cannot be read: %s", self._uri, self._problem)
                 pause_s = READ_RETRY_S
@@ -146,8 +147,10 @@ class Follower:
 
 
 def _children(client: Any, path: str, changed: Callable[[object], None]) -> list[str]:
-    """The names of the nodes below, the oldest first; none where there is no such path yet. `changed` is called once,
-    when that is no longer so."""
+    """Return the names of the child nodes, oldest first, or none if the path is missing.
+
+    `changed` is called once, at the next change.
+    """
     while True:
         try:
             nodes: list[str] = client.get_children(path, watch=changed)
@@ -162,8 +165,8 @@ def _member_at(client: Any, path: str) -> Member | None:
     try:
         data, _ = client.get(path)
         return parse_member(data)
-    except NoNodeError:  # it left meanwhile; a change that is told as well
+    except NoNodeError:  # it left meanwhile, which is reported as a change
         return None
     except ValueError as error:
-        logger.warning("%s is no member of a server set: %s", path, error)
+        logger.warning("%s is not a member of a server set: %s", path, error)
         return None

@@ -1,7 +1,7 @@
-"""kazoo's connection, which nothing that a ZooKeeper sends can end for good, or fill the memory with.
+"""A kazoo connection that survives invalid and oversized responses.
 
-kazoo's own ends for ever when an answer is not what it should be, and when the credentials are refused; what is said to
-be two gigabytes long it takes in; and who lets it in and hangs up is called ten times a second.
+kazoo's own connection ends for good after an invalid response or refused credentials. It accepts a response of two
+gigabytes, and reconnects ten times a second to a server that hangs up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
 from kazoo.protocol.states import KeeperState
 
 MAX_ZOOKEEPER_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes. Half a million members of a set have fewer; of others ZooKeeper itself takes no more than one MiB."""
+"""Limit of a response in bytes. Half a million members of a set fit, and ZooKeeper limits other data to one MiB."""
 
 
 class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
-    """In place of that of a client whose handler remembers a `problem`. Overrides parts of kazoo that are its own."""
+    """A replacement for the connection of a client whose handler stores a `problem`. It overrides private parts of
+    kazoo.
+    """
 
     def __init__(self, client: KazooClient) -> None:
         super().__init__(client, client._conn_retry.copy(), logger=client.logger)
@@ -29,7 +31,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _read(self, length: int, timeout: float) -> Any:
         if not 0 <= length <= MAX_ZOOKEEPER_RESPONSE_BYTES:
-            self.handler.problem = "what answers is no ZooKeeper"
+            self.handler.problem = "the server is not a ZooKeeper"
             raise ConnectionDropped(f"an answer of {length} bytes")
         return super()._read(length, timeout)
 
@@ -39,16 +41,16 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         except UnicodeError:  # longer than a name can be
             found = []
         if not found:
-            self.handler.problem = "its name is not known"
+            self.handler.problem = "its host name is unknown"
         return found
 
     def _connect_attempt(self, host: str, number: str, port: int, retry: Any) -> Any:
-        """Connect, and be connected for as long as it lasts."""
+        """Connect, and stay connected as long as the session lasts."""
         began_s, times = time.monotonic(), self.handler.connect_count
         try:
             status = super()._connect_attempt(host, number, port, retry)
         except Exception:
-            self.handler.problem = "what answers is no ZooKeeper"
+            self.handler.problem = "the server is not a ZooKeeper"
             status = None
             if self.client._state != KeeperState.CONNECTING:
                 self.client._session_callback(KeeperState.CONNECTING)

@@ -1,4 +1,4 @@
-"""Whether the libraries are there that a server set wants: they come with an extra."""
+"""The check for kazoo, which the extra ``cluster`` installs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kestrel.errors import KestrelError
 
 
 class KazooMissing(KestrelError):
-    """It is not."""
+    """A missing kazoo library."""
 
     def __init__(self) -> None:
-        super().__init__("ZooKeeper wants the library kazoo: pip install 'kestrel-mq[cluster]'")
+        super().__init__("ZooKeeper needs the library kazoo: pip install 'kestrel-mq[cluster]'")
 
 
 def require_kazoo() -> None:

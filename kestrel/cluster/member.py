@@ -1,4 +1,4 @@
-"""What a server set holds of one server: the JSON of Twitter's server sets, which Finagle reads as well."""
+"""The entry of one server in a server set: the JSON of Twitter's server sets, which Finagle also reads."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ SERVER_SETS: Final = (READ, WRITE)
 """The two sets, by the last part of their paths."""
 
 MAX_MEMBER_BYTES: Final = 64 * 1024
-"""Bytes of a member that are looked at; one of ours has a few hundred."""
+"""Limit of a member in bytes. Kestrel's own have a few hundred."""
 
 _HOST: Final = re.compile(r"[\w.:%-]{1,255}")
 _ALIVE: Final = "ALIVE"
 
 
 class Member(NamedTuple):
-    """A server, and where it listens."""
+    """A server of a set, and its addresses."""
 
     service: Address
-    """Its main endpoint."""
+    """The main endpoint."""
     additional: Mapping[str, Address]
-    """All that it speaks, by protocol: memcache, thrift, text. A foreign one may not say."""
+    """The endpoints by protocol: memcache, thrift, text. Members of other programs may have none."""
 
     def address_of(self, protocol: str) -> Address | None:
-        """Where it speaks that; None if it does not."""
+        """Return the address for a protocol, or None if the server does not support it."""
         return self.additional.get(protocol) if self.additional else self.service
 
     def to_json(self) -> bytes:
-        """As it stands in ZooKeeper."""
+        """Return the member as JSON for ZooKeeper."""
         said = {
             "serviceEndpoint": self.service._asdict(),
             "additionalEndpoints": {name: address._asdict() for name, address in self.additional.items()},
@@ -44,20 +44,20 @@ class Member(NamedTuple):
 
 
 def parse_member(data: bytes) -> Member:
-    """What somebody has put there. Raises ValueError for what is no member, or none that is alive."""
+    """Parse a member. Raises ValueError if it is invalid or not alive."""
     if len(data) > MAX_MEMBER_BYTES:
-        raise ValueError(f"it has {len(data)} bytes, and no more than {MAX_MEMBER_BYTES} are looked at")
+        raise ValueError(f"it has {len(data)} bytes; limit={MAX_MEMBER_BYTES}")
     try:
         said = json.loads(data)
     except RecursionError:
         raise ValueError("its JSON is too deep") from None
     if not isinstance(said, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if said.get("status", _ALIVE) != _ALIVE:
-        raise ValueError("it does not say that it is alive")
+        raise ValueError("its status is not ALIVE")
     additional = said.get("additionalEndpoints") or {}
     if not isinstance(additional, dict):
-        raise ValueError("its additionalEndpoints are no JSON object")
+        raise ValueError("its additionalEndpoints are not a JSON object")
     return Member(
         _address(said.get("serviceEndpoint")), {name: _address(each) for name, each in additional.items()}
     )
@@ -67,4 +67,4 @@ def _address(said: Any) -> Address:
     match said:
         case {"host": str(host), "port": int(port)} if _HOST.fullmatch(host) and port is not True and 0 < port <= 65535:
             return Address(host, port)
-    raise ValueError("an endpoint of it has no host and port")
+    raise ValueError("one of its endpoints has no host and port")

@@ -1,4 +1,4 @@
-"""Which server sets are meant: ``zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]/PATH``, or ``zks://`` over TLS."""
+"""The URI of server sets: ``zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]/PATH``, or ``zks://`` over TLS."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _URI: Final = re.compile(
     r"(?P<scheme>\w*)://(?:(?P<user>[^/?#]*)@)?(?P<hosts>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?(?:#(?P<rest>.*))?",
     re.DOTALL,
 )
-"""By hand, since several hosts are nothing that urllib knows: some of its releases refuse an IPv6 number among them."""
+"""urllib is not used, because it does not support several hosts, and some releases refuse IPv6 numbers among them."""
 _TLS_FIELDS: Final = {"ca": "ca_file", "cert": "cert_file", "key": "key_file", "server-name": "server_name"}
 
 
 @dataclass(frozen=True)
 class ServerSetUri:
-    """Where two server sets are. As text it has no password."""
+    """The location of two server sets. As text, it has no password."""
 
     hosts: tuple[Address, ...]
-    """The servers of ZooKeeper."""
+    """The ZooKeeper servers."""
     path: str
-    """The sets are ``read`` and ``write`` below it."""
+    """The path above the sets ``read`` and ``write``."""
     credentials: str | None = field(default=None, repr=False)
-    """``user:password``, shown to ZooKeeper by its digest scheme."""
+    """``user:password`` for ZooKeeper's digest scheme."""
     tls: TlsOptions | None = None
 
     def __str__(self) -> str:
@@ -40,32 +40,32 @@ class ServerSetUri:
 
 
 def is_server_set(text: str) -> bool:
-    """Whether that names server sets, and not a server."""
+    """Return True if the text is the URI of server sets, not the address of a server."""
     return text.startswith((f"{_PLAIN}://", f"{_TLS}://"))
 
 
 def parse_hosts(text: str, default_port: int = DEFAULT_PORT) -> tuple[Address, ...]:
-    """Servers of ZooKeeper, with commas between. Raises ValueError with a sentence."""
+    """Parse ZooKeeper servers, separated by commas. Raises ValueError with the reason."""
     return tuple(parse_address(each.strip(), default_port) for each in text.split(","))
 
 
 def parse_server_set(text: str) -> ServerSetUri:
-    """What the text says; raises ValueError with a sentence, in which there is no password."""
+    """Parse the URI of server sets. Raises ValueError with the reason, which never has the password."""
     match = _URI.fullmatch(text)
     if match is None:
         raise ValueError(f"a server set is named as zk://host:{DEFAULT_PORT}/path")
     scheme, user_info, hosts, path, query, fragment = match.groups("")
-    if "@" in path + query + fragment:  # the beginning of a password was taken for a host
-        raise ValueError("before the @ of a server set / is written %2F, ? is %3F and # is %23")
+    if "@" in path + query + fragment:  # the beginning of a password was parsed as a host
+        raise ValueError("before the @ of a server set, write %2F for /, %3F for ? and %23 for #")
     shown = f"{scheme}://{hosts}{path}"
     if scheme not in (_PLAIN, _TLS):
-        raise ValueError(f"{shown!r} names no server sets; write zk://host:{DEFAULT_PORT}/path")
+        raise ValueError(f"{shown!r} is not a URI of server sets; write zk://host:{DEFAULT_PORT}/path")
     path = path.rstrip("/")
     if not path or "//" in path or fragment:
-        raise ValueError(f"{shown!r} does not say the path of the server sets; write zk://{hosts or 'host'}/path")
+        raise ValueError(f"{shown!r} has no path of the server sets; write zk://{hosts or 'host'}/path")
     credentials = unquote(user_info) if user_info else None
     if credentials is not None and not all(credentials.partition(":")):
-        raise ValueError(f"{shown!r}: before the @ stands USER:PASSWORD")
+        raise ValueError(f"{shown!r}: write USER:PASSWORD before the @")
     return ServerSetUri(parse_hosts(hosts), path, credentials, _tls_of(scheme, query, shown))
 
 
@@ -73,14 +73,14 @@ def _tls_of(scheme: str, query: str, shown: str) -> TlsOptions | None:
     try:
         options = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise ValueError(f"{shown!r}: what stands behind the ? cannot be read") from None
+        raise ValueError(f"{shown!r}: the part after the ? cannot be parsed") from None
     given: dict[str, str] = {}
     for name, value in options:
         if name not in _TLS_FIELDS or not value:
-            raise ValueError(f"{shown!r}: behind the ? stand {', '.join(f'{each}=...' for each in _TLS_FIELDS)}")
+            raise ValueError(f"{shown!r}: after the ? write {', '.join(f'{each}=...' for each in _TLS_FIELDS)}")
         given[_TLS_FIELDS[name]] = value
     if scheme == _PLAIN:
         if given:
-            raise ValueError(f"{shown!r}: what stands behind the ? is of TLS; write zks://")
+            raise ValueError(f"{shown!r}: the options after the ? need TLS; write zks://")
         return None
     return TlsOptions(**given)

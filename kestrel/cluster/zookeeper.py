@@ -1,4 +1,4 @@
-"""A client of ZooKeeper, as servers and clients have it: it tries for ever, soon again, and says why it cannot."""
+"""A ZooKeeper client that reconnects forever, with short pauses, and reports why it cannot."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from kestrel.tls import TlsOptions
 
 MIN_RECONNECT_DELAY_S: Final = 0.1
 MAX_RECONNECT_DELAY_S: Final = 1.0
-"""Between two attempts to connect, and never more than a quarter of the session's time: kazoo's own pauses grow to an
-hour, in which nobody would know of its return."""
+"""Limit of the pause between two attempts to connect, which is also at most a quarter of the session timeout. kazoo's
+own pauses grow to an hour.
+"""
 
 RESPONSE_TIMEOUT_S: Final = 30.0
-"""How long an answer is waited for. kazoo would wait for ever for one that the end of a session has swallowed."""
+"""Limit of the wait for a response. kazoo would wait forever for a response that is lost with its session."""
 
 MIN_CONNECT_TIMEOUT_S: Final = 0.25
 MAX_CONNECT_TIMEOUT_S: Final = 10.0
-"""However short or long a session may be, an attempt to connect gets so long."""
+"""Upper bound of the time for one attempt to connect, however long the session timeout is."""
 
 _kazoo_logger = logging.getLogger("kestrel.zookeeper")
-"""kazoo tells a line of each attempt; whoever has the client tells what came of them."""
+"""kazoo logs a line for each attempt. Callers of the client log the results."""
 _kazoo_logger.addHandler(logging.NullHandler())
 _kazoo_logger.propagate = False
 
 
 class _TimedAsyncResult(AsyncResult):  # type: ignore[misc]
-    """To a request: it comes, or that it does not."""
+    """The result of a request, with a timeout."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """What came. Blocks; raises kazoo's errors, and KazooTimeoutError when it is too late."""
+        """Return the response. Blocks. Raises kazoo's errors, and KazooTimeoutError after the timeout."""
         if not block or timeout is not None:
             return super().get(block, timeout)
         try:
@@ -49,13 +50,13 @@ class _TimedAsyncResult(AsyncResult):  # type: ignore[misc]
 
 
 class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Makes kazoo's connections: over TLS with the name of the host verified, which kazoo would not do by itself.
+    """A handler that makes kazoo's connections. With TLS it verifies the host name, which kazoo does not do.
 
-    An attempt to connect gets a third of the session's time, where kazoo would give it all of it: who is let in and not
-    answered, as by a ZooKeeper that just begins, tries again soon enough to keep the session.
+    An attempt to connect gets a third of the session timeout, where kazoo would use all of it. So after an attempt
+    without an answer, as from a ZooKeeper that is starting, another one can still keep the session.
 
-    After so long without a session `forget` is called before each attempt. The session is over by then, and a ZooKeeper
-    that has lost its data, or gone back to older ones, would never take anybody who has seen later ones.
+    After the session timeout without a connection, `forget` is called before each attempt. The session is over by then.
+    A ZooKeeper that has lost data would otherwise refuse a client that has seen later transactions.
     """
 
     def __init__(self, tls: TlsOptions | None, session_timeout_s: float, forget: Callable[[], None]) -> None:
@@ -67,37 +68,37 @@ class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._forget = forget
         self._away_since_s: float | None = time.monotonic()
         self.problem = ""
-        """Why the last attempt failed; nothing after one that did not."""
+        """The reason why the last attempt failed, or an empty string."""
         self.connect_count = 0
-        """How often there was a connection to ZooKeeper."""
+        """Number of connections made to ZooKeeper."""
 
     def start(self) -> None:
-        """As kazoo's, but a process that ends waits for none of these threads."""
+        """Start kazoo's threads, but do not wait for them when the process ends."""
         super().start()
         atexit.unregister(self.stop)
 
     def async_result(self) -> AsyncResult:
-        """What kazoo waits for answers with."""
+        """Return a result object for kazoo."""
         return _TimedAsyncResult(self)
 
     def select(self, *arguments: Any, **named: Any) -> Any:
-        """What kazoo waits with, for an answer to its attempt as well: readers, writers, troubled, and how long."""
+        """Wait for sockets, as kazoo does, but limit the wait for the answer to an attempt to connect."""
         read_ahead = [each for each in arguments[0] if isinstance(each, ssl.SSLSocket) and each.pending()]
-        if read_ahead:  # two answers came as one record of TLS
+        if read_ahead:  # two responses came in one TLS record
             return read_ahead, [], []
         if self._away_since_s is not None and len(arguments) == 4 and arguments[3] is not None:
             arguments = (*arguments[:3], min(arguments[3], self._longest_attempt_s))
         return super().select(*arguments, **named)
 
     def on_state_change(self, state: object) -> None:
-        """A listener of the client's."""
+        """Record a change of the client's connection state."""
         self._away_since_s = None if state == "CONNECTED" else time.monotonic()
         self.connect_count += state == "CONNECTED"
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
     ) -> socket.socket:
-        """What kazoo calls, with the number of a host and its name. Raises OSError."""
+        """Connect to a host, for kazoo. Raises OSError."""
         timeout = self._longest_attempt_s if timeout is None else min(timeout, self._longest_attempt_s)
         away_since_s = self._away_since_s
         if away_since_s is not None and time.monotonic() - away_since_s > self._session_timeout_s:
@@ -138,10 +139,10 @@ def zookeeper_client(
     acl: Any = None,
     tls: TlsOptions | None = None,
 ) -> Any:
-    """A client that is not started. `credentials` are ``user:password`` of the digest scheme; `acl` is that of the
-    nodes it makes, a list of kazoo's, none: open to all.
+    """Return a client that is not started.
 
-    Raises OSError for a file of `tls` that cannot be used.
+    `credentials` are ``user:password`` of the digest scheme. `acl` is kazoo's list for the nodes that it makes. None
+    means open to all. Raises OSError if a file of `tls` cannot be used.
     """
 
     def forget() -> None:
@@ -168,5 +169,5 @@ def zookeeper_client(
 
 
 def connection_problem(client: Any) -> str:
-    """Why it has no connection, as far as that is known, as a part of a sentence."""
+    """Return the reason why the client has no connection, as a part of a sentence."""
     return getattr(client.handler, "problem", "") or "no answer"

@@ -131,7 +131,7 @@ def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_the
     [
         (["--server", "zk://zk1/k", "--server", "mq1", "status"], "in place of all servers, and not beside others"),
         (["--server", "mq1,zk://zk1/k", "status"], "in place of all servers, and not beside others"),
-        (["--server", "zk://me:secret@zk1,zk2", "status"], "does not say the path of the server sets"),
+        (["--server", "zk://me:secret@zk1,zk2", "status"], "has no path of the server sets"),
         (["--server", "zks://zk1/k?ca=/no/such.pem", "status"], "/no/such.pem: No such file or directory; is it PEM?"),
         (["--server", "mq1", "servers"], "these are servers, and no server set: name one with --server zk://HOST/PATH"),
         (["--server", "zk://zk1/k", "top"], "top asks the admin port"),

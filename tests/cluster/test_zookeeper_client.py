@@ -91,11 +91,11 @@ def sends(*answers: bytes) -> Callable[[socket.socket], object]:
 @pytest.mark.parametrize(
     ("sent", "problem"),
     [
-        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "what answers is no ZooKeeper"),
-        ([struct.pack("!i", -1)], "what answers is no ZooKeeper"),
-        ([LET_IN, struct.pack("!i", (1 << 31) - 1)], "what answers is no ZooKeeper"),
-        ([LET_IN, struct.pack("!i5s", 5, b"hello")], "what answers is no ZooKeeper"),
-        ([LET_IN, struct.pack("!iiqi", 16, 5, 5, 0)], "what answers is no ZooKeeper"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "the server is not a ZooKeeper"),
+        ([struct.pack("!i", -1)], "the server is not a ZooKeeper"),
+        ([LET_IN, struct.pack("!i", (1 << 31) - 1)], "the server is not a ZooKeeper"),
+        ([LET_IN, struct.pack("!i5s", 5, b"hello")], "the server is not a ZooKeeper"),
+        ([LET_IN, struct.pack("!iiqi", 16, 5, 5, 0)], "the server is not a ZooKeeper"),
     ],
 )
 def test_nothing_that_is_sent_ends_the_attempts(sent: list[bytes], problem: str) -> None:
@@ -145,7 +145,7 @@ def test_a_name_that_is_not_known_is_the_reason(name: str) -> None:
     client = zookeeper_client([Address(name, 1)], SESSION_S)
     client.start_async()
     try:
-        eventually(lambda: connection_problem(client) == "its name is not known", "it says why")
+        eventually(lambda: connection_problem(client) == "its host name is unknown", "it says why")
     finally:
         client.stop()
         client.close()

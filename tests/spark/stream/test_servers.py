@@ -61,7 +61,7 @@ def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
         ("mq1,zk://me:secret@zk1/services/kestrel", "a server set cannot be combined with servers"),
         ("mq1, zks://me:secret@zk1/services/kestrel", "a server set cannot be combined with servers"),
         ("ZK://me:secret@zk1/services/kestrel", "a server's address has no @; a server set begins with zk://"),
-        ("zk://me:secret@zk1", "'zk://zk1' does not say the path of the server sets; write zk://zk1/path"),
+        ("zk://me:secret@zk1", "'zk://zk1' has no path of the server sets; write zk://zk1/path"),
         ("zk://zk1:0/services", "0 is no port"),
     ],
 )
