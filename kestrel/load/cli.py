@@ -1,4 +1,4 @@
-"""kestrel-load: a load on a server, as `load/` of the original had them."""
+"""Command line of kestrel-load: load tests for a server, modelled on `load/` of Scala Kestrel."""
 
 from __future__ import annotations
 
@@ -44,48 +44,48 @@ ToolFunction = Callable[[LoadRun, LoadQueues, Ledger], Awaitable[None]]
 
 
 class _LoadTool(NamedTuple):
-    """One of them."""
+    """A load tool: its function, defaults, and the number of connections and items it needs."""
 
     do: ToolFunction
     short: str
     defaults: LoadDefaults
     connections: Callable[[LoadOptions], int]
     total: Callable[[LoadOptions], int]
-    """How many items it puts in all."""
+    """Number of items that the tool puts in total."""
 
 
 _TOOLS: Final = {
     "flood": _LoadTool(
         flood,
-        "push items through a queue as fast as it goes, and see that each comes once",
+        "push items through a queue at full speed, and check that each comes once",
         LoadDefaults("load_flood", 100_000, "1024", 1, pipeline=100),
         lambda options: 2 * options.clients,
         lambda options: options.items + options.prefill,
     ),
     "many-clients": _LoadTool(
         many_clients,
-        "many connections, most of them idle, that put and take an item now and then",
+        "use many mostly idle connections, which put and take an item from time to time",
         LoadDefaults("load_many_clients", 1000, "64", 100, pause_s="1s"),
         lambda options: options.clients,
         lambda options: options.items,
     ),
     "put-many": _LoadTool(
         put_many,
-        "many clients put items, and nobody takes them",
+        "put items from many clients, without taking them",
         LoadDefaults("load_put_many", 10_000, "1024", 100, pipeline=1),
         lambda options: options.clients,
         lambda options: options.items,
     ),
     "packing": _LoadTool(
         packing,
-        "fill a queue and empty it, again and again, and see whether its journal becomes small",
+        "fill and empty a queue repeatedly, and check whether its journal shrinks",
         LoadDefaults("load_packing", 20_000, "1024", 1, pipeline=100),
         lambda options: options.clients,
         lambda options: options.items * options.cycles,
     ),
     "leaky-reader": _LoadTool(
         leaky_reader,
-        "readers that give a share of their items back, until each was confirmed once",
+        "read items and put a share of them back, until each was confirmed once",
         LoadDefaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
         lambda options: options.clients + 1,
         lambda options: options.items,
@@ -93,8 +93,8 @@ _TOOLS: Final = {
 }
 
 _DESCRIPTION: Final = """\
-Puts a load on a Kestrel server, and says how it bears it. It puts real items to real queues, called load_... unless
---queue says otherwise, refuses queues that have items, and leaves none behind."""
+Put a load on a Kestrel server, and report throughput, latency and lost items. The tools put items to queues named
+load_..., or to the one of --queue. They refuse a queue that has items, and leave no queue behind."""
 
 _EPILOG: Final = """\
 examples:
@@ -104,12 +104,12 @@ examples:
   kestrel-load leaky-reader --protocol thrift --leak 0.2
   kestrel-load flood --help
 
-exit status: 0; 1 when items are missing, doubled, spoiled or refused, or the queue is not empty; 2 when the command
-line makes no sense; 3 when the server cannot be reached, or fails; 130 after Ctrl-C."""
+exit status: 0; 1 if items are missing, doubled, spoiled or refused, or the queue is not empty; 2 if the command line is
+invalid; 3 if the server cannot be reached, or fails; 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command and return its exit status."""
     return run(TOOL, lambda: _do(sys.argv[1:] if argv is None else argv))
 
 
@@ -131,32 +131,32 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         metavar="N",
         type=int_in_range(0, MAX_ITEMS),
         default=0,
-        help="put so many items more before anybody takes, which stay ahead of the others (default: 0)",
+        help="put N more items before the first get, as a backlog (default: 0)",
     )
     parsers["put-many"].add_argument(
         "--queues",
         metavar="N",
         type=int_in_range(1, 10_000),
         default=1,
-        help="to so many queues in turn, whose names end in _1, _2 and so on (default: 1)",
+        help="put to N queues in turn, whose names end in _1, _2 and so on (default: 1)",
     )
     parsers["packing"].add_argument(
         "--cycles",
         metavar="N",
         type=int_in_range(1, 1000),
         default=5,
-        help="how often; --items are those of one (default: 5)",
+        help="number of cycles, each with --items items (default: 5)",
     )
     leaky = parsers["leaky-reader"]
     leaky.add_argument(
-        "--leak", metavar="SHARE", type=parse_share, default=0.1, help="so many of all are not confirmed (default: 0.1)"
+        "--leak", metavar="SHARE", type=parse_share, default=0.1, help="share of unconfirmed items (default: 0.1)"
     )
     leaky.add_argument(
         "--hold",
         metavar="DURATION",
         type=wire_duration_s,
         default=0.5,
-        help="after that time those go back that are let time out; thrift alone (default: 500ms)",
+        help="timeout of open reads that are left to time out; only thrift (default: 500ms)",
     )
     return parser, parsers
 
@@ -198,8 +198,8 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
 
 
 def _run(name: str, asked: LoadOptions) -> LoadRun:
-    """Have the reactor run until the tool has ended. Raises `ToolFailed` where it has not begun."""
-    from twisted.internet import reactor  # importing it installs it, which no --help needs
+    """Run the tool in the reactor to its end. Raise `ToolFailed` if it cannot start."""
+    from twisted.internet import reactor  # imported here because the import installs the reactor
 
     any_reactor: Any = reactor
     try:
@@ -222,7 +222,7 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         load_run.stop()
 
     def begin() -> None:
-        # Behind the reactor's own handlers, which would end it at once.
+        # Set after the reactor's own handlers, which would stop it at once.
         for number_ in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number_, lambda *_: any_reactor.callFromThread(interrupt))
         LoopingCall(progress.draw).start(REDRAW_INTERVAL_S)
@@ -237,7 +237,7 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
 
 
 async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
-    """The run, and what comes before and after it."""
+    """Prepare the queues, run the tool, collect its counts, and restore the queues."""
     asked = load_run.options
     queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
     ledger = Ledger(load_run.items(), tool.total(asked))
@@ -259,13 +259,13 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
             load_run.end()
         await _restore(load_run, queues)
     except ClientFailure as failure:
-        # What was hung up on to end an interrupted run is no failure.
+        # A connection closed to end an interrupted run is not a failure.
         if not (load_run.run_stats.is_interrupted and isinstance(failure, ConnectionFailed)):
             load_run.run_stats.failure = _explain_failure(failure, asked)
 
 
 async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
-    """Leave the queues as they were. What interrupts that is told."""
+    """Restore the queues to their state before the run. If that fails, record that queues are left."""
     try:
         await queues.restore(load_run, await load_run.connection())
     except ClientFailure:
@@ -274,7 +274,7 @@ async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
 
 
 def _explain_failure(failure: ClientFailure, asked: LoadOptions) -> str:
-    """What is said of a failure, and the way out."""
+    """Return the message for a failure, with advice."""
     return str(ConnectionContext("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
 
 

@@ -1,4 +1,4 @@
-"""Takes the items of a run for good, and sees whether all of them come."""
+"""Taking and confirming the items of a run, and checking that all of them come."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kestrel.load.pump import Pump
 from kestrel.load.run_stats import RequestStats
 
 _MAX_REMAINING: Final = 10_000
-"""So many items that should not be there are looked at, and no more."""
+"""Maximum number of unexpected remaining items that are taken and counted."""
 
 
 class LoadConsumer:
-    """Several connections that take from one queue until `end` items have come.
+    """A consumer with several connections that take from one queue until `end` items have come.
 
-    No more gets are under way than there are items to come: so at the end none is left waiting for one.
+    There are never more outstanding gets than items to come, so that no get is left waiting at the end.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class LoadConsumer:
         self._pumps: list[tuple[Pump[LoadConnection, bytes | None], LoadConnection]] = []
 
     def all_put(self) -> None:
-        """Told by whoever puts. A get that begins after that and finds nothing means that nothing more will come."""
+        """Record that all puts are done. A get that begins later and finds no item then ends the consumer."""
         self._all_put_s = self._load_run.seconds()
 
     async def run(self, connection: LoadConnection) -> None:
-        """Take over that connection, to the end."""
+        """Take items over a connection until the end of the consumer."""
         width = self._load_run.options.pipeline
         pump = Pump(connection.pipeline, width, lambda: self._make(connection), self._came, self._load_run.seconds)
         self._pumps.append((pump, connection))
@@ -62,7 +62,7 @@ class LoadConsumer:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Nothing more will come; what is still asked for would only wait, one get after the other."""
+        """Stop all pumps: no more items will come, and outstanding gets would only time out."""
         self._is_given_up = True
         for pump, connection in self._pumps:
             pump.stop()
@@ -70,7 +70,7 @@ class LoadConsumer:
 
 
 async def drain_remaining(load_run: LoadRun, queue: bytes, ledger: Ledger) -> None:
-    """Take what should not be there any more, so that it is counted. Not where others' items are in the queue."""
+    """Take remaining items of the queue, so that they are counted. Do nothing with ``--anyway`` or after a stop."""
     if load_run.options.anyway or load_run.is_stopping:
         return
     connection = await load_run.connection()

@@ -1,4 +1,4 @@
-"""Items through a queue as fast as it goes: producers and consumers, and a backlog between them if that is wished."""
+"""The flood tool: producers and consumers at full speed, with an optional backlog between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel.load.run_stats import RequestStats
 
 
 async def flood(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """`--clients` pairs of a producer and a consumer. Each item must come once."""
+    """Run `--clients` producers and as many consumers. Each item must come once."""
     [queue] = queues.names
     producers = await load_run.connections(load_run.options.clients)
 
@@ -22,7 +22,7 @@ async def flood(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
 
     if load_run.options.prefill:
         await put(load_run.run_stats.request_stats("prefill"), load_run.options.prefill)
-    consumers = await load_run.connections(load_run.options.clients)  # not before: a server may hang up on who is idle
+    consumers = await load_run.connections(load_run.options.clients)  # not earlier: a server may close idle connections
     puts, takes = load_run.run_stats.request_stats("put"), load_run.run_stats.request_stats("take")
     taking = LoadConsumer(load_run, queue, ledger, takes)
 

@@ -1,4 +1,4 @@
-"""Readers that open items and confirm most of them, and give the others back in one of the ways that there are."""
+"""The leaky-reader tool: readers that confirm most open reads, and have the others put back in various ways."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kestrel.load.producer import put_all
 
 _WAIT_MS: Final = 250
 _LONG_HOLD_MS: Final = 60_000
-"""Of reads that are to be confirmed, where the client says how long they may be open."""
+"""Timeout of open reads that will be confirmed, in protocols that let the client set one."""
 _PATIENCE_S: Final = 3.0
-"""When nothing has come for so long, and for as long as a read may be held, nothing will."""
+"""Time without an item, in addition to `--hold`, after which no more items are expected."""
 
 
 async def leaky_reader(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """One producer, and `--clients` readers, until each item was confirmed once."""
+    """Run one producer and `--clients` readers until each item was confirmed once."""
     [queue] = queues.names
     [producer] = await load_run.connections(1)
     puts = load_run.run_stats.request_stats("put")
@@ -36,11 +36,11 @@ async def leaky_reader(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) ->
     await drain_remaining(load_run, queue, ledger)
     counts = load_run.run_stats.counts
     counts |= {"leaked": readers.leaked, "came_again": readers.again}
-    load_run.run_stats.remarks.append(f"{readers.leaked:,} were given back, and {readers.again:,} came again")
+    load_run.run_stats.remarks.append(f"{readers.leaked:,} were put back, and {readers.again:,} came again")
 
 
 class _LeakyReaders:
-    """All of them, and what became of the items between them."""
+    """The readers of a run, and the items that they have leaked."""
 
     def __init__(self, load_run: LoadRun, queue: bytes, ledger: Ledger) -> None:
         self._load_run = load_run
@@ -51,12 +51,12 @@ class _LeakyReaders:
         self._last_s = load_run.seconds()
         self.all_put = False
         self.leaked = 0
-        """How often an item was not confirmed."""
+        """Number of reads that were not confirmed."""
         self.again = 0
-        """How often an item came that had been leaked before."""
+        """Number of items that came again after a leak."""
 
     async def run(self, connection: LoadConnection, number: int) -> None:
-        """One reader, which may have several connections one after the other."""
+        """Run one reader, which may use several connections in succession."""
         random = Random(f"{self._load_run.options.seed}.{number}")
         while not self._is_over():
             connection = await self._one(connection, random)
@@ -69,7 +69,7 @@ class _LeakyReaders:
         return self._load_run.seconds() - self._last_s > _PATIENCE_S + self._load_run.options.hold_s
 
     async def _one(self, connection: LoadConnection, random: Random) -> LoadConnection:
-        """One item, or none; and the connection for the next."""
+        """Read at most one item, and return the connection for the next one."""
         is_leaked = random.random() < self._load_run.options.leak
         ways = self._ways(connection)
         way = random.choice(ways) if is_leaked else "confirm"
@@ -80,7 +80,7 @@ class _LeakyReaders:
             return connection
         self._last_s = self._load_run.seconds()
         number = self._ledger.identify(read.data)
-        if number is None:  # it is not ours to give back
+        if number is None:  # not an item of this run: do not put it back
             way = "confirm"
         elif self._leaks[number]:
             self._leaks[number] = 0
@@ -102,7 +102,7 @@ class _LeakyReaders:
     ) -> LoadConnection:
         try:
             await connection.ask(connection.dialect.confirm(self._queue, read))
-        except OpenReadsError:  # the server has a timeout of its own, and it has passed
+        except OpenReadsError:  # the server's own open transaction timeout has passed
             self.leaked += 1
             if number is not None:
                 self._leaks[number] = 1
@@ -114,7 +114,7 @@ class _LeakyReaders:
         return connection
 
     def _ways(self, connection: LoadConnection) -> list[str]:
-        """How an item can be given back."""
+        """Return the ways in which an open read can be put back in this protocol."""
         dialect = connection.dialect
         ways = {
             "abort": dialect.may_abort,

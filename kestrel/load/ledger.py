@@ -1,4 +1,4 @@
-"""Which items were stored, and which came back: a byte for each, however large they are."""
+"""Ledger of stored and taken items, with one byte for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SEEN: Final = 2
 
 
 class Ledger:
-    """The items of a run, by their numbers, and how many came that should not."""
+    """A record of the items of a run by number, with counts of unexpected ones."""
 
     def __init__(self, items: NumberedItems, total: int) -> None:
         self.items = items
@@ -20,15 +20,15 @@ class Ledger:
         self._next = 0
         self.stored = 0
         self.refused = 0
-        """Of these the queue would not have any: a limit."""
+        """Number of items that a limit of the queue refused."""
         self.seen = 0
-        """How many different ones came."""
+        """Number of different items that came."""
         self.doubled = 0
         self.foreign = 0
         self.spoiled = 0
 
     def next_number(self, end: int | None = None) -> int | None:
-        """The next number that nobody has put; None when all below `end`, or all that there are, have been given."""
+        """Return the next unused number, or None if all numbers below `end` are used. `end` is `total` by default."""
         if self._next >= (self.total if end is None else end):
             return None
         self._next += 1
@@ -36,20 +36,20 @@ class Ledger:
 
     @property
     def expected(self) -> int:
-        """How many are to come: those that were not refused."""
+        """Number of items of the run that were not refused, and so must come."""
         return self.expected_below(self.total)
 
     def expected_below(self, end: int) -> int:
-        """How many of those are to come that are numbered below `end`, when no more have been put."""
+        """Return how many items must come, if only numbers below `end` have been put."""
         return end - self.refused
 
     @property
     def missing(self) -> int:
-        """How many the server said that it stored and that did not come."""
+        """Number of items that the server stored and that did not come."""
         return self._states.count(_STORED)
 
     def add_put(self, number: int, is_stored: bool) -> None:
-        """The server's answer to a put."""
+        """Record the server's answer to the put of an item."""
         if is_stored:
             self._states[number] |= _STORED
             self.stored += 1
@@ -57,13 +57,13 @@ class Ledger:
             self.refused += 1
 
     def came(self, data: bytes) -> None:
-        """That was taken for good."""
+        """Record an item that was taken and confirmed."""
         number = self.identify(data)
         if number is not None:
             self.done(number)
 
     def identify(self, data: bytes) -> int | None:
-        """The number of that item; None for one that has none, which is counted."""
+        """Return the number of an item. Count a foreign or spoiled one, and return None."""
         number = self.items.number_of(data)
         if number is UnknownItem.FOREIGN:
             self.foreign += 1
@@ -74,7 +74,7 @@ class Ledger:
         return None
 
     def done(self, number: int) -> None:
-        """That one was taken for good, and should not come again."""
+        """Record the number of an item that was taken and confirmed, and should not come again."""
         if self._states[number] & _SEEN:
             self.doubled += 1
         else:

@@ -1,4 +1,4 @@
-"""What the load tools ask of a queue, in the requests of each protocol. A wire is that of one connection."""
+"""The requests of the load tools in each protocol. A dialect belongs to one connection."""
 
 from __future__ import annotations
 
@@ -20,48 +20,49 @@ PORTS: Final[Mapping[str, int]] = {**DEFAULT_PORTS, "text": 2222}
 
 
 class LoadDialect(Protocol):
-    """Makes calls. Times are milliseconds."""
+    """A maker of calls in one protocol. Times are in milliseconds."""
 
     may_abort: bool
-    """Whether an open read can be put back by a request."""
+    """True if a request can put an open read back."""
     reads_are_of_connection: bool
-    """Whether an open read goes back when its connection ends."""
+    """True if an open read is put back when its connection ends."""
     reads_time_out: bool
-    """Whether an open read goes back after a time that the client says."""
+    """True if the client can set the timeout of an open read."""
 
     def put(self, queue: bytes, data: bytes) -> Call[bool]:
-        """Whether the item was stored."""
+        """Return a call that puts an item. Its result is whether the item was stored."""
 
     def take(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
-        """The head, for good. In text it is so with the next `take`, or with `finish`."""
+        """Return a call that takes the head and confirms it. The text protocol confirms with the next `take` or
+        `finish`."""
 
     def finish(self, queue: bytes) -> Call[None] | None:
-        """What the last `take` still needs, if anything."""
+        """Return a call that confirms the last `take`, or None if that is not needed."""
 
     def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
-        """The head, as an open read."""
+        """Return a call that takes the head as an open read."""
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Finish it. `OpenReadsError`: it had gone back."""
+        """Return a call that confirms an open read. It raises `OpenReadsError` if the read was already put back."""
 
     def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Put it back."""
+        """Return a call that puts an open read back."""
 
     def look(self, queue: bytes) -> Call[QueueState]:
-        """How much there is in the queue."""
+        """Return a call for the state of a queue."""
 
     def names(self) -> Call[list[bytes]] | None:
-        """Of all queues; None where the protocol does not tell them, or not all."""
+        """Return a call for the names of all queues, or None if the protocol cannot list them."""
 
     def flush(self, queue: bytes) -> Call[None]:
-        """Drop what is in it."""
+        """Return a call that drops all items of a queue."""
 
     def delete(self, queue: bytes) -> Call[None]:
-        """Forget it."""
+        """Return a call that deletes a queue."""
 
 
 class MemcacheLoadDialect(MemcacheDialect):
-    """`LoadDialect` of the memcache protocol."""
+    """The `LoadDialect` of the memcache protocol."""
 
     may_abort = True
     reads_time_out = False
@@ -90,7 +91,7 @@ class MemcacheLoadDialect(MemcacheDialect):
 
 
 class ThriftLoadDialect(ThriftDialect):
-    """`LoadDialect` of the thrift service."""
+    """The `LoadDialect` of the thrift service."""
 
     may_abort = True
     reads_time_out = True
@@ -122,7 +123,7 @@ def _keys(figures: dict[bytes, dict[str, str]]) -> list[bytes]:
 
 
 class LoadProtocol(NamedTuple):
-    """A protocol: what makes its calls, and which refusals end a connection."""
+    """A protocol: a factory of its dialect, and a test for refusals that end the connection."""
 
     make: Callable[[], LoadDialect]
     closes_connection: Callable[[Refused], bool]

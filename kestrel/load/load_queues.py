@@ -1,4 +1,4 @@
-"""The queues of a run: they are looked at before it, and left as they were after it."""
+"""The queues of a run: checks before it, and restoring them after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
 
 
 class LoadQueues:
-    """Real queues, which may be somebody's: one that is not empty is not touched unless the command line says so."""
+    """The queues of a run, which may also be used by others. The run refuses a queue with items by default."""
 
     def __init__(self, names: Sequence[bytes], *, is_default: bool) -> None:
         self.names = names
@@ -20,7 +20,7 @@ class LoadQueues:
         self._made: set[bytes] = set()
 
     async def prepare(self, load_run: LoadRun, connection: LoadConnection) -> None:
-        """Look at each before anything is put. Raises `ToolFailed` for one that has items, or children."""
+        """Check each queue before the run. Raise `ToolFailed` if one has items or children."""
         for name in self.names:
             look = await connection.ask(connection.dialect.look(name))
             if look.exists is False or (look.exists is None and self._are_ours and not look.items):
@@ -29,11 +29,11 @@ class LoadQueues:
                 await connection.ask(connection.dialect.flush(name))
                 look = await connection.ask(connection.dialect.look(name))
                 if look.items:
-                    raise ToolFailed(f"{_shown(name)} is not empty: somebody else has {look.items:,} open", EX_FOUND)
+                    raise ToolFailed(f"{_shown(name)} is not empty: other clients have {look.items:,} open", EX_FOUND)
             elif look.items and not load_run.options.anyway:
                 raise ToolFailed(
                     f"{_shown(name)} is not empty, but has {look.items:,} already: name another queue with --queue,"
-                    " or say --flush to drop them, or --anyway to have them taken along with the run's own",
+                    " or use --flush to drop them, or --anyway to have them taken along with the run's own",
                     EX_FOUND,
                 )
 
@@ -41,18 +41,18 @@ class LoadQueues:
             self._check_no_children(await connection.ask(listing))
 
     def _check_no_children(self, there: list[bytes]) -> None:
-        """They get each item as well, and have readers of their own."""
+        """Raise `ToolFailed` if a queue has children: they would get each item too, and have readers of their own."""
         for name in self.names:
             children = children_among(there, name)
             if children:
                 raise ToolFailed(
                     f"{_shown(name)} has a child, {_shown(children[0])}, which would get the run's items as well: name"
-                    " another queue with --queue, or say --anyway to have them stay there",
+                    " another queue with --queue, or use --anyway to have them stay there",
                     EX_FOUND,
                 )
 
     async def restore(self, load_run: LoadRun, connection: LoadConnection) -> None:
-        """Forget what the run has made, and empty what it has found empty."""
+        """Delete the queues that the run has created, and flush those that were empty before it."""
         for name in self.names:
             if name in self._made or (self._are_ours and not load_run.options.anyway):
                 await connection.ask(connection.dialect.delete(name))
@@ -61,7 +61,7 @@ class LoadQueues:
 
 
 async def look(load_run: LoadRun, names: Sequence[bytes]) -> list[QueueState]:
-    """How much there is in each, over a connection made for it: a server may have hung up on one that was idle."""
+    """Return the state of each queue. A new connection is used, since the server may have closed an idle one."""
     connection = await load_run.connection()
     found = [await connection.ask(connection.dialect.look(name)) for name in names]
     connection.pipeline.drop()

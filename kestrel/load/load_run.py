@@ -1,4 +1,4 @@
-"""What every tool works with: connections to the server, the time, and the end of it all."""
+"""The run of a load tool: connections to the server, time, and the end of the run."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from kestrel.load.run_stats import RunStats
 T = TypeVar("T")
 
 WAIT_MS: Final = 1000
-"""How long a get waits at the server for an item, before it asks again."""
+"""Wait of one get at the server, before the get is repeated."""
 
 _GRACE_S: Final = 1.5
-"""What is under way has so long to end, once the run is to end."""
+"""Time that outstanding requests have to end after `stop`."""
 
 _SILENCE_CHECK_S: Final = 0.5
-"""Who answers nothing in the last part of that is not answering any more. Before, something may be on its way."""
+"""Last part of `_GRACE_S`. A server that sends no answer in it counts as silent; earlier, answers may be on the way."""
 
 _MAX_CONNECTING: Final = 50
-"""So many connections are made at a time: more would only stand in the server's line."""
+"""Maximum number of concurrent connection attempts. More would only wait in the server's accept queue."""
 
 
 class LoadConnection(NamedTuple):
-    """A connection, and what is said over it."""
+    """A connection, and the dialect that makes its calls."""
 
     pipeline: Pipeline
     dialect: LoadDialect
 
     def ask(self, call: Call[T]) -> Deferred[T]:
-        """Its answer."""
+        """Send a call, and return its answer."""
         return self.pipeline.ask(call)
 
 
@@ -64,7 +64,7 @@ class _LoadPipelineFactory(Factory):
 
 
 class LoadRun:
-    """One run of a tool. `reactor` is Twisted's."""
+    """One run of a tool. `reactor` is the Twisted reactor."""
 
     def __init__(self, reactor: Any, options: LoadOptions) -> None:
         self.options = options
@@ -80,16 +80,16 @@ class LoadRun:
         self._sleeping: dict[Deferred[None], IDelayedCall] = {}
         self._dropping: IDelayedCall | None = None
         self._is_silent = False
-        """Whether the server has answered nothing at the end of the time that what was under way had to end."""
+        """True if the server sent no answer in the last part of the time after `stop`."""
 
     def items(self) -> NumberedItems:
-        """Those of this run, and of no other."""
+        """Return a maker of this run's items, with a mark that other runs do not have."""
         return NumberedItems(os.urandom(4).hex(), *self.options.sizes, self.options.seed)
 
     async def connection(self) -> LoadConnection:
-        """A new connection. Raises `CannotConnect`."""
-        if self._is_silent:  # nobody who has pressed Ctrl-C waits for the timeout as well
-            raise CannotConnect("the server says nothing")
+        """Open a new connection. Raise `CannotConnect` on failure."""
+        if self._is_silent:  # after Ctrl-C, do not also wait for the timeout
+            raise CannotConnect("the server does not answer")
         make = self._protocol
         timeout_s = self.options.timeout_s
         factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, make.closes_connection))
@@ -113,7 +113,7 @@ class LoadRun:
     async def connections(
         self, number: int, connected: Callable[[float, float], None] | None = None
     ) -> list[LoadConnection]:
-        """So many connections. `connected` is told of each when it was begun and when it was there."""
+        """Open `number` connections. `connected` is called for each with the times when it was begun and ready."""
         connections: list[LoadConnection] = []
         begun = 0
 
@@ -130,7 +130,7 @@ class LoadRun:
         return connections
 
     async def sleep(self, seconds: float) -> None:
-        """For so long, or until the run is to end."""
+        """Wait for that time, or until `stop`."""
         if self.is_stopping:
             return
         waiting: Deferred[None] = Deferred()
@@ -138,7 +138,7 @@ class LoadRun:
         await waiting
 
     async def all(self, works: Sequence[Awaitable[object]]) -> None:
-        """Side by side to their ends. The first failure ends the wait, unless the run is to end anyway."""
+        """Run all works concurrently to their ends. Raise the first failure, except lost connections after `stop`."""
         deferreds = [work if isinstance(work, Deferred) else Deferred.fromCoroutine(_coroutine(work)) for work in works]
         try:
             await DeferredList(deferreds, fireOnOneErrback=True, consumeErrors=True)
@@ -147,7 +147,7 @@ class LoadRun:
                 first.subFailure.raiseException()
 
     def stop(self) -> None:
-        """The run is to end: nothing new is begun, and what is under way has a moment."""
+        """End the run: start no new requests, and give outstanding ones `_GRACE_S` to end."""
         if not self.is_stopping:
             self.is_stopping = True
             self._dropping = self._reactor.callLater(_GRACE_S - _SILENCE_CHECK_S, self._check_silence)
@@ -165,21 +165,24 @@ class LoadRun:
         return sum(request_stats.items for request_stats in self.run_stats.request_stats_list)
 
     def end(self) -> None:
-        """The run is over. What comes after it is not cut short by a signal that came before; by another one it is."""
+        """Close all connections at the end of the run.
+
+        Work after it, such as restoring queues, is not cut short by an earlier signal, but by a further one.
+        """
         self.is_stopping = True
         if self._dropping is not None and self._dropping.active():
             self._dropping.cancel()
         self.hang_up()
 
     def hang_up(self) -> None:
-        """End all connections, those that are being made too."""
+        """Close all connections, and cancel connection attempts."""
         for connecting in list(self._connecting):
             connecting.cancel()
         for pipeline in list(self._pipelines):
             pipeline.drop()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End the run, and wake all sleepers."""
         self.end()
         for waiting in list(self._sleeping):
             self._wake(waiting)
@@ -192,7 +195,7 @@ class LoadRun:
 
 
 def _to_socket_error(error: Exception, timeout_s: float) -> OSError | ValueError | None:
-    """The error of a plain socket for what Twisted says of a connection; None for what is said in words of ours."""
+    """Return the socket error that corresponds to a Twisted error, or None for a `ClientFailure` with its own text."""
     number = getattr(error, "osError", None)
     match error:
         case CannotConnect(__cause__=SSL.Error() as cause):
@@ -214,7 +217,7 @@ def _to_socket_error(error: Exception, timeout_s: float) -> OSError | ValueError
 
 
 def _reason(error: SSL.Error) -> str:
-    """The last of OpenSSL's reasons."""
+    """Return the last reason in OpenSSL's error."""
     try:
         return str(error.args[0][-1][-1])
     except (LookupError, TypeError):

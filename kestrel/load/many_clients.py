@@ -1,4 +1,4 @@
-"""Many connections, most of them idle: each puts an item or takes one now and then."""
+"""The many-clients tool: many mostly idle connections, each of which puts or takes an item from time to time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel.load.load_run import WAIT_MS, LoadConnection, LoadRun
 
 
 async def many_clients(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """`--clients` connections are made and stay. Each rests, puts, rests and takes, until all items have been put."""
+    """Open `--clients` connections. Each rests, puts, rests and takes in a loop, until all items have been put."""
     [queue] = queues.names
     random = Random(load_run.options.seed)
     connects = load_run.run_stats.request_stats("connect")
@@ -52,7 +52,7 @@ async def many_clients(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) ->
             await rest()
 
     async def take_the_tail() -> None:
-        """With --anyway: for each item of somebody else that was taken, one of the run's own is left behind."""
+        """Take the run's remaining items. With ``--anyway``, each foreign item taken leaves one of them behind."""
         connection = await load_run.connection()
         while not load_run.is_stopping and ledger.seen < ledger.expected and await take(connection):
             pass

@@ -1,7 +1,7 @@
-"""Items that carry a number, so that each is known again wherever it comes.
+"""Items that carry a number, by which each is recognised when it is taken.
 
-They are letters, digits and dots: a line of text, which fits all protocols. What stands behind the number follows from
-it, so that an item that was changed on its way is known too, without any of them being kept.
+They consist of letters, digits and dots: a line of text, which suits all protocols. The content after the number is
+derived from it. So a changed item is detected without storing the original.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from string import ascii_letters
 from typing import Final
 
 MAX_ITEMS: Final = 100_000_000
-"""Of one run: a number has nine digits, and the ledger a byte for each."""
+"""Maximum number of items in a run. A number has nine digits, and the ledger one byte per item."""
 LEAST_BYTES: Final = 24
-"""The shortest item: the mark of the run, and the number."""
+"""Size of the shortest item: the run's mark and the number."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 
 _SPREAD: Final = 2_654_435_761
-"""Odd, and near 2**32 over the golden ratio: neighbouring numbers get sizes far apart."""
+"""Odd number near 2**32 divided by the golden ratio, so that neighbouring numbers get very different sizes."""
 
 
 class UnknownItem(Enum):
-    """What an item is that has no number here."""
+    """Kind of an item without a valid number of this run."""
 
     FOREIGN = auto()
-    """It was put by somebody else, or by another run."""
+    """The item was put by another client or run."""
     SPOILED = auto()
-    """It is of this run, and is not what was put."""
+    """The item is of this run, but its content has changed."""
 
 
 class NumberedItems:
-    """Makes the items of a run, and knows them again.
+    """A maker of the items of a run, which also recognises them.
 
-    `mark` is eight letters or digits that no other run has; sizes are from `least` to `most` bytes, by `seed`.
+    `mark` is eight letters or digits that no other run has. Sizes are from `least` to `most` bytes and depend on
+    `seed`.
     """
 
     def __init__(self, mark: str, least: int, most: int, seed: int) -> None:
@@ -47,12 +48,12 @@ class NumberedItems:
         self._letters = (letters * (most // len(letters) + 1))[:most]
 
     def item(self, number: int) -> bytes:
-        """The item with that number, from 0 on and below `MAX_ITEMS`."""
+        """Return the item with a number from 0 to `MAX_ITEMS` - 1."""
         head = b"%b%09d." % (self._head, number)
         return head + self._letters[: self._size(number) - len(head)]
 
     def number_of(self, data: bytes) -> int | UnknownItem:
-        """The number of an item that came."""
+        """Return the number of an item, or why it has none."""
         found = self._number.match(data)
         if found is None:
             return UnknownItem.SPOILED if data.startswith(self._head) else UnknownItem.FOREIGN

@@ -1,4 +1,4 @@
-"""The command line of `kestrel-load`."""
+"""Options of `kestrel-load`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MOST_CLIENTS: Final = 50_000
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
 _OTHER_FILES: Final = 64
-"""What a process has open besides its connections, at most."""
+"""Maximum number of open files of the process other than its connections."""
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What was asked for. Sizes are bytes, times seconds."""
+    """Parsed options of a run. Sizes are in bytes, times in seconds."""
 
     address: Address
     protocol: str
@@ -46,7 +46,7 @@ class LoadOptions:
     is_default_queue: bool
     items: int
     sizes: tuple[int, int]
-    """Of the smallest and of the largest item."""
+    """Sizes of the smallest and of the largest item."""
     clients: int
     seed: int
     flush: bool
@@ -61,7 +61,7 @@ class LoadOptions:
 
     @property
     def queue_names(self) -> list[bytes]:
-        """The queues of the run: several have a number each behind the name."""
+        """Names of the run's queues. Several queues have the suffixes ``_1``, ``_2`` and so on."""
         if self.queues == 1:
             return [self.queue]
         return [b"%b_%d" % (self.queue, place) for place in range(1, self.queues + 1)]
@@ -69,7 +69,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class LoadDefaults:
-    """What a tool does unless it is told otherwise; None where it has no such option."""
+    """Default values of a tool's options. None means that the tool does not have the option."""
 
     queue: str
     items: int
@@ -80,7 +80,7 @@ class LoadDefaults:
 
 
 def int_in_range(least: int, most: int) -> Callable[[str], int]:
-    """A whole number from `least` to `most`."""
+    """Return an argument type for whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         value = int(text) if _NUMBER.fullmatch(text) else -1
@@ -92,18 +92,18 @@ def int_in_range(least: int, most: int) -> Callable[[str], int]:
 
 
 def sizes(text: str) -> tuple[int, int]:
-    """``N``, or ``LEAST..MOST``."""
+    """Parse a size, ``N`` or ``LEAST..MOST``."""
     parse = int_in_range(LEAST_BYTES, MOST_BYTES)
     least, dots, most = text.partition("..")
     size = parse(least)
     largest = parse(most) if dots else size
     if largest < size:
-        raise ArgumentTypeError(f"{text!r}: the smaller size stands first")
+        raise ArgumentTypeError(f"{text!r}: write the smaller size first")
     return size, largest
 
 
 def parse_share(text: str) -> float:
-    """A part of all, from 0 to 0.9."""
+    """Parse a share from 0 to 0.9."""
     try:
         value = float(text)
     except ValueError:
@@ -114,13 +114,13 @@ def parse_share(text: str) -> float:
 
 
 def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
-    """Those that all tools have, and those that `defaults` says."""
+    """Add the options that all tools have, and the optional ones that `defaults` names."""
     server = parser.add_argument_group("the server")
     server.add_argument(
-        "--server", metavar="HOST[:PORT]", help=f"where it is (default: {ENVIRONMENT}, or localhost); one alone"
+        "--server", metavar="HOST[:PORT]", help=f"the server's address (default: {ENVIRONMENT}, or localhost)"
     )
     server.add_argument(
-        "--protocol", default="memcache", choices=tuple(PORTS), help="what is spoken there (default: memcache)"
+        "--protocol", default="memcache", choices=tuple(PORTS), help="the protocol to use (default: memcache)"
     )
     add_tls_options(server.add_argument)
     server.add_argument(
@@ -128,7 +128,7 @@ def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
         metavar="DURATION",
         type=wire_duration_s,
         default=10.0,
-        help="how long it may take to answer (default: 10s)",
+        help="how long the server may take to answer (default: 10s)",
     )
     load = parser.add_argument_group("the load")
     load.add_argument(
@@ -142,21 +142,21 @@ def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
         metavar="N",
         type=int_in_range(1, MAX_ITEMS),
         default=defaults.items,
-        help=f"how many items (default: {defaults.items})",
+        help=f"number of items (default: {defaults.items})",
     )
     load.add_argument(
         "--bytes",
         metavar="N",
         type=sizes,
         default=sizes(defaults.sizes),
-        help=f"how large an item is, or 64..4096 for any size between (default: {defaults.sizes})",
+        help=f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})",
     )
     load.add_argument(
         "--clients",
         metavar="N",
         type=int_in_range(1, MOST_CLIENTS),
         default=defaults.clients,
-        help=f"how many (default: {defaults.clients})",
+        help=f"number of clients (default: {defaults.clients})",
     )
     if defaults.pipeline is not None:
         load.add_argument(
@@ -164,7 +164,7 @@ def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
             metavar="N",
             type=int_in_range(1, 10_000),
             default=defaults.pipeline,
-            help=f"so many requests under way on a connection (default: {defaults.pipeline})",
+            help=f"number of outstanding requests on a connection (default: {defaults.pipeline})",
         )
     if defaults.pause_s is not None:
         load.add_argument(
@@ -179,15 +179,18 @@ def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
         metavar="N",
         type=int_in_range(0, 2**32 - 1),
         default=1,
-        help="of all that is left to chance (default: 1)",
+        help="seed of the random numbers (default: 1)",
     )
-    load.add_argument("--flush", action="store_true", help="drop what is in the queue first")
-    load.add_argument("--anyway", action="store_true", help="also on a queue that has items, which may be lost")
-    load.add_argument("--json", action="store_true", help="one JSON object, in place of the table")
+    load.add_argument("--flush", action="store_true", help="drop the items of the queue first")
+    load.add_argument("--anyway", action="store_true", help="also use a queue that has items, which may be lost")
+    load.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
 
 
 def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults) -> LoadOptions:
-    """What the arguments say. Ends as argparse does where they make no sense; raises `ToolFailed` for TLS files."""
+    """Return the options of the command line. Exit with a usage error if they are invalid.
+
+    Raise `ToolFailed` if a TLS file cannot be used.
+    """
     more = {
         name: value
         for name, value in (
@@ -220,12 +223,12 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults
     try:
         check_queue_name(asked.queue_names[-1])  # the longest
     except BadQueueName as error:
-        parser.error(f"--queue with a number behind it: {error}")
+        parser.error(f"--queue with a number appended: {error}")
     return asked
 
 
 def raise_file_limit(parser: ArgumentParser, number_: int) -> None:
-    """Let the process have so many. Ends as argparse does where the system does not."""
+    """Raise the limit of open files for `number_` connections. Exit with a usage error if the system forbids it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number_ + _OTHER_FILES
     way_out = f"fewer --clients, or ulimit -Hn {wanted}"

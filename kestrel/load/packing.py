@@ -1,4 +1,4 @@
-"""Fills a queue and empties it, again and again, so that its journal is rotated, rewritten and packed."""
+"""The packing tool: fill and empty a queue repeatedly, so that its journal is rotated, rewritten and packed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MB = 1_000_000
 
 
 async def packing(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """`--cycles` times: `--items` are put, then all are taken. After each half the journal is looked at."""
+    """Put `--items` items and take all of them, `--cycles` times. Record the journal's size after each half."""
     [queue] = queues.names
     connections = await load_run.connections(load_run.options.clients)
     largest = last = 0

@@ -1,4 +1,4 @@
-"""Puts the items of a run."""
+"""Putting the items of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def put_all(
     request_stats: RequestStats,
     end: int | None = None,
 ) -> Deferred[None]:
-    """Put, over one connection, what nobody else puts, until all below the number `end` have been, or all there are."""
+    """Put items over one connection until all numbers below `end` are used. `end` is the ledger's total by default.
+
+    Several connections can share a ledger: each number is put once.
+    """
 
     def make() -> tuple[tuple[int, int], Call[bool]] | None:
         number = None if load_run.is_stopping else ledger.next_number(end)

@@ -1,4 +1,4 @@
-"""Keeps so many requests under way on a connection."""
+"""Keeping a number of requests outstanding on a connection."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Pump(Generic[Token, T]):
-    """Asks what `make` makes, `width` of them at a time, until it has no more for now and all are answered.
+    """A loop that keeps up to `width` calls of `make` outstanding, until there are no more calls and no open answers.
 
-    `make` returns a call and what it is known by, or None. `came` is told that, the answer, when the request was made
-    and when the answer was there, on the clock `seconds`. The first request that fails ends it, with its error.
+    `make` returns a token and a call, or None for no call now. `came` receives the token, the answer, and the times of
+    the request and the answer on the clock `seconds`. The first failed request ends the pump with its error.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Pump(Generic[Token, T]):
         self._ended: Deferred[None] = Deferred()
 
     def run(self) -> Deferred[None]:
-        """Begin; fires at the end."""
+        """Start the pump. The result fires at its end."""
         self._fill()
         return self._ended
 
     def stop(self) -> None:
-        """End now, and well; what is under way is of no interest."""
+        """End the pump without an error. Later answers are ignored."""
         if not self._is_over:
             self._is_over = True
             self._ended.callback(None)
@@ -71,7 +71,7 @@ class Pump(Generic[Token, T]):
         try:
             self._came(token, value, began_s, self._seconds())
             self._fill()
-        except Exception:  # an errback of its own would cost each request as much as its callback
+        except Exception:  # an errback for this would double the cost of each request
             self._failed(Failure())
 
     def _failed(self, failure: Failure) -> None:

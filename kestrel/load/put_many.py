@@ -1,4 +1,4 @@
-"""Many clients put, and nobody takes."""
+"""The put-many tool: many clients put items, and none takes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel.load.producer import put_all
 
 
 async def put_many(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """Items to one queue or to several in turn; then the queues must hold all that was stored."""
+    """Put items to one queue, or to several in turn. Then check that the queues hold all stored items."""
     names = queues.names
     before = await _count_items(load_run, names)
     connections = await load_run.connections(load_run.options.clients)
@@ -27,5 +27,5 @@ async def put_many(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> Non
 
 
 async def _count_items(load_run: LoadRun, names: Sequence[bytes]) -> int:
-    """How many items the queues say that they have."""
+    """Return the total number of items that the server reports for the queues."""
     return sum(each.items for each in await look(load_run, names))

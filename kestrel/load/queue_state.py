@@ -1,4 +1,4 @@
-"""What the load tools see of a queue, in whatever protocol they ask."""
+"""The state of a queue as the load tools see it, in any protocol."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from kestrel.client.errors import BadReply
 
 
 class QueueState(NamedTuple):
-    """A queue at a glance."""
+    """The state of a queue at one moment."""
 
     exists: bool | None
-    """Whether it was there before it was looked at; None where the protocol does not say."""
+    """True if the queue existed before the request; None if the protocol does not tell."""
     items: int = 0
-    """In the queue, and open."""
+    """Number of items in the queue and of open reads."""
     journal_bytes: int = 0
 
     @classmethod
     def of(cls, figures: Mapping[str, str]) -> Self:
-        """What the figures of a queue say. Raises `BadReply`."""
+        """Return the state that a queue's statistics show. Raise `BadReply` if they are not numbers."""
         if not figures:
             return cls(False)
         try:
             items = int(figures["items"]) + int(figures.get("open_transactions", "0"))
             return cls(True, items, int(figures.get("logsize", "0")))
         except (KeyError, ValueError):
-            raise BadReply("the figures of the queue are no numbers") from None
+            raise BadReply("the statistics of the queue are not numbers") from None

@@ -1,4 +1,4 @@
-"""The figures of a run, for people and for programs."""
+"""Reports about a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHARES: Final = (0.5, 0.9, 0.99)
 
 
 def report_json(tool: str, run_stats: RunStats, **about: object) -> dict[str, Any]:
-    """One JSON object. Times are seconds, but for latencies, which are milliseconds."""
+    """Return the report as one JSON object. Latencies are in milliseconds, other times in seconds."""
     return {
         "tool": tool,
         **about,
@@ -25,7 +25,7 @@ def report_json(tool: str, run_stats: RunStats, **about: object) -> dict[str, An
 
 
 def format_table(run_stats: RunStats) -> list[str]:
-    """Lines: what was done, how much, how fast, and what the answers took."""
+    """Return a table with a row for each kind of request: items, time, rates and latencies."""
     request_stats_list = [request_stats for request_stats in run_stats.request_stats_list if request_stats.items]
     has_journal = any(request_stats.journal_bytes is not None for request_stats in request_stats_list)
     head = ["", "items", "seconds", "items/s", "MB/s", "p50 ms", "p90 ms", "p99 ms", "max ms"]
@@ -47,7 +47,7 @@ def format_table(run_stats: RunStats) -> list[str]:
 
 
 def format_verdict(run_stats: RunStats) -> str:
-    """One sentence."""
+    """Return the verdict on a run in one sentence."""
     counts = run_stats.counts
     wrong = [f"{counts[name]:,} {name}" for name in ("missing", "doubled", "spoiled", "refused") if counts.get(name)]
     if run_stats.failure:
@@ -56,7 +56,7 @@ def format_verdict(run_stats: RunStats) -> str:
         wrong = [each for each in wrong if not each.endswith("missing")]
         left = ["queues of the run are left on the server"] if run_stats.is_left else []
         return "; ".join(["interrupted: these are the figures so far", *([", ".join(wrong)] if wrong else []), *left])
-    foreign = f"; {_counted(counts['foreign'])} of somebody else came too" if counts.get("foreign") else ""
+    foreign = f"; {_counted(counts['foreign'])} of other clients came too" if counts.get("foreign") else ""
     more = foreign + "".join(f"; {remark}" for remark in run_stats.remarks)
     if wrong:
         stored = _counted(counts.get("stored", 0))

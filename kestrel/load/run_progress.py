@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a run is."""
+"""The progress line of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REDRAW_INTERVAL_S: Final = 0.2
 
 
 class RunProgress:
-    """Drawn on standard error when that is a terminal, and taken away at the end."""
+    """A progress line on standard error, which is drawn only on a terminal."""
 
     def __init__(self, tool: str, run_stats: RunStats, stream: TextIO | None = None) -> None:
         self._tool = tool
@@ -19,7 +19,7 @@ class RunProgress:
         self._line = TerminalLine(stream)
 
     def draw(self) -> None:
-        """As it is now. The last lanes alone: a run may have many."""
+        """Redraw the line. It shows only the last three kinds of requests, since a run may have many."""
         if self._line.is_terminal:
             request_stats_list = "  ".join(
                 f"{request_stats.name} {request_stats.items:,}"
@@ -28,5 +28,5 @@ class RunProgress:
             self._line.draw(f"{self._tool}: {request_stats_list}")
 
     def clear(self) -> None:
-        """Take it away."""
+        """Erase the line."""
         self._line.clear()

@@ -1,4 +1,4 @@
-"""What a run has measured."""
+"""Measurements of a run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from kestrel.histogram import Histogram
 
 
 class RequestStats:
-    """One kind of request: how many, how large, how long each took. Times are those of a clock that never goes back."""
+    """Statistics of one kind of request: number, sizes and latencies. Times are from a monotonic clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.items = 0
         self.bytes = 0
         self.latency_us = Histogram()
-        """From the request to its answer."""
+        """Latencies from request to answer, in microseconds."""
         self.journal_bytes: int | None = None
-        """Of the queue's journal after it, where somebody looked."""
+        """Size of the queue's journal after these requests, if it was measured."""
         self._began_s = 0.0
         self._ended_s = 0.0
 
     def add(self, size: int, began_s: float, ended_s: float) -> None:
-        """One was answered, and moved so many bytes of data."""
+        """Record an answered request that moved `size` bytes of data."""
         if not self.items or began_s < self._began_s:
             self._began_s = began_s
         self._ended_s = max(self._ended_s, ended_s)
@@ -30,33 +30,33 @@ class RequestStats:
 
     @property
     def seconds(self) -> float:
-        """From the first request to the last answer."""
+        """Seconds from the first request to the last answer."""
         return self._ended_s - self._began_s
 
 
 class RunStats:
-    """All that is told of a run."""
+    """Statistics, counts and outcome of a run."""
 
     def __init__(self) -> None:
         self.request_stats_list: list[RequestStats] = []
         self.counts: dict[str, int] = {}
-        """What else there was, by its name: what is wrong is among it, as a number that is not 0."""
+        """Other counts by name, such as ``stored``. Those of errors, such as ``missing``, are 0 in a good run."""
         self.remarks: list[str] = []
-        """Sentences."""
+        """Further remarks for the verdict."""
         self.is_interrupted = False
         self.is_left = False
-        """Whether queues of the run are left on the server."""
+        """True if queues of the run are left on the server."""
         self.failure: str | None = None
-        """Why the run could not go on."""
+        """Message of the failure that ended the run, if any."""
 
     def request_stats(self, name: str) -> RequestStats:
-        """A new one."""
+        """Add and return the statistics of a new kind of request."""
         request_stats = RequestStats(name)
         self.request_stats_list.append(request_stats)
         return request_stats
 
     @property
     def wrong(self) -> int:
-        """How much is not as it must be. What an interrupted run has not taken yet is not missing."""
+        """Total number of wrong items. After an interruption or failure, missing items do not count."""
         wrong = ["doubled", "spoiled", "refused"] + ([] if self.is_interrupted or self.failure else ["missing"])
         return sum(self.counts.get(name, 0) for name in wrong)

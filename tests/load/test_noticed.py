@@ -118,7 +118,7 @@ def test_anyway_items_of_others_are_counted_apart(server: Server) -> None:
         client.put(b"mixed", b"hello")
     done = told(run("flood", *at(server), "--queue", "mixed", "--items", 10, "--anyway", "--json"))
     assert (done["seen"], done["foreign"], done["missing"]) == (10, 1, 0)
-    assert "1 item of somebody else came too" in done["verdict"]
+    assert "1 item of other clients came too" in done["verdict"]
 
 
 # Servers.
@@ -189,7 +189,7 @@ def test_over_tls_with_a_certificate_that_is_verified(processes: Processes) -> N
     done = run("flood", *tls)
     assert done.returncode == 3
     assert f"cannot connect to 127.0.0.1:{server.port}: certificate verify failed: " in done.stderr
-    assert done.stderr.endswith("; say with --ca who signs its certificate, and with --server-name whom it is for\n")
+    assert done.stderr.endswith("; name its CA with --ca, and the name in its certificate with --server-name\n")
 
 
 # The end.
