@@ -48,7 +48,7 @@ def queue_name(text: str) -> bytes:
     """Parse a queue name, which is spelled like the name of the queue's current file."""
     file = parse_file_name(os.fsencode(text))
     if file is None or file.kind is not JournalFileKind.CURRENT:
-        raise ArgumentTypeError(f"no queue can have the name {text!r}; write it as its current file is called")
+        raise ArgumentTypeError(f"no queue can have the name {text!r}; write it like the name of its current file")
     return file.queue
 
 
@@ -68,7 +68,7 @@ def add_queue_option(parser: ArgumentParser) -> None:
 def path_name(text: str) -> str:
     """Return the name of a file or folder. Refuse an empty one: the shell makes it of an unset variable."""
     if not text:
-        raise ArgumentTypeError("no file and no folder has an empty name")
+        raise ArgumentTypeError("the name of a file or folder cannot be empty")
     return text
 
 
@@ -95,7 +95,7 @@ def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
     number = int(text) if _NUMBER.fullmatch(text) else 0
     if not number:
-        raise ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return number
 
 
@@ -107,7 +107,7 @@ def duration_ms(text: str) -> int:
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     if ms > _LONGEST_MS:
-        raise ArgumentTypeError(f"{text!r} is more than 36500 days, the longest that there is")
+        raise ArgumentTypeError(f"{text!r} is more than 36500 days, the maximum")
     return ms
 
 
@@ -120,7 +120,7 @@ def positive_duration_s(text: str) -> float:
     """Parse a duration that is not 0. Return seconds."""
     seconds = duration_s(text)
     if not seconds:
-        raise ArgumentTypeError("it must be some time")
+        raise ArgumentTypeError("it must be longer than 0")
     return seconds
 
 
@@ -128,18 +128,18 @@ def wire_duration_s(text: str) -> float:
     """Parse a duration that a request can carry and a socket can wait for: at most `LONGEST_TIMEOUT_S`, not 0."""
     seconds = positive_duration_s(text)
     if seconds > LONGEST_TIMEOUT_S:
-        raise ArgumentTypeError(f"{text!r} is more than {LONGEST_TIMEOUT_S} seconds (24 days), the longest here")
+        raise ArgumentTypeError(f"{text!r} is more than {LONGEST_TIMEOUT_S} seconds (24 days), the maximum")
     return seconds
 
 
 def add_tls_options(add: Callable[..., object]) -> None:
     """Add ``--tls`` and its options. `add` is called like ``ArgumentParser.add_argument``."""
-    add("--tls", help="over TLS; the server's certificate is verified", default=False, action="store_true")
-    signer = "who signs the server's certificate (default: whom the system trusts)"
+    add("--tls", help="use TLS, and verify the server's certificate", default=False, action="store_true")
+    signer = "CA certificates that verify the server's certificate (default: the system's)"
     add("--ca", help=signer, metavar="FILE", type=path_name)
-    add("--cert", help="the certificate to show to the server", metavar="FILE", type=path_name)
-    add("--key", help="its key, where that is in another file", metavar="FILE", type=path_name)
-    add("--server-name", help="whom the certificate is for (default: the host)", metavar="NAME")
+    add("--cert", help="client certificate to send to the server", metavar="FILE", type=path_name)
+    add("--key", help="private key of the certificate, if it is in another file", metavar="FILE", type=path_name)
+    add("--server-name", help="name that the server's certificate must have (default: the host)", metavar="NAME")
 
 
 def tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions | None:
@@ -147,14 +147,14 @@ def tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions | No
     if arguments.tls:
         return tls_files(parser, arguments)
     if any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
-        parser.error("--ca, --cert, --key and --server-name want --tls")
+        parser.error("--ca, --cert, --key and --server-name need --tls")
     return None
 
 
 def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
     """Return the TLS options. Raise `ToolFailed`, with the file's name and option, if a file cannot be used."""
     if arguments.key is not None and arguments.cert is None:
-        parser.error("--key wants the --cert that it belongs to")
+        parser.error("--key needs the --cert that it belongs to")
     options = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
     try:
         options.context()

@@ -43,7 +43,7 @@ class ConnectionContext(NamedTuple):
                 return ToolFailed(f"{reason}; {way_out}", EX_SERVER)
             case NoServer():
                 way_out = f"is ZooKeeper running? give it more time with --timeout, or name a server with {self.option}"
-                return ToolFailed(f"it is not known who the servers are: {reason}; {way_out}", EX_SERVER)
+                return ToolFailed(f"the members of the server set are not known: {reason}; {way_out}", EX_SERVER)
             case CannotConnect(__cause__=OSError() | ValueError() as cause):
                 # The text is the address and the system's message with its errno, which is left out.
                 which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": ") or where)
@@ -62,16 +62,16 @@ class ConnectionContext(NamedTuple):
                     f"{place}: {reason}; is the server still running? {self.protocol_question}", EX_SERVER
                 )
             case OpenReadsError():
-                return ToolFailed(f"{place}: {reason}; were items held for longer than it allows?", EX_SERVER)
+                return ToolFailed(f"{place}: {reason}; were reads open for longer than its timeout?", EX_SERVER)
             case ServerError():
-                return ToolFailed(f"{place} will not or cannot: {reason}", EX_SERVER)
+                return ToolFailed(f"{place} refused or failed: {reason}", EX_SERVER)
             case _:
                 return ToolFailed(f"{place}: {reason}", EX_FOUND)
 
     def _advice(self, cause: OSError | ValueError) -> str:
         match cause:
             case ssl.SSLCertVerificationError():
-                return "say with --ca who signs its certificate, and with --server-name whom it is for"
+                return "name its CA with --ca, and the name in its certificate with --server-name"
             case ssl.SSLError() | ConnectionResetError():
                 return self.protocol_question
             case socket.gaierror() | ValueError():

@@ -102,7 +102,7 @@ _OS_ERROR_ADVICE: Final = {
     "EROFS": "mount it for writing and run this again",
     "EACCES": "run this as the user that the server runs as",
     "EPERM": "run this as the user that the server runs as",
-    "EIO": "copy the folder to a good disk with a tool that goes on after errors, and look at the copy",
+    "EIO": "copy the folder to a good disk with a tool that continues after errors, and check the copy",
 }
 
 

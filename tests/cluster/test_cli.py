@@ -77,7 +77,7 @@ def test_who_is_in_the_sets_is_shown_as_a_table_and_as_json(sets: Sets, servers:
 
 def test_that_nobody_is_in_the_sets_is_said_with_the_way_out(sets: Sets) -> None:
     status, shown, said = run(sets, "servers")
-    assert (status, shown, said) == (1, "", f"kestrel-cli: nobody is in {sets.uri}\n")
+    assert (status, shown, said) == (1, "", f"kestrel-cli: no server is in {sets.uri}\n")
     for arguments, which in (
         (["put", "work", "a"], "the write set"),
         (["get", "work"], "the read set"),
@@ -97,7 +97,7 @@ def test_that_zookeeper_is_away_is_said_with_the_way_out() -> None:
         for arguments in (["servers"], ["get", "--wait", "1h", "work"], ["put", "work"], ["status"]):
             status, shown, said = run(f"zk://127.0.0.1:{port}/k", "--timeout", "300ms", *arguments, given=b"a\nb\n")
             assert (status, shown) == (3, "")
-            assert "it is not known who the servers are: zk://127.0.0.1:" in said
+            assert "the members of the server set are not known: zk://127.0.0.1:" in said
             assert f":{port}/k: Connection refused; is ZooKeeper running? give it more time with --timeout" in said
             assert "Traceback" not in said
             if arguments[0] == "put":
@@ -110,7 +110,7 @@ def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_the
     with own_port() as port, closing(ZooKeeper(tmp_path, port)) as zookeeper:
         uri = f"zk://127.0.0.1:{port}/k"
         with begin(uri, "--timeout", "100ms", "stats", "--watch", "50ms") as watching:
-            assert b"it is not known who the servers are" in watching.read_line(watching.stderr)
+            assert b"the members of the server set are not known" in watching.read_line(watching.stderr)
             zookeeper.start()
             sets = Sets(zookeeper, "/k")
             sets.join(servers[0])

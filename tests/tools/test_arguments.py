@@ -44,12 +44,12 @@ def refused(main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]
 def test_no_name_is_no_folder_and_no_file(
     main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "no file and no folder has an empty name" in refused(main, arguments, capsys)
+    assert "the name of a file or folder cannot be empty" in refused(main, arguments, capsys)
 
 
 def test_no_name_is_no_folder_to_convert(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["journal:", "scroll:new"], ["journal:old", "scroll:"], ["", "scroll:new"]):
-        assert "is no folder of a kind" in refused(convert, arguments, capsys)
+        assert "names no kind and folder" in refused(convert, arguments, capsys)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_an_expiry_that_no_protocol_can_say_is_a_mistake(cli: Cli) -> None:
     for protocol in ("memcache", "thrift"):
         status, _, said = cli("put", "work", "--protocol", protocol, "--expires-in", "30d", "a")
         assert (status, "thrift" in said.splitlines()[-1]) == (2, False)
-        assert "'30d' is more than 2147483 seconds (24 days), the longest here" in said
+        assert "'30d' is more than 2147483 seconds (24 days), the maximum" in said
 
 
 def test_what_a_limit_refuses_is_told_by_its_number(server: Server, cli: Cli) -> None:

@@ -118,7 +118,7 @@ def test_what_is_sent_behind_a_refusal_was_not_put(cli: Cli) -> None:
         status, _, said = cli("--server", server.address, "put", "work", "a", "b", "c")
     assert status == 3
     assert said == (
-        f"kestrel-cli: {server.address} will not or cannot: the server is ReadOnly\n"
+        f"kestrel-cli: {server.address} refused or failed: the server is ReadOnly\n"
         "kestrel-cli: 1 item put; not put: 2 to 3\n"
     )
 

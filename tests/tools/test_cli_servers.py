@@ -176,7 +176,7 @@ def test_the_status_is_told_and_changed(server: Server, cli: Cli) -> None:
     status, _, said = cli("put", "work", "a")
     assert status == 3
     assert said == (
-        f"kestrel-cli: 127.0.0.1:{server.port} will not or cannot: the server is ReadOnly\n"
+        f"kestrel-cli: 127.0.0.1:{server.port} refused or failed: the server is ReadOnly\n"
         "kestrel-cli: 0 items put; not put: 1\n"
     )
     assert cli("status", "Up") == (0, b"Up\n", "")
@@ -390,7 +390,7 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         status, out, said = cli(*options, "version")
     assert (status, out) == (3, b"")
     assert "Hostname mismatch" in said
-    assert said.endswith("; say with --ca who signs its certificate, and with --server-name whom it is for\n")
+    assert said.endswith("; name its CA with --ca, and the name in its certificate with --server-name\n")
 
 
 @pytest.mark.parametrize(
@@ -400,13 +400,13 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         (["pot"], "invalid choice: 'pot'"),
         (["get"], "required: QUEUE"),
         (["get", "a/b"], "a queue name cannot hold / ~ . white space or control characters"),
-        (["get", "-n", "0", "work"], "'0' is not a number from 1 on"),
-        (["get", "-n", "1e3", "work"], "'1e3' is not a number from 1 on"),
+        (["get", "-n", "0", "work"], "'0' is not a whole number of at least 1"),
+        (["get", "-n", "1e3", "work"], "'1e3' is not a whole number of at least 1"),
         (["get", "--wait", "soon", "work"], '"soon" is not a duration'),
         (["get", "--all", "-n", "2", "work"], "not allowed with argument"),
-        (["put", "--expires-in", "0", "work", "a"], "it must be some time"),
+        (["put", "--expires-in", "0", "work", "a"], "it must be longer than 0"),
         (["--timeout", "99999999999999", "stats"], "is more than 36500 days"),
-        (["--timeout", "30d", "stats"], "is more than 2147483 seconds (24 days), the longest here"),
+        (["--timeout", "30d", "stats"], "is more than 2147483 seconds (24 days), the maximum"),
         (["drain", "--from", "a", "--timeout", "999999999999", "work"], "is more than 36500 days"),
         (["stats", "--watch", "9999999999", "work"], "is more than 36500 days"),
         (["top", "--once", "--interval", "99999999999"], "is more than 36500 days"),
@@ -418,8 +418,8 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         (["--server", "a:0", "version"], "0 is no port"),
         (["--protocol", "text", "version"], "invalid choice: 'text'"),
         (["--protocol", "thrift", "stats"], "leave out --protocol thrift"),
-        (["--ca", "ca.pem", "version"], "want --tls"),
-        (["--tls", "--key", "key.pem", "version"], "--key wants the --cert"),
+        (["--ca", "ca.pem", "version"], "need --tls"),
+        (["--tls", "--key", "key.pem", "version"], "--key needs the --cert"),
         (["--tls", "--ca", "/nosuch/ca.pem", "version"], "--ca: /nosuch/ca.pem cannot be read: No such file"),
         (["--tls", "--cert", "/", "version"], "--cert: / cannot be read: Is a directory"),
         (["--tls", "--ca", "/dev/null", "version"], "--ca: /dev/null cannot be used: "),

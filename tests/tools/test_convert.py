@@ -332,7 +332,7 @@ def test_the_source_is_owned_while_it_is_converted_and_free_afterwards(
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        ("journal:{0}/missing", "scroll:{0}/new", "there is no folder {0}/missing: name the one of the queues"),
+        ("journal:{0}/missing", "scroll:{0}/new", "there is no folder {0}/missing: name the folder of the queues"),
         ("journal:{0}/journals", "scroll:{0}/journals", "both are the same folder: name another target"),
         ("journal:{0}/journals", "scroll:{0}/link", "both are the same folder: name another target"),
         ("journal:{0}/journals", "journal:{0}/new", "both are journals: copy the folder, or name one of the other"),
@@ -384,7 +384,7 @@ def test_a_place_without_a_kind_is_a_usage_error(text: str, capsys: pytest.Captu
     with pytest.raises(SystemExit) as end:
         convert.main([text, "scroll:/x"])
     assert end.value.code == 2
-    assert "is no folder of a kind: write it as in journal:/var/spool/kestrel" in capsys.readouterr().err
+    assert "names no kind and folder: write it as in journal:/var/spool/kestrel" in capsys.readouterr().err
 
 
 def test_a_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
@@ -460,7 +460,7 @@ def test_a_queue_that_two_scrolls_are_named_for_is_refused(tmp_path: Path, conve
     status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
     assert (status, said) == (
         1,
-        "kestrel-convert: the queue work+x is there twice: rename the files of one of the two\n",
+        "kestrel-convert: the queue work+x exists twice: rename the files of one of the two\n",
     )
     assert not (tmp_path / "new").exists()
 

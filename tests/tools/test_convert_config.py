@@ -178,7 +178,7 @@ def test_a_folder_that_could_not_be_read_is_not_taken_for_one_that_was_not_said(
         ("1.5.seconds", 1, "1.5.seconds"),
         ("zookeeper = Some(mine)", 1, "zookeeper = Some(mine)"),
         ('zookeeper = new ZooKeeperBuilder { host = "h" }', 1, "zookeeper: new ZooKeeperBuilder"),
-        ("queues = makeThem(3) ::: Nil", 1, "queues: what stands here"),
+        ("queues = makeThem(3) ::: Nil", 1, "queues: this expression"),
         ("queues = new QueueBuilder {\n maxItems = 3\n}", 1, "queues: new QueueBuilder"),
         ('queues = List(new QueueBuilder with Large {\n name = "a"\n})', 1, "new QueueBuilder with Large"),
         ('queues = new QueueBuilder {\n name = "a"\n maxItems = n\n}', 3, "maxItems = n"),

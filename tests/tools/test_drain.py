@@ -108,7 +108,7 @@ def test_a_queue_can_get_another_name(cli: Cli, server: Server, darner: Darner) 
     assert (status, out) == (1, b"")
     assert said == (
         "kestrel-cli: work.high is not drained: a queue name cannot hold / ~ . white space or control characters; "
-        "name it alone, and a new name with --as\n"
+        "drain it alone, with a new name in --as\n"
     )
     status, out, said = cli("drain", "--from", darner.address, "--as", "work", "work.high")
     assert (status, out, said) == (0, b"work.high: 1 item moved to work\n", "")
@@ -204,7 +204,7 @@ def test_a_source_that_does_not_take_a_request_is_quoted(cli: Cli, server: Serve
     with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", answer))) as old:
         status, out, said = cli("drain", "--from", old.address, "work")
     assert (status, out) == (3, b"")
-    assert re.match(rf"kestrel-cli: --from {re.escape(old.address)}(:| will not or cannot:) ", said)
+    assert re.match(rf"kestrel-cli: --from {re.escape(old.address)}(:| refused or failed:) ", said)
     assert said.endswith("work: 0 items moved; all others are at the source\n")
 
 

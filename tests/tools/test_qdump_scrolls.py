@@ -124,7 +124,7 @@ def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path
         "DONE_RANGES           ids 20 to 99, id 200",
         "ERRORS                id 8 has 1, id 14 has 0",
         "HELD                  spark reads by ids, and has released all up to id 9",
-        "HELD                  nobody reads by ids",
+        "HELD                  no reader reads by ids",
         "DELETED",
         f"CHECKSUM              CRC-32 {crc32(b''.join(done[1:-1])):08x} of the records before it",
     ]

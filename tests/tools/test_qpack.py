@@ -412,7 +412,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, pack: Pack) -> N
     for arguments in ([], ["--verify"]):
         status, out, said = pack(*arguments, tmp_path / "missing")
         assert (status, out) == (2, "")
-        assert said == f"kestrel-qpack: there is no folder {tmp_path}/missing: name the one of the journals\n"
+        assert said == f"kestrel-qpack: there is no folder {tmp_path}/missing: name the folder of the queues\n"
     assert not (tmp_path / "missing").exists()
 
 

@@ -100,7 +100,7 @@ def _split(servers: str) -> list[str]:
 
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
     if arguments.servers or arguments.tls:
-        parser.error("top asks the admin port: say --admin http://HOST:PORT, or https, and not --server or --tls")
+        parser.error("top asks the admin port: use --admin http://HOST:PORT, or https, and not --server or --tls")
     tls = tls_files(parser, arguments)
     try:
         client = AdminClient(arguments.admin, tls, arguments.timeout, clock.seconds)
@@ -108,7 +108,7 @@ def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminC
         parser.error(f"--admin: {error}")
     is_given = any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name))
     if is_given and not client.is_https:
-        parser.error("--ca, --cert, --key and --server-name want --admin https://HOST:PORT")
+        parser.error("--ca, --cert, --key and --server-name need --admin https://HOST:PORT")
     return client
 
 

@@ -49,7 +49,7 @@ def drain(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Move the items of queues to this server. Return status 0 if none is left at the source."""
     names: list[bytes] = arguments.queues
     if bool(names) is arguments.all:
-        raise ToolFailed("name the queues to drain, or say --all", EX_USAGE)
+        raise ToolFailed("name the queues to drain, or use --all", EX_USAGE)
     if arguments.new_name is not None and len(names) != 1:
         raise ToolFailed("--as is for one queue that is named", EX_USAGE)
     known = servers.memcache
@@ -119,9 +119,9 @@ class _Drain:
         try:
             check_queue_name(target)
         except BadQueueName as error:
-            return f"{error}; name it alone, and a new name with --as"
+            return f"{error}; drain it alone, with a new name in --as"
         if self._is_same and name == target:
-            return "--from is the server that it would be put to; name another one with --server, or say --as"
+            return "--from is the server that it would be put to; name another one with --server, or use --as"
         children = children_among(there, target)
         if children:
             return (

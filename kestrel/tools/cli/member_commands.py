@@ -38,7 +38,7 @@ def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
         raise servers.failed(failure) from None
     entries = [_MemberRow(member, member in reads, member in writes) for member in _each_once((*reads, *writes))]
     if not entries:
-        print_error(TOOL, f"nobody is in {show_text(str(followed.uri))}")
+        print_error(TOOL, f"no server is in {show_text(str(followed.uri))}")
         return EX_FOUND
     output = Output()
     if arguments.json:

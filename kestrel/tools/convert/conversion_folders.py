@@ -38,7 +38,7 @@ class ConversionFolder(NamedTuple):
         kind, _, folder = text.partition(":")
         if kind not in SOURCES or not folder:
             raise ArgumentTypeError(
-                f"{text!r} is no folder of a kind: write it as in journal:/var/spool/kestrel or scroll:/srv/kestrel"
+                f"{text!r} names no kind and folder: write it as in journal:/var/spool/kestrel or scroll:/srv/kestrel"
             )
         return cls(kind, os.path.realpath(os.fsencode(folder)), show_text(text))
 
@@ -117,7 +117,7 @@ class ConversionFolder(NamedTuple):
 def check_folders(source: ConversionFolder, target: ConversionFolder, staging: bytes) -> None:
     """Raise `ToolFailed` if the paths or kinds of the folders rule out a conversion by way of `staging`."""
     if not os.path.isdir(source.path):
-        raise ToolFailed(f"there is no folder {show_path(source.path)}: name the one of the queues", EX_USAGE)
+        raise ToolFailed(f"there is no folder {show_path(source.path)}: name the folder of the queues", EX_USAGE)
     if source.path == target.path:
         raise ToolFailed("both are the same folder: name another target", EX_USAGE)
     if source.kind == target.kind:

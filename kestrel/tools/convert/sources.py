@@ -61,7 +61,7 @@ class ConversionSource(ABC):
         for family in families:
             for name in family.queues:
                 if name in names:
-                    raise ToolFailed(f"the queue {show_queue(name)} is there twice: rename the files of one of the two")
+                    raise ToolFailed(f"the queue {show_queue(name)} exists twice: rename the files of one of the two")
                 names.add(name)
         return families
 

@@ -119,8 +119,8 @@ def convert_text(text: str, name: str) -> tuple[str, ConvertedConfig]:
 def _lines(taken: ConvertedConfig, name: str) -> Iterator[str]:
     yield f"# By {TOOL} {kestrel.__version__} from {name}"
     left_out = [remark for remark in taken.remarks if remark.is_left_out]
-    yield from _remarks("Left out, and to be looked at:", left_out)
-    yield from _remarks("To be known:", [remark for remark in taken.remarks if not remark.is_left_out])
+    yield from _remarks("Left out, please review:", left_out)
+    yield from _remarks("Notes:", [remark for remark in taken.remarks if not remark.is_left_out])
     yield ""
     yield from toml_lines(taken.tables)
 

@@ -122,7 +122,7 @@ class Folder:
         shown = show_path(file_name)
         if journal_file is None and scroll_file is None:
             raise ToolFailed(
-                f"{shown} is not the name of a journal file; with --this-file it is read all the same", EX_USAGE
+                f"{shown} is not the name of a journal file; use --this-file to read it anyway", EX_USAGE
             )
         missing = show_path(os.path.join(self.path, file_name))
         raise ToolFailed(f"there is no {missing}: {show_path(self.path)} {self.shown()}", EX_USAGE)

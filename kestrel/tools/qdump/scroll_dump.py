@@ -240,7 +240,7 @@ def _done_shown(read: ScrollQueueContents) -> str:
 
 def _held_shown(held: Held | None) -> str:
     if held is None:
-        return "nobody reads by ids"
+        return "no reader reads by ids"
     return f"{show_path(held.by)} reads by ids, and has released all up to id {held.head}"
 
 

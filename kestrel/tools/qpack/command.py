@@ -70,7 +70,7 @@ class _PackRun:
         """Verify or pack the queues. Return the exit status."""
         raise_file_limit()  # all files of a queue are open at once
         if not os.path.isdir(self._path):
-            raise ToolFailed(f"there is no folder {show_path(self._path)}: name the one of the journals", EX_USAGE)
+            raise ToolFailed(f"there is no folder {show_path(self._path)}: name the folder of the queues", EX_USAGE)
         upkeep = FolderMaintenance(TOOL, "--verify", Folder(self._disk, self._path), self._now_ms)
         status = EX_OK
         for outcome in upkeep.verify(self._names) if self._is_verifying else upkeep.pack(self._names):

@@ -37,9 +37,9 @@ def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixtu
         (["export", ".", "--out", "x", "--format", "jsonl", "--added", "--queued"], "not allowed with argument"),
         (["verify", "--queue", "a.b", "."], "no queue can have the name 'a.b'"),
         (["import", "items"], "the following arguments are required: --into"),
-        (["verify", ""], "no file and no folder has an empty name"),
-        (["export", ".", "--out", "", "--format", "jsonl"], "no file and no folder has an empty name"),
-        (["import", "items", "--into", ""], "no file and no folder has an empty name"),
+        (["verify", ""], "the name of a file or folder cannot be empty"),
+        (["export", ".", "--out", "", "--format", "jsonl"], "the name of a file or folder cannot be empty"),
+        (["import", "items", "--into", ""], "the name of a file or folder cannot be empty"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )

@@ -88,13 +88,13 @@ def test_a_folder_without_journals_becomes_a_report_that_says_so(
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        ([""], "no file and no folder has an empty name"),
-        (["--out", ""], "no file and no folder has an empty name"),
+        ([""], "the name of a file or folder cannot be empty"),
+        (["--out", ""], "the name of a file or folder cannot be empty"),
         (["--interval", "0"], "an interval must be from 1 ms"),
         (["--interval", "1.0005"], "is not a whole number of milliseconds"),
         (["--interval", "1x"], "is not a duration"),
         (["--max-items", "work"], "is not a queue and its limit: write it as in orders=10000"),
-        (["--max-items", "work=0"], "not a number from 1 on"),
+        (["--max-items", "work=0"], "not a whole number of at least 1"),
         (["--now", "yesterday"], "is not a time: write it as in 2026-01-31T12:00:00"),
         (["--now", "0001-01-01"], "outside the range of times in a journal"),
         (["--server", "\udc80"], "accepts only UTF-8 names"),

@@ -92,8 +92,8 @@ _LEVELS: Final = {
 _ACLS: Final = {"OpenUnsafeACL": "open-unsafe", "EveryoneReadCreatorAllACL": "everyone-read-creator-all"}
 _INITIALIZERS: Final = ("clientInitializer", "serverSetInitializer")
 
-_ONLY_SCALA: Final = "only Scala can work this out; write its value yourself"
-_NO_STATEMENT: Final = "this is no setting that can be read; write yourself what it does"
+_ONLY_SCALA: Final = "only Scala can evaluate this; write its value yourself"
+_NO_STATEMENT: Final = "this statement cannot be converted; write its settings yourself"
 _NO_SETTING: Final = "there is no such setting here"
 _OLD: Final = {
     "maxJournalOverflow": "a setting of old releases, whose maxJournalSize is defaultJournalSize today: look at both"
@@ -154,7 +154,7 @@ class _ConfigConverter:
             if isinstance(each, UnreadStatement):
                 self._left_out(each, _NO_STATEMENT)
             elif last[each.path] is not each:
-                self._remark(each, f"line {last[each.path].line} says something else, and counts", is_left_out=False)
+                self._remark(each, f"line {last[each.path].line} sets it again, and is used", is_left_out=False)
             else:
                 yield each
 
@@ -184,7 +184,7 @@ class _ConfigConverter:
         """Remark on the arguments and traits of a ``new`` expression, which are not converted."""
         if made.arguments or made.others:
             source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
-            reason = "what this has from elsewhere is not known; write yourself what it does"
+            reason = "its arguments and traits cannot be converted; write their settings yourself"
             self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
 
     # Lists of queues and aliases.
@@ -195,7 +195,7 @@ class _ConfigConverter:
         tables = []
         for each in parts(statement.value):
             if not isinstance(each, ScalaNew) or each.type != type_:
-                self._left_out_part(statement, each, f"this is no new {type_} {{ ... }}; write yourself what it makes")
+                self._left_out_part(statement, each, f"this is no new {type_} {{ ... }}; write its settings yourself")
                 continue
             self._check_plain(each)
             table: Tables = {}
@@ -304,7 +304,7 @@ class _ConfigConverter:
                 case ("handlers",):
                     self._handlers(each, table)
                 case ("useParents",):
-                    self._remark(each, "there is one log here, and so nothing to do", is_left_out=False)
+                    self._remark(each, "this server has one log, so there is nothing to do", is_left_out=False)
                 case _:
                     self._left_out(each, _NO_SETTING)
 
@@ -317,7 +317,7 @@ class _ConfigConverter:
                     self._file_setting(each, table)
             elif isinstance(handler, ScalaNew) and handler.type == "ConsoleHandlerConfig" and not handler.body:
                 if len(parts(statement.value)) > 1:
-                    self._left_out_part(statement, handler, "a server that logs to a file logs there alone")
+                    self._left_out_part(statement, handler, "a server that logs to a file does not log elsewhere")
             else:
                 self._left_out_part(statement, handler, "there is one log here: a file, or the standard output")
 
@@ -345,7 +345,7 @@ class _ConfigConverter:
             case ScalaCall(_, policy, (size,)) if last_name(policy) == "MaxSize":
                 self._set(statement, _LOGGING["rotateSize"], table, value(size))
             case _:
-                self._left_out(statement, "a log is set aside by its size (rotateSize), or by logrotate and SIGHUP")
+                self._left_out(statement, "a log is rotated by its size (rotateSize), or by logrotate and SIGHUP")
 
     # Defaults.
 
@@ -367,7 +367,7 @@ class _ConfigConverter:
 
     def _left_out_part(self, statement: ScalaAssignment, part: Expression, reason: str) -> None:
         """Remark that a member of a list was left out, at the line where it begins."""
-        what = f"new {part.type}" if isinstance(part, ScalaNew) else last_name(part) or "what stands here"
+        what = f"new {part.type}" if isinstance(part, ScalaNew) else last_name(part) or "this expression"
         source = _one_line(f"{'.'.join(statement.path)}: {what}")
         self._remarks.append(ConfigRemark(part.line, part.line, source, reason, True))
 
@@ -389,12 +389,12 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
         else:
             if parsed is None and not is_none:
                 raise _UnconvertibleValue(
-                    f"{each} means that there is none, in a file of this server: use another name"
+                    f"{each} means none in this server's configuration: use another name"
                 )
             if not is_none or parsed is not None:
                 return each
             return False if kind.name.startswith("port") else kind.show(None)
-    raise _UnconvertibleValue("this cannot be without an end here" if is_none else reason)
+    raise _UnconvertibleValue("this setting must have a limit here" if is_none else reason)
 
 
 def _credentials(expression: Expression) -> Value | SpecialValue:
