@@ -9,7 +9,6 @@ from typing import Any, Final
 import attrs
 import pytest
 
-from kestrel.config.kinds import Kind
 from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.server_settings import (
@@ -20,6 +19,7 @@ from kestrel.config.server_settings import (
     state_folder,
 )
 from kestrel.config.setting import settings_of
+from kestrel.config.setting_kinds import SettingKind
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 
@@ -45,7 +45,7 @@ def tables_below(heading: str) -> list[list[list[str]]]:
     ]
 
 
-def value_of(kind: Kind, cell: str) -> Any:
+def value_of(kind: SettingKind, cell: str) -> Any:
     """Return the value that a cell of the column `default` denotes."""
     if cell == "empty":
         return {} if kind.name.startswith("table") else ()
