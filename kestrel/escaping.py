@@ -1,7 +1,8 @@
 r"""Safe display of names and text: characters that could forge a log line or control a terminal are escaped.
 
-A name is shown as UTF-8 where it is valid UTF-8. Other bytes, those of control characters, and of the separators U+2028
-and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look the same. `unescape_name` is the inverse.
+A name is shown as UTF-8 where it is valid UTF-8. Other bytes, and those of characters that cannot be seen (control and
+format characters, spaces other than U+0020), are shown as `\xNN`, and a backslash as `\\`. Two names never look the
+same. `unescape_name` is the inverse.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Final
 _UNSAFE_RANGES: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 """Control characters (C0, DEL, C1), the line and paragraph separators, and surrogates, which UTF-8 cannot encode."""
 _UNSAFE: Final = re.compile(f"[{_UNSAFE_RANGES}]")
-_UNSAFE_IN_NAMES: Final = re.compile(rf"[{_UNSAFE_RANGES}\\]")
 _NOT_ASCII: Final = re.compile("[^\x00-\x7f]+")
 _ESCAPES: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
@@ -30,7 +30,8 @@ def _escape_match(match: re.Match[str]) -> str:
 
 def show_name(name: bytes) -> str:
     """Return a queue's name as safe text."""
-    return _UNSAFE_IN_NAMES.sub(_escape_name_match, name.decode("utf-8", "surrogateescape"))
+    text = name.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(each if each.isprintable() else escape_bytes(each) for each in text)
 
 
 def show_names(names: Iterable[bytes]) -> str:
@@ -38,12 +39,9 @@ def show_names(names: Iterable[bytes]) -> str:
     return ",".join(map(show_name, names))
 
 
-def _escape_name_match(match: re.Match[str]) -> str:
-    return "\\\\" if match[0] == "\\" else _escape_bytes(match)
-
-
-def _escape_bytes(match: re.Match[str]) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", "surrogateescape"))
+def escape_bytes(text: str) -> str:
+    r"""Return each byte of a text in UTF-8 as `\xNN`. The text is not empty."""
+    return "\\x" + text.encode().hex("-").replace("-", "\\x")
 
 
 def unescape_name(shown: bytes) -> bytes:
@@ -53,4 +51,4 @@ def unescape_name(shown: bytes) -> bytes:
 
 def escape_non_ascii(text: str) -> str:
     r"""Return text of shown names with each byte above 127 as `\xNN`, which `unescape_name` accepts."""
-    return text if text.isascii() else _NOT_ASCII.sub(_escape_bytes, text)
+    return text if text.isascii() else _NOT_ASCII.sub(lambda match: escape_bytes(match[0]), text)

@@ -21,6 +21,8 @@ from kestrel.escaping import escape_controls, escape_non_ascii, show_name, unesc
         (b"a\xc2\x85b", r"a\xc2\x85b", r"a\xc2\x85b"),
         (b"a\xe2\x80\xa8b", r"a\xe2\x80\xa8b", r"a\xe2\x80\xa8b"),
         (b"a\nb\x7f", r"a\x0ab\x7f", r"a\x0ab\x7f"),
+        ("a\u202eb\u00a0c".encode(), r"a\xe2\x80\xaeb\xc2\xa0c", r"a\xe2\x80\xaeb\xc2\xa0c"),
+        (b"\xed\xa0\x80", r"\xed\xa0\x80", r"\xed\xa0\x80"),
     ],
 )
 def test_names_are_shown_as_utf_8_and_other_bytes_escaped(name: bytes, shown: str, in_ascii: str) -> None:
@@ -34,6 +36,7 @@ def test_shown_name_finds_the_name(name: bytes) -> None:
     shown = show_name(name)
     assert unescape_name(shown.encode()) == unescape_name(escape_non_ascii(shown).encode()) == name
     assert escape_controls(shown) == shown
+    assert shown.isprintable()
 
 
 def test_other_backslashes_stand_for_themselves() -> None:

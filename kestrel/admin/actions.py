@@ -12,6 +12,7 @@ from kestrel.admin.details import queue_named
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
 from kestrel.admin.server_view import ServerView
 from kestrel.errors import UnknownStatus
+from kestrel.escaping import show_name
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.storage.barrier import Batch
 
@@ -48,7 +49,7 @@ def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferr
     _check_change(server_view)
     items = queue_named(server_view, name).store.items
     return _when_safe(
-        server_view.manager.flush(name), lambda: f"{name.decode('latin-1')} was flushed of {items} items"
+        server_view.manager.flush(name), lambda: f"{show_name(name)} was flushed of {items} items"
     )
 
 
@@ -56,7 +57,7 @@ def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Defer
     """Forget a queue."""
     _check_change(server_view)
     queue_named(server_view, name)
-    return _when_safe(server_view.manager.delete(name), lambda: f"{name.decode('latin-1')} was deleted")
+    return _when_safe(server_view.manager.delete(name), lambda: f"{show_name(name)} was deleted")
 
 
 def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
@@ -65,7 +66,7 @@ def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -
     queue_named(server_view, name)
 
     def swept(result: ExpiredFlushResult) -> Deferred[AdminResponse]:
-        return _when_safe(result.batch, lambda: f"{result.items} items of {name.decode('latin-1')} had expired")
+        return _when_safe(result.batch, lambda: f"{result.items} items of {show_name(name)} had expired")
 
     return server_view.manager.flush_expired(name).addCallback(swept)
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from kestrel.admin.histogram_summary import add_histograms, summarize_all
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_list, json_response
 from kestrel.admin.server_view import ServerView
-from kestrel.escaping import show_names
+from kestrel.escaping import show_name, show_names
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
@@ -27,7 +27,7 @@ def queue_named(server_view: ServerView, name: bytes) -> Queue:
     """The queue of that name; raises `HttpError` where there is none."""
     queue = server_view.manager.known(name)
     if queue is None:
-        said = name.decode("latin-1")
+        said = show_name(name)
         if name in server_view.manager.aliases:
             raise HttpError(404, f"{said} is an alias, which holds nothing itself")
         raise HttpError(404, f"there is no queue {said}")
@@ -41,7 +41,7 @@ def queue_details(server_view: ServerView, request: AdminRequest, name: bytes) -
     snapshot = QueueSnapshot(queue, (CHILDREN_PLACEHOLDER,) if server_view.manager.children_of(name) else ())
     figures: dict[str, object] = dict([*queue_stats(snapshot), *traffic_stats(snapshot)])
     about = {
-        "name": name.decode("latin-1"),
+        "name": show_name(name),
         "exists": True,
         "figures": figures,
         "settings": dict(next(server_view.control.iter_config([name]))[1]),
@@ -62,7 +62,7 @@ def _queue_pieces(server_view: ServerView, name: bytes, about: Mapping[str, obje
     yield after
     yield b',"children":'
     pieces = iter_child_batches(server_view.manager, name)
-    yield from json_list([child.decode("latin-1") for child in children] for children in pieces)
+    yield from json_list([show_name(child) for child in children] for children in pieces)
     yield b"}"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, json_response
 from kestrel.admin.server_view import ServerView
+from kestrel.escaping import show_name
 
 
 def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """200 as long as the reactor turns. It names queues whose storage has failed, which no restart need mend."""
-    failed = [queue.name.decode("latin-1") for queue in server_view.manager.all_queues() if queue.store.failure]
+    failed = [show_name(queue.name) for queue in server_view.manager.all_queues() if queue.store.failure]
     return json_response(
         {
             "health": "ok",

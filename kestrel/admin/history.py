@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_object
 from kestrel.admin.server_view import ServerView
 from kestrel.admin.time_slices import ignore_scheduler_stopped
+from kestrel.escaping import show_name
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
@@ -183,4 +184,4 @@ def _pieces(history: StatsHistory, names: Sequence[bytes]) -> Iterator[bytes]:
 
 def _one_each(history: StatsHistory, names: Sequence[bytes], newest: int) -> Iterator[Mapping[str, object]]:
     for name in names:
-        yield {each.decode("latin-1"): lists for each, lists in history.series([name], newest).items()}
+        yield {show_name(each): lists for each, lists in history.series([name], newest).items()}

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from kestrel.admin.histogram_summary import add_histograms, summarize
 from kestrel.admin.server_view import ServerView
+from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
@@ -267,7 +268,7 @@ def _parts(
     chosen = {name: value for name, value in sorted(of_server.items()) if name.startswith(prefix)}
     part: dict[str, Any] = {name: value for name, value in chosen.items() if name < _QUEUES}
     for place, name in enumerate(queues.names() if section != "labels" else (), 1):
-        begin = f"{_QUEUES}{name.decode('latin-1')}/"
+        begin = f"{_QUEUES}{show_name(name)}/"
         if begin.startswith(prefix) or prefix.startswith(begin):
             values = queues.values(name, section)
             part.update((begin + key, value) for key, value in values.items() if (begin + key).startswith(prefix))

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, json_bytes, json_list
 from kestrel.admin.server_view import ServerView
+from kestrel.escaping import show_name
 from kestrel.queues.queue import Queue
 from kestrel.queues.stat_definitions import ServerSnapshot, server_stats
 
@@ -64,7 +65,7 @@ def _row(queue: Queue) -> list[Any]:
     store, counters, histograms = queue.store, queue.counters, queue.histograms
     items = store.items
     return [
-        queue.name.decode("latin-1"),
+        show_name(queue.name),
         items,
         store.bytes,
         store.mem_items,

@@ -22,6 +22,7 @@ from kestrel.admin.request_response import (
     text_response,
 )
 from kestrel.admin.server_view import ServerView
+from kestrel.escaping import show_name
 
 
 def ping(server_view: ServerView, request: AdminRequest) -> AdminResponse:
@@ -55,11 +56,11 @@ MAX_ANSWERS: Final = 8
 def stats(interval_stats: IntervalStats, server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Return all figures: since the start, of the last `period` of seconds, or since a `namespace` was last used.
 
-    Only names that begin with `prefix`, if that is given. Figures since the start are read while the answer is sent:
-    each is as it is then.
+    With `prefix`, return only the figures whose names begin with it. It has the bytes of a queue's name, not the shown
+    name. Figures since the start are read while the answer is sent: each is as it is then.
     """
     period, namespace = request.one("period"), request.one("namespace")
-    prefix = (request.one("prefix") or b"").decode("latin-1")
+    prefix = show_name(request.one("prefix") or b"")
     write = _as_text if _wants_text(request) else _as_json
     content_type = TEXT if _wants_text(request) else JSON
     if period is None and namespace is None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kestrel.tools.formatting import align_table, count, show_data, show_duration, show_size, show_text
+from kestrel.escaping import show_name
+from kestrel.tools.formatting import align_table, count, show_duration, show_size, show_text
 
 Figures = Mapping[str, str]
 
@@ -29,7 +30,7 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
     """Yield a heading and one line per queue, then one line per alias."""
     rows = [
         [
-            show_data(name),
+            show_name(name),
             str(stat_number(figures, "items")),
             show_size(stat_number(figures, "bytes")),
             show_duration(stat_number(figures, "age")),
@@ -44,7 +45,7 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
     for name, figures in queues.items():
         if "put_items" in figures:
             put = count(stat_number(figures, "put_items"), "item")
-            yield f"{show_data(name)}: alias of {show_text(figures.get('children', ''))}, {put} put to it"
+            yield f"{show_name(name)}: alias of {show_text(figures.get('children', ''))}, {put} put to it"
 
 
 def stat_lines(figures: Figures, queues: Mapping[bytes, Figures], *, is_of_queues: bool) -> Iterator[str]:
@@ -63,7 +64,7 @@ def stats_json(address: str, figures: Figures, queues: Mapping[bytes, Figures]) 
     return {
         "server": address,
         "stats": _values(own),
-        "queues": {show_data(name): _values(of_queue) for name, of_queue in queues.items()},
+        "queues": {show_name(name): _values(of_queue) for name, of_queue in queues.items()},
     }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kestrel.config.load import loads
-from kestrel.escaping import escape_non_ascii, show_name
+from kestrel.escaping import escape_non_ascii, show_name, unescape_name
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.admin.browsing import Admin
@@ -48,7 +48,10 @@ name = "al"
 destinationQueues = ["work", "full", "only"]
 """
 
-NAMES: Final = (b"work", b"work+a", b"small", b"full", b"short", b"only", b"only+x", b"poisoned", b"al", b"\xe9")
+NAMES: Final = (
+    *(b"work", b"work+a", b"small", b"full", b"short", b"only", b"only+x", b"poisoned", b"al"),
+    *(b"\xe9", rb"\xe9"),
+)
 COMMANDS: Final = (
     *(b"get %b", b"get %b/open", b"get %b/close", b"get %b/close/open", b"get %b/abort", b"get %b/peek"),
     *(b"get %b/t=1000", b"get %b/t=1000/open", b"flush %b", b"delete %b", b"flush_expired %b", b"monitor %b 1 3"),
@@ -105,11 +108,6 @@ def stats(client: MemoryClient) -> dict[str, str]:
     return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
 
 
-def shown(queue: str) -> str:
-    """Return the name in `stats` and the metrics of the queue that JSON names so, a character for each byte."""
-    return show_name(queue.encode("latin-1"))
-
-
 def split(name: str, queues: list[str]) -> tuple[str, str]:
     """The queue that a figure of `stats` is about, and the figure; "" for the server."""
     if not name.startswith("queue_") or name in ("queue_creates", "queue_deletes", "queue_expires"):
@@ -145,11 +143,11 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
     found = metrics(admin)
     overview = admin.get("/api/overview").json
     rows = {row[0]: dict(zip(overview["columns"], row, strict=True)) for row in overview["queues"]}
-    queues = [queue.name.decode("latin-1") for queue in admin.server.manager.all_queues()]
-    aliases = [name.decode("latin-1") for name in admin.server.manager.aliases]
+    queues = [show_name(queue.name) for queue in admin.server.manager.all_queues()]
+    aliases = [show_name(name) for name in admin.server.manager.aliases]
     assert list(rows) == queues
-    alone = {queue: admin.get("/api/queue/" + quote(queue, encoding="latin-1")).json["figures"] for queue in queues}
-    named = {escape_non_ascii(shown(queue)): queue for queue in ["", *queues, *aliases]}
+    alone = {queue: admin.get("/api/queue/" + quote(unescape_name(queue.encode()))).json["figures"] for queue in queues}
+    named = {escape_non_ascii(queue): queue for queue in ["", *queues, *aliases]}
     for name, value in stats(asking).items():
         in_stats, figure = split(name, list(named))
         queue = named[in_stats]
@@ -160,7 +158,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
         assert numbers[in_ostrich] == (exact // 1000 if figure == "create_time" else exact), name
         if queue in aliases:
             continue
-        assert in_metrics(found, shown(queue), figure) == exact, name
+        assert in_metrics(found, queue, figure) == exact, name
         if queue:
             assert rows[queue].get(figure, exact) == exact, name
             assert alone[queue][figure] == exact, name
@@ -169,7 +167,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
     for queue in queues:
         for figure in TRAFFIC:  # which `stats` does not tell
             exact = numbers[f"q/{queue}/{figure}"]
-            told = in_metrics(found, shown(queue), figure)
+            told = in_metrics(found, queue, figure)
             assert told == rows[queue][figure] == alone[queue][figure] == exact, queue
     counters = admin.server.manager.counters
     assert found["kestrel_request_size_bytes_count", ""] == counters.total_items

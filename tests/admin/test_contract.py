@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 from typing import Any
+from urllib.parse import quote_from_bytes
 
 import pytest
 
@@ -156,6 +157,30 @@ def test_a_queue_is_told_in_full(admin: Admin) -> None:
         assert str(told["figures"][name]) == value
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("größe".encode(), "größe"),
+        (b"\xff", r"\xff"),
+        (rb"\xff", r"\\xff"),
+        (b"caf\xe9\\", r"caf\xe9\\"),
+        ("a\u202eb".encode(), r"a\xe2\x80\xaeb"),
+    ],
+)
+def test_every_reply_shows_a_name_alike_and_its_bytes_find_the_queue(name: bytes, shown: str) -> None:
+    admin = Admin()
+    path = f"/api/queue/{quote_from_bytes(name)}"
+    assert admin.get(path).error == f"there is no queue {shown}"
+    admin.send(set_(name, b"1"), set_(name + b"+child", b"1"))
+    assert [row["name"] for row in rows(admin)] == [shown, f"{shown}+child"]
+    told = admin.get(path).json
+    assert (told["name"], told["children"]) == (shown, [f"{shown}+child"])
+    assert told["figures"]["children"] == f"{shown}+child"
+    assert admin.post(f"{path}/flush_expired").json == {"done": f"0 items of {shown} had expired"}
+    assert admin.post(f"{path}/flush").json == {"done": f"{shown} was flushed of 1 items"}
+    assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
+
+
 def test_a_queue_that_is_not_there_is_not_found(admin: Admin) -> None:
     reply = admin.get("/api/queue/nothing")
     assert (reply.status, reply.error) == (404, "there is no queue nothing")
@@ -169,15 +194,15 @@ def test_an_alias_is_said_to_be_one() -> None:
 def test_why_a_queue_has_failed_is_told() -> None:
     storage = SteppedStorage()
     admin = Admin(storage=storage)
-    admin.send(set_(b"work", b"1"))
+    admin.send(set_(b"w\xff", b"1"))
     storage.holds_commits, storage.reopen_refusal = True, "the disk is broken"
     client = admin.server.connect()
-    client.ask(set_(b"work", b"2"))
+    client.ask(set_(b"w\xff", b"2"))
     storage.end_commits(error=QueueFailed("the disk is broken"))
     admin.server.settle()
-    told = admin.get("/api/queue/work").json
+    told = admin.get("/api/queue/w%ff").json
     assert told["failure"] == "the disk is broken"
-    assert admin.get("/health").json["failed_queues"] == ["work"]
+    assert admin.get("/health").json["failed_queues"] == [r"w\xff"]
     assert admin.get("/api/overview").status == 200
     assert admin.get("/metrics").status == 200
     assert admin.get("/stats.json").status == 200

@@ -144,7 +144,7 @@ def test_a_name_of_any_bytes_can_be_asked_about() -> None:
     admin = started()
     admin.send(set_(b"\xe9t\xe9", b"1"))
     admin.advance(10)
-    assert list(hour(admin, "%e9t%e9")) == ["\xe9t\xe9"]
+    assert list(hour(admin, "%e9t%e9")) == [r"\xe9t\xe9"]
 
 
 def sampled(server: MemoryServer) -> tuple[StatsHistory, MemoryClient]:

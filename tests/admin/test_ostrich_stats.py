@@ -144,11 +144,16 @@ def test_text_and_json_say_the_same(admin: Admin) -> None:
     assert reply.body.decode().splitlines() == expected
 
 
-def test_a_name_of_any_bytes_is_told_in_latin_1() -> None:
+@pytest.mark.parametrize(
+    ("name", "shown", "encoded"),
+    [(b'\xe9"t\\', r'\xe9"t\\', "%e9%22t%5c"), (b"\\xe9", r"\\xe9", "%5cxe9"), ("é".encode(), "é", "%c3%a9")],
+)
+def test_stats_show_names_as_every_other_reply_does(name: bytes, shown: str, encoded: str) -> None:
     admin = Admin()
-    admin.send(set_(b"\xe9\"t\\", b"1"))
-    assert figures(admin)["counters"]["q/\xe9\"t\\/put_items"] == 1
-    assert "  q/\xe9\"t\\/put_items: 1" in admin.get("/stats.txt").body.decode().splitlines()
+    admin.send(set_(name, b"1"))
+    assert figures(admin)["counters"][f"q/{shown}/put_items"] == 1
+    assert f"  q/{shown}/put_items: 1" in admin.get("/stats.txt").body.decode().splitlines()
+    assert figures(admin, f"?prefix=q/{encoded}/put_items")["counters"] == {f"q/{shown}/put_items": 1}
 
 
 def test_an_alias_tells_what_was_put_to_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kestrel.escaping import show_name
 from kestrel.testing.server import MemoryServer
 from tests.admin.browsing import Admin
 from tests.promises.speaking import set_
@@ -97,7 +98,7 @@ def test_the_old_graphs_lead_to_the_dashboard(admin: Admin) -> None:
 def test_a_queue_of_any_name_is_found_by_its_bytes(name: bytes) -> None:
     admin = Admin()
     admin.server.manager.queue(name)
-    assert admin.get("/api/queue/" + "".join(f"%{byte:02x}" for byte in name)).json["name"] == name.decode("latin-1")
+    assert admin.get("/api/queue/" + "".join(f"%{byte:02x}" for byte in name)).json["name"] == show_name(name)
 
 
 def test_a_name_that_no_queue_can_have_is_not_found(admin: Admin) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import kestrel
+from kestrel.escaping import show_name
 from tests.server.running import own_port
 
 PAGES: Final = Path(kestrel.__file__).parent / "admin" / "pages"
@@ -61,8 +62,8 @@ class FakeQueue:
 
     @property
     def text(self) -> str:
-        """The name as JSON has it."""
-        return self.name.decode("latin-1")
+        """Return the name as it is in JSON."""
+        return show_name(self.name)
 
     def figures(self, looks: int) -> dict[str, Any]:
         """What the queue tells after so many looks."""
@@ -143,7 +144,7 @@ class FakeServer:
             return 200, {"figures": figures, "settings": settings, "latencies": latencies()}
         queue = self.queue(unquote_to_bytes(words[2]))
         if queue is None:
-            return 404, {"error": f"There is no queue {unquote_to_bytes(words[2]).decode('latin-1')}."}
+            return 404, {"error": f"There is no queue {show_name(unquote_to_bytes(words[2]))}."}
         return (200, self.head_of(queue)) if words[3:] == ["head"] else (200, self.told_of(queue))
 
     def overview(self) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class FakeServer:
             if items:
                 wavy = (round(40 + 25 * math.sin(at / 17), 1) for at in range(len(items)))
                 rates = [None if each is None else rate for each, rate in zip(items, wavy, strict=True)]
-                series[name.decode("latin-1")] = {
+                series[show_name(name)] = {
                     "items": items,
                     "bytes": [None if each is None else each * 150 for each in items],
                     "puts": rates,
@@ -220,7 +221,7 @@ class FakeServer:
             "exists": True,
             "figures": {"total_items": 1000, "create_time": NOW_MS - 86_400_000, "children": "x", **figures},
             "settings": {"maxItems": "none", "maxMemorySize": "128 MiB", "keepJournal": "true"},
-            "children": [child.decode("latin-1") for child in queue.children],
+            "children": [show_name(child) for child in queue.children],
             "failure": queue.failure,
             "latencies": latencies(),
         }

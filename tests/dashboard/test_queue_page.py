@@ -1,16 +1,20 @@
 """One queue's page: what it tells, and what can be done to the queue."""
 
+from urllib.parse import quote, unquote_to_bytes
+
 import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from kestrel.escaping import show_name, unescape_name
 from tests.dashboard.browser import (
     UNKNOWN,
     attribute,
     button_called,
     confirm,
     console_errors,
+    evaluate,
     focused_text,
     is_seen,
     look_again,
@@ -165,30 +169,55 @@ def test_heads_that_may_not_be_looked_at_have_no_button(driver: Chrome, server: 
 
 
 NAMES = [
-    (b"<b>&\"'#?%", "%3cb%3e%26%22%27%23%3f%25", "<b>&\"'#?%"),
-    ("größe".encode(), "gr%c3%b6%c3%9fe", "größe"),
-    (b"\xff\xfe+a", "%ff%fe%2ba", r"\xff\xfe+a"),
-    ("a\u202eb".encode(), "a%e2%80%aeb", r"a\u{202e}b"),
+    (b"<b>&\"'#?%", "<b>&\"'#?%"),
+    ("größe".encode(), "größe"),
+    (b"\xff\xfe+a", r"\xff\xfe+a"),
+    (b"a\\xff", r"a\\xff"),
+    ("a\u202eb".encode(), r"a\xe2\x80\xaeb"),
 ]
 
 
-@pytest.mark.parametrize(("name", "encoded", "shown"), NAMES, ids=["markup", "utf-8", "bytes", "unseen"])
+@pytest.mark.parametrize(("name", "shown"), NAMES, ids=["markup", "utf-8", "bytes", "backslash", "unseen"])
 def test_a_strange_name_is_shown_as_it_is_and_its_bytes_are_encoded(
-    driver: Chrome, server: FakeServer, name: bytes, encoded: str, shown: str
+    driver: Chrome, server: FakeServer, name: bytes, shown: str
 ) -> None:
+    def has_asked(target: bytes) -> bool:
+        return target in [unquote_to_bytes(each) for each in server.requests]
+
     server.queues = [FakeQueue(name, items=4, history=wave(4, 2))]
     open_dashboard(driver, server.url)
     link = wait_until(driver, lambda: one(driver, "tr[data-name] a"), "the row")
     assert text_of(driver, "tr[data-name] a") == shown
-    assert attribute(driver, "tr[data-name] a", "href") == f"#/queue/{encoded}"
-    wait_until(driver, lambda: f"/api/history?queue={encoded}" in server.requests, "its history is asked for")
+    assert attribute(driver, "tr[data-name] a", "href") == "#/queue/" + quote(shown, safe="!'()*~")
+    wait_until(driver, lambda: has_asked(b"/api/history?queue=" + name), "its history is asked for")
     link.click()
     wait_until(driver, lambda: text_of(driver, "#queue-items") == "4", "the queue's page")
     assert text_of(driver, "#queue-title") == shown
-    assert f"/api/queue/{encoded}" in server.requests
+    assert has_asked(b"/api/queue/" + name)
     button_called(driver, "Flush…").click()
     assert f"All 4 items of {shown} will be dropped." in confirm(driver)
-    wait_until(driver, lambda: server.posts == [f"/api/queue/{encoded}/flush"], "it is flushed")
+    wait_until(driver, lambda: server.posts, "it is flushed")
+    assert [unquote_to_bytes(each) for each in server.posts] == [b"/api/queue/%b/flush" % name]
+    assert console_errors(driver) == []
+
+
+OTHER_BACKSLASHES = [r"a\b\x\xG0", "a\\", r"a\\\xff", r"a\\xff"]
+
+
+def test_path_of_a_shown_name_has_the_bytes_of_the_name(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url)
+    shown = [*(show_name(bytes([byte])) for byte in range(256)), show_name("列\U0001f426".encode()), *OTHER_BACKSLASHES]
+    encoded = evaluate(driver, "names.js", "args.map(it.encodeName)", *shown)
+    assert [unquote_to_bytes(each) for each in encoded] == [unescape_name(each.encode()) for each in shown]
+    assert not [each for each in encoded if "\\" in each or "/" in each]
+
+
+@pytest.mark.parametrize("fragment", ["%ff%fe+a", r"\xff\xfe+a", "%5cxff%5cxfe%2ba"])
+def test_address_with_the_bytes_of_a_name_finds_the_queue(driver: Chrome, server: FakeServer, fragment: str) -> None:
+    server.queues = [FakeQueue(b"\xff\xfe+a", items=4)]
+    open_queue(driver, server, fragment)
+    assert text_of(driver, "#queue-title") == r"\xff\xfe+a"
+    assert text_of(driver, "#queue-items") == "4"
     assert console_errors(driver) == []
 
 

@@ -14,6 +14,7 @@ from tests.dashboard.browser import (
     console_errors,
     is_seen,
     look_again,
+    one,
     open_dashboard,
     text_of,
     wait_for_text,
@@ -51,6 +52,25 @@ def test_a_queue_is_seen_opened_and_flushed(driver: Chrome, processes: Processes
         assert "3 items" in confirm(driver)
         wait_for_text(driver, "[role=status]", "work was flushed of 3 items")
         assert client.get(b"work") is None
+    assert console_errors(driver) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("größe".encode(), "größe"), (b"gr\xf6\xdfe", r"gr\xf6\xdfe"), (rb"gr\xf6", r"gr\\xf6")]
+)
+def test_name_of_any_bytes_leads_to_its_queue(driver: Chrome, processes: Processes, name: bytes, shown: str) -> None:
+    server = processes.serve()
+    with server.connect() as client:
+        client.put(name, b"first")
+    open_dashboard(driver, url_of(server))
+    link = wait_until(driver, lambda: one(driver, "tr[data-name] a"), "the row")
+    assert text_of(driver, "tr[data-name] a") == shown
+    link.click()
+    wait_until(driver, lambda: text_of(driver, "#queue-items") == "1", "its items")
+    assert text_of(driver, "#queue-title") == shown
+    button_called(driver, "Delete…").click()
+    assert f"The queue {shown} will be deleted" in confirm(driver)
+    wait_for_text(driver, "[role=status]", f"{shown} was deleted")
     assert console_errors(driver) == []
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
+from kestrel.escaping import unescape_name
 from kestrel.tools.cli.command import main
 from kestrel.tools.clock import Clock
 from kestrel.tools.convert import command as convert
@@ -55,7 +56,7 @@ def server(one_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     with one_server.connect() as client:
         figures = "".join(f"{name}\n" for name in client.stats())
         for queue in re.findall(r"^queue_(.+)_open_transactions$", figures, re.MULTILINE):
-            client.ask(b"delete %b\r\n" % queue.encode("latin-1"), b"DELETED\r\n")
+            client.ask(b"delete %b\r\n" % unescape_name(queue.encode()), b"DELETED\r\n")
     monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{one_server.port}")
     return one_server
 

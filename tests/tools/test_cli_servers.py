@@ -90,6 +90,16 @@ def test_stats_for_a_program(server: Server, cli: Cli) -> None:
     assert not [name for name in figures["stats"] if name.startswith("queue_work")]
 
 
+def test_names_of_two_queues_are_never_shown_alike(server: Server, cli: Cli) -> None:
+    with server.connect() as client:
+        client.put(b"a\x85", b"x")
+        client.put("a\x85".encode(), b"x")
+    status, out, _ = cli("stats", "--json")
+    [figures] = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert {r"a\x85", r"a\xc2\x85"} <= set(figures["queues"])
+
+
 def test_raw_stats_are_the_lines_of_the_server(server: Server, cli: Cli) -> None:
     put(server, b"x")
     assert lines(cli("stats", "--raw")[1])[0].startswith("STAT uptime ")

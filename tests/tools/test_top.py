@@ -6,7 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kestrel.escaping import show_name, unescape_name
 from kestrel.tools.top.cells import clean, clean_name, truncate, width
 from kestrel.tools.top.keys import apply_key
 from kestrel.tools.top.overview import COLUMNS, Overview, parse_overview
@@ -80,10 +83,26 @@ def test_the_largest_come_first_and_names_by_their_alphabet() -> None:
 
 
 def test_no_name_reaches_the_terminal_as_it_is() -> None:
-    assert clean_name(b"a\x1b[2J\x9b\x07") == "a\\x1b[2J\\x9b\\x07"
-    assert clean_name("caf\xe9 \u202eevil e\u0301".encode()) == "caf\xe9 \\u202eevil e\\u0301"
-    assert clean_name("\x9b".encode()) == "\\x9b"
+    assert clean_name(b"a\x1b[2J\x9b\x07") == r"a\x1b[2J\x9b\x07"
+    assert clean_name("café \u202eevil e\u0301".encode()) == r"café \xe2\x80\xaeevil e\xcc\x81"
+    assert clean_name("\x9b".encode()) == r"\xc2\x9b"
     assert clean("\x85\n\xad") == "\\x85\\n\\u00ad"
+
+
+@given(st.lists(st.binary(min_size=1), unique=True))
+def test_top_shows_each_name_of_an_overview_once(names: list[bytes]) -> None:
+    found = answer(1, **{show_name(name): {} for name in names}).queues
+    assert list(found) == names
+    shown = [clean_name(name) for name in found]
+    assert [unescape_name(each.encode()) for each in shown] == names
+
+
+@pytest.mark.parametrize("name", ["\ud800", 1, None])
+def test_overview_with_a_name_that_is_no_text_is_refused(name: Any) -> None:
+    row = [name, *(0 for _ in COLUMNS)]
+    body = {"server": {**SERVER, "uptime_ms": 1}, "columns": ["name", *COLUMNS], "queues": [row]}
+    with pytest.raises(ValueError, match="no overview"):
+        parse_overview(json.dumps(body).encode())
 
 
 def test_wide_characters_take_two_columns() -> None:

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { byId } from "./dom.js";
 import { showAnswer, showAway, showHeader, showNoProblem, showProblem } from "./header.js";
 import { bindLook } from "./look.js";
-import { decodeName } from "./names.js";
+import { nameInAddress } from "./names.js";
 import { makeOverview } from "./overview.js";
 import { poll } from "./polling.js";
 import { makeQueuePage } from "./queue.js";
@@ -25,7 +25,7 @@ const pages = { overview: makeOverview(), queue: makeQueuePage(later), server: m
 
 function wantedPage() {
   const [, kind, argument] = /^#\/(\w*)(?:\/(.+))?$/.exec(location.hash) ?? [];
-  if (kind === "queue" && argument) return { wanted: pages.queue, argument: decodeName(argument) };
+  if (kind === "queue" && argument) return { wanted: pages.queue, argument: nameInAddress(argument) };
   if (kind === "server") return { wanted: pages.server };
   return { wanted: pages.overview };
 }

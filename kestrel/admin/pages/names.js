@@ -1,26 +1,22 @@
-// Names of queues are bytes. In JSON and in this code a name is a string of code points 0 to 255, one for each byte.
+// A queue's name is bytes. The server and this code show it as UTF-8, with other bytes as \xNN and a backslash as \\.
 
-/** The name as part of a path or a query. */
-export function encodeName(name) {
-  return name.replace(/[^A-Za-z0-9_-]/g, (each) => `%${each.charCodeAt(0).toString(16).padStart(2, "0")}`);
+/** The bytes of a shown name, percent-encoded for a path or a query of the server. */
+export function encodeName(shown) {
+  return shown.replace(/\\(?:x([0-9a-f]{2})|\\?)|[^\\]+/g, (part, digits) =>
+    digits ? `%${digits}` : encodeURIComponent(part === "\\\\" ? "\\" : part),
+  );
 }
 
-/** The name that is written so in a path; what is not percent-encoded stands for itself. */
-export function decodeName(encoded) {
-  return encoded.replace(/%([0-9a-f]{2})/gi, (_, digits) => String.fromCharCode(parseInt(digits, 16)));
+/** The address of a queue's page, which has the shown name. */
+export function queueAddress(shown) {
+  return `#/queue/${encodeURIComponent(shown)}`;
 }
 
-/** The name for people: as UTF-8 where it is that, else with the bytes that are not ASCII as \xNN. */
-export function displayName(name) {
-  if (/^[\x21-\x7e]*$/.test(name)) {
-    return name;
-  }
+/** The shown name in the address of a queue's page. Percent-encoded bytes that are not UTF-8 are accepted as well. */
+export function nameInAddress(encoded) {
   try {
-    const bytes = Uint8Array.from(name, (each) => each.charCodeAt(0));
-    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
-    // What cannot be seen could make two names look alike.
-    return text.replace(/[\p{C}\p{Z}]/gu, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
+    return decodeURIComponent(encoded);
   } catch {
-    return name.replace(/[^\x21-\x7e]/g, (each) => `\\x${each.charCodeAt(0).toString(16).padStart(2, "0")}`);
+    return encoded.replace(/%([0-9a-f]{2})/gi, (_, digits) => `\\x${digits.toLowerCase()}`);
   }
 }

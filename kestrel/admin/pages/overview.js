@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { byId } from "./dom.js";
 import { itemsChart, ratesChart } from "./graphs.js";
-import { encodeName } from "./names.js";
+import { queueAddress } from "./names.js";
 import { makeTable } from "./table.js";
 
 const WAIT_FOR_SCROLLING_MS = 120;
@@ -21,7 +21,7 @@ export function makeOverview() {
   const table = makeTable({
     open: (name) => {
       table.activate(name);
-      location.hash = `#/queue/${encodeName(name)}`;
+      location.hash = queueAddress(name);
     },
     onSeen: () => {
       nextSparksAt = 0;

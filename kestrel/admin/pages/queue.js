@@ -9,7 +9,7 @@ import * as format from "./format.js";
 import { bytesChart, itemsChart, ratesChart } from "./graphs.js";
 import { showHead } from "./head.js";
 import { showLatencies } from "./latencies.js";
-import { displayName, encodeName } from "./names.js";
+import { queueAddress } from "./names.js";
 import { say } from "./say.js";
 
 const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look"];
@@ -33,16 +33,14 @@ export function makeQueuePage({ refreshNow }) {
   let isThere = false;
   let nextHistoryAt = 0;
 
-  const shown = () => displayName(name);
-
   byId("queue-flush").addEventListener("click", async () => {
     const flushed = name;
     const question = {
-      title: `Flush ${shown()}?`,
+      title: `Flush ${name}?`,
       lines: [
         items
-          ? `${capital(format.allOf(items, "item"))} of ${shown()} will be dropped.`
-          : `${shown()} is empty just now.`,
+          ? `${capital(format.allOf(items, "item"))} of ${name} will be dropped.`
+          : `${name} is empty just now.`,
         "Items that are put until then will be dropped as well. They cannot be brought back.",
       ],
       action: items ? `Drop ${format.allOf(items, "item")}` : "Flush",
@@ -54,9 +52,9 @@ export function makeQueuePage({ refreshNow }) {
   byId("queue-flush-expired").addEventListener("click", async () => {
     const flushed = name;
     const question = {
-      title: `Flush what has expired in ${shown()}?`,
+      title: `Flush what has expired in ${name}?`,
       lines: [
-        `Those items of ${shown()} whose time is over will be dropped, or moved to the queue that its settings name.`,
+        `Those items of ${name} whose time is over will be dropped, or moved to the queue that its settings name.`,
         "All others stay.",
       ],
       action: "Flush expired items",
@@ -68,11 +66,11 @@ export function makeQueuePage({ refreshNow }) {
   byId("queue-delete").addEventListener("click", async () => {
     const deleted = name;
     const question = {
-      title: `Delete ${shown()}?`,
+      title: `Delete ${name}?`,
       lines: [
         items
-          ? `The queue ${shown()} will be deleted, and ${format.allOf(items, "item")} in it will be dropped.`
-          : `The queue ${shown()} will be deleted. It is empty just now.`,
+          ? `The queue ${name} will be deleted, and ${format.allOf(items, "item")} in it will be dropped.`
+          : `The queue ${name} will be deleted. It is empty just now.`,
         "Its journal and its figures go with it. They cannot be brought back.",
       ],
       action: items ? `Delete it with ${format.allOf(items, "item")}` : "Delete it",
@@ -108,7 +106,7 @@ export function makeQueuePage({ refreshNow }) {
     byId("queue-children-part").hidden = !children.length;
     byId("queue-children").replaceChildren(
       ...children.map((child) =>
-        element("li", {}, element("a", { href: `#/queue/${encodeName(child)}` }, nameElement(displayName(child)))),
+        element("li", {}, element("a", { href: queueAddress(child) }, nameElement(child))),
       ),
     );
   }
@@ -144,7 +142,7 @@ export function makeQueuePage({ refreshNow }) {
 
   return {
     section,
-    title: () => `${shown()} – Kestrel`,
+    title: () => `${name} – Kestrel`,
     show({ argument }) {
       if (argument !== name) {
         name = argument;
@@ -152,7 +150,7 @@ export function makeQueuePage({ refreshNow }) {
         showThere(false);
         byId("queue-head").replaceChildren();
       }
-      byId("queue-title").replaceChildren(nameElement(shown()));
+      byId("queue-title").replaceChildren(nameElement(name));
       section.hidden = false;
     },
     hide() {

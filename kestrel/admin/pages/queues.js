@@ -1,6 +1,5 @@
 // The queues as objects, from the rows that the server sends, and their rates.
 
-import { displayName } from "./names.js";
 import { Rates } from "./rates.js";
 
 const rates = new Rates();
@@ -13,7 +12,7 @@ export function readOverview({ server, columns, queues }) {
   rates.add(server.uptime_ms, server.time_ms, counters);
   for (const row of rows) {
     const [puts, gets, misses] = rates.of(row.name);
-    Object.assign(row, { shown: displayName(row.name), puts, gets, misses });
+    Object.assign(row, { puts, gets, misses });
   }
   const [puts, gets] = rates.of("");
   return { server, queues: rows, puts, gets };

@@ -3,7 +3,7 @@
 import { byId, element, nameElement, setText } from "./dom.js";
 import * as format from "./format.js";
 import { onLookChange } from "./look.js";
-import { encodeName } from "./names.js";
+import { queueAddress } from "./names.js";
 import { drawSparkline } from "./sparkline.js";
 
 const ROWS_BEYOND = 6;
@@ -11,7 +11,7 @@ const LEAST_SAMPLES = 60;
 
 /** Numbers are sorted from the largest down at first, and totals are their sums where they add up. */
 const COLUMNS = [
-  { key: "shown", label: "Queue", isName: true },
+  { key: "name", label: "Queue", isName: true },
   { key: "spark", label: "Last hour", title: "Items over the last hour" },
   { key: "items", label: "Items", format: format.briefCount, adds: true, title: "Items in the queue" },
   { key: "bytes", label: "Bytes", format: format.bytes, adds: true, title: "Bytes in the queue" },
@@ -31,10 +31,10 @@ const names = new Intl.Collator("en", { numeric: true });
 
 function compare(one, other, { key, isName }, isDescending) {
   if (isName) {
-    const order = names.compare(one.shown, other.shown);
+    const order = names.compare(one.name, other.name);
     return isDescending ? -order : order;
   }
-  if (one[key] === other[key]) return names.compare(one.shown, other.shown);
+  if (one[key] === other[key]) return names.compare(one.name, other.name);
   if (one[key] === null) return 1;
   if (other[key] === null) return -1;
   return isDescending ? other[key] - one[key] : one[key] - other[key];
@@ -123,13 +123,13 @@ export function makeTable({ onSeen, open }) {
   }
 
   /** A row for that queue, one that another queue had if there is any: canvases are dear. */
-  function rowFor({ name, shown: text }) {
+  function rowFor({ name }) {
     const row = spare.pop() ?? makeRow();
     const link = row.firstElementChild.firstElementChild;
     row.dataset.name = name;
-    link.href = `#/queue/${encodeName(name)}`;
-    link.title = text;
-    setText(link.firstElementChild, text);
+    link.href = queueAddress(name);
+    link.title = name;
+    setText(link.firstElementChild, name);
     return row;
   }
 
@@ -227,7 +227,7 @@ export function makeTable({ onSeen, open }) {
   /** Filter and sort, then show. */
   function arrange() {
     const wanted = filter.value.trim().toLowerCase();
-    shown = wanted ? all.filter(({ shown: name }) => name.toLowerCase().includes(wanted)) : [...all];
+    shown = wanted ? all.filter(({ name }) => name.toLowerCase().includes(wanted)) : [...all];
     shown.sort((one, other) => compare(one, other, sort.column, sort.isDescending));
     if (!shown.some(({ name }) => name === activeName)) {
       activeName = shown[0]?.name ?? null;

@@ -9,8 +9,9 @@ from typing import Final
 from kestrel.address import Address
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
 from kestrel.client.put_batch import batches
+from kestrel.escaping import show_name
 from kestrel.tools.cli.servers import CommandServers
-from kestrel.tools.formatting import count, show_data
+from kestrel.tools.formatting import count
 from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
 
 _MAX_RANGES: Final = 8
@@ -113,7 +114,7 @@ class BatchLoad:
             raise self._servers.failed(failure)
         if _PutOutcome.REFUSED in fates:
             number = first + fates.index(_PutOutcome.REFUSED)
-            queue = show_data(self._queue)
+            queue = show_name(self._queue)
             why = f"item {number} was refused by a limit of the queue {queue} (maxItems, maxSize or maxItemSize)"
             if not self._servers.has_memcache:  # a thrift reply only says how many went in
                 why += ", or the server failed at it"

@@ -14,13 +14,14 @@ from typing import Final
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.errors import CannotConnect, ClientFailure
 from kestrel.errors import BadQueueName
+from kestrel.escaping import show_name
 from kestrel.names import check_queue_name, children_among
 from kestrel.tools.cli.drain_source import DrainSource, SourceQueues
 from kestrel.tools.cli.item_mover import ItemMover, UncertainItem
 from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.clock import Clock
 from kestrel.tools.connection_errors import ConnectionContext
-from kestrel.tools.formatting import count, show_data, show_text
+from kestrel.tools.formatting import count, show_text
 from kestrel.tools.output import Output
 from kestrel.tools.progress import LoadProgress
 from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error
@@ -101,13 +102,13 @@ class _Drain:
         status = EX_OK
         for name in names:
             if not queues.has(name):
-                print_error(TOOL, f"there is no queue {show_data(name)} at {show_text(str(self._source.address))}")
+                print_error(TOOL, f"there is no queue {show_name(name)} at {show_text(str(self._source.address))}")
                 status = EX_FOUND
                 continue
             target = name if self._new_name is None else self._new_name
             reason = self._reason_against(name, target, there)
             if reason is not None:
-                print_error(TOOL, f"{show_data(name)} is not drained: {reason}")
+                print_error(TOOL, f"{show_name(name)} is not drained: {reason}")
                 status = EX_FOUND
             elif self._is_over():
                 break
@@ -125,7 +126,7 @@ class _Drain:
         children = children_among(there, target)
         if children:
             return (
-                f"at the target there is {show_data(children[0])}, which would get each item as well;"
+                f"at the target there is {show_name(children[0])}, which would get each item as well;"
                 " drain into another queue with --as, or delete its children there"
             )
         return None
@@ -150,11 +151,11 @@ class _Drain:
             except ToolFailed as failure:
                 failed = failure
             except KeyboardInterrupt:  # the second one
-                print_error(TOOL, f"{show_data(name)}: {_format_account(draining)}")
+                print_error(TOOL, f"{show_name(name)}: {_format_account(draining)}")
                 raise
         if failed is not None:
             print_error(TOOL, str(failed))
-            raise ToolFailed(f"{show_data(name)}: {_format_account(draining)}", failed.status)
+            raise ToolFailed(f"{show_name(name)}: {_format_account(draining)}", failed.status)
         self._tell(name, target, draining.moved, left)
         return left
 
@@ -162,12 +163,12 @@ class _Drain:
         if left:
             where = show_text(str(self._source.address))
             way_out = "held by other clients, or just come: run this again"
-            print_error(TOOL, f"{show_data(name)}: {count(left, 'item')} left at {where}, {way_out}")
+            print_error(TOOL, f"{show_name(name)}: {count(left, 'item')} left at {where}, {way_out}")
         if self._is_json:
-            self._output.object({"queue": show_data(name), "to": show_data(target), "moved": moved, "left": left})
+            self._output.object({"queue": show_name(name), "to": show_name(target), "moved": moved, "left": left})
         elif not self._is_quiet and (moved or not self._is_all):
-            renamed = "" if name == target else f" to {show_data(target)}"
-            self._output.line(f"{show_data(name)}: {count(moved, 'item')} moved{renamed}")
+            renamed = "" if name == target else f" to {show_name(target)}"
+            self._output.line(f"{show_name(name)}: {count(moved, 'item')} moved{renamed}")
         self._output.flush()
 
 
@@ -178,7 +179,7 @@ def _chosen(queues: SourceQueues, names: list[bytes]) -> list[bytes]:
     """
     if not names:
         for cursor in sorted(queues.cursors):
-            print_error(TOOL, f"{show_data(cursor)} is a cursor, which has no items of its own, and is not drained")
+            print_error(TOOL, f"{show_name(cursor)} is a cursor, which has no items of its own, and is not drained")
         names = sorted(queues.figures.keys() - queues.cursors)
     return sorted(dict.fromkeys(names), key=lambda name: b"+" in name)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
+from kestrel.escaping import show_name
 from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.clock import Clock
 from kestrel.tools.formatting import show_data, show_text
@@ -65,7 +66,7 @@ def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int
                 output.line(line)
     output.flush()
     for name in sorted(missing):
-        print_error(TOOL, f"there is no queue {show_data(name)}")
+        print_error(TOOL, f"there is no queue {show_name(name)}")
     return EX_FOUND if missing else EX_OK
 
 
@@ -110,13 +111,13 @@ def dump_config(servers: CommandServers, arguments: Namespace, clock: Clock) -> 
     calls = servers.memcache
     for address, queues in servers.each(lambda connection: connection.ask(calls.dump_config(*arguments.queues))):
         if arguments.json:
-            shown = {show_data(name): settings for name, settings in queues.items()}
+            shown = {show_name(name): settings for name, settings in queues.items()}
             output.object({"server": str(address), "queues": shown})
             continue
         if not servers.asked.is_alone:
             output.line(f"{show_text(str(address))}:")
         for name, settings in queues.items():
-            output.line(show_data(name))
+            output.line(show_name(name))
             for setting, value in settings.items():
                 output.line(f"  {show_text(setting)} = {show_text(value)}")
     output.flush()
@@ -148,10 +149,10 @@ def _change(
 ) -> int:
     queue: bytes = arguments.queue
     if servers.has_memcache and not _is_there(servers, queue):  # thrift has no request for it
-        raise ToolFailed(f"there is no queue {show_data(queue)}", EX_FOUND)
+        raise ToolFailed(f"there is no queue {show_name(queue)}", EX_FOUND)
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
         where = ", ".join(show_text(str(address)) for address in servers.all_servers())
-        sys.stderr.write(f"{question.format(queue=show_data(queue), servers=where)} [y/N] ")
+        sys.stderr.write(f"{question.format(queue=show_name(queue), servers=where)} [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print_error(TOOL, "nothing was done")

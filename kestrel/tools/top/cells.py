@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
+from kestrel.escaping import escape_bytes, show_name
 from kestrel.tools.formatting import show_text
 
 CUT: Final = "~"
@@ -20,8 +21,9 @@ def clean(text: str) -> str:
 
 
 def clean_name(name: bytes) -> str:
-    """A queue's name, likewise."""
-    return clean(name.decode("utf-8", "surrogateescape"))
+    """Return a queue's name as it is shown everywhere, with its marks escaped."""
+    shown = show_name(name)
+    return shown if shown.isascii() else "".join(each if _is_plain(each) else escape_bytes(each) for each in shown)
 
 
 def _is_plain(character: str) -> bool:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from kestrel.escaping import unescape_name
+
 COLUMNS: Final = (
     "items",
     "bytes",
@@ -70,7 +72,7 @@ def parse_overview(body: bytes) -> Overview:
             uptime_ms=_number(server["uptime_ms"]),
             figures={name: value for name, value in server["figures"].items() if type(value) is int},
             queues={
-                row[name_at].encode("latin-1"): QueueSample(*[_number(row[place]) for place in places])
+                unescape_name(row[name_at].encode()): QueueSample(*[_number(row[place]) for place in places])
                 for row in told["queues"]
             },
         )
