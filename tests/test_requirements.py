@@ -16,7 +16,7 @@ FOR_TESTS_ALONE = PACKAGE / "testing" / "contract"
 ON_SPARK = PACKAGE / "spark"
 SPEAK_TO_ZOOKEEPER = [
     *(PACKAGE / "cluster" / name for name in ("kazoo_connection.py", "zookeeper.py", "follower.py")),
-    *(PACKAGE / "server" / name for name in ("server_set.py", "advertised.py")),
+    *(PACKAGE / "server" / name for name in ("server_set.py", "advertised_member.py")),
 ]
 """They are imported when a server set is named, and `require_kazoo` has found what they want."""
 

@@ -33,7 +33,7 @@ def test_the_columns_are_those_of_the_tables() -> None:
 def test_the_options_are_those_that_the_source_knows() -> None:
     with pytest.raises(SourceFailed) as raised:
         parse_options({"path": "/spool", "zzz": ""})
-    there_are = str(raised.value).partition("there are ")[2].split(", ")
+    there_are = str(raised.value).partition("the options are ")[2].split(", ")
     assert sorted(first_cells(section("Options"))) == sorted(there_are)
 
 
