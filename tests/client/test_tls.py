@@ -125,7 +125,7 @@ def test_files_that_cannot_be_used_are_told_at_once_and_by_name(tmp_path: Path, 
         with pytest.raises(OSError, match=Path(culprit).name) as raised:
             make_client("localhost", options)
         assert raised.value.filename == culprit
-    with pytest.raises(ValueError, match="without the cert_file"):
+    with pytest.raises(ValueError, match="needs the cert_file"):
         make_client("localhost", TlsOptions(key_file=key))
 
 

@@ -91,7 +91,7 @@ def test_an_error_that_a_session_logs_is_found(monkeypatch: pytest.MonkeyPatch) 
     check = target.load("memcache_session").check
     request = fed(b"dump_config\r\n", 0, 0)
     check(request)
-    monkeypatch.setattr(MemoryControl, "config_of", partial(_raise, KeyError("work")))
+    monkeypatch.setattr(MemoryControl, "iter_config", partial(_raise, KeyError("work")))
     with pytest.raises(AssertionError, match="A command failed"):
         check(request)
 

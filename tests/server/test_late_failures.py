@@ -135,7 +135,7 @@ def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None
         "from kestrel.server.exit_status import ExitStatus\n"
         "status = ExitStatus()\n"
         "import atexit; atexit.register(print, 'last words')\n"
-        "status.will_be(75)\n"
+        "status.exit_with(75)\n"
     )
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -146,7 +146,7 @@ ENDS_WITH_75 = (
     "import sys\n"
     "from kestrel.server.exit_status import ExitStatus\n"
     "status = ExitStatus()\n"
-    "status.will_be(75)\n"
+    "status.exit_with(75)\n"
     "sys.stderr and sys.stderr.write('last words\\n')\n"
 )
 

@@ -358,7 +358,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path, dump: D
     [
         (["{folder}/nothing"], "there is no {folder}/nothing: {folder} has work"),
         (["{folder}/nowhere/work"], "there is no folder {folder}/nowhere: name one that has journals"),
-        (["{folder}/foreign.txt"], "foreign.txt is not the name of a journal file; with --this-file it is read all"),
+        (["{folder}/foreign.txt"], "foreign.txt is not the name of a journal file; use --this-file to read it anyway"),
         (["--this-file", "{folder}/nothing"], "there is no file {folder}/nothing: name one that exists"),
         (["--this-file", "{folder}"], "--this-file needs a file, and {folder} is a folder"),
         (["--queue", "work", "{folder}/work"], "--queue needs a folder, and {folder}/work is not one"),

@@ -26,8 +26,12 @@ READERS = (b":own", b"x", b"a")
 
 
 PART_SIZES = (
-    "survey.PART_BYTES", "forward.PART_BYTES", "walk.PART_BYTES", "walk.MARK_BYTES", "writer_file.MARK_BYTES"
-)  # fmt: skip
+    "writer_index.PART_BYTES",
+    "item_reader.PART_BYTES",
+    "item_cursor.PART_BYTES",
+    "item_cursor.MARK_BYTES",
+    "writer_file.MARK_BYTES",
+)
 
 
 class Contents:
