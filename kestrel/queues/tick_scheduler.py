@@ -126,12 +126,16 @@ class TickScheduler:
             if not self.has_time():  # the tick's time is used up: the remaining work keeps its order
                 break
             self._run(self._waiting.popleft())
+        if self._background:
+            self._run_background()
+        self._schedule_next()
+
+    def _run_background(self) -> None:
         began = self.seconds()
         while self._background:
             self._run(self._background.popleft())
-            if self.seconds() - began > BACKGROUND_BUDGET_S or not self.has_time():
+            if not self.has_time() or self.checked_at_s - began > BACKGROUND_BUDGET_S:
                 break
-        self._schedule_next()
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
