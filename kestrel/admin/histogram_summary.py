@@ -35,9 +35,8 @@ def summarize_all(histograms: QueueHistograms) -> dict[str, dict[str, int]]:
 
 def add_histograms(manager: QueueManager, total: QueueHistograms) -> Iterator[None]:
     """Add to `total` what was measured of all queues there are and have been, step by step."""
-    of_queues = [
-        queue.histograms for queue in manager.queues_including_masked()
-    ]  # of one that goes meanwhile it is the past
+    # Both at one moment: a queue that is deleted later is then counted once.
+    of_queues = [queue.histograms for queue in manager.queues_including_masked()]
     total.merge(manager.deleted_queue_histograms)
     for histograms in of_queues:
         total.merge(histograms)

@@ -116,13 +116,9 @@ class StatsHistory:
         """Take one sample, so many steps after the last, in slices."""
         sample, sampled_ms = self._sample + steps, self._manager.now_ms()
         queues = [(queue, queue.histograms) for queue in self._manager.queues_including_masked()]
-        deleted_queue_histograms = self._manager.deleted_queue_histograms
-        totals = [
-            0,
-            0,
-            deleted_queue_histograms.puts,
-            deleted_queue_histograms.hits,
-        ]  # of queues that go meanwhile as well: so they are not counted twice
+        # Read at the same moment as `queues`: a queue that is deleted later is then counted once.
+        deleted = self._manager.deleted_queue_histograms
+        totals = [0, 0, deleted.puts, deleted.hits]
         seen: set[bytes] = set()
         for place, (queue, histograms) in enumerate(queues):
             values = _values_of(queue, histograms)

@@ -83,9 +83,8 @@ class IntervalStats:
         if name not in self._namespaces or self.answers:
             self._check_room(1)
         self._asked_s[name] = self._clock.seconds()
-        self._namespaces.setdefault(
-            name, OstrichStats(SavedQueueStats())
-        )  # now, or there would be more for asking at once
+        # Added now, so that simultaneous requests for new namespaces cannot exceed the limit.
+        self._namespaces.setdefault(name, OstrichStats(SavedQueueStats()))
         return self._since_last(name)
 
     def _check_room(self, times: int) -> None:

@@ -23,9 +23,8 @@ PIECES = 1000
 def fields_of(kind: type) -> list[str]:
     """The names of a command's fields; a compiled class has no slots, but knows them."""
     compiled = set(getattr(kind, "__mypyc_attrs__", ())) - set(getattr(commands.Command, "__mypyc_attrs__", ()))
-    return sorted(compiled) or [
-        slot for each in kind.__mro__[:-2] for slot in sorted(vars(each).get("__slots__", ()))
-    ]  # without Command itself
+    own_classes = kind.__mro__[:-2]  # without Command itself
+    return sorted(compiled) or [slot for each in own_classes for slot in sorted(vars(each).get("__slots__", ()))]
 
 
 def told(command: commands.Command) -> Told:

@@ -152,9 +152,8 @@ class BatchLoad:
             except CannotConnect:
                 if not isinstance(answer, Refused):
                     raise
-                for position in positions[
-                    done:
-                ]:  # it closed the connection after the refusal, and ignored later requests
+                # The server closed the connection after the refusal, and ignored later requests.
+                for position in positions[done:]:
                     fates[position] = _PutOutcome.NOT_PUT
         if refusal is not None:
             raise refusal

@@ -97,9 +97,8 @@ def _token(group: str, written: str, line: int, start: int, end: int) -> Token:
     if group == "line_end":
         return Token(TokenKind.LINE_END, "", line, start, end)
     if group == "raw":
-        kind = (
-            TokenKind.OTHER if "\\u" in written else TokenKind.TEXT
-        )  # one character in some Scala versions, six in others
+        # A Unicode escape is one character in some Scala versions, six in others.
+        kind = TokenKind.OTHER if "\\u" in written else TokenKind.TEXT
         return Token(kind, written[3:-3], line, start, end)
     if group == "text":
         said = _unescaped(written[1:-1])
