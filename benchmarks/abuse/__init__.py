@@ -2,5 +2,5 @@
 
     python -m benchmarks.abuse --seconds 10
 
-`verdict.py` says when an abuse has passed, `arena.py` how it is measured, `abuses.py` lists them all.
+`verdict.py` decides whether an abuse has passed, `measurement.py` measures it, and `catalogue.py` lists all abuses.
 """

@@ -141,7 +141,7 @@ class Comparison:
         return figures
 
     def longest_tick_ms(self) -> float:
-        """The longest that the reactor of ours works at a stretch where each reply is synced (`launch.py`)."""
+        """The longest that the reactor of ours works at a stretch where each reply is synced (`twistd_launcher.py`)."""
         case = next(case for case in cases.cases(self._sizes, self._seed) if case.has_no_group_commit)
         told = self._folder / "longest"
         with self.started(watched(told), case.setting) as server:

@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class BlockingServers:
-    """One server or several that share the work, or the members of a server set as they come and go.
+    """One server, several servers that share the work, or the current members of a server set.
 
-    Raises ValueError for what is no server, OSError for TLS files that cannot be used, and `NoKazoo`. `seconds` is a
-    clock that never goes back.
+    Raises ValueError for an invalid server, OSError for unusable TLS files, and `KazooMissing`. `seconds` is a
+    monotonic clock.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
     """The server set that stands in place of servers, if there is one.
 
     Raises ValueError with a sentence, also where one stands beside others, OSError for a file of its TLS that cannot be
-    used, and `NoKazoo`.
+    used, and `KazooMissing`.
     """
     if not any(isinstance(server, str) and is_server_set(server) for server in servers):
         return None

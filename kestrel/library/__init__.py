@@ -40,7 +40,7 @@ says so, and it is tried again every second. An item is confirmed when it is saf
 
 Errors are those of `kestrel.errors`. `StorageError`: the folder cannot be had (`FolderInUse`: somebody else has it), is
 not open, or its disk fails (`QueueFailed`) or is full (`StorageRefused`: adds are refused, the rest goes on).
-`ClientError`: a name that no queue can have (`BadQueueName`), a read that is not open (`NotThatManyOpen`).
+`ClientError`: a name that no queue can have (`BadQueueName`), a read that is not open (`TooFewOpenReads`).
 
 Before a program ends it closes its queues, also at a signal:
 

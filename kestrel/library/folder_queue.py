@@ -89,7 +89,7 @@ class FolderQueue:
         """Finish an open read and add an item, in one record: both or neither, whatever happens.
 
         False when a limit refuses the item, and the read stays open. So it does when this raises, as `add`, or
-        `NotThatManyOpen` where the read is not open any more: then the item is another's, and this one is not added.
+        `TooFewOpenReads` where the read is not open any more: then the item is another's, and this one is not added.
         A queue with children adds first, and finishes the read when that is safe: a crash may leave both.
         """
         check_item(data, expiry_ms)

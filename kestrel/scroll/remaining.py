@@ -25,7 +25,7 @@ def count_remaining(
 ) -> Counts:
     """The items that these files have for that reader behind the item `after_id`, without those in the ranges `done`.
 
-    Raises `WrongMark` when a file does not hold what is known of it, or OSError.
+    Raises `HintMismatch` when a file does not hold what is known of it, or OSError.
     """
     total = NO_ITEMS
     for file in files:

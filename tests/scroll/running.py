@@ -283,7 +283,7 @@ class Opener:
         return self(scrolls.left_behind(), **{"settings": scrolls.settings, **how})
 
     def power_failed(self, scrolls: Scrolls, *, names_as_now: bool = False, **how: Any) -> Scrolls:
-        """Another one over what the medium holds for certain now (`Medium.copy`)."""
+        """Another one over what the medium holds for certain now (`DurableState.copy`)."""
         copy = new_folder(scrolls.folder, "after-power-failure")
         scrolls.disk.medium.copy(str(scrolls.folder).encode(), str(copy).encode(), names_as_now=names_as_now)
         return self(copy, **{"settings": scrolls.settings, **how})

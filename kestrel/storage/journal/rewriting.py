@@ -97,10 +97,11 @@ class Rewriting:
         before_publishing: Callable[[], Awaitable[None]] | None = None,
         is_urgent: bool = False,
     ) -> None:
-        """Write the new file, and let it take its place when `before_publishing` is done.
+        """Write the new file, and put it in place when `before_publishing` is done.
 
-        Raises `WriteStopped`, OSError, or what `before_publishing` raises; then the files are as they were. After
-        `HalfPublished` the new file counts, and the queue has to be opened anew. Urgent ones do not wait for others.
+        Raises `WriteStopped`, OSError, or the error of `before_publishing`. The files are then unchanged. After
+        `PublishIncomplete` the new file counts, and the queue must be opened again. An urgent rewrite does not wait for
+        others.
         """
         run = self._run = _Run(is_urgent)
         slots = self._services.rewriting
