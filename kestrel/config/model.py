@@ -12,6 +12,7 @@ from kestrel.config.server_settings import (
     LoggingSettings,
     Section,
     ServerSettings,
+    TlsSettings,
     ZooKeeperSettings,
 )
 from kestrel.config.setting import setting
@@ -26,6 +27,7 @@ __all__ = [
     "QueueSettings",
     "Section",
     "ServerSettings",
+    "TlsSettings",
     "ZooKeeperSettings",
 ]
 
@@ -46,6 +48,9 @@ class Config(ServerSettings):
     )
     admin: AdminSettings = attrs.field(
         factory=AdminSettings, metadata=setting("admin", TABLE, "The HTTP port for monitoring.")
+    )
+    tls: TlsSettings | None = attrs.field(
+        default=None, metadata=setting("tls", TABLE, "TLS for all ports of the configuration.")
     )
     zookeeper: ZooKeeperSettings | None = attrs.field(
         default=None, metadata=setting("zookeeper", TABLE, "The server sets that the server joins.")

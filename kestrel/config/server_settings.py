@@ -96,6 +96,32 @@ class AdminSettings(Section):
 
 
 @attrs.frozen(kw_only=True)
+class TlsSettings(Section):
+    """``[tls]``: TLS for all ports of the configuration. Without the table they are plain.
+
+    Endpoint strings of the command line have their own certificates.
+    """
+
+    cert_file: str = attrs.field(
+        metadata=setting("certFile", PATH, "The server's certificate, followed by the intermediate ones.")
+    )
+    key_file: str | None = attrs.field(
+        default=None, metadata=setting("keyFile", optional(PATH), "The key of certFile; none: it is in certFile.")
+    )
+    ca_file: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "caFile",
+            optional(PATH),
+            "The authorities that must have signed a client's certificate; none: clients need no certificate.",
+        ),
+    )
+    minimum_version: str = attrs.field(
+        default="1.2", metadata=setting("minimumVersion", one_of("1.2", "1.3"), "The oldest accepted TLS version.")
+    )
+
+
+@attrs.frozen(kw_only=True)
 class ZooKeeperSettings(Section):
     """``[zookeeper]``: the server sets that the server joins. Without the table it joins none."""
 

@@ -22,6 +22,7 @@ from kestrel.config.model import (
     QueueOverrides,
     QueueSettings,
     Section,
+    TlsSettings,
     ZooKeeperSettings,
 )
 from kestrel.config.setting import Setting, setting, settings_of
@@ -103,6 +104,7 @@ _HOOKS: Final[list[tuple[Any, Callable[[Any, Any], Any]]]] = [
     (_QueueTable, _plain_hook(_QueueTable)),
     (AliasSettings, _plain_hook(AliasSettings)),
     (AdminSettings, _section_hook(AdminSettings)),
+    (TlsSettings, _section_hook(TlsSettings)),
     (ZooKeeperSettings, _section_hook(ZooKeeperSettings)),
     (LoggingSettings, _section_hook(LoggingSettings)),
     (Config, _section_hook(Config)),

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, IterableValidationError
 
-from kestrel.config.model import AdminSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
+from kestrel.config.model import AdminSettings, Config, LoggingSettings, QueueSettings, TlsSettings, ZooKeeperSettings
 from kestrel.config.setting import settings_of
 from kestrel.config.setting_paths import entry_path, setting_path
 from kestrel.config.value_text import MAX_SHOWN_CHARACTERS
@@ -18,6 +18,7 @@ _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
     (Config, "above the first [table]"),
     (QueueSettings, "in [default] or in a [[queues]] table"),
     (AdminSettings, "in [admin]"),
+    (TlsSettings, "in [tls]"),
     (ZooKeeperSettings, "in [zookeeper]"),
     (LoggingSettings, "in [logging]"),
 ]

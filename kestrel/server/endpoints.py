@@ -41,15 +41,23 @@ def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> di
         ADMIN: (config.admin.http_port, admins),
     }
     return {
-        each: list(given.get(each, ())) or _configured(port, address, config.connection_backlog)
+        each: list(given.get(each, ())) or _configured(port, address, config)
         for each, (port, address) in ports.items()
     }
 
 
-def _configured(port: int | None, address: str, backlog: int) -> list[str]:
+def _configured(port: int | None, address: str, config: Config) -> list[str]:
     if port is None:
         return []
-    return [f"tcp:{port}:interface={quoteStringArgument(address)}:backlog={backlog}"]
+    arguments = {"interface": address, "backlog": str(config.connection_backlog)}
+    prefix = "tcp"
+    tls = config.tls
+    if tls is not None:
+        prefix = "reloadtls" if tls.ca_file is None else "mtls"
+        files = {"certKey": tls.cert_file, "privateKey": tls.key_file, "caCerts": tls.ca_file}
+        arguments |= {name: file for name, file in files.items() if file is not None}
+        arguments["minimum"] = tls.minimum_version
+    return [":".join([prefix, str(port), *(f"{name}={quoteStringArgument(each)}" for name, each in arguments.items())])]
 
 
 def is_plain_tcp(endpoint: str) -> bool:

@@ -443,6 +443,7 @@ def _fixed(config: Config) -> dict[str, object]:
         "memcacheListenPort": config.memcache_listen_port,
         "textListenPort": config.text_listen_port,
         "thriftListenPort": config.thrift_listen_port,
+        "tls": config.tls,
         "zookeeper": config.zookeeper,
         "httpPort and listenAddress in admin": (config.admin.http_port, config.admin.listen_address),
         "connectionBacklog": config.connection_backlog,

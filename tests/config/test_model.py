@@ -14,6 +14,7 @@ from kestrel.config.model import (
     Config,
     LoggingSettings,
     QueueSettings,
+    TlsSettings,
     ZooKeeperSettings,
 )
 from kestrel.config.setting import settings_of
@@ -26,6 +27,7 @@ CLASSES: list[type[Any]] = [
     Config,
     LoggingSettings,
     QueueSettings,
+    TlsSettings,
     ZooKeeperSettings,
 ]
 

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from attrs import evolve
 
+from kestrel.config.load import loads
+from kestrel.server.endpoints import endpoints_to_serve
 from tests.docs.commands import make_programs
 from tests.server.running import Processes, Server
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "getting_started.md").read_text()
 BLOCK: Final = re.compile(r"(?:as\s+`([\w.]+)`[^`]*)?^```(console|python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN, _, WITH_TLS = PAGE.partition("## 6. TLS")
-ENDPOINT: Final = re.compile(r"--memcache (mtls):22134(:\S+)")
 
 
 def commands_of(console: str) -> list[tuple[str, str]]:
@@ -28,7 +30,7 @@ def play(text: str, processes: Processes, server: Server) -> None:
     for name, language, content in BLOCK.findall(text):
         if language == "toml":
             continue
-        here = re.sub(r"localhost:22134", f"localhost:{server.port}", content)
+        here = re.sub(r"localhost:22133", f"localhost:{server.port}", content)
         here = re.sub(r'"localhost"|(?<=--from )localhost', f'"localhost:{server.port}"', here)
         if language == "python":
             processes.write(name, here)
@@ -45,14 +47,14 @@ def play(text: str, processes: Processes, server: Server) -> None:
 def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     make_programs(tmp_path / "bin")
-    config = next(content for _, language, content in BLOCK.findall(PAGE) if language == "toml")
+    config, tls = (content for _, language, content in BLOCK.findall(PAGE) if language == "toml")
     with Processes(tmp_path) as processes:
         server = processes.serve(config)
         play(PLAIN, processes, server)
         server.stop()
         files = WITH_TLS.partition("Stop the server")[0]
         play(files, processes, server)
-        endpoint = ENDPOINT.search(WITH_TLS)
-        assert endpoint is not None
-        secure = processes.serve(config, endpoint=f"{endpoint[1]}:0:interface=127.0.0.1{endpoint[2]}")
+        # Port 0, which lets the system pick one, cannot be written in a file.
+        (endpoint,) = endpoints_to_serve(evolve(loads(config + tls), memcache_listen_port=0), {})["memcache"]
+        secure = processes.serve(config + tls, endpoint=endpoint)
         play(WITH_TLS.partition("Stop the server")[2], processes, secure)

@@ -15,6 +15,7 @@ from kestrel.config.server_settings import (
     AdminSettings,
     LoggingSettings,
     ServerSettings,
+    TlsSettings,
     ZooKeeperSettings,
     state_folder,
 )
@@ -29,6 +30,7 @@ TABLES: Final[dict[type[attrs.AttrsInstance], str]] = {
     ServerSettings: "Settings of the server",
     LoggingSettings: "Settings of the log",
     AdminSettings: "Settings of the admin port",
+    TlsSettings: "Settings of TLS",
     ZooKeeperSettings: "Settings of ZooKeeper",
 }
 """Heading of the table for each class."""

@@ -10,9 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ServerError
+from kestrel.config.load import loads
+from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
 from tests.server.running import PATIENCE_S, REQUESTS, Processes, Server, eventually
@@ -249,3 +252,49 @@ def test_a_trusted_endpoint_names_its_protocol(processes: Processes, given: str)
     done = processes.run(*processes.twistd("--trust", given))
     assert done.returncode != 0
     assert "--trust wants PROTOCOL=ENDPOINT" in done.stdout + done.stderr
+
+
+def test_tls_table_applies_to_every_configured_port() -> None:
+    config = loads('[tls]\ncertFile = "a:b.pem"\nkeyFile = "key"\nminimumVersion = "1.3"')
+    arguments = "backlog=1024:certKey=a\\:b.pem:privateKey=key:minimum=1.3"
+    assert endpoints_to_serve(config, {"text": ["tcp:9"]}) == {
+        "memcache": [f"reloadtls:22133:interface=0.0.0.0:{arguments}"],
+        "text": ["tcp:9"],
+        "thrift": [f"reloadtls:2229:interface=0.0.0.0:{arguments}"],
+        "admin": [f"reloadtls:2223:interface=127.0.0.1:{arguments}"],
+    }
+
+
+@pytest.mark.parametrize("client", [None, "orders"])
+def test_ca_file_of_tls_table_requires_client_certificates(
+    processes: Processes, authority: Authority, client: str | None
+) -> None:
+    cert_file, key_file = authority.sign(HOST)
+    table = f'[tls]\ncertFile = "{cert_file}"\nkeyFile = "{key_file}"\ncaFile = "{authority.ca_file}"'
+    # Port 0, which lets the system pick one, cannot be written in a file.
+    config = evolve(loads(f'listenAddress = "127.0.0.1"\n{table}'), memcache_listen_port=0)
+    (endpoint,) = endpoints_to_serve(config, {})["memcache"]
+    server = processes.serve('queuePath = "queues"\n', endpoint=endpoint)
+    if client is None:
+        with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, trusting(authority)) as refused:
+            assert ask(refused, *_version()) == b""
+            raise ConnectionError
+    else:
+        with connected(server, trusting(authority, client)) as accepted:
+            assert ask(accepted, *_version()) == b"VERSION "
+
+
+def test_validate_reports_missing_certificate_of_tls_table(processes: Processes) -> None:
+    config = processes.write("kestrel.toml", '[tls]\ncertFile = "missing.pem"\n')
+    done = processes.run(*processes.twistd("--validate", "--config", str(config), others=()))
+    assert done.returncode == 78
+    assert "missing.pem cannot be read: No such file" in done.stderr
+
+
+def test_changed_tls_table_takes_effect_after_a_restart(processes: Processes, authority: Authority) -> None:
+    server = processes.serve('queuePath = "queues"\n')
+    cert_file, key_file = authority.sign(HOST)
+    table = f'[tls]\ncertFile = "{cert_file}"\nkeyFile = "{key_file}"\n'
+    processes.write("kestrel.toml", f'queuePath = "queues"\n{table}')
+    server.signal(signal.SIGHUP)
+    eventually(lambda: ": tls\n" in server.logged(), "the log names the setting that needs a restart")

@@ -1,6 +1,6 @@
-"""tap-configs/tls.toml, mtls.toml and hardened.toml, started by the commands that stand in them, as daemons.
+"""tap-configs/tls.toml, mtls.toml and hardened.toml, started as daemons by the commands in their comments.
 
-Only what reaches outside of a test is replaced: the folders, and the ports.
+The test replaces only the folders, the listen address and the ports.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from typing import Final
 
 import pymemcache
 import pytest
+from attrs import evolve
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import CannotConnect, ServerError
+from kestrel.config.load import load
+from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
 from tests.server.running import (
@@ -56,10 +59,19 @@ class Configured:
         self.ca_file = str(self.etc / "clients.pem")
         text = (ROOT / "tap-configs" / name).read_text()
         (self.etc / name).write_text(self._here(text))
-        command = command_in(text, "twistd")
-        assert command.count("tls:") == len(PROTOCOLS)
-        command = re.sub(r"(tls):\d+:", r"\1:0:interface=127.0.0.1:", self._here(command))
-        self.started = processes.run("sh", "-ec", command.replace("twistd ", f"{shlex.quote(str(TWISTD))} "))
+        command = self._here(command_in(text, "twistd")).replace("twistd ", f"{shlex.quote(str(TWISTD))} ").rstrip()
+        # Port 0, which lets the system pick one, cannot be written in a file.
+        config = evolve(
+            load(self.etc / name),
+            listen_address="127.0.0.1",
+            memcache_listen_port=0,
+            text_listen_port=0,
+            thrift_listen_port=0,
+        )
+        for protocol, endpoints in endpoints_to_serve(config, {}).items():
+            for endpoint in endpoints:
+                command += f" --{protocol} {shlex.quote(endpoint)}"
+        self.started = processes.run("sh", "-ec", command)
         assert (self.started.returncode, self.started.stderr) == (0, "")
         eventually(lambda: is_serving_in(self.logged()), "the daemon serves")
 
@@ -100,14 +112,14 @@ def hardened(processes: Processes) -> Configured:
     return Configured(processes, "hardened.toml")
 
 
-def test_without_the_command_line_nothing_is_served(processes: Processes) -> None:
-    for name in ("tls.toml", "mtls.toml", "hardened.toml"):
-        config = (ROOT / "tap-configs" / name).read_text().replace("/var/", f"{processes.folder}/")
-        (processes.folder / "log" / "kestrel").mkdir(parents=True, exist_ok=True)
-        processes.write(name, config)
-        ended = processes.run(*processes.twistd("--config", name))
-        assert ended.returncode == 78
-        assert "every protocol is turned off" in ended.stderr
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("tls.toml", "reloadtls:"), ("mtls.toml", "mtls:"), ("hardened.toml", "mtls:")]
+)
+def test_file_serves_every_protocol_over_tls(name: str, prefix: str) -> None:
+    served = endpoints_to_serve(load(ROOT / "tap-configs" / name), {})
+    endpoints = [endpoint for each in served.values() for endpoint in each]
+    assert len(endpoints) == len(PROTOCOLS)
+    assert all(endpoint.startswith(prefix) for endpoint in endpoints)
 
 
 def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) -> None:

@@ -13,6 +13,7 @@ from kestrel.config.model import (
     Config,
     LoggingSettings,
     QueueSettings,
+    TlsSettings,
     ZooKeeperSettings,
 )
 from kestrel.config.resolved import ResolvedConfig
@@ -57,12 +58,13 @@ def seeds() -> Mapping[str, bytes]:
 
 def words() -> Iterator[bytes]:
     """Every setting's name, and values of every kind."""
-    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, ZooKeeperSettings, LoggingSettings):
+    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, TlsSettings, ZooKeeperSettings, LoggingSettings):
         for setting in settings_of(cls).values():
             yield f"\n{setting.kestrel_name} = ".encode()
     yield from (
         b"\n[default]\n", b"\n[[queues]]\nname = ", b"\n[[aliases]]\nname = ", b"\n[admin]\n", b"\n[zookeeper]\n",
-        b"\n[logging]\n", b'"none"', b'"never"', b'"16MiB"', b'"1m30s"', b"true", b"[]", b"{}", b'["a", "b"]', b"nan",
+        b"\n[logging]\n", b"\n[tls]\n", b'"none"', b'"never"', b'"16MiB"', b'"1m30s"', b"true", b"[]", b"{}",
+        b'["a", "b"]', b"nan",
         b"1979-05-27", b"07:32:00", b'"a+b"', b'"world:anyone:r"', b'"""', b"'''", b"\\u0000", b"\\U0010FFFF", b"1e400",
     )  # fmt: skip
 

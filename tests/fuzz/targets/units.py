@@ -13,6 +13,7 @@ from kestrel.config.model import (
     Config,
     LoggingSettings,
     QueueSettings,
+    TlsSettings,
     ZooKeeperSettings,
 )
 from kestrel.config.setting import Setting, settings_of
@@ -21,7 +22,7 @@ from tests.fuzz.target import Target
 
 SETTINGS: list[Setting] = [
     setting
-    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, ZooKeeperSettings, LoggingSettings)
+    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, TlsSettings, ZooKeeperSettings, LoggingSettings)
     for setting in settings_of(cls).values()
 ]
 
