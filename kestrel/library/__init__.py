@@ -1,13 +1,13 @@
-"""Kestrel's queues inside a Twisted program: no port, no other process, the same journals as the server's.
+"""Kestrel's queues inside a Twisted program, without a server process. Their journals have the server's file format.
 
     from kestrel.config.model import QueueSettings      # QueueSettings(max_items=1000, sync_journal_ms=0)
     from kestrel.library import PersistentQueue, QueueFolder
 
     queue = PersistentQueue(b"work", "/var/spool/my-program", reactor)
-    await queue.setup()                        # owns the folder and replays its journals
+    await queue.setup()                        # locks the folder and replays its journals
 
-    queue.add(b"hello")                        # True, or False where a limit refuses it
-    await queue.safe()                         # it is as safe now as syncJournal promises
+    queue.add(b"hello")                        # True, or False if a limit refuses it
+    await queue.safe()                         # the item is now as durable as syncJournal promises
 
     item = await queue.wait_remove(deadline_s=5, opened=True)
     if item is not None:
@@ -16,7 +16,7 @@
                                                # or queue.continue_(item.xid, b"next step"): done, and more to do
     await queue.close()
 
-Several queues share a folder, and the program owns that folder as a whole:
+Several queues can share a folder. One program owns the whole folder:
 
     folder = QueueFolder("/var/spool/my-program", reactor, settings_for=my_settings)
     await folder.open()
@@ -24,45 +24,46 @@ Several queues share a folder, and the program owns that folder as a whole:
     ...
     await folder.close()
 
-All is done on the reactor's thread. What changes a queue is done in memory when the call returns, is written at the end
-of the reactor's turn, and is as safe as the queue's `syncJournal` promises when `safe` fires; who does not ask finds a
-loss in the log alone. What has to be waited for is a Deferred: await it, or give it callbacks. To cancel one is to wait
-no longer: it leaves the line, and no item is lost with it.
+Call everything on the reactor's thread. A call that changes a queue changes memory at once. The change is written at
+the end of the tick, and is as durable as the queue's `syncJournal` promises when `safe` fires. A program that does not
+call `safe` learns of a loss only from the log. Operations that wait return a Deferred. Cancelling it stops the wait:
+the consumer leaves the line, and no item is lost.
 
-Limits, expiry, timeouts of open reads, moves to other queues and fanout (a queue ``work+mail`` of the same folder gets
-what is added to ``work``) are those of the server, by `kestrel.config.model.QueueSettings`. What has expired leaves
-when the queue is used, and with `expire_every_s` also by itself.
+Limits, expiry, open transaction timeouts, moves to other queues and fanout work as on the server, and are set with
+`kestrel.config.model.QueueSettings`. With fanout, a queue ``work+mail`` of the same folder gets each item that is added
+to ``work``. Expired items are removed when the queue is used, and also periodically if `expire_every_s` is set.
 
 Items that expire (`expire_to_queue`) or fail too often (`max_redeliveries`, `error_queue`) move to queues of the same
-folder; or to those that `lookup` finds, which is given a name and returns a queue of whatever folder, or None. Where
-there is no such queue, or it is closed, the item stays an open read of its old one, so that nothing is lost; the log
-says so, and it is tried again every second. An item is confirmed when it is safe in its new queue.
+folder. With `lookup`, they move to the queue that it returns for a name, in any folder. If there is no such queue, or
+it is closed, the item stays an open read of its old queue. The failure is logged, and the move is tried again every
+second. An item is confirmed in the old queue when it is safe in the new one.
 
-Errors are those of `kestrel.errors`. `StorageError`: the folder cannot be had (`FolderInUse`: somebody else has it), is
-not open, or its disk fails (`QueueFailed`) or is full (`StorageRefused`: adds are refused, the rest goes on).
-`ClientError`: a name that no queue can have (`BadQueueName`), a read that is not open (`TooFewOpenReads`).
+Errors are those of `kestrel.errors`. `StorageError`: the folder is not open or cannot be opened (`FolderInUse`: another
+program uses it), the disk failed (`QueueFailed`) or is full (`StorageRefused`: adds are refused, the rest works).
+`ClientError`: an invalid queue name (`BadQueueName`), or a read that is not open (`TooFewOpenReads`).
 
-Before a program ends it closes its queues, also at a signal:
+A program must close its queues before it ends, also when a signal ends it:
 
     reactor.addSystemEventTrigger("before", "shutdown", queue.close)
 
-One that ends without loses what it did in the reactor's last turn, and open reads are back at the head of the queue.
+A program that ends without `close` loses the changes of its last tick. Its open reads return to the head of the queue.
 
-Beside these are the queues of libkestrel, by its own rules and in its own files (docs/library.md says which to choose):
+The package also has the queues of libkestrel, with libkestrel's semantics and file format. docs/library.md says which
+to choose:
 
     from kestrel.library import JournaledQueue, JournaledQueueConfig
 
     queue = JournaledQueue(JournaledQueueConfig(name=b"events"), "/var/spool/my-events", reactor)
     await queue.setup()
     reader = queue.reader(b"mail")             # each reader has its own head, limits and open reads
-    safe = queue.put(b"hello")                 # None when it is refused, else a Deferred: fires when it is safe
+    safe = queue.put(b"hello")                 # None if it is refused, else a Deferred that fires when it is safe
     item = await reader.get(deadline_s=5)
     if item is not None:
         reader.commit(item.id)                 # or reader.unget(item.id): back to the head
     await queue.close()
 
-`ScrollFolder` has several of them in one folder; `to_blocking_queue` and `to_transactional_blocking_queue` make one a
-queue of objects. `ConcurrentBlockingQueue` holds any objects, in memory alone.
+`ScrollFolder` holds several of them in one folder. `to_blocking_queue` and `to_transactional_blocking_queue` wrap one
+as a queue of objects. `ConcurrentBlockingQueue` holds any objects, in memory only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A journaled queue as one queue of objects: with a codec, and with one reader, whose name nobody has to know."""
+"""Queues of objects: a journaled queue with a codec and a single reader."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ R = TypeVar("R")
 
 
 class ItemCodec(Protocol[T]):
-    """Turns objects into the bytes of items, and back."""
+    """A converter between objects and the bytes of items."""
 
     def encode(self, item: T) -> bytes:
-        """The bytes that stand for it."""
+        """Return the bytes of `item`."""
 
     def decode(self, data: bytes) -> T:
-        """The object that these bytes stand for."""
+        """Return the object that `data` encodes."""
 
 
 class UnderlyingQueue(Protocol):
-    """The queue behind (`kestrel.library.folder_journaled_queue.FolderJournaledQueue`)."""
+    """The journaled queue that holds the bytes (`kestrel.library.folder_journaled_queue.FolderJournaledQueue`)."""
 
     def put(self, data: bytes) -> Deferred[None] | None:
-        """Put an item for every reader. None when it is refused, else fires when it is safe."""
+        """Put an item for every reader. Return None if it is refused, else a Deferred that fires when the item is safe.
+        """
 
     def flush(self) -> None:
-        """Drop all items of all readers, but for open reads."""
+        """Drop all items of all readers, except open reads."""
 
     def close(self) -> Deferred[None]:
-        """Make all that was done safe, and close it."""
+        """Close the queue when all changes are safe."""
 
 
 class _SingleReaderQueue(Generic[T]):
-    """What both queues of objects have in common."""
+    """The base class of the queues of objects."""
 
     def __init__(self, queue: UnderlyingQueue, reader: Reader, codec: ItemCodec[T]) -> None:
         self._queue = queue
@@ -50,36 +51,36 @@ class _SingleReaderQueue(Generic[T]):
 
     @property
     def size(self) -> int:
-        """How many items it holds, open reads counted."""
+        """Number of items, including open reads."""
         return self._reader.items
 
     @property
     def waiter_count(self) -> int:
-        """How many consumers wait for an item to come."""
+        """Number of consumers that wait for an item."""
         return self._reader.waiter_count
 
     def put(self, item: T) -> Deferred[bool]:
-        """Append an item: True when it is as safe as `sync_journal_ms` promises, False if it is refused.
+        """Append an item. Fire with True when it is as safe as `sync_journal_ms` promises, with False if it is refused.
 
-        Fails with `QueueFailed` if it was lost. Raises what the codec raises, and what `JournaledQueue.put` raises.
+        Fails with `QueueFailed` if the item was lost. Raises the exceptions of the codec and of `JournaledQueue.put`.
         """
         safe = self._queue.put(self._codec.encode(item))
         return succeed(False) if safe is None else safe.addCallback(lambda _: True)
 
     def put_head(self, item: T) -> NoReturn:
-        """Nothing: a journal is written at its end. Raises TypeError."""
-        raise TypeError("a journaled queue takes no item at its head: its journal is written at its end")
+        """Raise TypeError: a journal is only written at its end."""
+        raise TypeError("a journaled queue cannot put an item at its head: a journal is only written at its end")
 
     def flush(self) -> None:
-        """Drop every item that is not an open read."""
+        """Drop all items, except open reads."""
         self._queue.flush()
 
     def evict_waiters(self) -> None:
-        """Answer everyone in line as an empty queue does."""
+        """Answer every waiting consumer with None, as if the queue were empty."""
         self._reader.evict_waiters()
 
     def close(self) -> Deferred[None]:
-        """Close the queue behind, as `JournaledQueue.close`."""
+        """Close the underlying queue, as `JournaledQueue.close` does."""
         return self._queue.close()
 
     def _get(self, deadline_s: float | None, wrap: Callable[[QueueItem, T], R]) -> Deferred[R | None]:
@@ -97,29 +98,35 @@ class _SingleReaderQueue(Generic[T]):
 
 
 class JournaledBlockingQueue(_SingleReaderQueue[T]):
-    """What `to_blocking_queue` returns: an item is done when it is given. A crash may give the last ones again.
+    """A queue of objects that commits each item when it is delivered; made by `to_blocking_queue`.
 
-    An item that the codec cannot decode goes back to the head with one more error (`error_handler` may take it away),
-    and the get fails as the codec did. None is no item: a get that brings None has found nothing.
+    A crash may deliver the last items again. If the codec cannot decode an item, the item returns to the head with one
+    more error (`error_handler` may remove it), and the get fails with the codec's exception. None cannot be an item: a
+    get that returns None found nothing.
     """
 
     def put(self, item: T) -> Deferred[bool]:
-        """Append an item, as a queue with transactions does. Raises TypeError for None."""
+        """Append an item. Fire with True when it is as safe as `sync_journal_ms` promises, with False if it is refused.
+
+        Fails with `QueueFailed` if the item was lost. Raises TypeError for None, and the exceptions of the codec.
+        """
         if item is None:
-            raise TypeError("None is no item: a get answers None when there is none")
+            raise TypeError("None cannot be an item: get() returns None if there is no item")
         return super().put(item)
 
     def get(self, deadline_s: float | None = None) -> Deferred[T | None]:
-        """The next item, as `Reader.get`; None when so many seconds have gone by, without a deadline never."""
+        """Take the next item. Fire with None after `deadline_s` seconds; without a deadline, wait until there is an
+        item.
+        """
         return self._get(deadline_s, self._wrap)
 
     def poll(self) -> Deferred[T | None]:
-        """The next item if there is one for this consumer now, else None."""
+        """Take the next item without waiting for a put. Fire with None if there is none."""
         return self.get(0)
 
     def poll_if(self, predicate: Callable[[T], bool]) -> NoReturn:
-        """Nothing: the head of a journaled queue is not looked at before it is given. Raises TypeError."""
-        raise TypeError("a journaled queue gives its head to whoever is next: it cannot be asked with a predicate")
+        """Raise TypeError: a journaled queue cannot examine its head before it delivers it."""
+        raise TypeError("a journaled queue does not support poll_if(): it delivers its head without a predicate")
 
     def _wrap(self, item: QueueItem, decoded: T) -> T:
         self._reader.commit(item.id)
@@ -127,7 +134,7 @@ class JournaledBlockingQueue(_SingleReaderQueue[T]):
 
 
 class Transaction(Generic[T]):
-    """An item that was given, and is not done yet."""
+    """An item that was delivered and is not yet committed."""
 
     __slots__ = ("_id", "_reader", "item")
 
@@ -137,26 +144,28 @@ class Transaction(Generic[T]):
         self._id = item_id
 
     def commit(self) -> bool:
-        """It is done, as `Reader.commit`."""
+        """Remove the item for good. Return False if it is no longer open."""
         return self._reader.commit(self._id)
 
     def rollback(self) -> bool:
-        """It goes to the next consumer, with one more error, as `Reader.unget`."""
+        """Return the item to the head of the queue with one more error. Return False if it is no longer open."""
         return self._reader.unget(self._id)
 
 
 class TransactionalJournaledBlockingQueue(_SingleReaderQueue[T]):
-    """What `to_transactional_blocking_queue` returns: an item that is given is done when its transaction is committed.
+    """A queue of objects that delivers each item in a transaction; made by `to_transactional_blocking_queue`.
 
-    What the codec cannot decode is rolled back, and the get fails.
+    If the codec cannot decode an item, the item is rolled back and the get fails with the codec's exception.
     """
 
     def get(self, deadline_s: float | None = None) -> Deferred[Transaction[T] | None]:
-        """A transaction with the next item; otherwise as `JournaledBlockingQueue.get`."""
+        """Take the next item in a transaction. Fire with None after `deadline_s` seconds; without a deadline, wait for
+        an item.
+        """
         return self._get(deadline_s, self._wrap)
 
     def poll(self) -> Deferred[Transaction[T] | None]:
-        """The same, if there is an item for this consumer now, else None."""
+        """Take the next item in a transaction without waiting for a put. Fire with None if there is none."""
         return self.get(0)
 
     def _wrap(self, item: QueueItem, decoded: T) -> Transaction[T]:

@@ -1,4 +1,4 @@
-"""A queue of Python objects in memory, whose consumers wait in line, like travellers for taxis."""
+"""A queue of Python objects in memory, whose consumers are served in order of arrival."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Consumer(Generic[T]):
-    """One in line. Who does not wait is answered when there is no item; who has a `predicate` may not take it."""
+    """A consumer in line. It gets None at once if it does not wait, or if its `predicate` rejects the next item."""
 
     __slots__ = ("arrival", "predicate", "timer", "waits")
 
@@ -29,16 +29,17 @@ class _Consumer(Generic[T]):
 
 
 class ConcurrentBlockingQueue(Generic[T]):
-    """Objects in memory, first in, first out; who finds none waits in line and is served in the order of coming.
+    """A FIFO of objects in memory. Consumers that find it empty wait in line.
 
-    `clock` has the timers of deadlines. `max_items` is how many it holds, None as many as there is memory for;
-    `full_policy` says what a put does then.
+    `clock` runs the timers of deadlines. `max_items` limits the number of items, None means no limit. `full_policy`
+    says what a put to a full queue does.
 
-    None is no item: a get that brings None has found nothing; nor is a Deferred or a Failure. All is done on one
-    thread, the reactor's, and no call waits. An item that is at hand when `get` is called is in the Deferred when that
-    returns; but after a hundred of those in a row the next comes in the reactor's next turn, so that a chain of gets,
-    each in the callback of the one before, may be as long as it likes. What callbacks put and get while items are
-    handed over waits until the callback returns, and keeps its order.
+    None, a Deferred or a Failure cannot be an item. A get that returns None found nothing. Call all methods on the
+    reactor's thread; none of them blocks.
+
+    If an item is available, the Deferred that `get` returns has already fired. After 100 such gets in a row the next
+    item is delivered in a later tick, so that a chain of gets from callbacks does not overflow the stack. A put or get
+    made by a callback during delivery is processed after that callback returns, in order.
     """
 
     def __init__(
@@ -49,42 +50,42 @@ class ConcurrentBlockingQueue(Generic[T]):
         full_policy: FullPolicy = FullPolicy.REFUSE_PUTS,
     ) -> None:
         if max_items is not None and max_items < 0:
-            raise ValueError(f"max_items is a number of items, or None, and not {max_items}")
+            raise ValueError(f"max_items must be None or a number from 0, not {max_items}")
         self._clock = clock
         self._max_items = max_items
         self._full_policy = full_policy
         self._items: deque[T] = deque()
         self._line: OrderedDict[_Consumer[T], None] = OrderedDict()
         self._polls: dict[_Consumer[T], None] = {}
-        """Those in line that wait for no item,"""
+        """Consumers in line that do not wait for a put."""
         self._choosy: set[_Consumer[T]] = set()
-        """and that may not take the one that they are offered."""
+        """Consumers in line that have a predicate."""
         self._recursion_limit = RecursionLimit()
         self._is_handing_over = False
-        """Somebody further up the stack hands over whatever there is,"""
+        """Whether `_hand_over` is running further up the stack."""
         self._rest: IDelayedCall | None = None
-        """or the next turn does."""
+        """The delayed call that continues the delivery in a later tick."""
         self._is_closed = False
         self.dropped_count = 0
-        """How many items were dropped because the queue was full."""
+        """Number of items dropped because the queue was full."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
     def size(self) -> int:
-        """How many items it holds."""
+        """Number of items."""
         return len(self._items)
 
     @property
     def waiter_count(self) -> int:
-        """How many consumers wait for an item to come."""
+        """Number of consumers that wait for a put."""
         return len(self._line) - len(self._polls)
 
-    # Items in.
+    # Putting.
 
     def put(self, item: T) -> bool:
-        """Append an item. False when the queue refuses it, because it is full or closed."""
+        """Append an item. Return False if the queue refuses it because it is full or closed."""
         if not self._takes(item):
             return False
         too_many = 0 if self._max_items is None else self._kept + 1 - self._max_items
@@ -99,13 +100,13 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     @property
     def _kept(self) -> int:
-        """How many items are for nobody in line: a hand-over that is put off makes no queue full."""
+        """Number of items that no consumer in line will take: items whose delivery is delayed do not fill the queue."""
         return max(0, len(self._items) - (len(self._line) - len(self._choosy)))
 
     def put_head(self, item: T) -> bool:
-        """Put an item in front of all others, however full the queue is: the way back for what was taken.
+        """Put an item at the head, even if the queue is full, to return an item that was taken.
 
-        False only when the queue is closed.
+        Return False only if the queue is closed.
         """
         if not self._takes(item):
             return False
@@ -115,29 +116,33 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     def _takes(self, item: T) -> bool:
         if item is None:
-            raise TypeError("None is no item: a get answers None when there is none")
+            raise TypeError("None cannot be an item: get() returns None if there is no item")
         if isinstance(item, Deferred | Failure):
-            raise TypeError(f"a {type(item).__name__} is no item: it would be the answer of a get, and not in it")
+            raise TypeError(f"a {type(item).__name__} cannot be an item: a Deferred cannot fire with it")
         return not self._is_closed
 
-    # Items out.
+    # Getting.
 
     def get(self, deadline_s: float | None = None) -> Deferred[T | None]:
-        """The next item, when it is this consumer's turn; None when so many seconds have gone by, or at the end.
+        """Take the next item. Fire with None after `deadline_s` seconds, or when the queue is closed or its waiters are
+        evicted.
 
-        Without a deadline it waits for ever, with 0 or less not at all. Cancel it to leave the line: the item goes to
-        the next.
+        Without a deadline it waits until there is an item; with 0 or less it does not wait. Cancel the Deferred to
+        leave the line.
         """
         if deadline_s is not None and deadline_s <= 0:
             return self.poll()
         return self._join(_Consumer(waits=True), deadline_s)
 
     def poll(self) -> Deferred[T | None]:
-        """The next item if there is one for this consumer now, else None."""
+        """Take the next item without waiting for a put. Fire with None if there is none."""
         return self._join(_Consumer(waits=False))
 
     def poll_if(self, predicate: Callable[[T], bool]) -> Deferred[T | None]:
-        """The same, if the next item is such a one; else it stays, and this is None. Fails as `predicate` does."""
+        """Take the next item if `predicate` accepts it, without waiting for a put.
+
+        Fires with None if there is no item or the predicate rejects it. Fails with the predicate's exception.
+        """
         return self._join(_Consumer(waits=False, predicate=predicate))
 
     def _join(self, consumer: _Consumer[T], deadline_s: float | None = None) -> Deferred[T | None]:
@@ -170,14 +175,14 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._answer(consumer)
 
     def _answer(self, consumer: _Consumer[T]) -> None:
-        """There is nothing for that one."""
+        """Answer a consumer with None."""
         self._leave(consumer)
         consumer.arrival.callback(None)
 
-    # Handing over.
+    # Delivery.
 
     def _is_put_off(self) -> bool:
-        """Whether somebody else will hand over what there is."""
+        """Return True if a call further up the stack, or a delayed call, will deliver the items."""
         return self._is_handing_over or self._rest is not None
 
     def _go_on(self) -> None:
@@ -185,7 +190,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Serve the line as far as there are items. Nobody else does while this one is at it."""
+        """Deliver items to the consumers in line, unless a call further up the stack or a delayed call will."""
         if self._is_put_off():
             return
         self._is_handing_over = True
@@ -196,7 +201,7 @@ class ConcurrentBlockingQueue(Generic[T]):
             self._is_handing_over = False
 
     def _hand_over_one(self) -> bool:
-        """Serve the first in line. False when there is nothing left to be done."""
+        """Serve the first consumer in line. Return False if nothing is left to do."""
         if not self._items:
             self._answer_all(list(self._polls))
             return bool(self._items)  # a callback may have put one
@@ -209,21 +214,21 @@ class ConcurrentBlockingQueue(Generic[T]):
             except Exception:
                 consumer.arrival.errback(Failure())
                 return True
-        if is_wanted and self._items and self._items[0] is item:  # a predicate may do anything
+        if is_wanted and self._items and self._items[0] is item:  # the predicate may change the queue
             self._items.popleft()
             consumer.arrival.callback(item)
         else:
             consumer.arrival.callback(None)
         return True
 
-    # The end.
+    # Flushing and closing.
 
     def flush(self) -> None:
         """Drop every item."""
         self._items.clear()
 
     def evict_waiters(self) -> None:
-        """Answer everyone in line as an empty queue does."""
+        """Answer every consumer in line with None, as if the queue were empty."""
         self._answer_all(list(self._line))
 
     def _answer_all(self, consumers: list[_Consumer[T]]) -> None:
@@ -232,7 +237,9 @@ class ConcurrentBlockingQueue(Generic[T]):
                 self._answer(consumer)
 
     def close(self) -> None:
-        """Drop every item, answer everyone in line, and take nothing more: puts are refused, gets bring None."""
+        """Drop every item and answer every consumer in line with None. Later puts are refused; later gets fire with
+        None.
+        """
         self._is_closed = True
         self.flush()
         self.evict_waiters()

@@ -1,4 +1,4 @@
-"""A place in the line of a queue, and the Deferred of whoever stands there."""
+"""A waiter in a queue's line whose result is a Deferred."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kestrel.queues.waiters import Waiter, WaiterQueue
 
 
 class WaitableQueue(Protocol):
-    """A queue with people in line (`kestrel.queues.queue.Queue`)."""
+    """A queue with a line of waiters (`kestrel.queues.queue.Queue`)."""
 
     waiters: WaiterQueue
 
     @property
     def is_head_pending(self) -> bool:
-        """Whether those in line wait for the storage, or a sweep, rather than for an item to be put."""
+        """Whether the waiters wait for the storage or a sweep rather than for a put."""
 
     def join(self, waiter: Waiter) -> None:
-        """Stand in line; the waiter may be served before this returns."""
+        """Add a waiter to the line. The waiter may be served before this returns."""
 
 
 L = TypeVar("L", bound=WaitableQueue)
@@ -31,21 +31,21 @@ T = TypeVar("T")
 
 
 class QueueHandle(Protocol[L, T_co]):
-    """The queue as the program knows it."""
+    """The queue object that the program uses."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether the queue is closed or being closed."""
 
     def underlying(self) -> L:
-        """The queue with the line. Raises a `KestrelError`."""
+        """Return the queue that has the line. Raises a `KestrelError`."""
 
     def deliver(self, line: L, item: Item, waiter: Waiter) -> T_co:
-        """An item of that queue arrived for one of its program's waiters: what the program gets."""
+        """Convert an item that arrived for a waiter to the object that the program gets."""
 
 
 class DeferredWaiter(Generic[L, T]):
-    """One who waits for an item of a queue: `result` fires once."""
+    """A consumer that waits for an item of a queue. `result` fires once."""
 
     def __init__(
         self, handle: QueueHandle[L, T], clock: IReactorTime, deadline_s: float | None, *, opens: bool, peeks: bool
@@ -53,7 +53,7 @@ class DeferredWaiter(Generic[L, T]):
         self.result: Deferred[T | None] = Deferred(lambda _: self._leave())
         self._handle = handle
         self._line: L | None = None
-        """Where it stands; None before it stands in one."""
+        """The queue whose line this waiter is in, or None."""
         is_blocking = deadline_s is None or deadline_s > 0
         self._waiter = Waiter(self._item_arrived, opens=opens, peeks=peeks, is_blocking=is_blocking)
         self._timer: IDelayedCall | None = None
@@ -61,7 +61,7 @@ class DeferredWaiter(Generic[L, T]):
             self._timer = clock.callLater(deadline_s, self._time_is_over)
 
     def join(self) -> None:
-        """Stand in line, unless that is over already; the item may arrive at once."""
+        """Enter the line, unless the wait has already ended. The item may arrive before this returns."""
         if self.result.called:
             return
         if self._handle.is_closed:
@@ -79,7 +79,8 @@ class DeferredWaiter(Generic[L, T]):
         if self._line is None:
             self._waiter.is_blocking = False
         elif self._line.is_head_pending:
-            self._line.waiters.make_non_blocking(self._waiter)  # it may not be empty: it is answered when that is known
+            # the queue may not be empty: the waiter is answered when the head is known
+            self._line.waiters.make_non_blocking(self._waiter)
         else:
             self._item_arrived(None, None)
 

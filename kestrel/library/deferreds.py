@@ -1,4 +1,4 @@
-"""Deferreds of what has to be waited for."""
+"""Helpers that return Deferreds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ T = TypeVar("T")
 
 
 def when_batch_settled(batch: Batch) -> Deferred[None]:
-    """Fires when the batch is safe or lost."""
+    """Return a Deferred that fires when the batch is safe or lost."""
     done: Deferred[None] = Deferred()
     batch.when_settled(partial(done.callback, None))
     return done
 
 
 def run_to_completion(coroutine: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
-    """What the coroutine returns; it goes to its end whoever stops waiting: the folder is owned, or it is not."""
+    """Run a coroutine to its end, even if the returned Deferred is cancelled.
+
+    An interrupted coroutine could leave a folder half open.
+    """
     result: Deferred[T] = Deferred()
     Deferred.fromCoroutine(coroutine).addCallbacks(result.callback, result.errback)
     return result

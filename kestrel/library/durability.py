@@ -1,4 +1,4 @@
-"""What of the things that a program did to a queue is safe, and what was lost."""
+"""Tracking of which changes to a queue are safe, and which were lost."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kestrel.storage.barrier import Batch
 
 
 class DurabilityTracker:
-    """The batches of one queue that are not safe yet, and a loss that nobody was told."""
+    """The batches of one queue that are not yet safe, and a loss that was not yet reported."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Batch, None] = {}
         self._loss: Exception | None = None
 
     def add_batch(self, batch: Batch) -> None:
-        """Something was done that is part of that batch."""
+        """Track a batch that contains a change to the queue."""
         if not batch.is_settled and batch not in self._unsettled:
             self._unsettled[batch] = None
             batch.when_settled(partial(self._batch_settled, batch))
@@ -29,9 +29,9 @@ class DurabilityTracker:
         self._loss = batch.failure or self._loss
 
     def safe(self) -> Deferred[None]:
-        """Fires when all that was done so far is safe.
+        """Return a Deferred that fires when all changes so far are safe.
 
-        Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last.
+        Fails with `QueueFailed` if one of them was lost, or a change since the last call.
         """
         return Deferred.fromCoroutine(self._safe())
 

@@ -1,4 +1,4 @@
-"""What happens to a put when the queue is full."""
+"""The policy for a put to a full queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class FullPolicy(Enum):
-    """What a full queue does."""
+    """The action of a put to a full queue."""
 
     REFUSE_PUTS = "refuse puts"
-    """It takes nothing more."""
+    """Refuse the item."""
     DROP_OLDEST = "drop the oldest"
-    """It takes the item, and drops the one at its head."""
+    """Append the item, and drop the item at the head."""

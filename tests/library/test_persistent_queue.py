@@ -923,9 +923,9 @@ def test_a_folder_of_somebody_else_is_refused_as_in_use(program: Program) -> Non
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (QueueSettings(error_queue="failed"), "error_queue (errorQueue) is bytes or None, and not 'failed'"),  # type: ignore[arg-type]
-        (QueueSettings(max_age_ms="1d"), "max_age_ms (maxAge) is int or None, and not '1d'"),  # type: ignore[arg-type]
-        (QueueSettings(max_items=True), "max_items (maxItems) is int or None, and not True"),
+        (QueueSettings(error_queue="failed"), "error_queue (errorQueue) must be bytes or None, not 'failed'"),  # type: ignore[arg-type]
+        (QueueSettings(max_age_ms="1d"), "max_age_ms (maxAge) must be int or None, not '1d'"),  # type: ignore[arg-type]
+        (QueueSettings(max_items=True), "max_items (maxItems) must be int or None, not True"),
         (QueueSettings(error_queue=b"work"), "the items of queue b'work' would move to itself"),
     ],
 )
@@ -935,5 +935,5 @@ def test_settings_that_no_file_could_give_are_refused_in_a_sentence(settings: Qu
 
 
 def test_a_name_that_is_not_bytes_is_refused_in_a_sentence() -> None:
-    with pytest.raises(TypeError, match="a queue's name is bytes, as in b'work', and not 'work'"):
+    with pytest.raises(TypeError, match="a queue's name must be bytes, such as b'work', not 'work'"):
         PersistentQueue("work", "/nonexistent", None)  # type: ignore[arg-type]
