@@ -28,8 +28,7 @@ class UnderlyingQueue(Protocol):
     """The journaled queue that holds the bytes (`kestrel.library.folder_journaled_queue.FolderJournaledQueue`)."""
 
     def put(self, data: bytes) -> Deferred[None] | None:
-        """Put an item for every reader. Return None if it is refused, else a Deferred that fires when the item is safe.
-        """
+        """Put an item for every reader. Fires when the item is safe; None means that it was refused."""
 
     def flush(self) -> None:
         """Drop all items of all readers, except open reads."""

@@ -1,4 +1,4 @@
-"""Tracking of which changes to a queue are safe, and which were lost."""
+"""Tracking of safe and lost changes to a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journaled queue: one list of items, and readers that each have a head of their own."""
+"""A journaled queue: one sequence of items, and readers that each have their own head."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class ScrollFolderLike(Protocol):
     context: RuntimeContext
 
     def reader_stores_for(self, config: JournaledQueueConfig) -> ReaderStores:
-        """Where the items of such a queue are to be kept. Raises `StorageError` unless the folder is open."""
+        """Return the stores for the readers of a queue. Raises `StorageError` unless the folder is open."""
 
     def check(self) -> None:
         """Raise `StorageError` unless the folder is open."""
 
     def forget(self, queue: FolderJournaledQueue) -> None:
-        """That queue is closed; a later one of its name will have these readers."""
+        """Remove a closed queue, and remember its readers for the next queue of its name."""
 
 
 class FolderJournaledQueue:
-    """One queue of an open folder: what `ScrollFolder.queue` returns.
+    """A queue of an open folder, returned by `ScrollFolder.queue`.
 
-    There is always a reader: the default one, whose name is empty, until there are named ones. The first of those takes
-    its place and its items; one that comes later begins behind the last item.
+    The queue always has a reader. It begins with the default reader, whose name is empty. The first named reader takes
+    over the default reader and its items; each later one begins after the last item.
     """
 
     def __init__(self, config: JournaledQueueConfig, folder: ScrollFolderLike) -> None:
@@ -56,15 +56,15 @@ class FolderJournaledQueue:
         self._is_closed = False
         self._ending = DeferredLock()
         self._reader_stores: ReaderStores = MemoryReaderStores(config)
-        """Another one from `load` on."""
+        """Replaced by `load`."""
 
     def load(self, names: Iterable[bytes]) -> None:
-        """It has these readers from now on; or the default one, if that is none. Raises `QueueFailed`."""
+        """Create the queue's readers, or the default reader if `names` is empty. Raises `QueueFailed`."""
         self._reader_stores = self._folder.reader_stores_for(self.config)
         known = set(names) or {DEFAULT_READER}
         self._readers = {name: self._make(name) for name in sorted(known)}
         if len(known) > 1 and DEFAULT_READER in known:
-            log.info("Queue {queue!r} has named readers: its default reader is dropped", queue=self.name)
+            log.info("Queue {queue!r} has named readers: dropped its default reader", queue=self.name)
             self._delete(self._readers[DEFAULT_READER])
 
     def _make(self, name: bytes) -> Reader:
@@ -77,22 +77,22 @@ class FolderJournaledQueue:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed, or is being closed: it takes nothing more."""
+        """Whether the queue is closed or being closed."""
         return self._is_closed
 
     # Readers.
 
     @property
     def readers(self) -> list[Reader]:
-        """Those that there are, by name."""
+        """The readers, sorted by name."""
         return [reader for _, reader in sorted(self._readers.items())]
 
     def reader(self, name: bytes = DEFAULT_READER) -> Reader:
-        """The reader of that name, which comes into being if it must.
+        """Return the reader `name`, and create it if necessary.
 
-        The first named one is the default reader until then, with its items, open reads and consumers in line; any
-        other begins behind the last item that was put. Raises `BadQueueName`, also where the default reader is wanted
-        and there are named ones, and `QueueFailed`.
+        The first named reader takes over the default reader with its items, open reads and waiting consumers. Each
+        later one begins after the last item that was put. Raises `QueueFailed`, and `BadQueueName`, also for the
+        default reader's name if there are named readers.
         """
         check_reader(self.name, name)
         self._check()
@@ -122,9 +122,9 @@ class FolderJournaledQueue:
         reader.end()
 
     def drop_reader(self, name: bytes) -> Deferred[None]:
-        """Forget a reader with all that it has; fires when that is safe. One that is not there is gone already.
+        """Delete a reader with its items and open reads. Fires when that is safe, at once if there is no such reader.
 
-        The last one is emptied, and is the default reader from then on.
+        The last reader is emptied and becomes the default reader.
         """
         check_reader(self.name, name)
         return run_to_completion(self._drop_reader(name))
@@ -136,7 +136,8 @@ class FolderJournaledQueue:
             return
         if len(self._readers) == 1:
             reader.empty()
-            await reader.checkpoint()  # wherever a crash falls, what it had is gone before its name is
+            # commit the emptying first: a crash must not leave a renamed reader that still has items
+            await reader.checkpoint()
             self._check()
             if self._readers.get(name) is not reader:
                 return
@@ -149,12 +150,12 @@ class FolderJournaledQueue:
     # Items.
 
     def put(self, data: bytes, expiry_ms: int = 0, add_ms: int | None = None) -> Deferred[None] | None:
-        """Put an item for every reader. None when it is refused, because it is too large or a reader is full.
+        """Put an item for every reader. Return None if it is refused because it is too large or a reader is full.
 
-        Else a Deferred, which fires when the item is as safe as `sync_journal_ms` promises, and fails with
-        `QueueFailed` if it was lost. `expiry_ms` is when it expires, in milliseconds since the epoch, 0 is never;
-        `add_ms` is when it was put, if not now. Raises `StorageError`, among them `StorageRefused` while the disk is
-        full; then no reader has it.
+        Otherwise return a Deferred that fires when the item is as safe as `sync_journal_ms` promises, and fails with
+        `QueueFailed` if the item was lost. `expiry_ms` is when it expires, in milliseconds since the epoch, or 0 for
+        never. `add_ms` is when it was put, by default now. Raises `StorageError`, or `StorageRefused` while the disk is
+        full; then no reader gets the item.
         """
         check_item(data, expiry_ms)
         if add_ms is not None:
@@ -165,7 +166,7 @@ class FolderJournaledQueue:
             return None
         for reader in self._each_reader():
             reader.expire_before_put()
-        self._check()  # what has expired may have led to anything
+        self._check()  # a hook for expired items may have closed the queue
         readers = list(self._readers.values())
         if not all(reader.can_put for reader in readers):
             return None
@@ -178,13 +179,13 @@ class FolderJournaledQueue:
         return _when_durable(both)
 
     def flush(self) -> None:
-        """Drop all items of all readers, but for open reads."""
+        """Drop all items of all readers, except open reads."""
         self._each(Reader.flush)
 
     def discard_expired(self, applies_limit: bool = True) -> Deferred[int]:
-        """Discard what has expired at the heads, each reader within its `max_expire_sweep` unless told otherwise.
+        """Discard expired items at the heads of all readers. Fires with their number.
 
-        Fires with how many that were, all readers together.
+        Each reader discards at most `max_expire_sweep` items, unless `applies_limit` is False.
         """
         return Deferred.fromCoroutine(self._discard_expired(applies_limit))
 
@@ -193,7 +194,7 @@ class FolderJournaledQueue:
         return sum([await reader.discard_expired(applies_limit) for reader in self._each_reader()])
 
     def evict_waiters(self) -> None:
-        """Answer everyone in line at any reader as an empty queue does."""
+        """Answer every waiting consumer of every reader with None, as if the queue were empty."""
         self._each(Reader.evict_waiters)
 
     def _each(self, do: Callable[[Reader], object]) -> None:
@@ -202,15 +203,15 @@ class FolderJournaledQueue:
             do(reader)
 
     def _each_reader(self) -> Iterator[Reader]:
-        """Those that there are now, but for those that are gone by their turn: what is done may lead to anything."""
+        """Iterate over the current readers. Skip those that are closed during the iteration, for example by a hook."""
         return (reader for reader in list(self._readers.values()) if not reader.is_closed)
 
-    # The end.
+    # Closing.
 
     def checkpoint(self) -> Deferred[None]:
-        """Fires when all that was done to any reader so far is as safe as `sync_journal_ms` promises.
+        """Return a Deferred that fires when all changes so far are as safe as `sync_journal_ms` promises.
 
-        Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last.
+        Fails with `QueueFailed` if one of them was lost, or a change since the last call.
         """
         return run_to_completion(self._checkpoint(list(self._readers.values())))
 
@@ -226,10 +227,10 @@ class FolderJournaledQueue:
             raise loss
 
     def close(self) -> Deferred[None]:
-        """Answer who waits as an empty queue does, return open reads, and make all that was done safe.
+        """Answer waiting consumers with None, return open reads to the queue, and fire when all changes are safe.
 
-        Fails with `QueueFailed` where something was lost that was done since the last `checkpoint`; it is closed all
-        the same. Closing twice is closing once.
+        Fails with `QueueFailed` if a change since the last `checkpoint` was lost; the queue is closed anyway. Further
+        calls do nothing.
         """
         return run_to_completion(self._close())
 
@@ -237,7 +238,7 @@ class FolderJournaledQueue:
         await self.end()
 
     async def end(self) -> None:
-        """What `close` does to the queue itself: all of it, but for one that has its folder to itself."""
+        """Close the queue without closing its folder."""
         async with self._ending:
             if not self._is_closed:
                 self._is_closed = True
@@ -246,9 +247,9 @@ class FolderJournaledQueue:
                 await self._ended(self._readers.values())
 
     def erase(self) -> Deferred[None]:
-        """Close it and erase its files; fires when it is safe that they are gone.
+        """Close the queue and delete its files. Fires when the deletion is safe.
 
-        Fails with a `StorageError` where they cannot be erased; then the queue has the readers that are left.
+        Fails with a `StorageError` if a file cannot be deleted; the queue then stays open with its remaining readers.
         """
         return run_to_completion(self._erase())
 
@@ -266,7 +267,7 @@ class FolderJournaledQueue:
             await self._ended(readers)
 
     async def _ended(self, readers: Iterable[Reader]) -> None:
-        """These readers were its own: wait until all is safe that was done to them."""
+        """Wait until all changes to the queue's former readers are safe."""
         readers = list(readers)
         for reader in readers:
             while (batch := reader.unsettled_batch) is not None:
@@ -274,36 +275,42 @@ class FolderJournaledQueue:
         self._folder.forget(self)
         await self._checkpoint(readers)
 
-    # Other faces.
+    # Queues of objects.
 
     def to_blocking_queue(self, codec: ItemCodec[T]) -> JournaledBlockingQueue[T]:
-        """Its default reader's items as objects, done when they are given. Raises `BadQueueName` if there is none."""
+        """Return a queue of the default reader's items as objects, committed when delivered.
+
+        Raises `BadQueueName` if the queue has named readers.
+        """
         return JournaledBlockingQueue(self, self.reader(), codec)
 
     def to_transactional_blocking_queue(self, codec: ItemCodec[T]) -> TransactionalJournaledBlockingQueue[T]:
-        """The same, but done when they are committed."""
+        """Return a queue of the default reader's items as objects, delivered in transactions.
+
+        Raises `BadQueueName` if the queue has named readers.
+        """
         return TransactionalJournaledBlockingQueue(self, self.reader(), codec)
 
-    # Figures.
+    # Statistics.
 
     @property
     def items(self) -> int:
-        """The items of all readers, open ones counted, added up."""
+        """Number of items of all readers together, including open reads."""
         return sum(reader.items for reader in self._readers.values())
 
     @property
     def bytes(self) -> int:
-        """Their data, added up likewise."""
+        """Bytes of data in the items of all readers together, including open reads."""
         return sum(reader.bytes for reader in self._readers.values())
 
     @property
     def journal_bytes(self) -> int:
-        """The journal files of the queue; 0 where it has none."""
+        """Size of the queue's journal files in bytes; 0 if it has none."""
         return self._reader_stores.journal_bytes
 
 
 def _when_durable(batch: Batch) -> Deferred[None]:
-    """Fires when the batch is safe, or fails with why it was lost."""
+    """Return a Deferred that fires when the batch is safe, and fails with the batch's error if it was lost."""
     done: Deferred[None] = Deferred()
 
     def is_settled() -> None:

@@ -1,4 +1,4 @@
-"""A journaled queue of a program, with a folder of its own or in memory."""
+"""A journaled queue with a folder of its own, or in memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from kestrel.storage.scroll.storage import RESERVE_BYTES
 
 
 class JournaledQueue(FolderJournaledQueue):
-    """A journaled queue with a folder of its own, which it owns from `setup` to `close`, as `ScrollFolder` says.
+    """A journaled queue with its own folder, which is locked from `setup` to `close`.
 
-    Without a `path`, or with ``journaled=False``, no file is touched: it is in memory alone.
+    Without a `path`, or with ``journaled=False``, the queue is kept in memory and uses no files. `reserve_bytes`,
+    `now_ms` and `disk` are those of `ScrollFolder`.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class JournaledQueue(FolderJournaledQueue):
         super().__init__(config, self.folder)
 
     def setup(self) -> Deferred[None]:
-        """Own the folder and load the journal. Fails with a `StorageError`, and owns nothing then."""
+        """Lock the folder and load the journal. Fails with a `StorageError`, and leaves the folder unlocked then."""
         return run_to_completion(self._setup())
 
     async def _setup(self) -> None:

@@ -7,32 +7,35 @@ from kestrel.item import Item
 
 
 class ReaderOpenReads:
-    """The items that were given and are not done yet, by their ids."""
+    """The delivered, uncommitted items of a reader by id."""
 
     def __init__(self) -> None:
         self._items: dict[int, Item] = {}
-        """In the order in which they were given."""
+        """Items by id, in order of delivery."""
         self._lost: set[int] = set()
-        """Those whose storage failed while they were open."""
+        """Ids of open reads whose storage failed."""
         self.bytes = 0
-        """Their data."""
+        """Bytes of data in the open reads."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
     def xids(self) -> list[int]:
-        """The numbers by which the contents know them."""
+        """The queue store's xids of the open reads."""
         return [item.xid for item in self._items.values()]
 
     def add(self, item_id: int, item: Item) -> None:
-        """It was given."""
+        """Add an item that was delivered."""
         self._items[item_id] = item
         self._lost.discard(item_id)
         self.bytes += len(item.data)
 
     def end(self, item_id: int) -> Item | None:
-        """It is not open any more; None when it was not. Raises `QueueFailed` if its storage has failed since."""
+        """Remove an open read and return its item, or None if it is not open.
+
+        Raises `QueueFailed` if the storage failed while the read was open.
+        """
         item = self._items.pop(item_id, None)
         if item is not None:
             self.bytes -= len(item.data)
@@ -42,11 +45,11 @@ class ReaderOpenReads:
         return item
 
     def end_all(self) -> None:
-        """None is open any more."""
+        """Remove all open reads."""
         self._items.clear()
         self.bytes = 0
 
     def mark_all_lost(self) -> None:
-        """Their storage failed: the items are back in the queue."""
+        """Mark all open reads as lost: their storage failed, so the items are in the queue again."""
         self._lost.update(self._items)
         self.end_all()

@@ -1,4 +1,4 @@
-"""A queue of a program with a folder of its own."""
+"""A queue with a folder of its own."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kestrel.storage.journal.storage import RESERVE_BYTES
 
 
 class PersistentQueue(FolderQueue):
-    """A queue with a folder of its own, which it owns from `setup` to `close`; the rest as `QueueFolder` says.
+    """A queue with its own folder, which is locked from `setup` to `close`. The arguments are those of `QueueFolder`.
 
-    `settings` are those of this queue. Others come into being in the folder when items move to them.
+    `settings` apply to this queue. Queues that are created in the folder when items move to them have default settings.
     """
 
     folder: QueueFolder
@@ -54,9 +54,10 @@ class PersistentQueue(FolderQueue):
         super().__init__(name, folder)
 
     def setup(self) -> Deferred[None]:
-        """Own the folder and replay the journals in it.
+        """Lock the folder and replay its journals.
 
-        Fails with a `StorageError`, or a `BadQueueName` where the name is too long for a file, and owns nothing then.
+        Fails with a `StorageError`, or with `BadQueueName` if the name is too long for a file name. The folder is
+        unlocked then.
         """
         return run_to_completion(self._setup())
 
@@ -69,5 +70,5 @@ class PersistentQueue(FolderQueue):
             raise
 
     def close(self) -> Deferred[None]:
-        """Let the folder go when all is safe, as `QueueFolder.close`."""
+        """Close the queue and unlock the folder when all changes are safe, as `QueueFolder.close` does."""
         return self.folder.close()

@@ -1,4 +1,4 @@
-"""A folder of journals, and the queues of a program that are kept in it."""
+"""A folder of journals with the queues of a program."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from kestrel.storage.journal.storage import RESERVE_BYTES, JournalStorage
 from kestrel.storage.memory import MemoryStorage
 
 Lookup: TypeAlias = "Callable[[bytes], FolderQueue | None]"
-"""Finds the queue of that name that items are to move to; None if there is none."""
+"""Function that returns the queue for a name that items move to, or None if there is none."""
 
 
 class QueueFolder:
-    """The queues of one folder, which it owns from `open` to `close`.
+    """The queues of one folder, which is locked from `open` to `close`.
 
-    `reactor` has timers, `callFromThread` and a thread pool; a queue's settings are what `settings_for` says at its
-    first use. `reserve_bytes` of disk space are put by for the time when the disk is full. `now_ms` is the wall clock.
+    `reactor` provides timers, `callFromThread` and a thread pool. `settings_for` returns the settings of a queue when
+    it is first used. `reserve_bytes` of disk space are reserved for use when the disk is full. `now_ms` is the wall
+    clock.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class QueueFolder:
         )
         self._expiry_sweeper = ExpirySweeper(self._manager, self.scheduler, reactor)
         self.queues: dict[bytes, FolderQueue] = {}
-        """Those that the program has asked for, by name: one object for each, which knows its open reads."""
+        """Queue objects that the program has requested, by name. Each name has one object, which knows its open reads.
+        """
         self._changing = DeferredLock()
         self._is_open = False
         self._is_closed = False
@@ -78,17 +80,17 @@ class QueueFolder:
         return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), function, *args)
 
     def open(self) -> Deferred[None]:
-        """Own the folder, which is made if there is none, and replay the journals in it.
+        """Lock the folder, create it if necessary, and replay its journals.
 
-        Fails with a `StorageError`, `FolderInUse` among them. A queue whose journal cannot be read fails no `open`: the
-        log says so, and each use of the queue tries again.
+        Fails with a `StorageError`, for example `FolderInUse`. A journal that cannot be read does not fail `open`: the
+        error is logged, and each use of its queue tries again.
         """
         return run_to_completion(self._open())
 
     async def _open(self) -> None:
         async with self._changing:
             if self._is_open or self._is_closed:
-                raise StorageError("a queue folder is opened once")
+                raise StorageError("a queue folder can be opened only once")
             await self._manager.start()
             self._is_open = True
             self.scheduler.open()
@@ -97,12 +99,12 @@ class QueueFolder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed, or is being closed: it takes nothing more."""
+        """Whether the folder is closed or being closed."""
         return self._is_closed
 
     @property
     def manager(self) -> QueueManager:
-        """The queues by their names; for whoever wants more of them than is here. Raises `StorageError` unless open."""
+        """The queue manager, for operations that this class lacks. Raises `StorageError` unless the folder is open."""
         if self._is_closed:
             raise StorageError("the queue folder is closed")
         if not self._is_open:
@@ -110,19 +112,19 @@ class QueueFolder:
         return self._manager
 
     def queue(self, name: bytes) -> FolderQueue:
-        """The queue of that name, which comes into being if it must.
+        """Return the queue `name`, and create it if necessary.
 
-        Raises `BadQueueName`, and `QueueFailed` where its journal cannot be read.
+        Raises `BadQueueName`, and `QueueFailed` if its journal cannot be read.
         """
         check_name(name)
         self.manager.queue(name)
         return self.queues.get(name) or FolderQueue(name, self)
 
     def close(self) -> Deferred[None]:
-        """Answer who waits as an empty queue does, make all that was done safe, and let the folder go.
+        """Answer waiting consumers with None, make all changes safe, and unlock the folder.
 
-        Fails with `QueueFailed` where something done since the last `safe` of its queue was lost; the folder is closed
-        all the same. Closing twice is closing once.
+        Fails with `QueueFailed` if a change since the last `safe` of its queue was lost; the folder is closed anyway.
+        Further calls do nothing.
         """
         return run_to_completion(self._close())
 
@@ -142,7 +144,7 @@ class QueueFolder:
                 await self._manager.close()
 
     async def _all_settled(self) -> None:
-        """Wait for every batch, and for those that they lead to: a move is confirmed when it has arrived."""
+        """Wait for all batches, including those of moves: a move is confirmed in a batch after it has arrived."""
         while batches := unsettled_batches(self._manager.queues_including_masked()):
             for batch in batches:
                 await when_batch_settled(batch)
@@ -152,10 +154,10 @@ class QueueFolder:
             return self._manager.put_moved(name, data, done)
         queue = self._lookup(name)
         if queue is None:
-            raise StorageError(f"no queue {name!r} was found")
+            raise StorageError(f"lookup found no queue {name!r}")
         return queue.folder.manager.put_moved(queue.name, data, done)
 
 
 def unsettled_batches(queues: list[Queue]) -> list[Batch]:
-    """Their latest batches, as far as they are not safe yet."""
+    """Return the latest batch of each queue, for queues whose latest batch is not yet safe."""
     return [batch for queue in queues if (batch := queue.unsettled_batch) is not None]

@@ -1,4 +1,4 @@
-"""A reader of a journaled queue: a head of its own, limits of its own, and those who wait for its items."""
+"""A reader of a journaled queue, with its own head, limits and waiting consumers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = Logger(__name__)
 
 
 class Reader(Committed):
-    """One reader: what `JournaledQueue.reader` returns.
+    """A reader of a journaled queue, returned by `JournaledQueue.reader`.
 
-    An item that it gave is an open read until it is committed or given back (`commit`, `unget`, by its id); a restart
-    gives open reads again. All but what returns a Deferred raises `StorageError` at once when the queue is closed or
-    its storage fails; a Deferred fails with it.
+    A delivered item is an open read until `commit` or `unget` is called with its id. A restart delivers open reads
+    again. Methods that return a Deferred fail with `StorageError` if the queue is closed or its storage fails. The
+    others raise it.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Reader(Committed):
         self._recursion_limit = RecursionLimit()
         self._joining = 0
 
-    # Items in, by way of the queue.
+    # Putting, called by the queue.
 
     def expire_before_put(self) -> None:
-        """A put is to come: some of what has expired goes first.
+        """Remove some expired items before a put.
 
-        Where it is full of what is on the disk alone, it sees for later puts whether that has expired.
+        If the reader is full and its head is only on disk, begin to load the head, so that later puts can expire it.
         """
         line = self.underlying()
         if not self.can_put and self.store.peek() is None:
@@ -68,22 +68,22 @@ class Reader(Committed):
         line.sweep(MAX_SWEPT_PER_PUT)
 
     def item_was_put(self, size: int) -> Batch:
-        """The contents have one more item, of that many bytes, at the tail; `serve` is to follow."""
+        """Count an item of `size` bytes that was put into the store. The caller must then call `serve`."""
         self.counts.puts += 1
         self.counts.put_bytes += size
         return self.touch()
 
     def serve(self) -> None:
-        """Items have come: drop what is too many or too old, and serve those in line."""
+        """Drop items that exceed a limit or have expired, and serve waiting consumers."""
         self._line.has_changed()
 
-    # Items out.
+    # Getting and peeking.
 
     def get(self, deadline_s: float | None = None, peeking: bool = False) -> Deferred[QueueItem | None]:
-        """The next item, as an open read, when it is this consumer's turn; first come, first served.
+        """Take the next item as an open read; consumers are served in order of arrival.
 
-        Fires with None when so many seconds have gone by (0 waits for the disk alone, None for ever), or when the queue
-        is closed. With `peeking` the item stays where it is. Cancel it to leave the line.
+        Fires with None after `deadline_s` seconds, or when the queue is closed. With 0 it waits only for the disk, with
+        None it has no deadline. With `peeking` the item stays in the queue. Cancel the Deferred to leave the line.
         """
         try:
             self.check()
@@ -95,13 +95,13 @@ class Reader(Committed):
         is_at_hand = not self._line.waiters and self.store.peek() is not None
         if not self._joining and scheduler.has_time() and (not is_at_hand or self._recursion_limit.may_recurse()):
             place.join()
-        else:  # whoever takes item after item lets the reactor go on in between
+        else:  # a consumer that takes item after item must not starve the reactor
             self._joining += 1
             scheduler.continue_later(partial(self._join_later, place))
         return place.result.addCallback(self._answered, began_s)
 
     def peek(self, deadline_s: float | None = None) -> Deferred[QueueItem | None]:
-        """The next item, which stays there; otherwise as `get`."""
+        """Return the next item without removing it, with the deadline of `get`."""
         return self.get(deadline_s, peeking=True)
 
     def _join_later(self, place: DeferredWaiter[ReaderWaiters, QueueItem]) -> None:
@@ -121,7 +121,7 @@ class Reader(Committed):
         return item
 
     def deliver(self, line: ReaderWaiters, item: Item, waiter: Waiter) -> QueueItem:
-        """An item arrived for one of those who wait: what the program gets."""
+        """Record the open read of an item that arrived for a waiter, and convert the item for the program."""
         deliver = self.to_queue_item(item)
         if waiter.opens:
             self.counts.opened += 1
@@ -129,15 +129,15 @@ class Reader(Committed):
         return deliver
 
     def to_queue_item(self, item: Item) -> QueueItem:
-        """The item as programs see it."""
+        """Convert a stored item for the program."""
         return QueueItem(item.id + self._first_id, item.data, item.add_ms, item.expiry_ms, item.errors)
 
     # Open reads.
 
     def commit(self, item_id: int) -> bool:
-        """The item that was given is done: it is gone for good. False when it is not open.
+        """Finish an open read and remove its item for good. Return False if the item is not open.
 
-        Raises `QueueFailed` where the storage has failed since, and the item is in the queue again.
+        Raises `QueueFailed` if the storage has failed since, which returned the item to the queue.
         """
         self.check()
         item = self._open.end(item_id)
@@ -149,9 +149,9 @@ class Reader(Committed):
         return True
 
     def unget(self, item_id: int) -> bool:
-        """Give an item back, with one more error: to the head of the queue, unless `error_handler` takes care of it.
+        """Return an item with one more error to the head of the queue, unless `error_handler` handles it.
 
-        Otherwise as `commit`.
+        Return False if the item is not open. Raises `QueueFailed` if the storage has failed since.
         """
         self.check()
         item = self._open.end(item_id)
@@ -171,7 +171,7 @@ class Reader(Committed):
     # All items.
 
     def flush(self) -> None:
-        """Drop all items but the open reads."""
+        """Drop all items, except open reads."""
         self.check()
         self.store.clear()
         self.counts.flushes += 1
@@ -179,14 +179,14 @@ class Reader(Committed):
         self._line.serve()
 
     def empty(self) -> None:
-        """Drop all items and open reads, and answer everyone in line."""
+        """Drop all items and open reads, and answer all waiting consumers with None."""
         self.flush()
         self.store.confirm(self._open.xids)
         self._open.end_all()
         self.answer_all()
 
     def discard_expired(self, applies_limit: bool = True) -> Deferred[int]:
-        """Discard what has expired at the head, `max_expire_sweep` items at most unless told otherwise; how many."""
+        """Discard expired items at the head, at most `max_expire_sweep` if `applies_limit`. Fires with their number."""
         return Deferred.fromCoroutine(self._discard_expired(self.config.max_expire_sweep if applies_limit else None))
 
     async def _discard_expired(self, most: int | None) -> int:
@@ -210,38 +210,38 @@ class Reader(Committed):
         return turn
 
     def evict_waiters(self) -> None:
-        """Answer everyone in line as an empty queue does."""
+        """Answer every waiting consumer with None, as if the queue were empty."""
         self.answer_all()
 
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer everyone in line: as an empty queue does, or with that error."""
+        """Answer every waiting consumer with None, or with `error`."""
         self._line.answer_all(error)
 
-    # What is done is safe, or lost.
+    # Durability.
 
     def checkpoint(self) -> Deferred[None]:
-        """Fires when all that was done so far is as safe as the queue's `sync_journal_ms` promises.
+        """Return a Deferred that fires when all changes so far are as safe as the queue's `sync_journal_ms` promises.
 
-        Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last: the reader
-        is as it was before that.
+        Fails with `QueueFailed` if one of them was lost, or a change since the last call. The reader is then as it was
+        before the lost changes.
         """
         return self._durability.safe()
 
     def touch(self) -> Batch:
-        """Something was done to the contents: the batch that it is part of."""
+        """Add the reader to the current batch after a change, and return the batch."""
         batch = self._context.barrier.touch(self)
         self._durability.add_batch(batch)
         return batch
 
     @property
     def unsettled_batch(self) -> Batch | None:
-        """The latest batch that is not safe yet."""
+        """The latest batch that is not yet safe, or None."""
         return self.open_batch or self.committing
 
-    # Another name, contents that fail, and the end.
+    # Renaming, storage failures and closing.
 
     def rename(self, name: bytes, config: JournaledQueueReaderConfig) -> None:
-        """It has that name and goes by that from now on; `serve` is to follow. Raises `QueueFailed`."""
+        """Change the reader's name and configuration. The caller must then call `serve`. Raises `QueueFailed`."""
         self.check()
         self._reader_stores.rename(self.name, name)
         self.name, self.config = name, config
@@ -249,24 +249,26 @@ class Reader(Committed):
         self.touch()
 
     def delete(self) -> None:
-        """Forget all that it has; safe with the next commit, `end` is to follow. Raises `StorageError`."""
+        """Delete the reader's items with the next commit. The caller must then call `end`. Raises `StorageError`."""
         self.check()
         self._reader_stores.delete(self.name)
         self.touch()
 
     def check(self) -> None:
-        """Open dead contents anew. Raises `StorageError` where that fails, or the reader is closed."""
+        """Raise `StorageError` if the reader is closed. Reopen its store if the store has failed."""
         if self.is_closed:
             raise StorageError("the reader is closed")
         self._reopen()
 
     def underlying(self) -> ReaderWaiters:
-        """The line for its items. Raises as `check`."""
+        """Return the reader's line of waiters. Raises `StorageError` if the reader is closed or its store cannot be
+        reopened.
+        """
         self.check()
         return self._line
 
     def _reopen(self) -> None:
-        """Open dead contents anew; raises `QueueFailed` when that fails too."""
+        """Reopen the store if it has failed. Raises `QueueFailed` if that fails too."""
         if self.store.failure is not None:
             self._open.mark_all_lost()
             self.store = self._reader_stores.store(self.name)
@@ -274,73 +276,73 @@ class Reader(Committed):
             self._line.serve()
 
     def batch_is_safe(self, batch: Batch, now_s: float) -> None:
-        """Nothing is measured."""
+        """Do nothing: a reader does not measure commits."""
 
     def commit_failed(self, failure: Exception) -> None:
-        """The contents are dead, and others may have died with them."""
+        """Reopen every failed store, since other stores may have failed in the same commit."""
         self._context.storage_failed()
 
     def reopen_if_failed(self) -> None:
-        """If the contents are dead, go on with what the storage still holds."""
+        """Reopen the store if it has failed. On an error, log it and fail all waiting consumers."""
         if self.is_closed:
             return
         try:
             self._reopen()
         except KestrelError as error:
-            log.error("Reader {reader!r} cannot be opened: {reason}", reader=self.name, reason=str(error))
+            log.error("Cannot reopen reader {reader!r}: {reason}", reader=self.name, reason=str(error))
             self._line.answer_all(error)
 
     def end(self) -> None:
-        """Answer everyone in line, put open reads back, and take nothing more."""
+        """Close the reader: answer all waiting consumers with None, and return open reads to the queue."""
         self.is_closed = True
         if self.store.failure is None:
             self.store.put_back(self._open.xids, False)
         self._open.end_all()
         self.answer_all()
 
-    # Figures.
+    # Statistics.
 
     @property
     def items(self) -> int:
-        """How many items it holds, open reads counted."""
+        """Number of items, including open reads."""
         return self.store.items + len(self._open)
 
     @property
     def bytes(self) -> int:
-        """Their data."""
+        """Bytes of data in the items, including open reads."""
         return self.store.bytes + self._open.bytes
 
     @property
     def open_items(self) -> int:
-        """How many of its items are open reads,"""
+        """Number of open reads."""
         return len(self._open)
 
     @property
     def open_bytes(self) -> int:
-        """and their data."""
+        """Bytes of data in the open reads."""
         return self._open.bytes
 
     @property
     def waiter_count(self) -> int:
-        """How many consumers stand in line."""
+        """Number of consumers that wait for an item."""
         return len(self._line.waiters)
 
     @property
     def age_ms(self) -> int:
-        """How long its head has waited; 0 when none is in memory."""
+        """Milliseconds since the item at the head was put; 0 if no item is in memory."""
         item = self.store.peek() if self.store.failure is None else None
         return 0 if item is None else max(0, self._context.now_ms() - item.add_ms)
 
     @property
     def is_ready_for_expiration(self) -> bool:
-        """Whether it is older than `max_queue_age_ms`, and has nothing more to give."""
+        """Whether the reader is older than `max_queue_age_ms` and has no items except open reads."""
         age_ms = self.config.max_queue_age_ms
         is_old = age_ms is not None and self._context.now_ms() > self.create_time_ms + age_ms
         return is_old and not self.store.items
 
     @property
     def can_put(self) -> bool:
-        """Whether it takes one more item."""
+        """Whether the reader accepts one more item."""
         config = self.config
         if config.full_policy is FullPolicy.DROP_OLDEST:
             return True

@@ -1,29 +1,29 @@
-"""What has happened to a reader since it is there."""
+"""Counters of a reader."""
 
 from __future__ import annotations
 
 
 class ReaderCounts:
-    """Counts of one reader; they begin anew with each start of the program."""
+    """Counters of one reader since the program started."""
 
     def __init__(self) -> None:
         self.puts = 0
-        """Items that were put,"""
+        """Items put."""
         self.put_bytes = 0
-        """and their data."""
+        """Bytes of data put."""
         self.get_hits = 0
-        """Gets and peeks that brought an item,"""
+        """Gets and peeks that returned an item."""
         self.get_misses = 0
-        """and None."""
+        """Gets and peeks that returned None."""
         self.expired = 0
-        """Items that expired,"""
+        """Items that expired."""
         self.discarded = 0
-        """and that were dropped for newer ones."""
+        """Items dropped to make room for newer ones."""
         self.opened = 0
-        """Reads that were opened,"""
+        """Reads opened."""
         self.committed = 0
-        """committed,"""
+        """Open reads committed."""
         self.canceled = 0
-        """and given back."""
+        """Open reads returned with `unget`."""
         self.flushes = 0
-        """How often all items were dropped."""
+        """Calls of `flush`."""

@@ -1,4 +1,4 @@
-"""The head of a reader: what has expired, what is one too many, and what is on the disk alone."""
+"""The head of a reader: expiry, dropping of items over a limit, and loading from disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = Logger(__name__)
 
 
 class ReaderHeadOwner(Protocol):
-    """What a head needs of its reader (`kestrel.library.reader.Reader`)."""
+    """The reader that a head belongs to (`kestrel.library.reader.Reader`)."""
 
     config: JournaledQueueReaderConfig
     store: IQueueStorage
@@ -30,23 +30,23 @@ class ReaderHeadOwner(Protocol):
 
     @property
     def items(self) -> int:
-        """How many items it holds, open ones counted."""
+        """Number of items, including open reads."""
 
     @property
     def bytes(self) -> int:
-        """Their data."""
+        """Bytes of data in the items, including open reads."""
 
     def to_queue_item(self, item: Item) -> QueueItem:
-        """The item as programs see it."""
+        """Convert a stored item for the program."""
 
     def touch(self) -> object:
-        """Something was done to the contents."""
+        """Add the reader to the current batch after a change."""
 
     def serve(self) -> None:
-        """Serve those in line."""
+        """Serve waiting consumers."""
 
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer everyone in line."""
+        """Answer every waiting consumer with None, or with `error`."""
 
 
 class ReaderHead:
@@ -59,21 +59,21 @@ class ReaderHead:
         self._waiting: list[Deferred[None]] = []
 
     def forget(self) -> None:
-        """The reader has other contents."""
+        """Ignore a load in progress, because the reader has another store."""
         self._filling.forget()
         self._tell(None)
 
-    # What has expired.
+    # Expiry.
 
     @property
     def has_expired(self) -> bool:
-        """Whether it has expired, as far as it is in memory."""
+        """Whether the item at the head is in memory and has expired."""
         store = self._reader.store
         item = store.peek() if store.failure is None else None
         return item is not None and self.item_has_expired(item)
 
     def item_has_expired(self, item: Item) -> bool:
-        """Whether that item has expired: its time, or the end of its age, has come."""
+        """Return True if an item has reached its expiry time or the reader's maximum age."""
         max_age_ms = self._reader.config.max_age_ms
         if not item.expiry_ms and max_age_ms is None:
             return False
@@ -81,7 +81,7 @@ class ReaderHead:
         return 0 < item.expiry_ms <= now_ms or (max_age_ms is not None and item.add_ms + max_age_ms <= now_ms)
 
     def sweep(self, most: int) -> int:
-        """Expire items, as far as they are in memory, and at most so many. Returns how many."""
+        """Remove at most `most` expired items that are in memory, and return their number."""
         reader, swept = self._reader, 0
         process = reader.config.process_expired_item
         while swept < most and self.has_expired:
@@ -94,11 +94,11 @@ class ReaderHead:
                 call_hook(process, reader.to_queue_item(item))
         return swept
 
-    # What is one too many.
+    # Limits.
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether items are to be dropped for newer ones."""
+        """Whether items must be dropped because of `FullPolicy.DROP_OLDEST`."""
         reader = self._reader
         config = reader.config
         if config.full_policy is not FullPolicy.DROP_OLDEST or reader.store.failure is not None:
@@ -108,7 +108,9 @@ class ReaderHead:
         return (too_many or too_large) and reader.store.items > 0
 
     def discard(self) -> bool:
-        """Drop what is one too many; a part of it, if that is much. False when it must wait for the disk."""
+        """Drop items over the limit, at most one slice of them. Return False if the head must be loaded from disk
+        first.
+        """
         reader = self._reader
         for _ in range(MAX_SWEPT_PER_SLICE):
             if not self.is_over_limit:
@@ -119,19 +121,19 @@ class ReaderHead:
             reader.touch()
         return True
 
-    # What is on the disk alone.
+    # Loading from disk.
 
     @property
     def is_loading(self) -> bool:
-        """Whether it is being brought into memory."""
+        """Whether the head is being loaded from disk."""
         return self._filling.store is self._reader.store
 
     def fill(self) -> bool:
-        """Bring it into memory. False when what is in memory tells the truth."""
+        """Begin to load the head from disk. Return False if that is not necessary."""
         return self._filling.begin(self._reader.store)
 
     def filled(self) -> Deferred[None]:
-        """Fires when it is no longer being brought into memory; fails with why it cannot be read."""
+        """Return a Deferred that fires when the current load has ended, and fails if the head cannot be read."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         return done
@@ -144,8 +146,8 @@ class ReaderHead:
         error: Any = failure.value
         if not isinstance(error, KestrelError):
             error = QueueFailed("the head cannot be read")
-        log.error("The head of a reader cannot be read: {error}", error=str(error))
-        self._reader.touch()  # if its storage has found that it cannot go on, a commit is where it may say so
+        log.error("Cannot read the head of a reader: {error}", error=str(error))
+        self._reader.touch()  # a failed storage reports its failure in a commit
         self._tell(error)
         self._reader.answer_all(error)
 
@@ -156,7 +158,7 @@ class ReaderHead:
 
 
 def call_hook(hook: Callable[..., Any], *args: object) -> Any:
-    """What a program's hook returns; None, and a word in the log, where it raises."""
+    """Call a program's hook and return its result. If it raises, log the exception and return None."""
     try:
         return hook(*args)
     except Exception:

@@ -1,4 +1,4 @@
-"""Where the items of one journaled queue are kept: in the files of a folder, or in memory."""
+"""The stores for the readers of one journaled queue, in files or in memory."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from kestrel.storage.scroll.storage import ScrollStorage
 
 
 class ReaderStores(Protocol):
-    """The items of one queue, by its readers."""
+    """The stores for the readers of one queue."""
 
     @property
     def storage(self) -> IStorage:
-        """What commits them."""
+        """The storage that commits the stores."""
 
     @property
     def first_id(self) -> int:
-        """What a reader that is made now adds to the ids that its contents give."""
+        """Number that a new reader adds to the item ids of its store."""
 
     @property
     def journal_bytes(self) -> int:
-        """What its files take; 0 where it has none."""
+        """Size of the queue's files in bytes; 0 if it has none."""
 
     def store(self, reader: bytes) -> IQueueStorage:
-        """What that reader has: what is there, or from now on. Raises `QueueFailed`."""
+        """Return a reader's store, and create it if necessary. Raises `QueueFailed`."""
 
     def rename(self, reader: bytes, name: bytes) -> None:
-        """The contents of a reader are another's from now on. Raises `QueueFailed`, and all is as it was."""
+        """Rename a reader's store. Raises `QueueFailed` and changes nothing then."""
 
     def delete(self, reader: bytes) -> None:
-        """Drop what that reader has. Raises `StorageError`, and all is as it was."""
+        """Delete a reader's store. Raises `StorageError` and changes nothing then."""
 
     def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
-        """One item more for all of these, which are all that there are. Raises as `IStorage.put`."""
+        """Append an item to the stores of `readers`, which must be all readers. Raises the errors of `IStorage.put`."""
 
 
 class FileReaderStores:
-    """In the files of a folder (`ReaderStores`): ids are the journal's own."""
+    """A `ReaderStores` in the files of a folder. Item ids are those of the journal."""
 
     first_id = 0
 
@@ -52,11 +52,11 @@ class FileReaderStores:
 
     @property
     def journal_bytes(self) -> int:
-        """What the journal's files take."""
+        """Size of the journal files in bytes."""
         return next((each.stats["journal_bytes"] for each in self._stores.values()), 0)
 
     def store(self, reader: bytes) -> ScrollQueue:
-        """What the files have for it."""
+        """Open a reader's store, and create its file if necessary. Raises `QueueFailed`."""
         settings = self._config.settings_for(reader)
         store = self._stores[reader] = self.storage.queue(self._stored_name(reader), settings)
         return store
@@ -65,22 +65,22 @@ class FileReaderStores:
         return self._config.name + b"+" + reader if reader else self._config.name
 
     def rename(self, reader: bytes, name: bytes) -> None:
-        """Its file has another name."""
+        """Rename a reader's file. Raises `QueueFailed` and changes nothing then."""
         self.storage.rename(self._stores[reader], self._stored_name(name))
         self._stores[name] = self._stores.pop(reader)
 
     def delete(self, reader: bytes) -> None:
-        """Its file goes; with the last one all files of the queue."""
+        """Delete a reader's file; with the last reader, delete all files of the queue."""
         self.storage.delete(self._stores[reader])
         del self._stores[reader]
 
     def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
-        """One record."""
+        """Append an item for all readers as one record."""
         self.storage.put([self._stores[reader] for reader in readers], data, add_ms, expiry_ms)
 
 
 class MemoryReaderStores:
-    """In memory (`ReaderStores`): contents count from 0 on, whenever they are made."""
+    """A `ReaderStores` in memory. Each store numbers its items from 0."""
 
     journal_bytes = 0
 
@@ -92,21 +92,21 @@ class MemoryReaderStores:
         self._stores: dict[bytes, MemoryQueue] = {}
 
     def store(self, reader: bytes) -> MemoryQueue:
-        """What it has."""
+        """Return a reader's store, and create it if necessary."""
         if reader not in self._stores:
             self._made += 1
             self._stores[reader] = self.storage.queue(b"%d" % self._made, self._config.settings_for(reader))
         return self._stores[reader]
 
     def rename(self, reader: bytes, name: bytes) -> None:
-        """They are another's."""
+        """Rename a reader's store."""
         self._stores[name] = self._stores.pop(reader)
 
     def delete(self, reader: bytes) -> None:
-        """They are gone."""
+        """Delete a reader's store."""
         self.storage.delete(self._stores.pop(reader))
 
     def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
-        """They share the bytes."""
+        """Append an item to the stores of all readers, which share its bytes."""
         self.storage.put([self._stores[reader] for reader in readers], data, add_ms, expiry_ms)
         self.first_id += 1

@@ -1,4 +1,4 @@
-"""The line of those who wait for a reader's items, and how it is served."""
+"""The consumers that wait for a reader's items."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kestrel.queues.waiters import Waiter, WaiterQueue
 from kestrel.storage.interfaces import IQueueStorage
 
 MAX_READER_SERVED_PER_SLICE: Final = 64
-"""Then it is the turn of others; the rest of the line is served in a later one."""
+"""Maximum number of waiters served in one time slice. The rest are served in a later slice."""
 
 
 class ReaderWaitersOwner(Protocol):
-    """What a line needs of its reader (`kestrel.library.reader.Reader`)."""
+    """The reader that the waiters belong to (`kestrel.library.reader.Reader`)."""
 
     store: IQueueStorage
     is_closed: bool
 
 
 class ReaderWaiters:
-    """Those who wait, first come, first served; `continue_later` calls back in a later turn."""
+    """The waiters of a reader in order of arrival. `continue_later` schedules a call in a later tick."""
 
     def __init__(
         self, reader: ReaderWaitersOwner, head: ReaderHead, continue_later: Callable[[Callable[[], None]], None]
@@ -33,30 +33,30 @@ class ReaderWaiters:
         self._continue_later = continue_later
         self.waiters = WaiterQueue()
         self.is_busy = False
-        """Whether somebody up the stack serves, or sweeps; what comes to be done meanwhile waits for that one,"""
+        """Whether a call further up the stack serves or sweeps. Work that arises meanwhile is left to it."""
         self._is_due = False
-        """who then sees that there is more to do."""
+        """Whether such work has arisen."""
         self._is_later = False
         self._sweeps = False
-        """Whether what has expired is to go, though nobody waits."""
+        """Whether to remove expired items even if there are no waiters."""
 
     @property
     def is_head_pending(self) -> bool:
-        """Whether those in line wait for the storage, or a sweep, rather than for an item to be put."""
+        """Whether the waiters wait for the storage or a sweep rather than for a put."""
         return self._head.is_loading or self._head.has_expired or self._head.is_over_limit
 
     def join(self, waiter: Waiter) -> None:
-        """Stand in line; the waiter may be served before this returns."""
+        """Add a waiter to the line. The waiter may be served before this returns."""
         self.waiters.join(waiter)
         self.serve()
 
     def has_changed(self) -> None:
-        """There may be more items, or other limits: see that none is too many or too old, and serve."""
+        """Drop items that have expired or exceed a limit, and serve the waiters, after a put or a change of limits."""
         self._sweeps = True
         self.serve()
 
     def sweep(self, most: int) -> int:
-        """Expire so many at most; returns how many. What a hook does to the reader meanwhile waits."""
+        """Expire at most `most` items and return their number. Serving that a hook triggers runs at the end."""
         if self.is_busy:
             return 0
         self.is_busy = True
@@ -68,7 +68,7 @@ class ReaderWaiters:
                 self.serve()
 
     def serve(self) -> None:
-        """Serve those in line as far as there are items, and answer the impatient when there are none."""
+        """Serve waiters while there are items. If there are none, answer the non-blocking waiters with None."""
         if self._reader.is_closed or self._head.is_loading:
             return
         if self.is_busy:
@@ -97,7 +97,7 @@ class ReaderWaiters:
         self.serve()
 
     def _serve_one(self) -> bool:
-        """Do one thing for those in line. False when there is nothing to do, or it must wait."""
+        """Sweep, drop items or serve one waiter. Return False if there is nothing to do, or it must wait."""
         head = self._head
         if head.is_loading:
             return False
@@ -122,7 +122,7 @@ class ReaderWaiters:
         return True
 
     def _answer_non_blocking(self) -> bool:
-        """There is no item, unless the disk has brought one. Whether there is one after all."""
+        """Answer the non-blocking waiters with None. Return True instead if the disk has just supplied an item."""
         if self._reader.store.peek() is not None:
             return True
         for waiter in self.waiters.non_blocking():
@@ -131,7 +131,7 @@ class ReaderWaiters:
         return False
 
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer everyone in line: as an empty queue does, or with that error."""
+        """Answer every waiter with None, or with `error`."""
         for waiter in self.waiters.all():
             if self.waiters.leave(waiter):
                 waiter.on_result(None, error)

@@ -1,17 +1,18 @@
-"""How many in a row may be answered before they have asked."""
+"""A recursion limit for synchronous callbacks."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_SYNCHRONOUS_CALLBACKS: Final = 100
-"""Answers in a row that are there when the call returns."""
+"""Maximum number of results in a row that are available when the call returns."""
 
 
 class RecursionLimit:
-    """Counts the answers that are there when a call returns, and says when one must wait for the reactor.
+    """A counter of results that are available when a call returns.
 
-    Who has such an answer goes on within the call that gave it, and may ask again, deeper on the stack each time.
+    A callback that runs at once may call again, deeper on the stack each time. At the limit, the next result must wait
+    for a later tick.
     """
 
     __slots__ = ("_answers",)
@@ -20,6 +21,6 @@ class RecursionLimit:
         self._answers = 0
 
     def may_recurse(self) -> bool:
-        """Whether one more may be answered at once; after a False the count begins anew."""
+        """Count a result. Return False, and restart the count, if the result must wait for a later tick."""
         self._answers = (self._answers + 1) % (MAX_SYNCHRONOUS_CALLBACKS + 1)
         return self._answers > 0

@@ -1,4 +1,4 @@
-"""A folder of libkestrel's journals, and the journaled queues of a program that are kept in it."""
+"""A folder of libkestrel's journals with the journaled queues of a program."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
 
 
 class ScrollFolder:
-    """The journaled queues of one folder, which it owns from `open` to `close`; without a `path` they are in memory.
+    """The journaled queues of one folder, which is locked from `open` to `close`. Without a `path` they are kept in
+    memory.
 
-    `reactor` has timers, `callFromThread` and a thread pool. `archive` is the folder to which journal files go that no
-    reader needs, None: they are erased. `reserve_bytes` of disk space are put by for the time when the disk is full.
-    `now_ms` is the wall clock.
+    `reactor` provides timers, `callFromThread` and a thread pool. `archive` is the folder that receives journal files
+    when no reader needs them; with None they are deleted. `reserve_bytes` of disk space are reserved for use when the
+    disk is full. `now_ms` is the wall clock.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class ScrollFolder:
                 as_library=True,
             )
         self._queues: dict[bytes, FolderJournaledQueue] = {}
-        """Those that are open."""
+        """Open queues by name."""
         self._readers: dict[bytes, set[bytes]] = {}
-        """The readers of those that are not."""
+        """Names of the readers of queues that are not open, by queue."""
         self._changing = DeferredLock()
         self._is_open = False
         self._is_closed = False
@@ -70,17 +71,17 @@ class ScrollFolder:
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
 
     def open(self) -> Deferred[None]:
-        """Own the folder, which is made if there is none, and load the journals in it.
+        """Lock the folder, create it if necessary, and load its journals.
 
-        Fails with a `StorageError`, `FolderInUse` among them. A journal that cannot be read fails no `open`: the log
-        says so, and each `queue` of its name tries again.
+        Fails with a `StorageError`, for example `FolderInUse`. A journal that cannot be read does not fail `open`: the
+        error is logged, and each `queue` of its name tries again.
         """
         return run_to_completion(self._open())
 
     async def _open(self) -> None:
         async with self._changing:
             if self._is_open or self._is_closed:
-                raise StorageError("a scroll folder is opened once")
+                raise StorageError("a scroll folder can be opened only once")
             if self._storage is not None:
                 for name in await self._storage.start(lambda _: QueueSettings()):
                     queue, reader = location_of(name)
@@ -90,7 +91,7 @@ class ScrollFolder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed, or is being closed: it takes nothing more."""
+        """Whether the folder is closed or being closed."""
         return self._is_closed
 
     def check(self) -> None:
@@ -101,50 +102,51 @@ class ScrollFolder:
             )
 
     def queue(self, config: JournaledQueueConfig) -> FolderJournaledQueue:
-        """The queue of that name, which comes into being if it must; one that is open keeps the config that it has.
+        """Return the queue that `config` names, and create it if necessary. A queue that is already open keeps its
+        config.
 
-        Raises `QueueFailed` where its journal cannot be read, and ValueError where the config names an archive: that is
-        the folder's.
+        Raises `QueueFailed` if its journal cannot be read, and ValueError if `config` names an archive, which must be
+        passed to the folder.
         """
         if config.save_archived_journals is not None:
-            raise ValueError("queues that share a folder share its archive: name it to the folder")
+            raise ValueError("queues that share a folder share its archive: pass archive= to ScrollFolder")
         self.check()
         queue = self._queues.get(config.name)
         if queue is None:
             queue = FolderJournaledQueue(config, self)
             self.adopt(queue)
         elif queue.is_closed:
-            raise StorageError(f"queue {config.name!r} is being closed: wait until it is")
+            raise StorageError(f"queue {config.name!r} is being closed: wait until it is closed")
         return queue
 
     def adopt(self, queue: FolderJournaledQueue) -> None:
-        """That queue is one of this folder's. Raises `QueueFailed`."""
+        """Load a queue and add it to the folder. Raises `QueueFailed`."""
         queue.load(self._readers.get(queue.name, ()))
         self._queues[queue.name] = queue
 
     def reader_stores_for(self, config: JournaledQueueConfig) -> ReaderStores:
-        """Where the items of such a queue are kept."""
+        """Return the stores for the readers of a queue, in files or in memory."""
         if self._storage is None or not config.journaled:
             return MemoryReaderStores(config)
         return FileReaderStores(config, self._storage)
 
     def forget(self, queue: FolderJournaledQueue) -> None:
-        """That queue is closed; a later one of its name will have these readers."""
+        """Remove a closed queue, and remember its readers for the next queue of its name."""
         was_open = self._queues.pop(queue.name, None) is not None
         if was_open and queue.config.journaled:
             self._readers[queue.name] = {reader.name for reader in queue.readers}
 
     def _storage_failed(self) -> None:
-        """Every reader whose contents have died goes on with what there is."""
+        """Reopen every reader whose store has failed."""
         for queue in list(self._queues.values()):
             for reader in queue.readers:
                 reader.reopen_if_failed()
 
     def close(self) -> Deferred[None]:
-        """Close every queue, and let the folder go.
+        """Close every queue and unlock the folder.
 
-        Fails with `QueueFailed` where something was lost that was done to a queue since its last `checkpoint`; the
-        folder is closed all the same. Closing twice is closing once.
+        Fails with `QueueFailed` if a change to a queue since its last `checkpoint` was lost; the folder is closed
+        anyway. Further calls do nothing.
         """
         return run_to_completion(self._close())
 
