@@ -1,6 +1,6 @@
-"""What callers of a client say, as requests say it: names in bytes, times in whole milliseconds.
+"""Conversion of client arguments to the values in requests: names in bytes, times in whole milliseconds.
 
-What is of the wrong type, or no number that a time can be, is a TypeError or ValueError before anything is sent.
+Invalid arguments raise TypeError or ValueError before anything is sent.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ Name: TypeAlias = bytes | str
 
 
 LONGEST_TIMEOUT_S: Final = 2_147_483
-"""The system counts the milliseconds that it is to wait in 31 bits: some 24 days."""
+"""Longest timeout, about 24 days: the operating system stores it in milliseconds as a 31-bit number."""
 
 
 def name_bytes(queue: Name) -> bytes:
-    """The name as it is sent. Raises `BadQueueName` for a string that has no UTF-8."""
+    """Return the name as bytes. Raises `BadQueueName` for a string that cannot be encoded as UTF-8."""
     if isinstance(queue, bytes):
         return queue
     if not isinstance(queue, str):
-        raise TypeError(f"a queue's name is bytes or a string, not {type(queue).__name__}")
+        raise TypeError(f"a queue's name must be bytes or a string, not {type(queue).__name__}")
     try:
         return queue.encode()
     except UnicodeEncodeError:
-        raise BadQueueName("queue name is no UTF-8: it has half of a surrogate pair") from None
+        raise BadQueueName("queue name is not valid UTF-8: it contains a lone surrogate") from None
 
 
 def check_item(data: object) -> None:
-    """Raise TypeError unless that is an item."""
+    """Raise TypeError unless `data` is bytes."""
     if not isinstance(data, bytes):
-        raise TypeError(f"items are bytes, not {type(data).__name__}")
+        raise TypeError(f"items must be bytes, not {type(data).__name__}")
 
 
 def check_items(items: object) -> None:
-    """Raise TypeError where one item stands for many."""
+    """Raise TypeError if a single item is passed instead of an iterable of items."""
     if isinstance(items, bytes | str):
-        raise TypeError(f"many items are an iterable of bytes, not {type(items).__name__}")
+        raise TypeError(f"items must be an iterable of bytes, not {type(items).__name__}")
 
 
 def to_milliseconds(seconds: float) -> int:
-    """So many milliseconds, and none for a time that has gone by."""
+    """Convert seconds to milliseconds; negative times become 0."""
     return max(0, round(_finite("a time", seconds) * 1000))
 
 
 def expiry_ms(expires_in: float | None) -> int:
-    """In how many milliseconds an item expires, 0 for never. Raises `RequestError` where it would have no time."""
+    """Convert an expiry to milliseconds, 0 for never. Raises `RequestError` unless it is more than 0 seconds."""
     if expires_in is None:
         return 0
     if _finite("expires_in", expires_in) <= 0:
-        raise RequestError("an item must have some time until it expires")
+        raise RequestError("expires_in must be more than 0")
     return max(1, round(expires_in * 1000))
 
 
 def check_options(timeout_s: float, tls: TlsOptions | None) -> None:
-    """Raise TypeError or ValueError unless clients can be made with these."""
+    """Raise TypeError or ValueError unless these client options are valid."""
     if _finite("timeout_s", timeout_s) <= 0:
         raise ValueError(f"timeout_s must be more than 0, not {timeout_s!r}")
     if timeout_s > LONGEST_TIMEOUT_S:
-        raise ValueError(f"timeout_s can be {LONGEST_TIMEOUT_S} at most (24 days), not {timeout_s!r}")
+        raise ValueError(f"timeout_s must be at most {LONGEST_TIMEOUT_S} (24 days), not {timeout_s!r}")
     if not isinstance(tls, TlsOptions | None):
-        raise TypeError(f"tls is TlsOptions or None, not {tls!r}")
+        raise TypeError(f"tls must be TlsOptions or None, not {tls!r}")
 
 
 def _finite(what: str, seconds: float) -> float:
@@ -73,5 +73,5 @@ def _finite(what: str, seconds: float) -> float:
         if isfinite(seconds):
             return seconds
     except TypeError:
-        raise TypeError(f"{what} is a number of seconds, not {seconds!r}") from None
-    raise ValueError(f"{what} is a finite number of seconds, not {seconds!r}")
+        raise TypeError(f"{what} must be a number of seconds, not {seconds!r}") from None
+    raise ValueError(f"{what} must be a finite number of seconds, not {seconds!r}")

@@ -1,4 +1,4 @@
-"""How long a server that failed is left alone."""
+"""Backoff times of a server that failed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MAX_BACKOFF_S: Final = 60.0
 
 
 class Backoff:
-    """The pauses of one server: twice as long after each failure, up to `longest_s`, less a random part.
+    """The backoff times of one server: doubled after each failure, up to `longest_s`, and shortened at random.
 
-    Without the random part all clients of a server that was away would come back in the same moment.
+    The random part prevents all clients from returning to a restarted server at the same moment.
     """
 
     def __init__(self, random: Random, first_s: float = INITIAL_BACKOFF_S, longest_s: float = MAX_BACKOFF_S) -> None:
@@ -21,16 +21,16 @@ class Backoff:
         self._longest_s = longest_s
         self._next_s = first_s
         self.ends_s = float("-inf")
-        """When it may be tried again, on the clock of whoever told `failed`."""
+        """Time at which the server may be tried again, on the clock of the `now_s` passed to `failed`."""
 
     def failed(self, now_s: float) -> float:
-        """It failed: how long to leave it alone, in seconds. Between half of the pause and all of it."""
+        """Note a failure. Return the backoff time in seconds, between half of the current maximum and all of it."""
         pause_s = self._next_s * self._random.uniform(0.5, 1.0)
         self._next_s = min(self._next_s * 2, self._longest_s)
         self.ends_s = now_s + pause_s
         return pause_s
 
     def answered(self) -> None:
-        """It is there: the next pause is the first again."""
+        """Note an answer: the next backoff starts with `first_s` again."""
         self._next_s = self._first_s
         self.ends_s = float("-inf")

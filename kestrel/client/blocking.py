@@ -1,4 +1,4 @@
-"""A client for scripts and worker processes, which waits for each answer. Needs no Twisted.
+"""A blocking client for scripts and worker processes. It does not need Twisted.
 
     with BlockingClient(["mq1", "mq2:22134"]) as client:
         client.put("work", b"hello")
@@ -6,7 +6,7 @@
             if item is not None:
                 work_on(item)           # an exception puts the item back at the head of the queue
 
-Queue names are bytes, or strings that are sent as UTF-8; items are bytes. Times are seconds. Errors are those of
+Queue names are bytes, or strings that are sent as UTF-8. Items are bytes. Times are seconds. Errors are those of
 `kestrel.client.errors`, and `kestrel.errors.BadQueueName`.
 """
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class _BlockingOpenRead(NamedTuple):
-    """An open read, and its connection, which is nobody else's meanwhile: memcache confirms the oldest read of one."""
+    """An open read and its exclusive connection: a memcache confirm ends the oldest open read of a connection."""
 
     address: Address
     connection: BlockingConnection
@@ -45,7 +45,7 @@ class _BlockingOpenRead(NamedTuple):
 
 
 class _BlockingMonitor(NamedTuple):
-    """A monitor that has begun: its first item, or None where it had none, and those that follow."""
+    """A running monitor: its first item, or None if it had none, and an iterator of the rest."""
 
     address: Address
     connection: BlockingConnection
@@ -54,25 +54,25 @@ class _BlockingMonitor(NamedTuple):
 
 
 class BlockingClient:
-    """Puts and gets items, of one server or several that share the work. For one thread.
+    """A client of one server, or of several that share the work. Use each client in one thread only.
 
-    `servers`: ``host``, ``host:port`` or ``[::1]:port``. With several, a put goes to one at random, and elsewhere if
-    that one will not or cannot have it; gets stay with one server for `gets_per_server` requests, or until it is empty
-    or fails. A server that failed is left alone for a while.
+    Each of `servers` is ``host``, ``host:port`` or ``[::1]:port``. A put goes to a random server, and to another one if
+    that server refuses or fails. Gets stay with one server for `gets_per_server` requests, or until it is empty or
+    fails. A server that failed is not used for a while.
 
-    In place of them may stand one server set, ``zk://zk1,zk2/services/kestrel``, whose members are followed from the
-    first request to `close`: puts go to those of its write set, gets to those of its read set, and what is for all
-    servers to both. Requests wait for up to `timeout_s` until ZooKeeper has said who they are; then it is a `NoServer`.
+    `servers` can also be one server set, ``zk://zk1,zk2/services/kestrel``. The client follows its members from the
+    first request to `close`. Puts go to the write set, gets to the read set, and requests for all servers to both.
+    Until ZooKeeper has supplied the members, requests wait for up to `timeout_s`, and then raise `NoServer`.
 
-    `timeout_s` is how long a server may be silent while it has something to read or owes an answer, besides the time
-    that it was asked to wait, and how long connecting may take.
+    `timeout_s` limits the time to connect, and the time for which a server may be silent while it has data to read or
+    owes an answer. A get's `timeout` is added to it.
 
-    A process that was forked makes connections of its own; those of its parent it leaves alone.
+    After a fork, the child process makes its own connections and does not use those of its parent.
 
-    A put whose connection ended before the reply was there may have been stored. It is not put again, and
-    `ConnectionFailed` says so; unless `repeats`, for those who would rather have an item twice than think about it.
+    If a connection ends before the reply to a put, the item may or may not have been stored. The put then raises
+    `ConnectionFailed`. With `repeats` it is tried again instead, and the item may be stored twice.
 
-    `random` and `seconds`, a clock that never goes back, are for tests.
+    `random` and `seconds`, a monotonic clock, are for tests.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class BlockingClient:
     ) -> None:
         check_options(timeout_s, tls)
         if protocol not in DEFAULT_PORTS:
-            raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(DEFAULT_PORTS)}")
+            raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(DEFAULT_PORTS)}")
         self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
         self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
         if self._memcache is not None:
@@ -102,9 +102,9 @@ class BlockingClient:
         self._pool = self._servers.pool
 
     def close(self) -> None:
-        """Hang up. The client can be used again.
+        """Close all connections. The client can be used again.
 
-        A monitor that is running fails, and so does the end of a reliable read of memcache.
+        A running monitor fails. So does the end of a running `reliable_get` over memcache.
         """
         self._servers.close()
 
@@ -117,10 +117,10 @@ class BlockingClient:
     # Putting.
 
     def put(self, queue: Name, data: bytes, expires_in: float | None = None) -> bool:
-        """Whether the item was stored; False where a limit of the queue refuses it.
+        """Put an item. Return True if it was stored, False if a limit of the queue refused it.
 
-        It expires in so many seconds; memcache knows whole ones alone, and fewer than a million. When no server would
-        or could have it, the error is that of the last one.
+        It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. If every
+        server refuses or fails, the error of the last one is raised.
         """
         name, ms = name_bytes(queue), expiry_ms(expires_in)
 
@@ -131,12 +131,12 @@ class BlockingClient:
         return bool(self._servers.somewhere(self._servers.writes, ask, repeats=self._repeats))
 
     def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
-        """How many of the items were stored; the others were refused by a limit of the queue, one by one.
+        """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
 
-        They are sent many at once, each such batch to a server of its own, and to another one as far as the first will
-        not have them. When this raises, any of the items may have been stored. Where the server hangs up behind a
-        `ServerError`, it has not carried out what came after; on thrift such an error is that of a whole batch, and
-        where a disk failed a part of it may be stored all the same, and then twice.
+        Items are sent in batches. Each batch goes to one server; items that it does not accept go to another. If this
+        raises, any of the items may have been stored. If a memcache server closes the connection after a `ServerError`,
+        it has not processed later items. On thrift a `ServerError` applies to a whole batch. After a disk failure part
+        of that batch may be stored, and then be stored twice.
         """
         name, ms = name_bytes(queue), expiry_ms(expires_in)
         return sum(self._put_batch(name, batch, ms) for batch in batches(items))
@@ -156,24 +156,26 @@ class BlockingClient:
     # Getting.
 
     def get(self, queue: Name, timeout: float = 0) -> bytes | None:
-        """An item, taken for good, or None when there was none for so long.
+        """Take an item for good. Return None if there was none for `timeout` seconds.
 
-        It is lost if the connection ends while it is on its way, or if this program dies with it.
-        Of several servers each is asked, and while there is time each of them for a second in turn.
+        The item is lost if the connection or this program fails before it is processed. With several servers, each is
+        asked once without waiting, and then for one second at a time in turn until the timeout.
         """
         name = name_bytes(queue)
         return self._search(lambda address, wait_ms: self._ask(address, self._dialect.get(name, wait_ms)), timeout)
 
     @contextmanager
     def reliable_get(self, queue: Name, timeout: float = 0, hold: float = 60.0) -> Iterator[bytes | None]:
-        """An item for the time of a `with`, or None when there was none for so long.
+        """Take an item for the duration of a `with` block. The value is None if there was none for `timeout` seconds.
 
-        At the end it is confirmed; an exception puts it back at the head of its queue. If this program dies it goes
-        back as well: on memcache at once, on thrift after `hold` seconds, within which it must be confirmed; there that
-        is tried once more if the connection fails.
-        `OpenReadsError` at the end: it was open for too long, and has gone back. `ConnectionFailed`: it may have.
+        The end of the block confirms the item; an exception returns it to the head of its queue. If this program dies
+        the item is returned as well: on memcache at once, on thrift after `hold` seconds, the time limit for the
+        confirm. On thrift a confirm is tried again once if the connection fails.
+
+        The end raises `OpenReadsError` if the read was open for too long and the item has been returned, and
+        `ConnectionFailed` if it may have been returned.
         """
-        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # 0 would take it for good
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would take the item for good
         held = self._search(lambda address, wait_ms: self._open(address, name, wait_ms, hold_ms), timeout)
         if held is None:
             yield None
@@ -183,14 +185,14 @@ class BlockingClient:
             try:
                 yield held.read.data
             except BaseException:
-                with suppress(ClientFailure):  # without a connection it goes back by itself
+                with suppress(ClientFailure):  # the server returns the item when the connection is gone
                     self._finish(held, lambda: self._dialect.abort(name, held.read))
                     is_finished = True
                 raise
             self._finish(held, lambda: self._dialect.confirm(name, held.read))
             is_finished = True
         finally:
-            if not is_finished:  # somebody else's confirm would be for this read
+            if not is_finished:  # a later confirm on this connection would confirm this read
                 held.connection.close()
             self._pool.give_back(held.address, held.connection)
 
@@ -208,7 +210,7 @@ class BlockingClient:
         with naming_server(held.address):
             try:
                 if not held.connection.is_at_rest():
-                    raise CannotConnect("the connection has ended meanwhile")
+                    raise CannotConnect("the connection has ended")
                 held.connection.ask(make_call())
             except ConnectionFailed as failure:
                 if self._dialect.reads_are_of_connection:
@@ -218,21 +220,23 @@ class BlockingClient:
                 except OpenReadsError:
                     if isinstance(failure, CannotConnect):
                         raise
-                    raise failure from None  # the read may have ended because the first time it was confirmed
+                    raise failure from None  # the first attempt may have confirmed the read
 
     def peek(self, queue: Name) -> bytes | None:
-        """The head of the queue, which stays there, of the first server that has one."""
+        """Return the head of the queue without removing it, from the first server that has an item. Return None if none
+        has.
+        """
         name = name_bytes(queue)
         return self._search(lambda address, _: self._ask(address, self._dialect.peek(name)), 0)
 
     def monitor(self, queue: Name, seconds: int, max_items: int | None = None) -> Iterator[bytes]:
-        """Items of one server as they come, for so many seconds or until there were `max_items`. Memcache alone.
+        """Yield items of one server as they arrive, for `seconds` or up to `max_items`. Only on memcache.
 
-        With several servers another one is monitored when one fails or refuses before its first item, and the next time
-        when it had none for so long.
+        The server's maxOpenTransactions also limits the number of items; None means that only it does. The items are
+        open reads until all are confirmed together at the end. If the loop is left early, all return to the queue.
 
-        None stands for as many as the server's maxOpenTransactions, which always is the most. At the end all are
-        confirmed together. Until then they are open reads: if the loop is left early, all go back to the queue.
+        If a server refuses or fails before its first item, another one is monitored. If it had no item, the next call
+        chooses another one.
         """
         name = name_bytes(queue)
         calls = self._memcache_calls()
@@ -245,7 +249,7 @@ class BlockingClient:
                 items = connection.stream(stream)
                 return _BlockingMonitor(address, connection, next(items, None), items)
 
-        # Nothing is doubled by asking another server before there was an item.
+        # Before the first item, another server can be asked without duplicates.
         address, connection, item, items = self._servers.somewhere(self._servers.reads, begin, repeats=True)
         if item is None:
             self._servers.reads.was_empty(address)
@@ -260,41 +264,41 @@ class BlockingClient:
                 with naming_server(address):
                     connection.ask(calls.confirm(name, count))
         except BaseException:
-            connection.close()  # what is open goes back
+            connection.close()  # returns open reads to the queue
             raise
         self._pool.give_back(address, connection)
 
-    # Queues and servers. All servers are asked, also when one of them fails; then the first failure is raised.
+    # Queues and servers. All servers are asked, even if one fails; then the first failure is raised.
 
     def flush(self, queue: Name) -> None:
-        """Drop what is in the queue, on all servers; open reads stay."""
+        """Drop all items of the queue on all servers, except open reads."""
         name = name_bytes(queue)
         self._of_all(lambda: self._dialect.flush(name))
 
     def delete(self, queue: Name) -> None:
-        """Forget the queue and all that is in it, on all servers."""
+        """Delete the queue and its items on all servers."""
         name = name_bytes(queue)
         self._of_all(lambda: self._dialect.delete(name))
 
     def stats(self) -> dict[str, dict[str, str]]:
-        """The figures of each server (``host:port``). Memcache alone."""
+        """Return the statistics of each server (``host:port``). Only on memcache."""
         return self._of_all(self._memcache_calls().stats)
 
     def dump_config(self, *queues: Name) -> dict[str, dict[bytes, dict[str, str]]]:
-        """The settings of each of these queues and aliases, or of all, by server (``host:port``). Memcache alone."""
+        """Return the settings of the given queues and aliases, or of all, by server. Only on memcache."""
         calls, names = self._memcache_calls(), [name_bytes(queue) for queue in queues]
         return self._of_all(lambda: calls.dump_config(*names))
 
     def status(self) -> dict[str, str]:
-        """The status of each server (``host:port``): Up, WriteAvoid, ReadOnly or Quiescent."""
+        """Return the status of each server (``host:port``): Up, WriteAvoid, ReadOnly or Quiescent."""
         return self._of_all(self._dialect.status)
 
     def set_status(self, status: str) -> None:
-        """Have all servers take that status."""
+        """Set the status of all servers."""
         self._of_all(lambda: self._dialect.set_status(status))
 
     def version(self) -> dict[str, str]:
-        """The release of each server (``host:port``)."""
+        """Return the release of each server (``host:port``)."""
         return self._of_all(self._dialect.version)
 
     def _memcache_calls(self) -> MemcacheCalls:
@@ -302,7 +306,7 @@ class BlockingClient:
             raise RequestError("thrift has no such request; use the memcache protocol")
         return self._memcache
 
-    # Which server.
+    # Choosing servers.
 
     def _ask(self, address: Address, call: Call[T]) -> T:
         with naming_server(address), self._pool.using(address) as connection:

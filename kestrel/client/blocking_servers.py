@@ -1,4 +1,4 @@
-"""The servers of a client that waits for each answer: who they are, which is next, and the connections to them."""
+"""The servers of the blocking client, the choice among them, and their connections."""
 
 from __future__ import annotations
 
@@ -45,35 +45,35 @@ class BlockingServers:
         self.writes: RandomChoice[Address] = RandomChoice(
             (), chance, seconds, no_server_reason=self.members.no_server_reason.writes
         )
-        """For putting items."""
+        """Choice of servers for puts."""
         self.reads: StayingChoice[Address] = StayingChoice(
             (), chance, seconds, gets_per_server=gets_per_server, no_server_reason=self.members.no_server_reason.reads
         )
-        """For taking them."""
+        """Choice of servers for gets."""
         context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
         self.pool = ConnectionPool((), timeout_s, context, server_name)
         self.addresses: tuple[Address, ...] = ()
-        """All, as of the last `wait_until_known` or `refresh`."""
+        """All servers, as of the last `wait_until_known` or `refresh`."""
         self._met: Addresses | None = None
         self.refresh()
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one server, now and later."""
+        """Whether there is only one server, and always will be."""
         return self.members.is_alone
 
     def wait_until_known(self) -> None:
-        """Find out who the servers are. Waits until that is known; raises `NoServer`."""
+        """Wait until the servers are known. Raises `NoServer`."""
         self._use(self.members.wait())
 
     def refresh(self) -> None:
-        """See whether they have changed. Neither waits nor fails."""
+        """Use the current members of the server set. Neither waits nor fails."""
         known = self.members.known
         if known is not None:
             self._use(known)
 
     def all_servers(self) -> tuple[Address, ...]:
-        """All servers, for what every one of them is asked. Raises `NoServer`."""
+        """Return all servers, for requests to every one of them. Raises `NoServer`."""
         self.wait_until_known()
         if not self.addresses:
             raise NoServer(self.members.no_server_reason.all)
@@ -89,20 +89,20 @@ class BlockingServers:
         self.pool.use(self.addresses)
 
     def somewhere(self, choice: RandomChoice[Address], ask: Callable[[Address], T], *, repeats: bool = False) -> T:
-        """Ask one of them, and others as `plan.somewhere` says."""
+        """Ask a server, and others if it fails, as `plan.somewhere` describes."""
         self.wait_until_known()
         plan: Plan[Address, T, T] = somewhere(choice, repeats=repeats)
         return follow(plan, self._then_refresh(ask))
 
     def search(self, ask: Callable[[Address, int], T | None], timeout_ms: int) -> T | None:
-        """Ask them for an item, in turn, as `plan.search` says."""
+        """Ask servers in turn for an item, as `plan.search` describes."""
         self.wait_until_known()
         plan: Plan[tuple[Address, int], T | None, T | None]
         plan = search(self.reads, timeout_ms, is_alone=self.is_alone)
         return follow(plan, self._then_refresh(lambda question: ask(*question)))
 
     def _then_refresh(self, ask: Callable[[Q], T]) -> Callable[[Q], T]:
-        """The same, and who is asked next is one of those who are there then."""
+        """Wrap `ask` so that it refreshes the servers after each request."""
 
         def ask_and_refresh(question: Q) -> T:
             try:
@@ -113,6 +113,6 @@ class BlockingServers:
         return ask_and_refresh
 
     def close(self) -> None:
-        """Hang up. They can be asked again."""
+        """Close all connections. The servers can be asked again."""
         self.pool.close()
         self.members.close()

@@ -1,7 +1,7 @@
-"""A request and the reading of its reply, without I/O.
+"""A request and the parser of its reply, without I/O.
 
-Whoever has a connection sends `Call.request`, puts what comes into a `ReceiveBuffer`, and asks `Call.read` after each
-piece. Calls may be pipelined: the replies stand in the buffer in the order of the requests.
+Send `Call.request`, append received bytes to a `ReceiveBuffer`, and call `Call.read` each time. Calls may be pipelined:
+replies arrive in the order of the requests.
 
     call = MemcacheCalls().get(b"work")
     transport.write(call.request)
@@ -9,8 +9,8 @@ piece. Calls may be pipelined: the replies stand in the buffer in the order of t
     buffer.receive(data)
     value = call.read(buffer)       # NOT_YET, or the item, or an error is raised
 
-How a reply is read is written as a generator, a `Reply`: it yields what it wants next (`LINE`, or a number of bytes),
-is sent exactly that, and returns the value. So a reply may arrive in any pieces, and costs linear work in all of them.
+The parser of a reply is a generator, a `Reply`. It yields what it needs next (`LINE`, or a number of bytes), is sent
+exactly that, and returns the value. So a reply may arrive in pieces of any size, and parsing takes linear time.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 LINE: Final = None
-"""What a `Reply` yields for a line; it is sent without its line end."""
+"""Yielded by a `Reply` to read a line, which it receives without the line end."""
 
 Reply: TypeAlias = Generator[int | None, bytes, T]
 
 MAX_LINE_BYTES: Final = 1024 * 1024
-"""The longest line of a reply that is taken. In `stats` a line has the names of all children of a queue."""
+"""Maximum length of a reply line. In `stats`, a line contains the names of all children of a queue."""
 
 
 class Progress(Enum):
-    """What is said in place of a value."""
+    """Markers returned in place of a value."""
 
     NOT_YET = auto()
 
 
 NOT_YET: Final = Progress.NOT_YET
-"""The reply is not all there."""
+"""The reply is not complete."""
 
 NotYet: TypeAlias = Literal[Progress.NOT_YET]
 
 
 class Call(Generic[T]):
-    """One request, and its reply as it comes in.
+    """A request and the parser of its reply.
 
-    `wait_ms` is how long the server has been asked to wait, in milliseconds: a reply may take that much longer. What
-    waits in the buffer for a reply to be complete is bounded by `max_line_bytes`, or by what the `Reply` asks for.
+    `wait_ms` is how long the request lets the server wait, in milliseconds: the reply may take that much longer. An
+    incomplete reply buffers at most `max_line_bytes`, or the number of bytes that the `Reply` needs next.
     """
 
     def __init__(
@@ -63,10 +63,11 @@ class Call(Generic[T]):
         self._max_line_bytes = max_line_bytes
 
     def read(self, buffer: ReceiveBuffer) -> T | NotYet:
-        """The value, once its reply is complete; until then `NOT_YET`. Takes its own reply from the buffer, no more.
+        """Parse the reply in `buffer`. Return its value, or `NOT_YET` if the reply is not complete.
 
-        Raises `Refused` for an answer that is no, after which the buffer is in step; and `BadReply`, after which it is
-        not and the connection is to be dropped. A call that has returned a value or has raised is done with.
+        Removes only this call's reply from the buffer. Raises `Refused` if the server refused; later replies can still
+        be read. Raises `BadReply` for a malformed reply; the connection must then be dropped. Do not use a call again
+        after it has returned a value or raised.
         """
         while True:
             piece = self._line(buffer) if self._wanted is LINE else buffer.take(self._wanted)
@@ -85,20 +86,20 @@ class Call(Generic[T]):
         if line is None:
             return None
         if not line.endswith(b"\r"):
-            raise BadReply("a line does not end as lines of a reply do")
+            raise BadReply("a line does not end with CRLF")
         return line[:-1]
 
     def connection_ended(self) -> T:
-        """What it means that the server hung up before the reply was complete: a `ConnectionFailed` is raised."""
-        raise ConnectionFailed("the server hung up before it had answered")
+        """Handle a connection that the server closed before the reply was complete: raise `ConnectionFailed`."""
+        raise ConnectionFailed("the server closed the connection before it answered")
 
     def then(self, convert: Callable[[T], U]) -> Call[U]:
-        """The same call with another value, made of this one's. To be used in place of it."""
+        """Return this call with its value converted. Use the returned call in place of this one."""
         return _MappedCall(self, convert)
 
 
 class _MappedCall(Call[U], Generic[T, U]):
-    """A call whose value is made of that of another."""
+    """A call that converts the value of another call."""
 
     def __init__(self, call: Call[T], convert: Callable[[T], U]) -> None:
         self.request = call.request
@@ -115,16 +116,16 @@ class _MappedCall(Call[U], Generic[T, U]):
 
 
 class HangUp(Call[None]):
-    """A request that the server answers by hanging up."""
+    """A request that the server answers by closing the connection."""
 
     def connection_ended(self) -> None:
-        """That is the answer."""
+        """Return None: the closed connection is the expected reply."""
 
 
 class Stream(Generic[T]):
-    """One request that is answered with values, one after the other, until the server ends it.
+    """A request that is answered with a sequence of values, until the server ends it.
 
-    `wait_ms` is how long the server has been asked to go on, in milliseconds.
+    `wait_ms` is how long the stream may last, in milliseconds.
     """
 
     def __init__(self, request: bytes, next_item: Callable[[], Call[T | None]], *, wait_ms: int) -> None:
@@ -134,9 +135,9 @@ class Stream(Generic[T]):
         self._item: Call[T | None] | None = next_item()
 
     def read(self, buffer: ReceiveBuffer) -> T | NotYet | None:
-        """The next value; None, from then on always, when there will be no more; `NOT_YET` until either is there.
+        """Return the next value, None at the end of the stream and after it, or `NOT_YET` if neither has arrived.
 
-        Raises as `Call.read` does, and then is done with.
+        Raises the errors of `Call.read`. Do not use a stream again after an error.
         """
         if self._item is None:
             return None
@@ -146,6 +147,6 @@ class Stream(Generic[T]):
         return value
 
     def connection_ended(self) -> None:
-        """What it means that the server hung up before the end of the stream: a `ConnectionFailed` is raised."""
+        """Handle a connection that the server closed: raise `ConnectionFailed` unless the stream has ended."""
         if self._item is not None:
             self._item.connection_ended()

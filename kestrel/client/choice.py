@@ -1,7 +1,7 @@
-"""Which of several servers is asked next, as Kestrel's clients do it.
+"""The choice of the server for each request, as in Kestrel's clients.
 
-A put goes to a server at random. Gets stay with one for a while, which saves asking many that are empty, and move on
-when it is. One choice is for puts and another one for gets: a server whose disk is full has still items to give.
+A put goes to a random server. Gets stay with one server for a while, which avoids asking many empty ones, and move on
+when it is empty. Puts and gets use separate choices: a server whose disk is full can still serve gets.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ GETS_PER_SERVER: Final = 100
 
 
 class RandomChoice(Generic[S]):
-    """A server at random for each request; one that failed is left alone for a while (`Backoff`).
+    """A random choice of a server for each request. A server that failed is not chosen for a while (`Backoff`).
 
-    While all are left alone, the one whose time ends first. `seconds` is a clock that never goes back.
-
-    There may be no server at all; `no_server_reason` is what is said then, a sentence.
+    While all servers are backing off, the one whose backoff ends first is chosen. `seconds` is a monotonic clock.
+    `no_server_reason` is the error message if there is no server at all.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class RandomChoice(Generic[S]):
         self.use(servers)
 
     def use(self, servers: Iterable[S]) -> None:
-        """From now on it is these. Those that stay are what they were; what is told of the others is of no account."""
+        """Choose among these servers from now on. Servers that remain keep their backoff."""
         known = self._backoffs
         self._backoffs = {server: known.get(server) or self._backoff() for server in servers}
 
@@ -52,7 +51,7 @@ class RandomChoice(Generic[S]):
         return Backoff(self._random, self._first_backoff_s, self._longest_backoff_s)
 
     def next(self, besides: Collection[S] = ()) -> S | None:
-        """The server to ask now; None when none is left `besides` those that were asked already."""
+        """Return the server to ask now, or None if all available servers are in `besides`."""
         now_s = self._seconds()
         ready = [server for server, backoff in self._backoffs.items() if backoff.ends_s <= now_s]
         if ready:
@@ -65,20 +64,20 @@ class RandomChoice(Generic[S]):
         return self._random.choice(servers)
 
     def failed(self, server: S) -> None:
-        """It did not answer, or would not: leave it alone for a while. Failures within that are the same failure."""
+        """Note that a server failed or refused: back off. Further failures during the backoff are ignored."""
         backoff, now_s = self._backoffs.get(server), self._seconds()
         if backoff is not None and backoff.ends_s <= now_s:
             backoff.failed(now_s)
 
     def answered(self, server: S) -> None:
-        """It did."""
+        """Note that a server answered: end its backoff."""
         backoff = self._backoffs.get(server)
         if backoff is not None:
             backoff.answered()
 
 
 class StayingChoice(RandomChoice[S]):
-    """The same server for `gets_per_server` requests, unless it is empty or fails; then another at random."""
+    """A choice that stays with one server for `gets_per_server` requests, unless it is empty or fails."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class StayingChoice(RandomChoice[S]):
         return current
 
     def was_empty(self, server: S) -> None:
-        """It answered, and had nothing: ask another one next time."""
+        """Note that a server answered without an item: choose another one next time."""
         self.answered(server)
         if server == self._current:
             self._left = 0

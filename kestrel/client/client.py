@@ -7,11 +7,11 @@
             await work_on(item)         # an exception puts the item back at the head of the queue
     await client.close()
 
-Queue names are bytes, or strings that are sent as UTF-8; items are bytes. Times are seconds. Errors are those of
-`kestrel.client.errors`, and `kestrel.errors.BadQueueName`. The methods are coroutines: they are awaited in other
-coroutines, in `inlineCallbacks` they stand behind a ``yield``, and `Deferred.fromCoroutine` makes Deferreds of them.
+Queue names are bytes, or strings that are sent as UTF-8. Items are bytes. Times are seconds. Errors are those of
+`kestrel.client.errors`, and `kestrel.errors.BadQueueName`. The methods are coroutines: await them in coroutines, or
+turn them into Deferreds with `Deferred.fromCoroutine`, for example in `inlineCallbacks`.
 
-Tests of a program need no port: `kestrel.testing.network` connects a client to a server in memory.
+To test a program without a port, connect a client to a server in memory with `kestrel.testing.network`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from kestrel.tls import TlsOptions
 T = TypeVar("T")
 
 Where: TypeAlias = str | IStreamClientEndpoint
-"""A server: ``host``, ``host:port``, ``[::1]:port``, or anything that connects."""
+"""A server: ``host``, ``host:port``, ``[::1]:port``, or a Twisted client endpoint."""
 
 MAX_CONNECTIONS: Final = 100
 
 
 class _AsyncOpenRead(NamedTuple):
-    """An open read, and its connection, which is nobody else's meanwhile: memcache confirms the oldest read of one."""
+    """An open read and its exclusive connection: a memcache confirm ends the oldest open read of a connection."""
 
     server: Server
     connection: Pipeline
@@ -70,7 +70,7 @@ class _AsyncOpenRead(NamedTuple):
 
 
 class _AsyncMonitor(NamedTuple):
-    """A monitor that has begun, and its first item, if there was one."""
+    """A running monitor: its first item, or None if it had none, and the rest."""
 
     server: Server
     connection: Pipeline
@@ -79,29 +79,30 @@ class _AsyncMonitor(NamedTuple):
 
 
 class Client:
-    """Puts and gets items, of one server or several that share the work.
+    """A client of one server, or of several that share the work.
 
-    With several servers a put goes to one at random, and elsewhere if that one will not or cannot have it; gets stay
-    with one server for `gets_per_server` requests, or until it is empty or fails. A server that failed is left alone
-    for a while; where none is left, requests wait until one may be tried again.
+    With several servers, a put goes to a random one, and to another if that one refuses or fails. Gets stay with one
+    server for `gets_per_server` requests, or until it is empty or fails. A server that failed is not used for a while.
+    If all servers have failed, requests wait until one may be tried again.
 
-    In place of them may stand one server set, ``zk://zk1,zk2/services/kestrel``, whose members are followed from the
-    first request to `close`: puts go to those of its write set, gets to those of its read set, and what is for all
-    servers to both. Requests wait for up to `timeout_s` until ZooKeeper has said who they are; then it is a `NoServer`.
+    `servers` can also be one server set, ``zk://zk1,zk2/services/kestrel``. The client follows its members from the
+    first request to `close`. Puts go to the write set, gets to the read set, and requests for all servers to both.
+    Until ZooKeeper has supplied the members, requests wait for up to `timeout_s`, and then raise `NoServer`.
 
-    `timeout_s` is how long a server may be silent while it owes an answer, besides the time that it was asked to wait,
-    and how long connecting may take. There are at most `max_connections` to each server: one for all requests that
-    are answered at once, and one each for gets with a timeout, reliable reads and monitors. Those are kept for the next
-    for half a minute. Who would need one more stands in line, for `timeout_s` and the time that it may wait for an
-    item; then it is a `CannotConnect`.
+    `timeout_s` limits the time to connect, and the time for which a server may be silent while it owes an answer. A
+    get's `timeout` is added to it.
 
-    A put whose connection ended before the reply was there may have been stored. It is not put again, and
-    `ConnectionFailed` says so; unless `repeats`, for those who would rather have an item twice than think about it.
+    Each server gets at most `max_connections` connections. One is shared by all requests that are answered at once.
+    Gets with a timeout, reliable reads and monitors use a connection each, which is kept for reuse for 30 seconds.
+    Further requests wait for a free connection, for `timeout_s` plus their own timeout, and then raise `CannotConnect`.
 
-    `tls` is for servers that are given as addresses; for an endpoint it needs a `server_name`. `reactor` is whatever
-    tells the time, and connects to addresses (under asyncio that is Twisted's asyncioreactor). `random` is for tests.
+    If a connection ends before the reply to a put, the item may or may not have been stored. The put then raises
+    `ConnectionFailed`. With `repeats` it is tried again instead, and the item may be stored twice.
 
-    A Deferred made of any of the coroutines can be cancelled. A put may have been stored all the same.
+    `tls` applies to servers given as addresses; with an endpoint it must have a `server_name`. `reactor` provides the
+    time and connects to addresses (under asyncio, use Twisted's asyncioreactor). `random` is for tests.
+
+    A Deferred made of a coroutine can be cancelled. A cancelled put may still be stored.
     """
 
     def __init__(
@@ -119,9 +120,9 @@ class Client:
         random: Random | None = None,
     ) -> None:
         if protocol not in DEFAULT_PORTS:
-            raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(DEFAULT_PORTS)}")
+            raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(DEFAULT_PORTS)}")
         if max_connections < 2:
-            raise ValueError("there must be at least two connections: one to share, and one to wait on")
+            raise ValueError("max_connections must be at least 2: one shared, and one for requests that wait")
         check_options(timeout_s, tls)
         self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
         self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
@@ -161,7 +162,7 @@ class Client:
         self._roster.use(named, named)
 
     async def close(self) -> None:
-        """Hang up, for good. What is under way fails at once; returns when all connections have ended."""
+        """Close all connections for good. Requests in progress fail at once. Return when all connections have ended."""
         ends = self._roster.close()
         if self._members is not None:
             ends.append(self._members.close())
@@ -176,10 +177,10 @@ class Client:
     # Putting.
 
     async def put(self, queue: Name, data: bytes, expires_in: float | None = None) -> bool:
-        """Whether the item was stored; False where a limit of the queue refuses it.
+        """Put an item. Return True if it was stored, False if a limit of the queue refused it.
 
-        It expires in so many seconds; memcache knows whole ones alone, and fewer than a million. When no server would
-        or could have it, the error is that of the last one.
+        It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. If every
+        server refuses or fails, the error of the last one is raised.
         """
         name, ms = name_bytes(queue), expiry_ms(expires_in)
 
@@ -190,11 +191,11 @@ class Client:
         return bool(await self._somewhere(self._roster.writes, ask, repeats=self._repeats))
 
     async def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
-        """How many of the items were stored; the others were refused by a limit of the queue, one by one.
+        """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
 
-        They are sent many at once, each such batch to a server of its own, and to another one as far as the first will
-        not have them. When this raises, any of the items may have been stored. On thrift a `ServerError` is that of a
-        whole batch, and where a disk failed a part of it may be stored all the same, and then twice.
+        Items are sent in batches. Each batch goes to one server; items that it does not accept go to another. If this
+        raises, any of the items may have been stored. On thrift a `ServerError` applies to a whole batch. After a disk
+        failure part of that batch may be stored, and then be stored twice.
         """
         name, ms = name_bytes(queue), expiry_ms(expires_in)
         stored = 0
@@ -219,15 +220,15 @@ class Client:
     # Getting.
 
     async def get(self, queue: Name, timeout: float = 0) -> bytes | None:
-        """An item, taken for good, or None when there was none for so long.
+        """Take an item for good. Return None if there was none for `timeout` seconds.
 
-        It is lost if the connection ends while it is on its way, or if this program dies with it. To cancel a get with
-        a timeout ends its connection: what the server gives it before it has seen that is lost as well. To cancel one
-        without loses its item, if there is one. `reliable_get` loses nothing.
+        The item is lost if the connection or this program fails before it is processed. Cancelling a get with a timeout
+        closes its connection; an item that the server sends before it notices is lost. Cancelling a get without a
+        timeout loses its item, if there is one. Use `reliable_get` to lose nothing.
 
-        Of several servers each is asked, and while there is time each of them for a second in turn. `timeout` is how
-        long servers are asked to wait. On top of it come what connecting and an answer take, each no longer than
-        `timeout_s` at each server that is asked, and the time in line where all `max_connections` are in use.
+        With several servers, each is asked once without waiting, and then for one second at a time in turn until the
+        timeout. The get can take longer than `timeout`: at each server, connecting and answering may take up to
+        `timeout_s` each. It may also wait for a free connection if all `max_connections` are in use.
         """
         name = name_bytes(queue)
 
@@ -235,22 +236,26 @@ class Client:
             call = self._dialect.get(name, wait_ms)
             if not timeout:
                 return await self._ask(server, call)
-            async with server.own(wait_ms) as connection:  # which ends with a get that is cancelled
+            # a cancelled get drops this connection
+            async with server.own(wait_ms) as connection:
                 return await connection.ask(call)
 
         return await self._search(ask, timeout)
 
     @asynccontextmanager
     async def reliable_get(self, queue: Name, timeout: float = 0, hold: float = 60.0) -> AsyncIterator[bytes | None]:
-        """An item for the time of an `async with`, or None when there was none for so long.
+        """Take an item for the duration of an `async with` block. The value is None if there was none for `timeout`
+        seconds.
 
-        At the end it is confirmed; an exception, a cancellation among them, puts it back at the head of its queue. If
-        this program dies it goes back as well: on memcache at once, on thrift after `hold` seconds, within which it
-        must be confirmed. So it does if this is cancelled while the item is on its way. If it is cancelled while the
-        confirm is, the item may be confirmed, or it goes back.
-        `OpenReadsError` at the end: it was open for too long, and has gone back. `ConnectionFailed`: it may have.
+        The end of the block confirms the item; an exception or cancellation returns it to the head of its queue. If
+        this program dies the item is returned as well: on memcache at once, on thrift after `hold` seconds, the time
+        limit for the confirm. If this is cancelled while the item is in transit, the item is returned in the same way.
+        If it is cancelled during the confirm, the item is either confirmed or returned.
+
+        The end raises `OpenReadsError` if the read was open for too long and the item has been returned, and
+        `ConnectionFailed` if it may have been returned.
         """
-        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # 0 would take it for good
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would take the item for good
         held = await self._search(lambda server, wait_ms: self._open(server, name, wait_ms, hold_ms), timeout)
         if held is None:
             yield None
@@ -260,10 +265,10 @@ class Client:
             try:
                 yield held.read.data
             except Exception:
-                with suppress(ClientFailure):  # without a connection it goes back by itself
+                with suppress(ClientFailure):  # the server returns the item when the connection is gone
                     await self._finish(held, lambda: self._dialect.abort(name, held.read))
                 raise
-            except BaseException:  # the coroutine itself is at its end, and cannot wait any more
+            except BaseException:  # the coroutine is being closed and cannot await
                 connection.ask(self._dialect.abort(name, held.read)).addErrback(_ignore_result)
                 connection.retire()
                 raise
@@ -272,7 +277,7 @@ class Client:
             held.server.give_back(connection)
 
     async def _finish(self, held: _AsyncOpenRead, make_call: Callable[[], Call[None]]) -> None:
-        """End an open read. Where it is of no connection, and its own has ended meanwhile, over another one."""
+        """End an open read. If its connection has ended and the read does not depend on it, use another connection."""
         with naming_server(held.server):
             try:
                 await held.connection.ask(make_call())
@@ -284,7 +289,7 @@ class Client:
                 except OpenReadsError:
                     if isinstance(failure, CannotConnect):
                         raise
-                    raise failure from None  # the read may have ended because the first time it was confirmed
+                    raise failure from None  # the first attempt may have confirmed the read
 
     async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _AsyncOpenRead | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
@@ -298,19 +303,21 @@ class Client:
         return None if read is None else _AsyncOpenRead(server, connection, read)
 
     async def peek(self, queue: Name) -> bytes | None:
-        """The head of the queue, which stays there, of the first server that has one."""
+        """Return the head of the queue without removing it, from the first server that has an item. Return None if none
+        has.
+        """
         name = name_bytes(queue)
         return await self._search(lambda server, _: self._ask(server, self._dialect.peek(name)), 0)
 
     async def monitor(self, queue: Name, seconds: int, max_items: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Items of one server as they come, for so many seconds or until there were `max_items`. Memcache alone.
+        """Yield items of one server as they arrive, for `seconds` or up to `max_items`. Only on memcache.
 
-        With several servers another one is monitored when one fails or refuses before its first item, and the next time
-        when it had none for so long.
+        The server's maxOpenTransactions also limits the number of items; None means that only it does. The items are
+        open reads until all are confirmed together at the end. If the loop is left early, all return to the queue; use
+        `contextlib.aclosing` to control when. Items are read from the network only as the loop requests them.
 
-        None stands for as many as the server's maxOpenTransactions, which always is the most. At the end all are
-        confirmed together. Until then they are open reads: if the loop is left early, all go back to the queue.
-        (`contextlib.aclosing` around it says when that is.) Items are read from the network as they are asked for.
+        If a server refuses or fails before its first item, another one is monitored. If it had no item, the next call
+        chooses another one.
         """
         name = name_bytes(queue)
         calls = self._memcache_calls()
@@ -326,7 +333,7 @@ class Client:
                 server.give_back(connection)
                 raise
 
-        # Nothing is doubled by asking another server before there was an item.
+        # Before the first item, another server can be asked without duplicates.
         server, connection, item, items = await self._somewhere(self._roster.reads, begin, repeats=True)
         if item is None:
             self._roster.reads.was_empty(server)
@@ -342,42 +349,43 @@ class Client:
             is_over = True
         finally:
             if not is_over:
-                connection.drop()  # what is open goes back
+                connection.drop()  # returns open reads to the queue
             server.give_back(connection)
 
-    # Queues and servers. All servers are asked, also when one of them fails; then the first failure is raised.
+    # Queues and servers. All servers are asked, even if one fails; then the first failure is raised.
 
     async def flush(self, queue: Name) -> None:
-        """Drop what is in the queue, on all servers; open reads stay."""
+        """Drop all items of the queue on all servers, except open reads."""
         name = name_bytes(queue)
         await self._of_all(lambda: self._dialect.flush(name))
 
     async def delete(self, queue: Name) -> None:
-        """Forget the queue and all that is in it, on all servers."""
+        """Delete the queue and its items on all servers."""
         name = name_bytes(queue)
         await self._of_all(lambda: self._dialect.delete(name))
 
     async def stats(self) -> dict[str, dict[str, str]]:
-        """The figures of each server (``host:port``; the second of several endpoints is ``servers[1]``). Memcache
-        alone.
+        """Return the statistics of each server, by ``host:port``. Only on memcache.
+
+        Endpoints are named by their position in `servers`: the second one is ``servers[1]``.
         """
         return await self._of_all(self._memcache_calls().stats)
 
     async def dump_config(self, *queues: Name) -> dict[str, dict[bytes, dict[str, str]]]:
-        """The settings of each of these queues and aliases, or of all, by server. Memcache alone."""
+        """Return the settings of the given queues and aliases, or of all, by server. Only on memcache."""
         calls, names = self._memcache_calls(), [name_bytes(queue) for queue in queues]
         return await self._of_all(lambda: calls.dump_config(*names))
 
     async def status(self) -> dict[str, str]:
-        """The status of each server: Up, WriteAvoid, ReadOnly or Quiescent."""
+        """Return the status of each server: Up, WriteAvoid, ReadOnly or Quiescent."""
         return await self._of_all(self._dialect.status)
 
     async def set_status(self, status: str) -> None:
-        """Have all servers take that status."""
+        """Set the status of all servers."""
         await self._of_all(lambda: self._dialect.set_status(status))
 
     async def version(self) -> dict[str, str]:
-        """The release of each server."""
+        """Return the release of each server."""
         return await self._of_all(self._dialect.version)
 
     def _memcache_calls(self) -> MemcacheCalls:
@@ -385,7 +393,7 @@ class Client:
             raise RequestError("thrift has no such request; use the memcache protocol")
         return self._memcache
 
-    # Which server.
+    # Choosing servers.
 
     async def _ask(self, server: Server, call: Call[T]) -> T:
         return await self._share(server, lambda connection: connection.ask(call))
@@ -395,8 +403,9 @@ class Client:
             return await self._ask(server, call)
 
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
-        """Ask over the connection that all share; where somebody else's refusal ends it, once more. If that happens
-        again, over one where nobody else is: who asks has an answer that is his own.
+        """Ask over the shared connection. If the refusal of an earlier request closes it, ask again, up to twice.
+
+        The third attempt uses an exclusive connection, where no other request can interfere.
         """
         for _ in range(2):
             with suppress(ClosedByEarlierRefusal):
@@ -431,7 +440,7 @@ class Client:
         return await follow_async(plan, ask_named)
 
     async def _meet(self) -> None:
-        """Wait until it is known who the servers are."""
+        """Wait until the servers are known."""
         if self._members is not None:
             await self._members.known()
 
@@ -439,7 +448,7 @@ class Client:
 def _endpoints(
     reactor: Any, servers: Sequence[Where], default_port: int, tls: TlsOptions | None, timeout_s: float
 ) -> dict[str, IStreamClientEndpoint]:
-    """What connects to each server, by the name that it is told by. The same address counts once."""
+    """Return an endpoint for each server, by its name in errors and results. Duplicate addresses are merged."""
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for number, server in enumerate(servers):
         if isinstance(server, str):
@@ -447,7 +456,7 @@ def _endpoints(
             endpoints[str(address)] = _endpoint(reactor, address, tls, timeout_s)
         else:
             if tls is not None and tls.server_name is None:
-                raise ValueError("an endpoint does not say who the server is: TlsOptions needs a server_name")
+                raise ValueError("TlsOptions needs a server_name when a server is given as an endpoint")
             endpoints[f"servers[{number}]"] = server if tls is None else tls_endpoint(tls, "", server)
     return endpoints
 
@@ -458,7 +467,7 @@ def _endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s:
 
 
 def _naming_server(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:
-    """The same, with failures that say which server it was."""
+    """Wrap `ask` so that its failures name the server."""
 
     async def ask_named(server: Server) -> T:
         with naming_server(server):
@@ -468,7 +477,7 @@ def _naming_server(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], 
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all to their ends, side by side; then the first failure is raised, if there is any."""
+    """Run all coroutines concurrently to their end, and return their values. If any failed, raise the first failure."""
     values: list[T] = []
     for result in await _wait_for_all([Deferred.fromCoroutine(each) for each in coroutines]):
         if isinstance(result, Failure):
@@ -478,7 +487,7 @@ async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _answers(deferreds: Sequence[Deferred[T]]) -> list[T | Refused | ConnectionFailed]:
-    """The answers to calls in their order, refusals and failures of the connection among them."""
+    """Return the results of calls in order, with refusals and connection failures as values."""
     answers: list[T | Refused | ConnectionFailed] = []
     for result in await _wait_for_all(deferreds):
         if not isinstance(result, Failure):
@@ -491,9 +500,9 @@ async def _answers(deferreds: Sequence[Deferred[T]]) -> list[T | Refused | Conne
 
 
 async def _wait_for_all(deferreds: Sequence[Deferred[T]]) -> list[T | Failure]:
-    """What has become of each of them."""
+    """Wait for all Deferreds, and return their values or Failures."""
     return [result for _, result in await DeferredList(deferreds, consumeErrors=True)]
 
 
 def _ignore_result(_: object) -> None:
-    """Nobody is there to be told."""
+    """Ignore a result."""

@@ -1,8 +1,8 @@
-"""With which refusals a server always hangs up, and so has done nothing of what came behind.
+"""The refusals after which a server always closes the connection and has not processed any later request.
 
-On memcache some refusals end the connection and others do not, and the word in front does not say which. A sentence
-that is not known here, such as another server's, is taken for one behind which the server goes on: then nobody knows.
-On thrift the server goes on behind all of them but for frames that it cannot read.
+On memcache some refusals close the connection and others do not, and the error word does not tell which. A message that
+is not listed here, such as one of another server, is assumed not to close it: whether later requests were processed is
+then unknown. On thrift only an unreadable frame closes the connection.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CLOSING_ERRORS: Final = re.compile(
 
 
 def closes_connection(refusal: Refused) -> bool:
-    """Whether a memcache server that says so carries out nothing more on that connection."""
+    """Return True if a memcache server that refuses in these words processes nothing more on the connection."""
     return _CLOSING_ERRORS.fullmatch(str(refusal)) is not None
 
 
 def never_closes_connection(_: Refused) -> bool:
-    """The same of a thrift server."""
+    """Return False: a thrift server continues after every refusal."""
     return False

@@ -1,4 +1,4 @@
-"""One blocking connection: sends calls, and waits for their replies."""
+"""A blocking connection that sends calls and waits for their replies."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ T = TypeVar("T")
 _READ_BYTES: Final = 256 * 1024
 
 _SEND_BYTES: Final = 16 * 1024
-"""So much must go out within the timeout: a record of TLS, which goes as a whole."""
+"""Bytes that must be sent within one timeout: a TLS record, which is sent as a whole."""
 
 
 class BlockingConnection:
-    """A connection to one server. It may be silent for `timeout_s` while it has something to read or owes an answer,
-    and for as much longer as it has been asked to wait; beyond that it is a `ConnectionFailed`.
+    """A connection to one server.
 
-    Any exception closes it, a refusal included: the server may be about to hang up, and a request that is sent into
-    that is one of which nobody knows whether it was carried out. One that comes from outside (Ctrl-C, a signal handler)
-    may leave half a request behind, which the next one would be taken for a part of.
+    The server may be silent for `timeout_s` while it has data to read or owes an answer, plus the time for which a
+    request lets it wait. After that, `ConnectionFailed` is raised.
+
+    Any exception closes the connection. After a refusal the server may be about to close it, and a request sent at that
+    moment may or may not be processed. An exception from outside (Ctrl-C, a signal handler) may leave half a request
+    sent, which would corrupt the next one.
     """
 
     def __init__(self, socket_: socket.socket, timeout_s: float) -> None:
@@ -43,17 +45,19 @@ class BlockingConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it takes a request: it is open, owes no answer, and was made by this process, not by its parent."""
+        """Whether a request can be sent: the connection is open, owes no answer, and was not inherited by a fork."""
         return not (self._is_closed or self._is_asking) and self._process == os.getpid()
 
     @classmethod
     def to(
         cls, address: Address, timeout_s: float, tls: ssl.SSLContext | None = None, server_name: str | None = None
     ) -> Self:
-        """A new connection; raises `CannotConnect`. With `tls` the server must prove that it is `server_name`."""
+        """Connect to `address`. Raises `CannotConnect`. With `tls` the server's certificate must be for `server_name`
+        or the host.
+        """
         try:
             plain = socket.create_connection(address, timeout_s)
-        except (OSError, ValueError) as error:  # ValueError: what cannot be the name of a host
+        except (OSError, ValueError) as error:  # ValueError: an invalid host name
             raise CannotConnect(f"{address}: {error}") from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,9 +69,9 @@ class BlockingConnection:
             raise CannotConnect(f"{address}: {error}") from error
 
     def ask(self, call: Call[T]) -> T:
-        """Send the request and return the value of its reply, or raise what the call raises.
+        """Send a request and return the value of its reply, or raise the error of the call.
 
-        `CannotConnect` if the server cannot have had the whole request.
+        Raises `CannotConnect` if the server cannot have received the whole request.
         """
         with self._asking():
             failure = self._send(call.request)
@@ -79,12 +83,12 @@ class BlockingConnection:
                 raise CannotConnect(f"the connection ended while the request was being sent: {failure}") from error
 
     def ask_all(self, calls: Sequence[Call[T]]) -> Iterator[T | Refused]:
-        """Send all requests at once; then the values of the replies, one by one, or how the server refused.
+        """Send all requests at once, then yield the value or refusal of each reply.
 
-        `CannotConnect` if the server hung up with the last refusal: it has begun with nothing that came behind. That is
-        known only where it says so by hanging up in order; if it is silent or breaks off, nobody knows.
+        Raises `CannotConnect` if the server closed the connection with the last refusal and so has not processed the
+        rest. That is known only after an orderly close; after a timeout or an abort it raises `ConnectionFailed`.
 
-        There must be few enough for their replies not to fill the buffers between here and the server.
+        The replies must be few enough to fit in the network buffers between client and server.
         """
         with self._asking():
             self._send(b"".join([call.request for call in calls]))
@@ -98,16 +102,16 @@ class BlockingConnection:
                     is_refused = True
                 except ConnectionFailed as error:
                     if isinstance(answer, ServerError) and self._has_hung_up and not len(self._buffer):
-                        raise CannotConnect("the server hung up on a request before this one") from error
+                        raise CannotConnect("the server closed the connection because of an earlier request") from error
                     raise
                 yield answer
             if is_refused:
                 self.close()
 
     def stream(self, stream: Stream[T]) -> Generator[T, None, None]:
-        """Send the request, and wait for one value after the other until the server ends the stream.
+        """Send a request, and yield values until the server ends the stream.
 
-        To be closed: leaving early closes the connection, since what it would still bring cannot be stopped.
+        The generator must be closed. Leaving it early closes the connection, since the server cannot be told to stop.
         """
         with self._asking():
             self._send(stream.request)
@@ -124,7 +128,7 @@ class BlockingConnection:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """The time until a request is answered."""
+        """Mark the connection as busy in a `with` block. Close it if the block raises."""
         if not self.is_usable:
             raise CannotConnect("the connection was closed")
         self._is_asking = True
@@ -136,7 +140,7 @@ class BlockingConnection:
         self._is_asking = False
 
     def is_at_rest(self) -> bool:
-        """Whether it is still there, and nothing has come that nobody asked for. Closes it if not."""
+        """Return True if the connection is still open and no unexpected data has arrived. Close it otherwise."""
         if self.is_usable:
             try:
                 self._socket.settimeout(0)
@@ -145,17 +149,17 @@ class BlockingConnection:
                 if not len(self._buffer):
                     return True
             except OSError:
-                pass  # it failed: the same as if it had ended
+                pass  # close it below, as if the server had closed it
         self.close()
         return False
 
     def close(self) -> None:
-        """Hang up. Open reads of the memcache protocol go back to their queues."""
+        """Close the connection. Over memcache, the server returns open reads to their queues."""
         self._is_closed = True
         self._socket.close()
 
     def _send(self, data: bytes) -> OSError | None:
-        """Send all of it. An error is returned: what the server said before it hung up is still to be read."""
+        """Send all of `data`. Return an error instead of raising it: the server may have replied before it closed."""
         rest = memoryview(data)
         try:
             self._set_timeout(0)
@@ -163,7 +167,7 @@ class BlockingConnection:
                 rest = rest[self._socket.send(rest[:_SEND_BYTES]) :]
         except OSError as error:
             if isinstance(error, TimeoutError):
-                self.close()  # the server neither reads nor hangs up: nothing to wait for
+                self.close()  # the server neither reads nor closes: no reply can be expected
             return error
         return None
 
@@ -179,7 +183,7 @@ class BlockingConnection:
             self._socket.settimeout(min(LONGEST_TIMEOUT_S, self._timeout_s + wait_ms / 1000))
 
     def _receive(self) -> bool:
-        """Wait for more bytes; whether there are any, or the server has hung up."""
+        """Wait for more bytes. Return False if the server has closed the connection."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a client does with items and queues, in the requests of either protocol."""
+"""A common interface to the requests of both protocols, for the operations that clients use."""
 
 from __future__ import annotations
 
@@ -12,61 +12,63 @@ from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import OpenRead, ThriftCalls
 
 LONGEST_EXPIRY_S: Final = 1_000_000
-"""From here on memcache would take seconds from now for seconds since the epoch."""
+"""Expiry from which memcache would interpret seconds from now as seconds since the epoch."""
 
 _STATUSES: Final = {name.upper(): name for name in ("Up", "WriteAvoid", "ReadOnly", "Quiescent", "Down")}
 
 
 class Dialect(Protocol):
-    """Makes the calls of one connection. Times are milliseconds; errors are those of the calls."""
+    """A maker of the calls of one connection. Times are milliseconds. Errors are those of the calls."""
 
     reads_are_of_connection: bool
-    """Whether an open read ends with its connection, and is confirmed on that one alone."""
+    """Whether an open read ends with its connection, and can be confirmed only on that connection."""
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
-        """Calls that put the items together, in their order: how many items a call has, and how many go in.
+        """Return calls that together put the items in order, as pairs of the number of items and the call.
 
-        Where fewer go in, a limit of the queue refused the next one, or the server failed at it, and those after it in
-        the same call were not tried. `expiry_ms` counts from now; 0 is never; what is finer than the protocol can say
-        is rounded up.
+        A call's value is the number of items stored. If fewer are stored, a limit of the queue refused the next item or
+        the server failed on it, and the rest of that call was not tried. `expiry_ms` counts from now; 0 is never. It is
+        rounded up to the resolution of the protocol.
         """
 
     def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
-        """The head, taken for good; None when there was none for so long."""
+        """Take the head for good. The value is None if there was none for `wait_ms`."""
 
     def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
-        """The head, as an open read; None when there was none for so long.
+        """Take the head as an open read. The value is None if there was none for `wait_ms`.
 
-        It goes back by itself: on memcache at the end of the connection, on thrift after `hold_ms`.
+        The item returns to the queue when the connection ends (memcache) or after `hold_ms` (thrift).
         """
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Finish it; on memcache whatever is the oldest open read. `OpenReadsError`: it had gone back already."""
+        """Finish an open read; on memcache, the connection's oldest one. Raises `OpenReadsError` if it is no longer
+        open.
+        """
 
     def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Put it back at the head; on memcache whatever is the oldest open read."""
+        """Return an open read to the head of the queue; on memcache, the connection's oldest one."""
 
     def peek(self, queue: bytes) -> Call[bytes | None]:
-        """The head, which stays, or None."""
+        """Return the head without removing it, or None."""
 
     def flush(self, queue: bytes) -> Call[None]:
-        """Drop what is in the queue."""
+        """Drop all items of the queue, except open reads."""
 
     def delete(self, queue: bytes) -> Call[None]:
-        """Forget the queue."""
+        """Delete the queue and its items."""
 
     def status(self) -> Call[str]:
-        """The server's status as Kestrel spells it, such as ``ReadOnly``."""
+        """Return the server's status in Kestrel's spelling, such as ``ReadOnly``."""
 
     def set_status(self, status: str) -> Call[None]:
-        """Have the server take another status."""
+        """Set the server's status."""
 
     def version(self) -> Call[str]:
-        """The server's release."""
+        """Return the server's release."""
 
 
 class MemcacheDialect:
-    """`Dialect` of the memcache protocol."""
+    """The `Dialect` of the memcache protocol."""
 
     reads_are_of_connection = True
 
@@ -80,7 +82,7 @@ class MemcacheDialect:
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         expiry_s = ceil(expiry_ms / 1000)
         if expiry_s >= LONGEST_EXPIRY_S:
-            raise RequestError(f"memcache cannot say an expiry of {LONGEST_EXPIRY_S} seconds and more from now")
+            raise RequestError(f"memcache does not support an expiry of {LONGEST_EXPIRY_S} seconds or more from now")
         return [(1, self._calls.put(queue, data, expiry_s).then(int)) for data in items]
 
     def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
@@ -90,7 +92,7 @@ class MemcacheDialect:
         return self._calls.get(queue, wait_ms, opens=True).then(lambda data: None if data is None else OpenRead(data))
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
-        # Not a close, which does not tell when the read has timed out.
+        # Unlike /close, confirm reports a read that has timed out.
         return self._calls.confirm(queue, 1)
 
     def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
@@ -104,7 +106,9 @@ class MemcacheDialect:
 
 
 class ThriftDialect:
-    """`Dialect` of the thrift service. A `WriteAvoid` is told as ``NotConfigured``: thrift has no word for it."""
+    """The `Dialect` of the thrift service. It reports WriteAvoid as ``NotConfigured``, since thrift has no value for
+    it.
+    """
 
     reads_are_of_connection = False
 
@@ -141,4 +145,4 @@ def _nothing(_: object) -> None:
 
 def _was_open(count: int) -> None:
     if not count:
-        raise OpenReadsError("the read was not open any more: the item has gone back to its queue")
+        raise OpenReadsError("the read is no longer open: its item has returned to the queue")

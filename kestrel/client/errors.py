@@ -1,15 +1,15 @@
-"""What a client is told when a request failed: did the connection fail, or did the server say no.
+"""Errors of failed client requests: the connection failed, or the server refused.
 
-Whoever has put an item needs to know whether it may put it again:
+The error tells whether a failed put may be tried again:
 
-| error | was it carried out | again |
+| error | was it carried out | try again |
 |---|---|---|
-| `CannotConnect` | no: the server has not had the whole request | yes, elsewhere |
-| `ConnectionFailed` | nobody knows | only if an item may come twice |
+| `CannotConnect` | no: the server did not receive the whole request | yes, elsewhere |
+| `ConnectionFailed` | unknown | only if duplicates are acceptable |
 | `ServerError` | no, as far as the server can tell | yes, elsewhere or later |
 | `RequestError` | no | no: it will fail again |
 
-A queue name that cannot be is a `kestrel.errors.BadQueueName` before anything is sent.
+An invalid queue name raises `kestrel.errors.BadQueueName` before anything is sent.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from kestrel import errors
 
 
 class ClientFailure(errors.KestrelError):
-    """A request did not succeed."""
+    """Base class of the errors of failed requests."""
 
 
 class ConnectionFailed(ClientFailure):
-    """The connection ended, or nothing came in time. Whether the request was carried out is not known."""
+    """The connection ended or timed out. Whether the request was carried out is unknown."""
 
 
 class CannotConnect(ConnectionFailed):
-    """No connection, or it ended before the server had the whole request or began with it: it was not carried out."""
+    """The connection failed before the server had the whole request or began with it. It was not carried out."""
 
 
 class NoServer(CannotConnect):
-    """There is nobody to ask: a server set has no such server, or ZooKeeper did not say who is in it."""
+    """No server is known: a server set has no suitable member, or ZooKeeper did not supply the members."""
 
 
 class AllInUse(CannotConnect):
-    """All connections that this client may have to the server are in use: nothing is wrong with the server."""
+    """All connections that the client may have to the server are in use. The server itself is fine."""
 
 
 class BadReply(ConnectionFailed):
-    """What came is no reply to the request; nothing that follows on this connection can be trusted."""
+    """The server sent a malformed reply. Nothing that follows on the connection can be trusted."""
 
 
 class Refused(ClientFailure):
-    """The server's answer is no. The connection is in step, but the server may hang up after such an answer."""
+    """The server refused the request. Later replies can still be read, but the server may close the connection."""
 
 
 class ServerError(Refused):
-    """The server will not or cannot now; later or another server may."""
+    """The server refuses for now. It may accept the request later, or another server may."""
 
 
 class RequestError(Refused, errors.ClientError):
-    """The request is wrong; the same one will fail again."""
+    """The request is invalid and will fail again."""
 
 
 class OpenReadsError(RequestError):
-    """The request does not go with the open reads of this connection.
+    """The request conflicts with the open reads of the connection.
 
-    More are to be confirmed than are open (those that timed out will come again, or have), or one more than
-    maxOpenTransactions was asked for, or a plain get came while a read of that queue was open.
+    Causes: a confirm of more reads than are open, because some timed out; an open of more than maxOpenTransactions; a
+    plain get while a read of that queue was open.
     """

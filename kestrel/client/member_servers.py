@@ -1,4 +1,4 @@
-"""The members of a server set as the servers of the Twisted client. The reactor never waits for ZooKeeper."""
+"""The members of a server set as servers of the Twisted client, without blocking the reactor on ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # it imports kazoo, which is an extra
 
 
 class MemberServers:
-    """Has a roster be the members that speak a protocol, from when somebody first wants to know who they are.
+    """The servers of a roster that follow the members of a server set, from the first call of `known`.
 
-    `make` makes the server at an address; one that stays in the sets stays the same.
+    `make` creates the server for an address. A member that stays in the sets keeps its server.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class MemberServers:
         self._waiting: set[Deferred[None]] = set()
 
     async def known(self) -> None:
-        """Return when it is known who they are. After `timeout_s` it is a `NoServer`; requests come again to ask."""
+        """Wait until the members are known. Raises `NoServer` after `timeout_s`."""
         if self._is_closed:
             raise self._closed()
         if self._is_known:
@@ -57,7 +57,7 @@ class MemberServers:
         if self._follower is None:
             try:
                 self._follower = self._follow(self._uri, self._changed)
-            except OSError as error:  # a file of TLS, which was there before
+            except OSError as error:  # a TLS file that has become unusable
                 raise NoServer(f"{self._uri}: {error}") from error
         follower = self._follower
         waiting: Deferred[None] = Deferred()
@@ -70,7 +70,7 @@ class MemberServers:
             self._waiting.discard(waiting)
 
     def _changed(self, members: Members) -> None:
-        # In the follower's thread.
+        # Called in the follower's thread.
         self._reactor.callFromThread(self._use, members)
 
     def _use(self, members: Members) -> None:
@@ -86,7 +86,9 @@ class MemberServers:
                 waiting.callback(None)
 
     async def close(self) -> None:
-        """The end. Who still waits fails at once; returns when ZooKeeper has been told, or does not answer."""
+        """Stop following. Waiting requests fail at once. Return when the ZooKeeper session has been closed or does not
+        answer.
+        """
         self._is_closed = True
         for waiting in list(self._waiting):
             if not waiting.called:
@@ -96,7 +98,7 @@ class MemberServers:
             await self._in_a_thread(follower.close)
 
     def _in_a_thread(self, work: Callable[[], None]) -> Deferred[None]:
-        # Of its own: the reactor's pool may have ended before, when a program closes its clients as it shuts down.
+        # Not in the reactor's thread pool, which may have stopped if the program closes its clients at shutdown.
         done: Deferred[None] = Deferred()
 
         def run() -> None:

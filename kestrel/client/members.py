@@ -1,4 +1,4 @@
-"""Who is asked: the servers that somebody names, or the members of a server set as they are at present."""
+"""The servers of a client: fixed addresses, or the current members of a server set."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:  # it imports kazoo, which is an extra
 
 
 class Addresses(NamedTuple):
-    """Where to go, each address once."""
+    """The addresses of servers, without duplicates."""
 
     reads: tuple[Address, ...]
-    """For items."""
+    """Servers for gets."""
     writes: tuple[Address, ...]
-    """With items."""
+    """Servers for puts."""
 
     @property
     def all(self) -> tuple[Address, ...]:
-        """For what every server is asked."""
+        """Servers for gets and puts, for requests to all servers."""
         return tuple(dict.fromkeys(self.reads + self.writes))
 
 
 class NoServerReasons(NamedTuple):
-    """What is said where there is no server, a sentence for each."""
+    """Error messages for when there is no server."""
 
     reads: str = "there is no server"
     writes: str = "there is no server"
@@ -42,36 +42,37 @@ class NoServerReasons(NamedTuple):
 
 
 class StartedFollower(Protocol):
-    """What a `kestrel.cluster.follower.Follower` is that was started."""
+    """A started follower of a server set (`kestrel.cluster.follower.Follower`)."""
 
     @property
     def members(self) -> Members | None:
-        """As far as is known."""
+        """The members, or None while they are unknown."""
 
     @property
     def problem(self) -> str:
-        """Why it is not."""
+        """The reason why the members are unknown."""
 
     def wait(self, timeout_s: float) -> Members:
-        """Until it is known; raises a KestrelError."""
+        """Wait until the members are known. Raises a KestrelError."""
 
     def close(self) -> None:
-        """The end; may block for a moment."""
+        """Stop following. May block for a moment."""
 
 
 Follow: TypeAlias = Callable[[ServerSetUri, Callable[["Members"], object]], StartedFollower]
-"""Begins to follow a server set. What it is given is called in another thread, at first and after each change."""
+"""Function that starts to follow a server set. It calls its callback in another thread, at first and after each change.
+"""
 
 
 def follow_zookeeper(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFollower:
-    """The members as ZooKeeper tells them. Raises OSError for a file of TLS that cannot be used."""
+    """Start to follow a server set in ZooKeeper. Raises OSError for an unusable TLS file."""
     from kestrel.cluster.follower import Follower
 
     return Follower(uri, changed).start()
 
 
 def addresses_of(members: Members, protocol: str) -> Addresses:
-    """Where the members speak that protocol."""
+    """Return the addresses at which the members speak `protocol`."""
     return Addresses(_addresses_speaking(members.reads, protocol), _addresses_speaking(members.writes, protocol))
 
 
@@ -81,15 +82,15 @@ def _addresses_speaking(members: Iterable[Member], protocol: str) -> tuple[Addre
 
 
 def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
-    """The server set that stands in place of servers, if there is one.
+    """Parse the server set given in place of servers. Return None if there is none.
 
-    Raises ValueError with a sentence, also where one stands beside others, OSError for a file of its TLS that cannot be
-    used, and `KazooMissing`.
+    Raises ValueError if it is invalid or given together with servers, OSError for an unusable TLS file, and
+    `KazooMissing`.
     """
     if not any(isinstance(server, str) and is_server_set(server) for server in servers):
         return None
     if len(servers) > 1:
-        raise ValueError("a server set (zk://...) stands in place of all servers, and not beside others")
+        raise ValueError("a server set (zk://...) must be the only server given")
     uri = parse_server_set(str(servers[0]))
     if uri.tls is not None:
         uri.tls.context()
@@ -98,7 +99,7 @@ def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
 
 
 def parse_addresses(servers: Iterable[str], protocol: str) -> tuple[Address, ...]:
-    """The addresses that are named, each once. Raises ValueError with a sentence."""
+    """Parse server addresses and remove duplicates. Raises ValueError."""
     found = tuple(dict.fromkeys(parse_address(server, DEFAULT_PORTS[protocol]) for server in servers))
     if not found:
         raise ValueError("there must be at least one server")
@@ -106,7 +107,7 @@ def parse_addresses(servers: Iterable[str], protocol: str) -> tuple[Address, ...
 
 
 class FixedServers:
-    """Servers that somebody names: always the same ones."""
+    """A fixed list of servers."""
 
     no_server_reason: Final = NoServerReasons()
 
@@ -116,25 +117,26 @@ class FixedServers:
 
     @property
     def known(self) -> Addresses:
-        """Who is asked."""
+        """The addresses of the servers."""
         return self._addresses
 
     def wait(self) -> Addresses:
-        """The same."""
+        """Return the addresses of the servers."""
         return self._addresses
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 class FollowedServers:
-    """The members of a server set that speak a protocol, for those who may block.
+    """The members of a server set that speak a protocol, for blocking clients.
 
-    It is followed from when somebody wants to know, in a process that was forked anew: threads are not in a fork.
+    Following starts when the members are first requested. It starts again in a forked process, which has no threads of
+    its parent.
     """
 
     is_alone: Final = False
-    """Whether there is one server, now and later."""
+    """Whether there is only one server, and always will be."""
 
     def __init__(self, uri: ServerSetUri, protocol: str, timeout_s: float, follow: Follow = follow_zookeeper) -> None:
         self.uri = uri
@@ -150,17 +152,19 @@ class FollowedServers:
 
     @property
     def known(self) -> Addresses | None:
-        """Who is asked, as far as that is known; the same object until it changes. Never blocks."""
+        """The addresses of the members, or None while they are unknown; the same object until they change. Never
+        blocks.
+        """
         follower = self._own_follower()
         members = None if follower is None else follower.members
         return None if members is None else self._addresses_of(members)
 
     def wait(self) -> Addresses:
-        """Who is asked. Blocks until it is known, for so long at most; then it is a `NoServer`."""
+        """Wait until the members are known, and return their addresses. Raises `NoServer` after the timeout."""
         return self._addresses_of(self.members())
 
     def members(self) -> Members:
-        """All members, whatever they speak; blocks in the same way."""
+        """Wait until the members are known, and return all of them, whatever their protocols. Raises `NoServer`."""
         follower = self._own_follower()
         try:
             if follower is None:
@@ -172,11 +176,11 @@ class FollowedServers:
             return follower.wait(self._timeout_s) if members is None else members
         except KestrelError as error:
             raise NoServer(str(error)) from error
-        except OSError as error:  # a file of TLS, which was there before
+        except OSError as error:  # a TLS file that has become unusable
             raise NoServer(f"{self.uri}: {error}") from error
 
     def close(self) -> None:
-        """Follow no more, until somebody wants to know again. May block for a moment."""
+        """Stop following until the members are requested again. May block for a moment."""
         follower, self._follower = self._own_follower(), None
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -194,13 +198,13 @@ class FollowedServers:
 
 
 def _close_in_thread(follower: StartedFollower, process: int) -> None:
-    # Its client is gone, and was not closed. That may be found out in any thread, and none of them should wait.
+    # The client was garbage-collected without being closed. That can happen in any thread, which must not block.
     if process == os.getpid():
         Thread(target=follower.close, name="server-set-close", daemon=True).start()
 
 
 def no_server_reasons(uri: ServerSetUri, protocol: str) -> NoServerReasons:
-    """What is said where no member of it speaks that protocol."""
+    """Return the error messages for when no member of the server set speaks `protocol`."""
     who = f"no server that speaks {protocol} is in"
     return NoServerReasons(
         f"{who} the {READ} set of {uri}", f"{who} the {WRITE} set of {uri}", f"{who} the sets of {uri}"
@@ -208,4 +212,4 @@ def no_server_reasons(uri: ServerSetUri, protocol: str) -> NoServerReasons:
 
 
 def _ignore_change(_: object) -> None:
-    """Whoever may block looks when he needs it."""
+    """Ignore a change: a blocking client looks up the members when it needs them."""

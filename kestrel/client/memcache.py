@@ -1,4 +1,4 @@
-"""Kestrel's memcache dialect from the client's side: a `Call` for every request of docs/protocols.md."""
+"""Kestrel's memcache dialect for clients: a `Call` for every request of docs/protocols.md."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kestrel.protocols.memcache import MAX_ITEM_BYTES
 T = TypeVar("T")
 
 MAX_LISTING_BYTES: Final = 64 * 1024 * 1024
-"""The longest `stats`, `dump_stats` or `dump_config` that is taken."""
+"""Maximum size of a reply to `stats`, `dump_stats` or `dump_config`."""
 
 _LEAST_LINE_BYTES: Final = 64
-"""What a line of these counts at least: a short one takes more memory than its bytes."""
+"""Minimum size counted for a line of a listing, because a short line takes more memory than its bytes."""
 
 _LARGEST: Final = (1 << 31) - 1
-"""Numbers on the wire are signed 32-bit."""
+"""Largest number on the wire, a signed 32-bit integer."""
 
 _VALUE: Final = re.compile(rb"VALUE ([^ ]+) \d{1,10} (\d{1,10})")
 _NUMBER: Final = re.compile(rb"\d{1,20}")
@@ -29,10 +29,10 @@ _WORD: Final = re.compile(rb"[A-Za-z_]{1,100}")
 
 
 class MemcacheCalls:
-    """Makes the calls. `max_item_bytes` is the largest item that is sent or taken, `max_line_bytes` the longest line.
+    """A maker of calls. `max_item_bytes` limits the items sent and received, `max_line_bytes` the reply lines.
 
-    Queue names are checked first: one that cannot be raises `kestrel.errors.BadQueueName`. Arguments that the protocol
-    cannot say raise `RequestError`.
+    Invalid queue names raise `kestrel.errors.BadQueueName`. Arguments that the protocol cannot express raise
+    `RequestError`.
     """
 
     def __init__(self, max_item_bytes: int = MAX_ITEM_BYTES, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -42,10 +42,10 @@ class MemcacheCalls:
     # Items.
 
     def put(self, queue: bytes, data: bytes, expiry_s: int = 0) -> Call[bool]:
-        """Whether the item was stored; False where a limit of the queue refuses it.
+        """Put an item. The value is True if it was stored, False if a limit of the queue refused it.
 
-        `expiry_s` as on the wire: 0 is never, below 1,000,000 are seconds from now, from there on seconds since the
-        epoch.
+        `expiry_s` has the meaning of the wire: 0 is never, values below 1,000,000 are seconds from now, larger ones
+        seconds since the epoch.
         """
         check_queue_name(queue)
         check_item(data)
@@ -64,10 +64,10 @@ class MemcacheCalls:
         aborts: bool = False,
         peeks: bool = False,
     ) -> Call[bytes | None]:
-        """The head of the queue, or None when there was none for `wait_ms`; also where none is taken.
+        """Get the head of the queue. The value is None if there was none for `wait_ms`, or if none was requested.
 
-        `opens` leaves it as an open read; `closes` first finishes the oldest open read of this connection and queue;
-        `aborts` puts that back; `peeks` leaves the item in the queue.
+        `opens` takes it as an open read. `closes` first finishes the oldest open read of this connection and queue.
+        `aborts` returns that read to the queue. `peeks` leaves the item in the queue.
         """
         check_queue_name(queue)
         if (aborts and peeks) or ((aborts or peeks) and (opens or closes)):
@@ -78,9 +78,9 @@ class MemcacheCalls:
         return self._call(b"get %b\r\n" % key, self._item(queue), wait_ms=max(0, wait_ms))
 
     def monitor(self, queue: bytes, seconds: int, max_items: int | None = None) -> Stream[bytes]:
-        """Items as they come, each an open read, for so many seconds or until there were `max_items`.
+        """Stream items as they arrive, each as an open read, for `seconds` or up to `max_items`.
 
-        None stands for as many as the server's maxOpenTransactions.
+        With None only the server's maxOpenTransactions limits the number of items.
         """
         check_queue_name(queue)
         words = b"" if max_items is None else b" %d" % _checked(max_items)
@@ -90,7 +90,7 @@ class MemcacheCalls:
     def confirm(self, queue: bytes, count: int) -> Call[None]:
         """Finish the oldest `count` open reads of this connection and queue.
 
-        `OpenReadsError` when fewer are open, or some ended unasked; then nothing was confirmed.
+        Raises `OpenReadsError`, and confirms nothing, if fewer are open or some have ended, for example by timeout.
         """
         check_queue_name(queue)
         return self._call(b"confirm %b %d\r\n" % (queue, _checked(count)), _done(b"END"))
@@ -98,66 +98,66 @@ class MemcacheCalls:
     # Queues.
 
     def flush(self, queue: bytes) -> Call[None]:
-        """Drop what is in the queue; open reads stay."""
+        """Drop all items of the queue, except open reads."""
         check_queue_name(queue)
         return self._call(b"flush %b\r\n" % queue, _done(b"END"))
 
     def flush_all(self) -> Call[None]:
-        """Drop what is in all queues."""
+        """Drop all items of all queues, except open reads."""
         return self._call(b"flush_all\r\n", _done(b"Flushed all queues."))
 
     def flush_expired(self, queue: bytes) -> Call[int]:
-        """Have expired items leave the queue now; how many did."""
+        """Remove expired items from the queue. The value is their number."""
         check_queue_name(queue)
         return self._call(b"flush_expired %b\r\n" % queue, _number())
 
     def flush_all_expired(self) -> Call[int]:
-        """Have expired items leave all queues now; how many did."""
+        """Remove expired items from all queues. The value is their number."""
         return self._call(b"flush_all_expired\r\n", _number())
 
     def delete(self, queue: bytes) -> Call[None]:
-        """Forget the queue and all that is in it."""
+        """Delete the queue and its items."""
         check_queue_name(queue)
         return self._call(b"delete %b\r\n" % queue, _done(b"DELETED"))
 
     # The server.
 
     def stats(self) -> Call[dict[str, str]]:
-        """The figures of the server and of every queue. Bytes of names that are no UTF-8 are surrogate escapes."""
+        """Get the statistics of the server and all queues. Bytes of names that are not UTF-8 are surrogate-escaped."""
         return self._call(b"stats\r\n", _stats())
 
     def dump_stats(self, *queues: bytes) -> Call[dict[bytes, dict[str, str]]]:
-        """The figures of each of these queues, or of all; nothing for one that does not exist."""
+        """Get the statistics of the given queues, or of all. A queue that does not exist has none."""
         return self._call(_naming(b"dump_stats", queues), _dump())
 
     def dump_config(self, *queues: bytes) -> Call[dict[bytes, dict[str, str]]]:
-        """The settings of each of these queues and aliases, or of all."""
+        """Get the settings of the given queues and aliases, or of all."""
         return self._call(_naming(b"dump_config", queues), _dump())
 
     def status(self) -> Call[str]:
-        """The server's status, in capitals."""
+        """Get the server's status, in capitals."""
         return self._call(b"status\r\n", _word())
 
     def set_status(self, status: str) -> Call[None]:
-        """Have the server take another status: Up, WriteAvoid, ReadOnly or Quiescent."""
+        """Set the server's status: Up, WriteAvoid, ReadOnly or Quiescent."""
         word = status.encode("utf-8", "replace")
         if _WORD.fullmatch(word) is None:
-            raise RequestError(f"{status!r} is no status")
+            raise RequestError(f"{status!r} is not a status")
         return self._call(b"status %b\r\n" % word, _done(b"END"))
 
     def version(self) -> Call[str]:
-        """The server's release."""
+        """Get the server's release."""
         return self._call(b"version\r\n", _version())
 
     def reload(self) -> Call[None]:
-        """Have the server read its configuration again; `ServerError` says what is wrong with it."""
+        """Make the server reload its configuration. Raises `ServerError` with the reason if it cannot."""
         return self._call(b"reload\r\n", _done(b"Reloaded config."))
 
     def shutdown(self) -> Call[None]:
-        """Stop the server, in order."""
+        """Shut down the server in an orderly way."""
         return HangUp(b"shutdown\r\n", _nothing(), max_line_bytes=self._max_line_bytes)
 
-    # How replies are read.
+    # Parsing of replies.
 
     def _call(self, request: bytes, reply: Reply[T], wait_ms: int = 0) -> Call[T]:
         return Call(request, reply, wait_ms=wait_ms, max_line_bytes=self._max_line_bytes)
@@ -167,7 +167,7 @@ class MemcacheCalls:
         if line == b"END":
             return None
         value = _VALUE.fullmatch(line)
-        # Some servers repeat the options; never has a queue's name a slash.
+        # Some servers repeat the options. A queue's name never contains a slash.
         if value is None or value[1].partition(b"/")[0] != queue:
             _no_reply(line)
         size = int(value[2])
@@ -175,12 +175,12 @@ class MemcacheCalls:
             raise BadReply(f"the item has {size} bytes; limit={self._max_item_bytes}")
         data = yield size
         if (yield 7) != b"\r\nEND\r\n":
-            raise BadReply("the item does not end where it should")
+            raise BadReply("the item is longer than its announced size, or its end is damaged")
         return data
 
 
 def _line() -> Reply[bytes]:
-    """A line that is no error."""
+    """Read a line, and raise if it is an error."""
     line = yield LINE
     word, _, reason = line.partition(b" ")
     text = reason.decode("utf-8", "replace")
@@ -189,13 +189,13 @@ def _line() -> Reply[bytes]:
     if word == b"CLIENT_ERROR":
         raise RequestError(text)
     if line == b"ERROR":
-        raise OpenReadsError("the request does not go with the open reads of this connection")
+        raise OpenReadsError("the request conflicts with the open reads of this connection")
     return line
 
 
 def _no_reply(line: bytes) -> NoReturn:
-    # Nothing of it is shown: it may be of an item, and items must not reach a log.
-    raise BadReply(f"a line of {len(line)} bytes is no reply to the request")
+    # The line is not shown: it may be part of an item, and items must not reach a log.
+    raise BadReply(f"a line of {len(line)} bytes is not a reply to the request")
 
 
 def _one_of(meanings: dict[bytes, T]) -> Reply[T]:
@@ -236,13 +236,13 @@ def _version() -> Reply[str]:
 
 
 class _ListingReader:
-    """Counts the bytes of a listing, so that it has an end."""
+    """A reader of a listing that limits its size."""
 
     def __init__(self) -> None:
         self._left = MAX_LISTING_BYTES
 
     def line(self) -> Reply[bytes | None]:
-        """Its next line; None at the end."""
+        """Read the next line. The value is None at the end."""
         line = yield from _line()
         self._left -= max(len(line), _LEAST_LINE_BYTES)
         if self._left < 0:
@@ -276,10 +276,10 @@ def _dump() -> Reply[dict[bytes, dict[str, str]]]:
         elif line.startswith(b"  ") and b"=" in line:
             name, _, value = line[2:].partition(b"=")
             block[_text(name)] = _text(value)
-        elif line != b"  ":  # which is all that there is of a queue that does not exist
+        elif line != b"  ":  # the only line of a queue that does not exist
             _no_reply(line)
     if block is not None:
-        raise BadReply("a listing ends within a queue")
+        raise BadReply("the listing ends in the middle of a queue")
     return queues
 
 
@@ -289,7 +289,7 @@ def _text(data: bytes) -> str:
 
 def _checked(number: int) -> int:
     if not -_LARGEST <= number <= _LARGEST:
-        raise RequestError(f"{number} is too large a number")
+        raise RequestError(f"{number} is out of range")
     return number
 
 

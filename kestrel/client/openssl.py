@@ -36,36 +36,39 @@ _Codes: Final = SSL.X509VerificationCodes
 _REASONS: Final[dict[int, str]] = {
     _Codes.ERR_CERT_NOT_YET_VALID: "it is not valid yet",
     _Codes.ERR_CERT_HAS_EXPIRED: "it has expired",
-    _Codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "nobody but itself has signed it",
+    _Codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "it is self-signed",
 }
-"""What is wrong with a certificate; in all other cases it comes to the same."""
+"""Reasons for the most common verification errors. All others are reported as an untrusted signature."""
 
 
 def tls_endpoint(options: TlsOptions, host: str, endpoint: IStreamClientEndpoint) -> IStreamClientEndpoint:
-    """Connects with TLS to that host, which is what the endpoint connects to. Raises as `client_tls` does; but of a
-    name that no host can have who connects is told.
+    """Wrap an endpoint that connects to `host` in TLS. Raises OSError for an unusable file.
+
+    With an invalid host name, the returned endpoint fails every connection with `CannotConnect`.
     """
     try:
         return wrapClientTLS(client_tls(options, host), endpoint)
     except ValueError as error:
-        return _FailingEndpoint(f"{options.server_name or host!r} cannot be the name of a host: {error}")
+        return _FailingEndpoint(f"{options.server_name or host!r} is not a valid host name: {error}")
 
 
 @implementer(IStreamClientEndpoint)
 class _FailingEndpoint:
-    """Connects to nobody, and says why."""
+    """An endpoint whose connections all fail with a fixed reason."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """A failure."""
+        """Fail with `CannotConnect`."""
         return fail(CannotConnect(self._why))
 
 
 def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreator:
-    """What connections to that host are made with; they fail unless the server proves that it is the host, or the
-    `server_name` of the options. TLS 1.2 at least. Raises OSError where a file cannot be read or used.
+    """Return Twisted's TLS options for connections to `host`, with TLS 1.2 or later.
+
+    A connection fails unless the server's certificate is for `host`, or for the `server_name` of the options. Raises
+    OSError for an unusable file.
     """
     root = None if options.ca_file is None else trustRootFromCertificates(load_certificates(options.ca_file))
     own: PrivateCertificate | None = None
@@ -80,10 +83,10 @@ def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreato
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _VerifiedConnectionCreator:
-    """Makes connections that end unless the server's certificate says that it is for that name.
+    """A creator of TLS connections that fail unless the server's certificate is for the given name.
 
-    Twisted's own check lets a certificate pass that names nobody, and logs that it could not look: here whatever keeps
-    us from looking is a no.
+    Twisted's own check accepts a certificate that contains no names, and only logs that it could not verify it. This
+    check rejects every certificate that cannot be verified.
     """
 
     def __init__(self, creator: IOpenSSLClientConnectionCreator, name: str) -> None:
@@ -92,13 +95,13 @@ class _VerifiedConnectionCreator:
         self._id = IPAddress_ID(name) if isIPAddress(name) or isIPv6Address(name) else DNS_ID(name)
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """One connection."""
+        """Create a connection that verifies the server's certificate."""
         connection: SSL.Connection = self._creator.clientConnectionForTLS(tlsProtocol)
 
         def verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, is_trusted: int) -> bool:
             if not is_trusted:
-                return refuse(_REASONS.get(error, "nobody who is trusted has signed it"))
-            if depth:  # only the last certificate of the chain says who the server is
+                return refuse(_REASONS.get(error, "it is not signed by a trusted authority"))
+            if depth:  # only the last certificate of the chain names the server
                 return True
             try:
                 verify_service_identity(extract_patterns(certificate.to_cryptography()), [self._id], [])

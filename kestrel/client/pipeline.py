@@ -1,4 +1,4 @@
-"""One connection of the Twisted client: requests out, replies in, in their order."""
+"""A connection of the Twisted client that sends requests and reads their replies in order."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 
 class ClosedByEarlierRefusal(CannotConnect):
-    """The server refused a request that stood before this one, maybe somebody else's, and hung up on both.
+    """The server refused an earlier request on the connection, possibly of another caller, and closed it.
 
-    So this one was not carried out, and may be asked again.
+    The later request was not carried out, and can be asked again.
     """
 
     def __init__(self, refusal: Refused) -> None:
-        super().__init__(f"the server hung up on a request before this one: {refusal}")
+        super().__init__(f"the server closed the connection because of an earlier request: {refusal}")
 
 
 class _PendingCall(Generic[T]):
-    """A call that is not answered yet."""
+    """A call that has not been answered."""
 
     is_wanted = True
 
@@ -48,26 +48,26 @@ class _PendingCall(Generic[T]):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the answer was cancelled. What comes is still read, and then forgotten."""
+        """Whether the answer was cancelled. The reply is still read, and then discarded."""
         return self.answer.called
 
     def is_last(self, value: T) -> bool:
-        """Whether nothing comes after that value."""
+        """Return True: a call has only one value."""
         return True
 
     def on_value(self, value: T) -> None:
-        """That was read."""
+        """Deliver the value of the reply."""
         if not self.is_cancelled:
             self.answer.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
-        """That is the answer, or why there is none."""
+        """Deliver a refusal or failure."""
         if not self.is_cancelled:
             self.answer.errback(error)
 
 
 class StreamItems(Generic[T]):
-    """What a stream brings. It is read from the network no faster than it is asked for."""
+    """The values of a stream, read from the network only when they are requested."""
 
     is_cancelled = False
 
@@ -79,7 +79,7 @@ class StreamItems(Generic[T]):
         self._is_over = False
 
     def next(self) -> Deferred[T | None]:
-        """The next value; None, from then on always, when there will be no more. Fails as calls do."""
+        """Return the next value, or None at the end of the stream and after it. Fails with the errors of a call."""
         if self._failure is not None:
             return fail(self._failure)
         if self._is_over:
@@ -90,22 +90,22 @@ class StreamItems(Generic[T]):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for the next value."""
+        """Whether the caller waits for the next value."""
         return self._waiting is not None and not self._waiting.called
 
     def is_last(self, value: T | None) -> bool:
-        """Whether nothing comes after that value."""
+        """Return True if `value` is the end of the stream."""
         return value is None
 
     def on_value(self, value: T | None) -> None:
-        """That was read."""
+        """Deliver a value that was read."""
         self._is_over = value is None
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
-        """Nothing will come any more, and that is why."""
+        """End the stream with an error."""
         self._failure = error
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.called:
@@ -117,22 +117,22 @@ _UnderWay: TypeAlias = _PendingCall[Any] | StreamItems[Any]
 
 @implementer(IPushProducer, IHandshakeListener)
 class Pipeline(Protocol):
-    """A connection to one server, over whatever an endpoint connects. Requests may follow on each other at once.
+    """A connection to one server over any Twisted endpoint, on which requests can be pipelined.
 
-    The server owes an answer to the oldest of them. If nothing comes for `timeout_s` and the time that this one lets
-    the server wait, or if what comes is no answer, the connection is dropped, and all that was under way fails.
+    If no data arrives for `timeout_s` plus the time for which the oldest request lets the server wait, or if a reply is
+    malformed, the connection is dropped. All requests in progress fail then.
 
-    After a refusal it sends no more requests and ends when all are answered: the server may be about to hang up, and a
-    request that is sent into that is one of which nobody knows whether it was carried out.
+    After a refusal, the pipeline sends no more requests and closes when all are answered. The server may be about to
+    close the connection, and a request sent at that moment may or may not be carried out.
 
     After a refusal that `closes_connection`, the server carries out no later call: if the connection ends and no other
     reply has come, later calls were not carried out. After any other refusal this is not known.
 
-    What the transport cannot take is held back, so that of this much it is known that it was not carried out; nor was
-    the last one that the transport took, as long as it has not let go of its end.
+    Requests are held back while the transport's buffer is full, so it is known that these were not carried out. Nor was
+    the last request in the buffer, as long as the transport has not sent its end.
     """
 
-    # Any: what a stream transport can do is spread over several of Twisted's interfaces.
+    # Any, because the methods of a stream transport are spread over several of Twisted's interfaces.
     transport: Any
 
     def __init__(self, clock: IReactorTime, timeout_s: float, closes_connection: Callable[[Refused], bool]) -> None:
@@ -150,50 +150,54 @@ class Pipeline(Protocol):
         self._is_over = False
         self._last_word: Refused | None = None
         self.is_usable = False
-        """Whether it takes requests."""
+        """Whether requests can be sent."""
         self.is_ready = False
         self.ready: Deferred[None] = Deferred()
-        """Fires when it takes requests: the server has proved who it is, if that is asked for. Fails if it cannot."""
+        """Fires when requests can be sent, with TLS after the server's certificate is verified. Fails if that fails."""
         self.ended: Deferred[None] = Deferred()
         """Fires when the connection has ended."""
 
     # Requests.
 
     def ask(self, call: Call[T]) -> Deferred[T]:
-        """Send the request; fires with the value of its reply, or fails with what the call raises.
+        """Send a request. Fires with the value of its reply, or fails with the error of the call.
 
         `CannotConnect` means that the call was not carried out. After `ClosedByEarlierRefusal` the caller may repeat
-        the call. Cancelling forgets the answer; the server may still carry out the call.
+        the call. Cancelling discards the answer; the server may still carry out the call.
         """
         asked = _PendingCall(call)
         self._begin(asked)
         return asked.answer
 
     def ask_all(self, calls: Sequence[Call[T]]) -> list[Deferred[T]]:
-        """The same for several, with nothing between them."""
+        """Send several requests, with no other request between them. Return the Deferreds of their answers."""
         return [self.ask(call) for call in calls]
 
     def stream(self, stream: Stream[T]) -> StreamItems[T]:
-        """Send a request that is answered with one value after the other."""
+        """Send a request that is answered with a sequence of values."""
         items = StreamItems(stream, self)
         self._begin(items)
         return items
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it takes requests, and none is under way."""
+        """Whether requests can be sent and none is in progress."""
         return self.is_usable and not (self._sent or self._held or len(self._buffer))
 
     def retire(self) -> None:
-        """Take no more requests, and hang up when all are answered; the server has `timeout_s` to do so too."""
+        """Accept no more requests, and close the connection when all are answered. Abort it `timeout_s` later if still
+        open.
+        """
         self.is_usable = False
         if not (self._sent or self._held) and self._until_abort is None and not self._is_over:
             self._until_abort = self._clock.callLater(self._timeout_s, self._abort)
-            self.transport.unregisterProducer()  # a TLS transport would wait for its producer for ever
+            self.transport.unregisterProducer()  # otherwise a TLS transport never closes
             self.transport.loseConnection()
 
-    def drop(self, why: str = "the connection was given up") -> None:
-        """Hang up at once. What is under way fails. On memcache open reads go back to their queues."""
+    def drop(self, why: str = "the connection was dropped") -> None:
+        """Abort the connection. Requests in progress fail. Over memcache, the server returns open reads to their
+        queues.
+        """
         self._drop(ConnectionFailed(why))
 
     def _begin(self, asked: _UnderWay) -> None:
@@ -212,17 +216,17 @@ class Pipeline(Protocol):
         self._sent.append(asked)
         self.transport.write(asked.call.request)
 
-    # The connection, as Twisted tells of it.
+    # Twisted's callbacks.
 
     def connectionMade(self) -> None:
-        """It is there; with TLS it is not known yet with whom."""
+        """Become ready, or with TLS wait for the handshake."""
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         if not ISSLTransport.providedBy(self.transport):
             self._is_ready()
 
     def handshakeCompleted(self) -> None:
-        """TLS: the server has proved who it is."""
+        """Become ready: the server's certificate is verified."""
         self._is_ready()
 
     def _is_ready(self) -> None:
@@ -231,12 +235,12 @@ class Pipeline(Protocol):
         self.ready.callback(None)
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes from the server."""
+        """Parse data from the server."""
         self._buffer.receive(data)
         self.resume_reading()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The connection has ended, from either side."""
+        """Fail all requests in progress after the connection has ended."""
         self.is_usable = False
         self._is_over = True
         if self._until_abort is not None and self._until_abort.active():
@@ -261,11 +265,11 @@ class Pipeline(Protocol):
         self.ended.callback(None)
 
     def pauseProducing(self) -> None:
-        """The transport holds as much as it wants to."""
+        """Hold back requests: the transport's buffer is full."""
         self._transport_is_full = True
 
     def resumeProducing(self) -> None:
-        """The transport takes more."""
+        """Send the requests that were held back."""
         self._transport_is_full = False
         while self._held and not self._transport_is_full:
             asked = self._held.popleft()
@@ -274,14 +278,14 @@ class Pipeline(Protocol):
         self._watch()
 
     def stopProducing(self) -> None:
-        """The transport is closing; connectionLost follows."""
+        """Accept no more requests: the transport is closing, and connectionLost follows."""
         self.is_usable = False
 
     # Replies.
 
     def resume_reading(self) -> None:
-        """Read what has come, as far as somebody wants it."""
-        if self._is_reading:  # called from what an answer has brought about; the loop below goes on
+        """Parse the received data as far as callers want values."""
+        if self._is_reading:  # called from a callback of the loop below
             return
         self._is_reading = True
         try:
@@ -290,12 +294,12 @@ class Pipeline(Protocol):
         finally:
             self._is_reading = False
         if not self._sent and len(self._buffer):
-            self._drop(BadReply("the server says something that nobody has asked for"))
+            self._drop(BadReply("the server sent data that no request asked for"))
         self._listen(not self._sent or self._sent[0].is_wanted)
         self._watch()
 
     def _read(self, asked: _UnderWay) -> bool:
-        """Read from the reply to this request; whether to go on."""
+        """Parse a reply or a value of a stream. Return True if parsing can continue."""
         if not asked.is_wanted:
             return False
         try:
@@ -306,7 +310,7 @@ class Pipeline(Protocol):
             held, self._held = self._held, deque()
             self.retire()
             asked.failed(refusal)
-            for each in held:  # it was not sent, and will not be
+            for each in held:  # these were not sent
                 each.failed(ClosedByEarlierRefusal(refusal))
             return True
         except BadReply as error:
@@ -330,10 +334,10 @@ class Pipeline(Protocol):
             else:
                 self.transport.pauseProducing()
 
-    # The end.
+    # Timeouts and closing.
 
     def _watch(self) -> None:
-        """Begin anew to wait for something to come, if somebody waits for it."""
+        """Restart the timeout if a caller waits for data; stop it otherwise."""
         oldest = next(iter(self._sent or self._held), None)
         if oldest is None or not oldest.is_wanted:
             self._stop_watching()
@@ -351,7 +355,7 @@ class Pipeline(Protocol):
 
     def _nothing_came(self, limit_s: float) -> None:
         self._timer = None
-        self._drop(ConnectionFailed(f"nothing came for {limit_s:g} s"))
+        self._drop(ConnectionFailed(f"no data received for {limit_s:g} s"))
 
     def _abort(self) -> None:
         if self.transport is not None:
@@ -361,12 +365,12 @@ class Pipeline(Protocol):
         self._stop_watching()
         sent, self._sent = self._sent, deque()
         held, self._held = self._held, deque()
-        if sent and self._transport_is_full:  # with the end of the last one
+        if sent and self._transport_is_full:  # the transport still holds the end of the last one
             held.appendleft(sent.pop())
         return sent, held
 
     def _drop(self, error: ConnectionFailed) -> None:
-        """Hang up; the oldest request fails with that error."""
+        """Abort the connection, and fail the oldest request with `error`."""
         self.is_usable = False
         self._buffer.clear()
         sent, held = self._nothing_is_under_way()
@@ -378,7 +382,7 @@ class Pipeline(Protocol):
 
 
 def _server_hung_up(asked: _UnderWay) -> None:
-    """That is an answer to some requests; to all others it is none."""
+    """Resolve a request after the server closed the connection, which is the expected answer for some requests."""
     try:
         asked.call.connection_ended()
     except ConnectionFailed as error:

@@ -1,7 +1,7 @@
-"""Which servers are asked, in which order, and when a request is repeated: the same for all clients, without I/O.
+"""The order in which servers are asked and when requests are repeated, for all clients, without I/O.
 
-A `Plan` is a generator. It yields whom to ask, is sent the answer, or is thrown the `ClientFailure`, and returns what
-the whole request comes to. `follow` carries one out by asking and waiting, `follow_async` by awaiting.
+A `Plan` is a generator. It yields the server to ask, is sent the answer or thrown the `ClientFailure`, and returns the
+result of the whole request. `follow` runs a plan with blocking calls, `follow_async` with coroutines.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ S = TypeVar("S", bound=Hashable)
 T = TypeVar("T")
 
 Plan: TypeAlias = Generator[Q, A, T]
-"""Yields questions `Q`, is sent answers `A`, returns a `T`."""
+"""A generator that yields questions `Q`, is sent answers `A`, and returns a `T`."""
 
 WAIT_PER_SERVER_MS: Final = 1000
 """How long to wait at one of several servers before the next one is asked."""
 
 
 def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T]:
-    """Ask one server, and others as long as it is certain that the last one has not done it.
+    """Ask a server, and others while it is certain that none has carried out the request.
 
-    With `repeats` also where nobody knows. When no server would or could, the failure is that of the last one, and a
-    `NoServer` where there is none. The servers may change meanwhile.
+    With `repeats`, others are also asked if that is uncertain. If all servers refuse or fail, the error of the last one
+    is raised, or `NoServer` if there is none. The servers may change meanwhile.
     """
     asked: set[S] = set()
     failure: ClientFailure | None = None
@@ -49,12 +49,13 @@ def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T
 
 
 def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan[tuple[S, int], T | None, T | None]:
-    """Ask all servers for an item, until one has something or the time is up; at each step a server, and how long it
-    is to wait, in milliseconds. Unless the server `is_alone`, now and later, all are first asked without waiting, and
-    then in turn, so that one that has come meanwhile is asked soon. Where there is none at all it is a `NoServer`.
+    """Ask all servers for an item until one has an item or the time is up. Yield a server and its wait in milliseconds.
 
-    The time is what the servers were asked to wait: one that says at once that there is nothing, because the queue is
-    an alias or has just been deleted, is not asked again all the time.
+    Unless the server `is_alone` for good, all are first asked without waiting, and then in turn for
+    `WAIT_PER_SERVER_MS` each. Raises `NoServer` if there is none.
+
+    Only the requested waits count against the timeout. So a server that reports an empty queue at once, because the
+    queue is an alias or was just deleted, is not asked in a tight loop.
     """
     left_ms = timeout_ms
     wait_ms = left_ms if is_alone else 0
@@ -85,14 +86,14 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
 
 
 def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:
-    """The server is left alone for a while, unless it is our own limit that was reached."""
+    """Let a server back off after a failure, unless the failure was the client's own connection limit."""
     if not isinstance(error, AllInUse):
         choice.failed(server)
 
 
 @contextmanager
 def naming_server(server: object) -> Iterator[None]:
-    """What fails within this `with` says which server it was: the text begins with it, once."""
+    """Prefix failures in a `with` block with the name of the server, once."""
     try:
         yield
     except (ServerError, ConnectionFailed) as error:
@@ -102,7 +103,7 @@ def naming_server(server: object) -> Iterator[None]:
 
 
 def follow(plan: Plan[Q, A, T], ask: Callable[[Q], A]) -> T:
-    """Carry the plan out; every question is put to `ask`, which returns the answer or raises a `ClientFailure`."""
+    """Run a plan. `ask` returns the answer to a question, or raises a `ClientFailure`."""
     try:
         question = next(plan)
         while True:
@@ -118,7 +119,7 @@ def follow(plan: Plan[Q, A, T], ask: Callable[[Q], A]) -> T:
 
 
 async def follow_async(plan: Plan[Q, A, T], ask: Callable[[Q], Awaitable[A]]) -> T:
-    """The same, where an answer has to be awaited."""
+    """Run a plan. `ask` is awaited for the answer to a question, or raises a `ClientFailure`."""
     try:
         question = next(plan)
         while True:

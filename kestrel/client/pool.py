@@ -1,4 +1,4 @@
-"""Blocking connections to several servers, kept from one request to the next."""
+"""A pool of blocking connections to several servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kestrel.client.connection import BlockingConnection
 
 
 class ConnectionPool:
-    """As many connections to each server as were in use at a time. `server_name` is whose certificate is wanted.
+    """A pool that keeps as many connections to each server as were in use at the same time.
 
-    Those to other servers than the `addresses` are not kept.
+    Connections to servers outside `addresses` are not kept. `server_name` is the expected name in certificates.
 
-    A process that was forked has none of its parent's: both would read the replies to each other's requests.
+    A forked process does not use the connections of its parent: both would read each other's replies.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class ConnectionPool:
         self._server_name = server_name
 
     def use(self, addresses: Iterable[Address]) -> None:
-        """Keep connections to these from now on. Connections to others end when nobody uses them any more."""
+        """Keep connections to these servers from now on. Connections to other servers are closed when they are no
+        longer in use.
+        """
         before = self._idle
         self._idle = {address: before.pop(address, []) for address in dict.fromkeys(addresses)}
         for idle in before.values():
@@ -41,9 +43,9 @@ class ConnectionPool:
                 connection.close()
 
     def take(self, address: Address) -> BlockingConnection:
-        """A connection for oneself, to be given back. Raises `CannotConnect`.
+        """Return a connection for exclusive use; pass it to `give_back` afterwards. Raises `CannotConnect`.
 
-        One that was kept is looked at first: servers hang up on clients that are idle, and when they are restarted.
+        An idle connection is checked first, because servers close idle connections, and all when they restart.
         """
         idle = self._idle.get(address)
         while idle:
@@ -55,7 +57,7 @@ class ConnectionPool:
         return connection
 
     def give_back(self, address: Address, connection: BlockingConnection) -> None:
-        """Keep the connection for the next request, if it is still of use."""
+        """Keep a connection for the next request if it is still usable, otherwise close it."""
         idle = self._idle.get(address)
         if connection.is_usable and idle is not None:
             idle.append(connection)
@@ -64,7 +66,7 @@ class ConnectionPool:
 
     @contextmanager
     def using(self, address: Address) -> Iterator[BlockingConnection]:
-        """A connection for the time of a `with`."""
+        """Provide a connection for the duration of a `with` block."""
         connection = self.take(address)
         try:
             yield connection
@@ -72,7 +74,7 @@ class ConnectionPool:
             self.give_back(address, connection)
 
     def close(self) -> None:
-        """Hang up on all servers, also where a connection is in use."""
+        """Close all connections, including those in use."""
         for connection in list(self._all):
             connection.close()
         for idle in self._idle.values():

@@ -1,4 +1,4 @@
-"""Many items that are put at once, and which of them a server has still to be found for."""
+"""Batches of items to put, and the items of a batch that no server has accepted yet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kestrel.client.errors import CannotConnect, ConnectionFailed, Refused, Serv
 
 BATCH_ITEMS: Final = 500
 BATCH_BYTES: Final = 512 * 1024
-"""So much is sent at once: little enough for the server to read all of it while nobody reads its replies."""
+"""Maximum size of a batch: small enough that the server can read all of it before the client reads its replies."""
 
 
 def batches(items: Iterable[bytes]) -> Iterator[Sequence[bytes]]:
-    """The items, in lists of no more than `BATCH_ITEMS` and `BATCH_BYTES`; an item that is larger goes alone.
+    """Yield the items in lists of at most `BATCH_ITEMS` and `BATCH_BYTES`. A larger item gets a list of its own.
 
-    Raises TypeError where they are none, when it comes to the first that is none.
+    Raises TypeError at the first item that is not bytes.
     """
     check_items(items)
     batch: list[bytes] = []
@@ -33,23 +33,24 @@ def batches(items: Iterable[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 class PutBatch:
-    """Items on their way to the servers."""
+    """Items that are being put."""
 
     def __init__(self, items: Sequence[bytes]) -> None:
         self.left = items
-        """No server has taken or refused these."""
+        """Items that no server has stored or refused."""
         self.untried: list[bytes] = []
-        """These stood in one call with others and did not go in. They are to be put one by one: a limit refused the
-        first of them or the server failed at it, and the reply does not say which; the rest were not tried."""
+        """Items to put one by one, because their call stored only the items before them. A limit refused the first of
+        them, or the server failed on it; the reply does not say which. The rest were not tried.
+        """
         self.stored = 0
-        """How many are in a queue."""
+        """Number of items stored."""
 
     def answered(self, sizes: Sequence[int], answers: Iterable[int | Refused | ConnectionFailed]) -> None:
-        """What is left was put by calls of so many items each, and these are the answers, in the same order.
+        """Process the answers to the calls that put `left`. `sizes` are the numbers of items of the calls.
 
-        What was certainly not stored is left, and raised is why: the last `ServerError`, or a `CannotConnect` that
-        `answers` raises or has (the server hung up before it had come so far). Of any other `ConnectionFailed` it is
-        raised that one: then nobody knows of those that are left whether they are stored.
+        Items that were certainly not stored stay in `left`, and the reason is raised: the last `ServerError`, or the
+        `CannotConnect` that `answers` raises or contains because the server closed the connection. Any other
+        `ConnectionFailed` is raised as it is; then it is unknown whether the items in `left` are stored.
         """
         items = self.left
         again: list[bytes] = []

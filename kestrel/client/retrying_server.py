@@ -1,4 +1,4 @@
-"""One server that is asked again and again until it answers: for programs that would rather wait than fail."""
+"""A client of one server that retries until the server answers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kestrel.tls import TlsOptions
 T = TypeVar("T")
 
 PATIENCE_S: Final = 120.0
-"""How long a server may be away: time enough for a restart."""
+"""How long a server may be unreachable; long enough for a restart."""
 
 LONGEST_PAUSE_S: Final = 5.0
 
 
 class RetryingServer:
-    """One server, over thrift. For one thread.
+    """A client of one thrift server that retries failed requests. Use it in one thread only.
 
-    What is asked must be something that may be carried out twice. `patience_s` is how long it is asked again, 0 for
-    never; `timeout_s` how long it may be silent while it owes an answer, and how long connecting may take. An address
-    that is none, and a time that is none, is a ValueError; a file of `tls` that is of no use an OSError. `seconds`,
-    `sleep` and `random` are for tests.
+    Requests must be safe to carry out twice. `patience_s` is how long a request is retried, 0 for never. `timeout_s`
+    limits the time to connect, and the time for which the server may be silent while it owes an answer. Raises
+    ValueError for an invalid address or time, and OSError for an unusable file of `tls`. `seconds`, `sleep` and
+    `random` are for tests.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RetryingServer:
         return str(self.address)
 
     def close(self) -> None:
-        """Hang up. It can be used again."""
+        """Close all connections. The client can be used again."""
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -71,19 +71,21 @@ class RetryingServer:
         self.close()
 
     def ask_once(self, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """The server's answer. Raises `ClientFailure`, whose text names the server; `BadQueueName` as `ThriftCalls`."""
+        """Send a request once, and return the answer. Raises `ClientFailure` with the server's name, and
+        `BadQueueName`.
+        """
         try:
             call = make_call(self._calls)
             with naming_server(self.address), self._pool.using(self.address) as connection:
                 return connection.ask(call)
-        except RequestError as error:  # which of several servers will not, is worth knowing here
+        except RequestError as error:  # naming_server does not name the server in these
             error.args = (f"{self}: {error}",)
             raise
 
     def ask(self, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """The same, with pauses and new attempts while the connection fails or the server says that it cannot now.
+        """Send a request, and retry it with pauses after a connection failure or `ServerError`. Return the answer.
 
-        `RequestError` is raised at once; when the patience is over, the failure of the last attempt, which is then.
+        Raises `RequestError` at once, and the last failure when the patience is over.
         """
         backoff = Backoff(self._random, longest_s=LONGEST_PAUSE_S)
         ends_s = self._seconds() + self._patience_s

@@ -1,4 +1,4 @@
-"""The servers of the Twisted client: who is asked, and what becomes of those that are not asked any more."""
+"""The servers of the Twisted client, and those that have left."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from kestrel.client.server import Server
 
 
 class Roster:
-    """Who is asked, nobody at first. Those that leave get no new request; what is under way with them ends as it would
-    have, and then their connections do.
+    """The servers to ask, none at first.
+
+    A server that leaves gets no new requests. Its connections end when the requests in progress have finished.
     """
 
     def __init__(
         self, random: Random, seconds: Callable[[], float], gets_per_server: int, no_server_reason: NoServerReasons
     ) -> None:
         self.writes: RandomChoice[Server] = RandomChoice((), random, seconds, no_server_reason=no_server_reason.writes)
-        """For putting items."""
+        """Choice of servers for puts."""
         self.reads: StayingChoice[Server] = StayingChoice(
             (), random, seconds, gets_per_server=gets_per_server, no_server_reason=no_server_reason.reads
         )
-        """For taking them."""
+        """Choice of servers for gets."""
         self.servers: list[Server] = []
-        """All, those for taking items first."""
+        """All servers, those for gets first."""
         self._no_server_reason = no_server_reason.all
         self._left: WeakSet[Server] = WeakSet()
-        """Those with which somebody may still have to do."""
+        """Servers that have left and may still have requests in progress."""
 
     def use(self, reads: Sequence[Server], writes: Sequence[Server]) -> None:
-        """From now on it is these."""
+        """Use these servers from now on."""
         before, self.servers = self.servers, list(dict.fromkeys([*reads, *writes]))
         self.reads.use(reads)
         self.writes.use(writes)
@@ -43,18 +44,18 @@ class Roster:
             server.leave()
 
     def all_servers(self) -> list[Server]:
-        """All servers, for what every one of them is asked. Raises `NoServer`."""
+        """Return all servers, for requests to every one of them. Raises `NoServer`."""
         if not self.servers:
             raise NoServer(self._no_server_reason)
         return self.servers
 
     def all_backing_off(self) -> bool:
-        """Whether all are left alone for a while, since they could not be connected to."""
+        """Return True if all servers are backing off after failed connection attempts."""
         return all(server.is_backing_off for server in self.servers)
 
     def close(self) -> list[Coroutine[Any, Any, None]]:
-        """Begin nothing more; what is to be awaited until all connections have ended."""
+        """Shut all servers. Return coroutines that finish when their connections have ended."""
         servers = [*self.servers, *self._left]
-        for server in servers:  # what one of them has not done must not go to the next
+        for server in servers:  # a request that fails at one of them must not move to the next
             server.shut()
         return [server.close() for server in servers]

@@ -1,7 +1,7 @@
 """The connections of the Twisted client to one server.
 
-They are made when a request wants one, and made again when the next request does. (Twisted's ClientService would keep
-one, whether it is wanted or not; and it would try for ever where a request has to go elsewhere now.)
+A connection is made when a request needs one. Twisted's ClientService does not fit: it would keep a connection that is
+not needed, and retry for ever where a request must move to another server.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kestrel.client.pipeline import Pipeline
 T = TypeVar("T")
 
 IDLE_S: Final = 30.0
-"""How long a connection is kept that nobody wants."""
+"""How long an unused connection is kept."""
 
 
 class _ClientPipelineFactory(Factory):
-    """Makes them for an endpoint."""
+    """A factory of pipelines for an endpoint."""
 
     noisy = False
 
@@ -38,19 +38,19 @@ class _ClientPipelineFactory(Factory):
         self._closes_connection = closes_connection
 
     def buildProtocol(self, addr: IAddress | None) -> Pipeline:
-        """One for a connection that is there."""
+        """Return a pipeline for a new connection."""
         return Pipeline(self._clock, self._timeout_s, self._closes_connection)
 
 
 class Server:
-    """One connection that all share, for requests that are answered at once, and others that one has for himself.
+    """One server, with a shared connection for requests that are answered at once, and exclusive ones for the rest.
 
-    There are never more than `max_connections`, besides those that are ending. Who would need one more waits until one
-    is given back; `CannotConnect` when that takes longer than `timeout_s` and the time that the request may wait.
+    There are at most `max_connections`, not counting those that are closing. A request that needs another one waits
+    until one is given back, for `timeout_s` plus the request's own timeout, and then fails with `CannotConnect`.
 
-    After a failed connection attempt the next one is made after a pause, which grows with each failure (`Backoff`).
-    If the server `waits_for_backoff`, a request waits for that attempt. Else the request fails with `CannotConnect`
-    at once.
+    After a failed connection attempt the next one is made after a pause, which grows with each failure (`Backoff`). If
+    the server `waits_for_backoff`, a request waits for that attempt. Else the request fails with `CannotConnect` at
+    once.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Server:
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_s = timeout_s
-        # One that is away is asked for again within the time that a request may take.
+        # Retry an unreachable server within the timeout of a request.
         self._backoff = Backoff(random, longest_s=min(MAX_BACKOFF_S, timeout_s))
         self._backoff_reason = ""
         self._waits_for_backoff = waits_for_backoff
         self._pipelines = _ClientPipelineFactory(clock, timeout_s, closes_connection)
         self._shared: Pipeline | None = None
         self._waiting_for_shared: list[Deferred[Pipeline]] = []
-        self._idle: dict[Pipeline, IDelayedCall] = {}  # and when it will have been so for too long
-        self._free = max_connections - 1  # besides the shared one
+        self._idle: dict[Pipeline, IDelayedCall] = {}  # with the call that closes it
+        self._free = max_connections - 1  # not counting the shared one
         self._waiters: deque[Deferred[Pipeline | None]] = deque()
         self._attempts: set[Deferred[Pipeline]] = set()
         self._connections: set[Pipeline] = set()
@@ -90,13 +90,13 @@ class Server:
 
     @property
     def is_backing_off(self) -> bool:
-        """Whether it could not be connected to, and is left alone for a while."""
+        """Whether the server is not tried for a while after a failed connection attempt."""
         return self._backoff.ends_s > self._clock.seconds()
 
-    # The connection that all share.
+    # The shared connection.
 
     async def shared(self) -> Pipeline:
-        """The connection for requests that are answered at once. Raises `CannotConnect`."""
+        """Return the shared connection, for requests that are answered at once. Raises `CannotConnect`."""
         if self._shared is not None and self._shared.is_usable:
             return self._shared
         waiting: Deferred[Pipeline] = Deferred()
@@ -107,7 +107,7 @@ class Server:
 
     def _shared_is_there(self, pipeline: Pipeline) -> None:
         self._shared = pipeline
-        if self._has_left:  # for those who wait for it now
+        if self._has_left:  # serve only the requests that wait for it now
             self._clock.callLater(0, pipeline.retire)
         waiting, self._waiting_for_shared = self._waiting_for_shared, []
         for each in waiting:
@@ -120,10 +120,13 @@ class Server:
             if not each.called:
                 each.errback(CannotConnect(str(error)))
 
-    # Those that one has for himself.
+    # Exclusive connections.
 
     async def take(self, wait_ms: int = 0) -> Pipeline:
-        """A connection for oneself, to be given back; for a request that is to wait so long. Raises `CannotConnect`."""
+        """Return a connection for exclusive use by a request that may wait `wait_ms`. Raises `CannotConnect`.
+
+        Pass it to `give_back` afterwards.
+        """
         while self._idle:
             pipeline, too_long = self._idle.popitem()
             too_long.cancel()
@@ -141,8 +144,8 @@ class Server:
             raise
 
     def give_back(self, pipeline: Pipeline) -> None:
-        """Keep the connection for the next request, for `IDLE_S` at most, if it is at rest; else it is dropped, unless
-        it ends by itself.
+        """Keep a connection for `IDLE_S` for the next request if it is at rest. Otherwise drop it, unless it is closing
+        anyway.
         """
         if pipeline.is_usable and not pipeline.is_at_rest:
             pipeline.drop()
@@ -163,7 +166,7 @@ class Server:
 
     @asynccontextmanager
     async def own(self, wait_ms: int = 0) -> AsyncIterator[Pipeline]:
-        """The same for the time of a `with`."""
+        """Provide an exclusive connection for the duration of an `async with` block."""
         pipeline = await self.take(wait_ms)
         try:
             yield pipeline
@@ -171,7 +174,7 @@ class Server:
             self.give_back(pipeline)
 
     async def _wait_for_connection(self, limit_s: float) -> Pipeline | None:
-        """A connection that was given back, or None: there may be one more now."""
+        """Wait for a connection that is given back. Return None if the caller may make a new one instead."""
         if self._is_closed:
             raise self._closed()
         waiting: Deferred[Pipeline | None] = Deferred()
@@ -179,7 +182,7 @@ class Server:
         try:
             return await waiting.addTimeout(limit_s, self._clock)
         except TimeoutError:
-            raise AllInUse(f"{self}: all connections that there may be are in use") from None
+            raise AllInUse(f"{self}: all connections to this server are in use") from None
 
     def _wake_next_waiter(self) -> Deferred[Pipeline | None] | None:
         while self._waiters:
@@ -263,11 +266,11 @@ class Server:
                 if not each.called:
                     each.callback(None)
 
-    # The end.
+    # Leaving and closing.
 
     def leave(self) -> None:
-        """Nobody chooses it any more: its connections end as soon as nobody uses them. What is under way, and what
-        that still needs, goes on.
+        """Close connections as soon as they are unused. Requests in progress continue, with further connections if
+        needed.
         """
         self._has_left = True
         if self._shared is not None:
@@ -277,11 +280,11 @@ class Server:
             self._idle_for_too_long(pipeline)
 
     def shut(self) -> None:
-        """Begin nothing more: whatever is asked from now on is a `CannotConnect`."""
+        """Make all further requests fail with `CannotConnect`."""
         self._is_closed = True
 
     async def close(self) -> None:
-        """Hang up on the server. What is under way fails at once; returns when all connections have ended."""
+        """Close all connections. Requests in progress fail at once. Return when all connections have ended."""
         self.shut()
         for attempt in list(self._attempts):
             attempt.cancel()

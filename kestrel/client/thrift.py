@@ -1,8 +1,7 @@
-"""Kestrel's thrift service from the client's side: a `Call` for every method, framed, in the binary protocol.
+"""Kestrel's thrift service for clients: a `Call` for every method, in the framed binary protocol.
 
-A refusal is a TApplicationException. One of type 6, which is all that the server says of a request that it has
-understood, is a `ServerError`, unless its words are those for a request that is too large; all others are
-`RequestError`s.
+A refusal is a TApplicationException. The server uses type 6 for every request that it understands. It becomes a
+`ServerError`, unless its text says that the request is too large. All other refusals become `RequestError`.
 """
 
 from __future__ import annotations
@@ -23,32 +22,32 @@ from kestrel.protocols.memcache import MAX_ITEM_BYTES
 T = TypeVar("T")
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-"""The largest reply that is taken, and the largest request that is sent."""
+"""Maximum size of a request or reply."""
 
 _LARGEST: Final = (1 << 31) - 1
-"""An i32."""
+"""Largest i32."""
 
 STATUSES: Final = ("NotConfigured", "Quiescent", "ReadOnly", "Up")
-"""The statuses that the service knows; their places are their numbers. The first stands for all others."""
+"""The statuses of the service; their positions are their numbers. The first stands for all other statuses."""
 
 _STATUS_NUMBERS: Final = {status.upper(): number for number, status in enumerate(STATUSES) if number}
 
 _REFUSED: Final = (binary.STRUCT, 1)
-"""The field of a result that is the exception of the methods for ranges."""
+"""Field of the exception in a result of the range methods."""
 
 _TOO_LARGE: Final = ("item too large", "frame too large", "too many items")
-"""How the server begins to say that a request will never do."""
+"""Prefixes of the server's messages for a request that can never succeed."""
 
 
 class OpenRead(NamedTuple):
-    """An item that was taken. `id` is what it is confirmed by, 0 where it was taken for good."""
+    """An item that was taken. `id` is used to confirm it; it is 0 if the item was taken for good."""
 
     data: bytes
     id: int = 0
 
 
 class RangeItem(NamedTuple):
-    """An item that was read by its id. Times are ms since the epoch; `expiry_ms` 0 is never."""
+    """An item read by its id. Times are ms since the epoch; an `expiry_ms` of 0 is never."""
 
     id: int
     data: bytes
@@ -57,11 +56,11 @@ class RangeItem(NamedTuple):
 
 
 class ThriftCalls:
-    """Makes the calls of one connection, with numbers of its own by which replies are told apart.
+    """A maker of the calls of one connection. It numbers them to match replies to requests.
 
-    Queue names are checked first: one that cannot be raises `kestrel.errors.BadQueueName`. Numbers that the protocol
-    cannot say raise `RequestError`, and so does an item of more than `max_item_bytes`, or a request of more than
-    `max_frame_bytes`; a longer reply is no reply.
+    Invalid queue names raise `kestrel.errors.BadQueueName`. Numbers that the protocol cannot express, items of more
+    than `max_item_bytes` and requests of more than `max_frame_bytes` raise `RequestError`. A longer reply raises
+    `BadReply`.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, *, max_item_bytes: int = MAX_ITEM_BYTES) -> None:
@@ -72,7 +71,7 @@ class ThriftCalls:
     # Items.
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int = 0) -> Call[int]:
-        """How many went in, in their order, before the first that a limit of the queue refused.
+        """Put items in order. The value is the number stored before a limit of the queue refused one.
 
         `expiry_ms` counts from now; 0 is never.
         """
@@ -89,31 +88,32 @@ class ThriftCalls:
         return self._call(b"put", arguments, binary.I32, partial(_count, most=len(items)))
 
     def get(self, queue: bytes, max_items: int, wait_ms: int = 0, hold_ms: int = 0) -> Call[list[OpenRead]]:
-        """Up to `max_items`; those that are there after `wait_ms` at the latest.
+        """Get up to `max_items`. The server answers as soon as it has that many, or after `wait_ms` with the items that
+        it has.
 
-        With `hold_ms` they are open reads: back at the head of the queue unless they are confirmed within that time.
-        They do not depend on the connection.
+        With `hold_ms` they are open reads, which return to the head of the queue unless they are confirmed within that
+        time. They do not depend on the connection.
         """
         arguments = [_name(queue), _i32(2, max_items), _i32(3, wait_ms), _i32(4, hold_ms)]
         read = partial(_items, most=max(0, max_items))
         return self._call(b"get", arguments, binary.LIST, read, wait_ms=max(0, wait_ms))
 
     def confirm(self, queue: bytes, ids: Collection[int]) -> Call[int]:
-        """Finish these open reads; how many were open."""
+        """Finish open reads. The value is the number that were open."""
         return self._call(b"confirm", [_name(queue), _ids(2, ids)], binary.I32, partial(_count, most=len(ids)))
 
     def abort(self, queue: bytes, ids: Collection[int]) -> Call[int]:
-        """Put these open reads back at the head; how many were open."""
+        """Return open reads to the head of the queue. The value is the number that were open."""
         return self._call(b"abort", [_name(queue), _ids(2, ids)], binary.I32, partial(_count, most=len(ids)))
 
-    # Items by their ids. This server's own: an original Kestrel answers with a `RequestError`.
+    # Items by their ids: an extension of this server. The original Kestrel answers with a `RequestError`.
 
     def open_range(self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0) -> Call[RangeState]:
-        """Have the queue's items kept for that reader until it releases them, and learn where it is.
+        """Make the server keep the queue's items for a reader until it releases them, and get the reader's position.
 
-        `end_id` of the answer: between `first_id` (0: the first that is not released) and it are no more than
-        `max_items` (0: all that there are). It may be asked again at any time. `RequestError`: the queue's storage has
-        no ids, another reader has the queue, or what begins at `first_id` was released.
+        At most `max_items` (0: all) are between `first_id` (0: the first that is not released) and `end_id` of the
+        answer. The call can be repeated at any time. Raises `RequestError` if the queue's storage has no ids, if
+        another reader has the queue, or if `first_id` was released.
         """
         arguments = [_name(queue), binary.binary_field(2, reader), _i64(3, first_id), _i32(4, max_items)]
         return self._call(b"open_range", arguments, binary.STRUCT, _range_state)
@@ -121,10 +121,11 @@ class ThriftCalls:
     def read_range(
         self, queue: bytes, reader: bytes, first_id: int, end_id: int, max_bytes: int
     ) -> Call[list[RangeItem]]:
-        """The items from `first_id` on and below `end_id`, in order: none if there are none, else one at least.
+        """Read the items from `first_id` up to but excluding `end_id`, in order. The same call always has the same
+        answer.
 
-        Of more than `max_bytes`, or of more than one reply can hold, the first ones: go on behind the last. The answer
-        is the same every time. `RequestError`: they were released, or are not all there, or are another reader's.
+        If they exceed `max_bytes` or one reply, only the first ones are returned, at least one: continue after the
+        last. Raises `RequestError` if items were released or are missing, or if they belong to another reader.
         """
         arguments = [
             _name(queue),
@@ -136,47 +137,50 @@ class ThriftCalls:
         return self._call(b"read_range", arguments, binary.LIST, partial(_range_items, first_id, end_id))
 
     def release_range(self, queue: bytes, reader: bytes, end_id: int) -> Call[RangeState]:
-        """All below that id is done, for everybody. It may be said again. `RequestError` as `read_range`."""
+        """Remove all items below `end_id` for all clients, including open reads. Can be repeated.
+
+        Raises `RequestError` if some of the items are not there, or if another reader has the queue.
+        """
         arguments = [_name(queue), binary.binary_field(2, reader), _i64(3, end_id)]
         return self._call(b"release_range", arguments, binary.STRUCT, _range_state)
 
     def close_range(self, queue: bytes, reader: bytes) -> Call[None]:
-        """Keep nothing for that reader any more. `RequestError`: another reader has the queue."""
+        """Make the server stop keeping items for a reader. Raises `RequestError` if another reader has the queue."""
         return self._void(b"close_range", [_name(queue), binary.binary_field(2, reader)])
 
     # Queues.
 
     def peek(self, queue: bytes) -> Call[QueueInfo]:
-        """The head of the queue, which stays, and some figures."""
+        """Get the head of the queue without removing it, and some statistics."""
         return self._call(b"peek", [_name(queue)], binary.STRUCT, _queue_info)
 
     def flush(self, queue: bytes) -> Call[None]:
-        """Drop what is in the queue; open reads stay."""
+        """Drop all items of the queue, except open reads."""
         return self._void(b"flush_queue", [_name(queue)])
 
     def flush_all(self) -> Call[None]:
-        """Drop what is in all queues."""
+        """Drop all items of all queues, except open reads."""
         return self._void(b"flush_all_queues", [])
 
     def delete(self, queue: bytes) -> Call[None]:
-        """Forget the queue and all that is in it."""
+        """Delete the queue and its items."""
         return self._void(b"delete_queue", [_name(queue)])
 
     # The server.
 
     def status(self) -> Call[str]:
-        """The server's status, one of `STATUSES`."""
+        """Get the server's status, one of `STATUSES`."""
         return self._call(b"current_status", [], binary.I32, _status)
 
     def set_status(self, status: str) -> Call[None]:
-        """Have the server take another status: Quiescent, ReadOnly or Up, in any case."""
+        """Set the server's status: Quiescent, ReadOnly or Up, in any case."""
         number = _STATUS_NUMBERS.get(status.upper())
         if number is None:
             raise RequestError(f"thrift has no status {status!r}; it has {', '.join(STATUSES[1:])}")
         return self._void(b"set_status", [_i32(1, number)])
 
     def version(self) -> Call[str]:
-        """The server's release."""
+        """Get the server's release."""
         return self._call(b"get_version", [], binary.STRING, _text)
 
     # Requests and replies.
@@ -205,27 +209,27 @@ class ThriftCalls:
         return number, request
 
     def _frame(self, method: bytes, number: int) -> Reply[binary.ThriftReader]:
-        """The frame of the reply, read up to the fields of its result."""
+        """Read the frame of a reply, up to the fields of its result."""
         size = int.from_bytes((yield binary.LENGTH_BYTES), "big", signed=True)
         if not 0 <= size <= self._max_frame_bytes:
             raise BadReply(f"the frame has {size} bytes; limit={self._max_frame_bytes}")
         reader = binary.ThriftReader((yield size))
         header = reader.header()
         if (header.name, header.seqid) != (method, number):
-            raise BadReply("the reply is that of another request")
+            raise BadReply("the reply belongs to another request")
         if header.type == binary.EXCEPTION:
             type_, message = binary.read_application_exception(reader)
             may_do_later = type_ == binary.INTERNAL_ERROR and not message.startswith(_TOO_LARGE)
             raise (ServerError if may_do_later else RequestError)(message)
         if header.type != binary.REPLY:
-            raise BadReply("the message is no reply")
+            raise BadReply("the message is not a reply")
         return reader
 
     def _reply(self, method: bytes, number: int, type_: int, read: Callable[[binary.ThriftReader], T]) -> Reply[T]:
         try:
             reader = yield from self._frame(method, number)
             if _first_field(reader) != (type_, 0):
-                raise BadReply("the result is not of the type that it should be")
+                raise BadReply("the result has the wrong type")
             value = read(reader)
             _finish(reader, reader.field()[0])
         except binary.BadThrift as error:
@@ -241,7 +245,7 @@ class ThriftCalls:
 
 
 def _first_field(reader: binary.ThriftReader) -> tuple[int, int]:
-    """Type and id of a result's first field. Raises `RequestError` where that is why a range was refused."""
+    """Return the type and id of a result's first field. Raises `RequestError` if a range method was refused."""
     field = reader.field()
     if field == _REFUSED:
         raise RequestError(_reason(reader))
@@ -259,12 +263,12 @@ def _reason(reader: binary.ThriftReader) -> str:
 
 
 def _finish(reader: binary.ThriftReader, type_: int) -> None:
-    """Pass over the rest of a result, whose next field is of that type."""
+    """Skip the rest of a result, whose next field has the type `type_`."""
     while type_ != binary.STOP:
         reader.skip(type_)
         type_ = reader.field()[0]
     if reader.remaining_bytes:
-        raise BadReply("there are bytes behind the end of the message")
+        raise BadReply("there are bytes after the end of the message")
 
 
 def _name(queue: bytes) -> bytes:
@@ -274,13 +278,13 @@ def _name(queue: bytes) -> bytes:
 
 def _i32(id_: int, number: int) -> bytes:
     if not -_LARGEST <= number <= _LARGEST:
-        raise RequestError(f"{number} is too large a number")
+        raise RequestError(f"{number} is out of range")
     return binary.i32_field(id_, number)
 
 
 def _i64(id_: int, number: int) -> bytes:
     if not -(1 << 63) <= number < 1 << 63:
-        raise RequestError(f"{number} is too large a number")
+        raise RequestError(f"{number} is out of range")
     return binary.i64_field(id_, number)
 
 
@@ -300,16 +304,16 @@ def _status(reader: binary.ThriftReader) -> str:
 def _count(reader: binary.ThriftReader, *, most: int) -> int:
     number = reader.i32()
     if not 0 <= number <= most:
-        raise BadReply(f"the reply counts {number} of {most}")
+        raise BadReply(f"the reply has a count of {number}; limit={most}")
     return number
 
 
 def _items(reader: binary.ThriftReader, *, most: int) -> list[OpenRead]:
     type_, size = reader.list_header()
-    if size > most:  # before any is made: an empty one is a byte on the wire and many in memory
+    if size > most:  # check first: an empty item is one byte on the wire and many in memory
         raise BadReply(f"the reply has {size} items; limit={most}")
     if size and type_ != binary.STRUCT:
-        raise BadReply("the result is not of the type that it should be")
+        raise BadReply("the result has the wrong type")
     return [_item(reader) for _ in range(size)]
 
 
@@ -356,12 +360,12 @@ def _range_state(reader: binary.ThriftReader) -> RangeState:
 def _range_items(first_id: int, end_id: int, reader: binary.ThriftReader) -> list[RangeItem]:
     type_, size = reader.list_header()
     if size and type_ != binary.STRUCT:
-        raise BadReply("the result is not of the type that it should be")
+        raise BadReply("the result has the wrong type")
     items = []
     for _ in range(size):
         item = _range_item(reader)
         if not first_id <= item.id < end_id:
-            raise BadReply("the items are not those that were asked for")
+            raise BadReply("the reply has items outside the requested range")
         first_id = item.id + 1
         items.append(item)
     return items

@@ -19,7 +19,7 @@ def test_a_name_is_bytes_or_a_string_of_unicode() -> None:
     with pytest.raises(BadQueueName, match="surrogate"):
         name_bytes("work\udcff")
     for wrong in (None, 5, bytearray(b"work")):
-        with pytest.raises(TypeError, match="name is bytes or a string"):
+        with pytest.raises(TypeError, match="name must be bytes or a string"):
             name_bytes(wrong)  # type: ignore[arg-type]
 
 
@@ -30,7 +30,7 @@ def test_an_item_is_bytes(wrong: Any) -> None:
         lambda: ThriftCalls().put(b"work", [wrong]),
         lambda: list(batches([b"a", wrong])),
     ):
-        with pytest.raises(TypeError, match=f"items are bytes, not {type(wrong).__name__}"):
+        with pytest.raises(TypeError, match=f"items must be bytes, not {type(wrong).__name__}"):
             put()
 
 
@@ -50,11 +50,11 @@ def test_a_time_is_finite(seconds: float) -> None:
 def test_a_time_is_a_number() -> None:
     wrong: Any
     for wrong in (None, "5"):
-        with pytest.raises(TypeError, match="a time is a number of seconds"):
+        with pytest.raises(TypeError, match="a time must be a number of seconds"):
             to_milliseconds(wrong)
-        with pytest.raises(TypeError, match="timeout_s is a number of seconds"):
+        with pytest.raises(TypeError, match="timeout_s must be a number of seconds"):
             check_options(wrong, None)
-    with pytest.raises(TypeError, match="expires_in is a number of seconds"):
+    with pytest.raises(TypeError, match="expires_in must be a number of seconds"):
         expiry_ms("5")  # type: ignore[arg-type]
 
 

@@ -296,7 +296,7 @@ def test_an_answer_may_take_the_timeout_and_no_longer(wire: Wire) -> None:
     assert not asked.called
     wire.clock.advance(0.25)
     assert wire.is_dropped
-    assert str(outcome(asked)) == "nothing came for 10 s"
+    assert str(outcome(asked)) == "no data received for 10 s"
     assert [error_of(each) for each in (behind, last, held)] == [ConnectionFailed, CannotConnect, CannotConnect]
 
 

@@ -248,7 +248,7 @@ class _FakeServer(RetryingServer):
         call = make_call(self._connection)
         assert isinstance(call, Answer)
         if self._queue.loses_answers:
-            raise ConnectionFailed(f"{self}: the server hung up before it had answered")
+            raise ConnectionFailed(f"{self}: the server closed the connection before it answered")
         value: T = call.value
         return value
 

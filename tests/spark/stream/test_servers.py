@@ -165,7 +165,7 @@ def test_a_queue_is_its_bytes_in_utf_8() -> None:
         ("", "queue: queue name required"),
         ("a/b", "queue: a queue name cannot hold /"),
         ("x" * 201, "queue: a queue name cannot be longer than 200 bytes"),
-        ("\ud800", "queue: queue name is no UTF-8"),
+        ("\ud800", "queue: queue name is not valid UTF-8"),
     ],
 )
 def test_what_no_queue_can_be_called_is_told(queue: str, sentence: str) -> None:
