@@ -48,7 +48,7 @@ def follow(sets: FakeSets, protocol: str = "memcache") -> FollowedServers:
 @pytest.mark.parametrize("servers", [[SETS, "mq1"], ["mq1", SETS], [SETS, SETS]])
 def test_a_server_set_stands_alone(servers: list[str]) -> None:
     for make in (BlockingClient, lambda given: Client(MemoryNetwork().clock, given)):
-        with pytest.raises(ValueError, match="in place of all servers, and not beside others"):
+        with pytest.raises(ValueError, match="must be the only server given"):
             make(servers)
 
 

@@ -214,9 +214,9 @@ def test_a_status_that_is_no_word_is_never_sent(status: str) -> None:
 def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
     with pytest.raises(RequestError, match="limit=100"):
         CALLS.put(b"work", b"x" * 101)
-    with pytest.raises(RequestError, match="too large a number"):
+    with pytest.raises(RequestError, match="is out of range"):
         CALLS.put(b"work", b"", 1 << 31)
-    with pytest.raises(RequestError, match="too large a number"):
+    with pytest.raises(RequestError, match="is out of range"):
         CALLS.get(b"work", 1 << 31)
     with pytest.raises(RequestError, match="do not go together"):
         CALLS.get(b"work", opens=True, peeks=True)

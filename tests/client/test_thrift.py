@@ -215,7 +215,7 @@ def test_a_name_that_cannot_be_is_never_sent(name: bytes) -> None:
 
 
 def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(RequestError, match="too large a number"):
+    with pytest.raises(RequestError, match="is out of range"):
         ThriftCalls().get(b"work", 1, 1 << 31)
     for status in ("WriteAvoid", "NotConfigured", "down"):
         with pytest.raises(RequestError, match="no status"):
@@ -282,7 +282,7 @@ def test_a_reply_with_more_items_than_were_asked_for_is_none_and_makes_no_items(
 def test_a_reply_that_counts_what_was_not_asked_for_is_none(
     method: bytes, make_call: Callable[[], Call[int]], count: int
 ) -> None:
-    with pytest.raises(BadReply, match=f"counts {count} of 1"):
+    with pytest.raises(BadReply, match=f"a count of {count}; limit=1"):
         answered(make_call(), message(method, binary.REPLY, binary.i32_field(0, count) + binary.END))
 
 
