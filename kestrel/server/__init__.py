@@ -1,1 +1,1 @@
-"""Where everything is joined: twistd's way in, and the only place that knows the real reactor."""
+"""The server process: the twistd plugin, and the only package that uses the real reactor."""

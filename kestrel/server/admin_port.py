@@ -1,4 +1,4 @@
-"""The admin port of a server: made with it, and ended with it."""
+"""The admin port of a server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from kestrel.session.settings import ServerControl
 
 
 class AdminPort:
-    """All that listens for admin clients, and what is remembered for them.
+    """The listeners for admin clients, and the statistics that are recorded for them.
 
-    `storage` is where the queues are, for people; `is_ready` whether they are loaded; `server_sets` is `ServerView`'s.
+    `storage` describes the queues' location to administrators. `is_ready` returns whether the queues are loaded.
+    `server_sets` is that of `ServerView`.
     """
 
     def __init__(
@@ -36,23 +37,23 @@ class AdminPort:
         self._sites: list[AdminSite] = []
 
     def site(self, *, is_trusted: bool) -> AdminSite:
-        """The factory for one endpoint. Its clients are administrators if they are trusted."""
+        """Return a factory for one endpoint. Its clients are administrators if `is_trusted`."""
         site = AdminSite(self._server_view, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
         self._sites.append(site)
         return site
 
     def start(self) -> None:
-        """The queues are there: begin to remember how they were."""
+        """Begin to record statistics, now that the queues are loaded."""
         self._routes.start()
 
     def hang_up(self) -> None:
-        """The server stops: nothing more is answered but what is under way."""
+        """Stop serving: finish requests in progress, and accept no others."""
         self._routes.stop()
         for site in self._sites:
             site.hang_up()
 
     def abort(self) -> None:
-        """Drop those who have not gone."""
+        """Drop the remaining connections."""
         for site in self._sites:
             site.abort()
         self._cooperator.stop()

@@ -1,6 +1,6 @@
-"""Where a server set says that this server is: one address for each protocol, which others can connect to.
+"""The addresses that a server advertises in a server set: one for each protocol, reachable by clients.
 
-Imports ifaddr, which comes with the extra cluster: `require_kazoo` first.
+Imports ifaddr, which the extra `cluster` installs. Call `require_kazoo` first.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PROTOCOLS: Final = ("memcache", "thrift", "text")
-"""The first of them that is served is the main endpoint."""
+"""Protocols in order of preference: the first one that is served becomes the main endpoint."""
 
 _NAME: Final = re.compile(r"[\w.-]+")
-_ADVICE: Final = "say advertiseAddress in [zookeeper]"
+_ADVICE: Final = "set advertiseAddress in [zookeeper]"
 
 
 def advertised_member(
     listening: Mapping[str, Sequence[Address]], advertise_address: str | None, host_addresses: Iterable[IPAddress]
 ) -> Member:
-    """The member that this server is, by protocol where it listens, and the addresses that this host has.
+    """Return the server set member for this server, from the addresses that it listens on and those of its host.
 
-    Of several addresses of a protocol the first counts that is not this machine's alone. `advertise_address` stands for
-    the host of all of them. Without it a wildcard is the first address of the host that others may reach. Raises
-    `CannotServe` where clients would be sent to what they cannot reach.
+    A protocol with several addresses uses the first that is not a loopback address. `advertise_address` replaces the
+    host of every address. Without it, a wildcard becomes the first address of the host that clients may reach. Raises
+    `CannotServe` if clients could not reach the address.
     """
     hosts = list(host_addresses)
     endpoints = {}
@@ -59,7 +59,7 @@ def _advertised_host(host: str, host_addresses: Iterable[IPAddress]) -> str:
     if not address.is_unspecified:
         return host
     for each in host_addresses:
-        # By IPv6's wildcard those of IPv4 are heard as well.
+        # A socket on the wildcard of IPv6 also accepts IPv4.
         if not (each.is_loopback or each.is_link_local) and (address.version == 6 or each.version == 4):
             return str(each)
     raise CannotServe(f"this host has no address that a server set could name: {_ADVICE}", EX_CONFIG)
@@ -71,13 +71,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_advertise_address(host: str) -> None:
-    """Raise `CannotServe` unless that can stand for a host: a name, or a number."""
+    """Raise `CannotServe` unless `host` is a host name or an IP address that is not a wildcard."""
     address = _parsed(host)
     if address is not None and address.is_unspecified:
-        raise CannotServe(f"advertiseAddress in [zookeeper] is no wildcard: nobody can connect to {host}", EX_CONFIG)
+        raise CannotServe(
+            f"advertiseAddress in [zookeeper] must not be a wildcard: no client can reach {host}", EX_CONFIG
+        )
     if address is None and not _NAME.fullmatch(host):
         raise CannotServe(
-            f"advertiseAddress in [zookeeper] is a host without a port, and not {host!r}: ports are as listened on",
+            f"advertiseAddress in [zookeeper] must be a host without a port, not {host!r}: the server adds its ports",
             EX_CONFIG,
         )
 
@@ -90,7 +92,7 @@ def _parsed(host: str) -> IPAddress | None:
 
 
 def addresses_of_host() -> Iterator[IPAddress]:
-    """All addresses of this host, as the system lists its interfaces."""
+    """Yield all addresses of this host's network interfaces."""
     for adapter in ifaddr.get_adapters():
         for each in adapter.ips:
             yield ipaddress.ip_address(each.ip if isinstance(each.ip, str) else each.ip[0])

@@ -1,7 +1,7 @@
-"""Has the server in those server sets that its status says, for as long as it serves.
+"""Membership of the server in the server sets of its status, while it serves.
 
-ZooKeeper is spoken to in threads, by kazoo and by this; what happens there comes to the reactor as a call. Nothing
-waits for it: queues are served the same whether ZooKeeper answers or not.
+Calls to ZooKeeper run in threads, and their results are passed to the reactor. Queues do not depend on ZooKeeper: they
+are served even if it does not answer.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ SETS_OF: Final[Mapping[StatusLevel, frozenset[str]]] = {
     StatusLevel.QUIESCENT: frozenset(),
     StatusLevel.DOWN: frozenset(),
 }
-"""The sets that a server of that status is in."""
+"""Server sets by status."""
 
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
-"""After a failure that was not the connection's; the pause doubles with each."""
+"""Longest pause after a failure other than a lost connection. The pause doubles with each failure."""
 
 RECHECK_S: Final = 60.0
-"""After all was well: somebody may have removed what is in ZooKeeper."""
+"""Interval of the check that the nodes in ZooKeeper still exist."""
 
 SLOW_JOIN_WARNING_S: Final = 5.0
-"""After the start; when the server is not in its sets by then it is said."""
+"""Time after the start at which a warning is logged if the server has not joined its sets."""
 
 STOP_TIMEOUT_S: Final = 3.0
 """How long a stop waits for ZooKeeper."""
 
 
 class ZooKeeperClient(Protocol):
-    """Of kazoo's client, what is used here. States are texts: CONNECTED, SUSPENDED, LOST."""
+    """The methods of kazoo's client that the announcer uses. States are the texts CONNECTED, SUSPENDED and LOST."""
 
     handler: Any
 
@@ -60,11 +60,10 @@ class ZooKeeperClient(Protocol):
 
 
 class Announcer:
-    """One server's membership. `sets` are the two server sets by name, `where` is how a person knows them.
+    """The membership of one server. `sets` are the two server sets by name; `where` describes them in the log.
 
-    There is one thing to be done: to bring about that the server is in the sets that are wanted. It is done anew when
-    others are wanted, after each failure, in each new session, for which what was done before is gone, and once a
-    minute.
+    It has one task: make the server a member of exactly the wanted sets. It repeats the task when the wanted sets
+    change, after each failure, in each new session, which starts without nodes, and once a minute.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class Announcer:
         """Whether the log says that the sets name this server, or may name it."""
         self._is_stopping = False
         self.is_in: frozenset[str] | None = None
-        """The sets that this server is known to be in; None while that is unknown."""
+        """Sets that this server is known to be in; None while that is unknown."""
 
     def start(self, status: StatusLevel) -> None:
-        """Connect, and join as soon as there is a session."""
+        """Connect, and join the sets of `status` as soon as there is a session."""
         self._wanted = SETS_OF[status]
         self._slow_join_warning = self._clock.callLater(SLOW_JOIN_WARNING_S, self._warn_slow_join)
         self._begin()
@@ -109,7 +108,7 @@ class Announcer:
         self._in_thread(self._start_client).addErrback(self._on_start_failed)
 
     def _start_client(self) -> None:
-        """It may be anybody's, which blocks, or fails, or is started already."""
+        """Start the client. A custom client may block, raise, or already be started."""
         is_connected = getattr(self._client, "connected", False)
         self._client.add_listener(self._on_client_state)
         self._client.start_async()
@@ -117,18 +116,18 @@ class Announcer:
             self._on_client_state("CONNECTED")
 
     def _on_client_state(self, state: object) -> None:
-        """Called in the client's threads."""
+        """Pass a state of the client to the reactor. Called in the client's threads."""
         self._schedule(self._session_is, str(state))
 
     def _on_start_failed(self, failure: Failure) -> None:
         if not self._is_stopping:
-            self._complain("ZooKeeper's client does not start, and is started again: {reason}", failure)
+            self._complain("Cannot start ZooKeeper's client; trying again: {reason}", failure)
             self._again = self._clock.callLater(self._longer_pause_s(), self._begin)
 
     def _warn_slow_join(self) -> None:
         self._slow_join_warning = None
         if self._is_connected:
-            log.warn("ZooKeeper takes its time: {where} may not name this server yet", where=self._where)
+            log.warn("ZooKeeper is slow: {where} may not name this server yet", where=self._where)
             return
         log.warn(
             "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
@@ -137,7 +136,7 @@ class Announcer:
         )
 
     def apply_status(self, status: StatusLevel) -> None:
-        """Join and leave as that status says."""
+        """Join and leave the sets as `status` requires."""
         self._want(SETS_OF[status])
 
     def _want(self, sets: frozenset[str]) -> None:
@@ -178,10 +177,10 @@ class Announcer:
                 where=self._where,
             )
         else:
-            log.warn("ZooKeeper does not answer any more: changes of {where} wait for it", where=self._where)
+            log.warn("ZooKeeper does not answer any more: changes of {where} wait until it does", where=self._where)
 
     def _reconcile(self) -> None:
-        """Begin to, or see that it is done once more."""
+        """Start to join and leave sets, or repeat that when the current attempt ends."""
         if self._is_stopping:
             return
         self._is_due = True
@@ -194,7 +193,8 @@ class Announcer:
             self._working.addBoth(self._has_ended)
 
     def _join_and_leave(self, wanted: frozenset[str]) -> None:
-        for name in sorted(SERVER_SETS, key=lambda name: name in wanted):  # nobody is sent who would be refused
+        # leave before joining, so that no client is sent to a server that refuses it
+        for name in sorted(SERVER_SETS, key=lambda name: name in wanted):
             if name in wanted:
                 self._sets[name].join()
             else:
@@ -217,13 +217,13 @@ class Announcer:
     def _has_failed(self, failure: Failure) -> None:
         if self._is_stopping:
             return
-        if self._is_connected:  # otherwise the log says already that the connection is lost
+        if self._is_connected:  # otherwise the lost connection has already been logged
             self._complain("This server cannot join or leave {where}, and tries again: {reason}", failure)
         self._stop_waiting()
         self._again = self._clock.callLater(self._longer_pause_s(), self._try_again)
 
     def _complain(self, sentence: str, failure: Failure) -> None:
-        """Say it, once."""
+        """Log a failure, unless it was the last one logged."""
         self._cancel_slow_join_warning()
         problem = _reason(failure)
         if problem != self._problem:
@@ -255,7 +255,9 @@ class Announcer:
             self._slow_join_warning = None
 
     def stop(self) -> Deferred[None]:
-        """Leave and end the session. Fires when that is done, or would take too long: then ZooKeeper ends it."""
+        """Leave the sets and end the session. Fires when that is done, or after `STOP_TIMEOUT_S`; ZooKeeper then ends
+        the session.
+        """
         self._stop_waiting()
         self._cancel_slow_join_warning()
         self._is_stopping = True
@@ -298,7 +300,7 @@ def _listed(sets: frozenset[str]) -> str:
 
 
 def run_in_daemon_thread(schedule: Callable[..., object]) -> InThread:
-    """Calls functions each in a thread that no stop of the process waits for: ZooKeeper may never answer."""
+    """Return a function that runs functions in daemon threads. The process can exit while ZooKeeper does not answer."""
 
     def call(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         called: Deferred[Any] = Deferred()
@@ -312,7 +314,7 @@ def run_in_daemon_thread(schedule: Callable[..., object]) -> InThread:
 
         try:
             Thread(target=run, name="zookeeper", daemon=True).start()
-        except RuntimeError:  # there are as many as the system lets us have
+        except RuntimeError:  # the system's limit on threads is reached
             return fail(Failure())
         return called
 

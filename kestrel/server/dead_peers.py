@@ -1,4 +1,4 @@
-"""keepAlive: clients that went without a word are noticed."""
+"""Detection of clients that vanished without closing their connection (keepAlive)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from twisted.internet.interfaces import IReactorTime
 from kestrel.queues.timer import Timer
 
 KEEPALIVE_PROBES: Final = 4
-"""After so many questions without an answer the connection is closed."""
+"""Number of unanswered probes after which a connection is closed."""
 CONNECTIONS_PER_CHECK: Final = 500
-"""So many connections are looked at in one go."""
+"""Number of connections checked in one tick."""
 
 TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
 _INFO: Final = struct.Struct("=2x2B52xI")
-"""Of the system's struct tcp_info: retransmissions and probes without an answer, and milliseconds since the last."""
+"""Fields of the system's struct tcp_info: unanswered retransmissions and probes, and ms since the last answer."""
 
 MAX_KEEPALIVE_S: Final = 32_767
-"""Linux takes no longer one, of nine hours."""
+"""Longest keepalive time of Linux, about nine hours."""
 
 
 def enable_tcp_keepalive(listening: socket.socket, silent_ms: int | None) -> None:
-    """Have the system ask those who are accepted there from now on: after so long a silence, and for as long again.
+    """Enable TCP keepalive for connections accepted on a socket, after `silent_ms` of silence. None disables it.
 
-    None: never. Longer than the system can it does not wait. Connections have these settings of the socket that they
-    were accepted on, where they are TCP.
+    Probes are sent for the same time again before the system closes the connection. Times above the system's maximum
+    are reduced to it. Accepted TCP connections inherit these settings from the listening socket.
     """
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -42,15 +42,15 @@ def enable_tcp_keepalive(listening: socket.socket, silent_ms: int | None) -> Non
         (getattr(socket, "TCP_KEEPINTVL", None), max(1, round(silent_s / KEEPALIVE_PROBES))),
         (getattr(socket, "TCP_KEEPCNT", None), KEEPALIVE_PROBES),
     ):
-        if option is not None:  # elsewhere the system's own times hold
+        if option is not None:  # without the option, the system's default applies
             listening.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def peer_is_dead(connected: socket.socket, silent_ms: int) -> bool:
-    """Whether that client owes an answer to what was sent to it, and its system has given none for twice that time.
+    """Return True if the client's system has not acknowledged sent data for twice `silent_ms`.
 
-    While anything is unanswered the system asks for no sign of life: it sends again, for a quarter of an hour.
-    A client that is there and does not read is another matter: its system answers.
+    TCP sends no keepalive probes while data is unacknowledged, and retransmits for about 15 minutes. A client that does
+    not read is not dead: its system still answers.
     """
     if TCP_INFO is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return False
@@ -63,17 +63,17 @@ def peer_is_dead(connected: socket.socket, silent_ms: int) -> bool:
 
 
 class KeepAliveConnection(Protocol):
-    """A connection."""
+    """A connection to a client."""
 
     def handle(self) -> socket.socket | None:
-        """The system's end of it, if it has one."""
+        """Return the connection's socket, or None if it has none."""
 
     def abort(self) -> None:
-        """Drop it."""
+        """Drop the connection."""
 
 
 class DeadPeerChecker:
-    """Drops connections whose client has vanished. A few of them at a time, so that nobody waits for the rest."""
+    """A periodic check that drops connections whose client has vanished, in steps that do not block the reactor."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class DeadPeerChecker:
         self._rest: list[KeepAliveConnection] = []
 
     def keep(self, silent_ms: int | None) -> None:
-        """From now on, with that `keepAlive`; None: look no more."""
+        """Check connections with this `keepAlive` time from now on. None stops the checks."""
         self._silent_ms = silent_ms
         self._rest = []
         if silent_ms is None:

@@ -1,4 +1,4 @@
-"""Where the server listens."""
+"""The endpoints that the server listens on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.server.startup_errors import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
 ADMIN: Final = "admin"
-"""What is listened on besides the protocols."""
+"""Name of the admin port, which is listened on in addition to the protocols."""
 
 SERVED: Final = (*CODEC_FACTORIES, ADMIN)
 
@@ -32,7 +32,7 @@ _NUMBERS: Final = re.compile(r"[0-9.]+")
 
 
 def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The endpoint strings of each protocol, and of the admin port: those that are given, or its configured port."""
+    """Return the endpoint strings of each protocol and of the admin port: those in `given`, or the configured port."""
     everybodys, admins = config.listen_address, config.admin.listen_address
     ports = {
         "memcache": (config.memcache_listen_port, everybodys),
@@ -61,42 +61,42 @@ def _configured(port: int | None, address: str, config: Config) -> list[str]:
 
 
 def is_plain_tcp(endpoint: str) -> bool:
-    """Whether nothing but TCP can be meant: what Twisted listens on by `listenTCP` or `adoptStreamPort` alone.
+    """Return True if Twisted listens on an endpoint only with `listenTCP` or `adoptStreamPort`.
 
-    What systemd has opened may be a Unix socket as well, which the hub's `adoptStreamPort` leaves to the reactor.
+    A socket from systemd may be a Unix socket; the hub's `adoptStreamPort` leaves these to the reactor.
     """
     return endpoint.partition(":")[0].lower() in ("tcp", "tcp6", "systemd")
 
 
 def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
-    """What an endpoint string means; raises `CannotServe`."""
+    """Parse an endpoint string. Raises `CannotServe`."""
     try:
         server: IStreamServerEndpoint = serverFromString(reactor, endpoint)
-    except OSError as error:  # a file that it names, of a certificate or a key, cannot be read
+    except OSError as error:  # a certificate or key file cannot be read
         name = error.filename
-        reason = f"{os.fsdecode(name)} cannot be read: {error.strerror}" if isinstance(name, str | bytes) else error
-        raise CannotServe(f"{endpoint!r} cannot be listened on: {reason}", EX_CONFIG) from error
-    except Exception as error:  # endpoint parsers, plugins among them, raise what they like
+        reason = f"cannot read {os.fsdecode(name)}: {error.strerror}" if isinstance(name, str | bytes) else error
+        raise CannotServe(f"cannot listen on {endpoint!r}: {reason}", EX_CONFIG) from error
+    except Exception as error:  # endpoint parsers, including plugins, may raise any exception
         if isinstance(error, LookupError) and endpoint.startswith("systemd:"):
-            sentence = f"{endpoint!r} is none of the sockets that systemd gave this process"
+            sentence = f"{endpoint!r} is not one of the sockets that systemd passed to this process"
         else:
-            sentence = f"{endpoint!r} is no endpoint that can be listened on ({error}); write it as in tcp:22133"
+            sentence = f"{endpoint!r} is not a valid endpoint ({error}); write it like tcp:22133"
         raise CannotServe(sentence, EX_CONFIG) from error
     _check_place(server, endpoint)
     return server
 
 
 def _check_place(server: IStreamServerEndpoint, endpoint: str) -> None:
-    """Raise `CannotServe` where there can be no such port, or no such address. Names of hosts are not looked up."""
+    """Raise `CannotServe` for an invalid port or address. Host names are not looked up."""
     while isinstance(server, TlsServerEndpoint):
         server = server.inner
-    # What Twisted's own endpoints know of themselves, and do not tell.
+    # Twisted's endpoints have no public attributes for these.
     port, interface = getattr(server, "_port", None), getattr(server, "_interface", None)
     if isinstance(port, int) and not 0 <= port <= _LAST_PORT:
-        raise CannotServe(f"{endpoint!r}: {port} is no port; it is a number from 0 to {_LAST_PORT}", EX_CONFIG)
+        raise CannotServe(f"{endpoint!r}: {port} is not a port; use a number from 0 to {_LAST_PORT}", EX_CONFIG)
     if isinstance(interface, str) and not _is_address(interface):
         raise CannotServe(
-            f"{endpoint!r}: {interface!r} is no address to listen on; write it as in 127.0.0.1, or leave it out",
+            f"{endpoint!r}: {interface!r} is not an address to listen on; write it like 127.0.0.1, or omit it",
             EX_CONFIG,
         )
 
@@ -110,7 +110,7 @@ def _is_address(interface: str) -> bool:
 def listen(
     server: IStreamServerEndpoint, protocol: str, endpoint: str, factory: IProtocolFactory
 ) -> Deferred[IListeningPort]:
-    """Listen on what an endpoint string means. Fails with `CannotServe`, which says what to change for the protocol."""
+    """Listen on a parsed endpoint. Fails with `CannotServe`, whose message names the setting to change."""
 
     def failed(failure: Failure) -> Failure:
         error = failure.value
@@ -127,7 +127,7 @@ def listen(
 def use_backlog(port: IListeningPort, endpoint: str, backlog: int) -> None:
     """Set how many connections may wait to be accepted, unless the endpoint string or systemd has set it.
 
-    Twisted's endpoints, and plugins, have small defaults of their own. A second `listen` replaces them.
+    The defaults of Twisted's endpoints and of plugins are small. A second `listen` on the socket replaces them.
     """
     listening = getattr(port, "socket", None)
     if isinstance(listening, socket.socket) and "backlog=" not in endpoint and not endpoint.startswith("systemd:"):
@@ -135,12 +135,12 @@ def use_backlog(port: IListeningPort, endpoint: str, backlog: int) -> None:
 
 
 def port_number(port: IListeningPort) -> int | None:
-    """The number of a TCP port, also one that the system has picked; None for what has no number."""
+    """Return the number of a TCP port, even if the system chose it, or None for other kinds of port."""
     return getattr(port.getHost(), "port", None)
 
 
 def describe(port: IListeningPort) -> str:
-    """Where that port listens, for a person."""
+    """Describe the address of a port for the log."""
     address = port.getHost()
     host, number = getattr(address, "host", None), port_number(port)
     if host is not None and number is not None:

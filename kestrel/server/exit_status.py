@@ -1,4 +1,4 @@
-"""An exit status for a process whose reactor has been stopped: twistd ends with 0 then, whatever has happened."""
+"""An exit status for a process whose reactor was stopped, since twistd always exits with 0 then."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from contextlib import suppress
 
 
 class ExitStatus:
-    """How this process will end. Make it early: what is registered with `atexit` before it is left out if it is set."""
+    """The exit status of this process.
+
+    Create it early: functions registered with `atexit` before it are skipped if a status is set.
+    """
 
     def __init__(self) -> None:
         self._status: int | None = None
         atexit.register(self._exit)
 
     def exit_with(self, status: int) -> None:
-        """End with that status when all else is done, the pidfile removed and the log written."""
+        """Exit with `status` at the very end, after the pidfile is removed and the log written."""
         self._status = status
 
     def _exit(self) -> None:
-        """Nothing but the end of the process changes its status here, so what else would follow is done before."""
+        """Flush the output and exit with the status. Only `os._exit` can change the status this late."""
         if self._status is not None:
             for stream in (sys.stdout, sys.stderr):
-                if stream is None:  # it was closed when the process began
+                if stream is None:  # it was closed when the process started
                     continue
-                with suppress(OSError, ValueError):  # nobody reads it any more
+                with suppress(OSError, ValueError):  # its reader is gone
                     stream.flush()
             os._exit(self._status)

@@ -1,4 +1,4 @@
-"""What stands in for the built-in server sets: the contract of ``serverSetInitializer``."""
+"""The interface of server sets that ``serverSetInitializer`` creates."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from zope.interface import Interface
 
 
 class IServerSet(Interface):
-    """One server in one of the two sets. Both methods block, are called in a thread, never at the same time, and may
-    raise anything: they are called again after a pause, whenever the session is another one, and once a minute.
+    """The membership of one server in one server set.
+
+    Both methods are called in a thread, never at the same time, and may block. They may raise any exception. They are
+    called again after a failure, in each new session, and once a minute.
     """
 
     def join() -> None:
-        """Have the server in the set, once, as long as this session lasts. It may be there already."""
+        """Make the server a member for the duration of this session. It may already be one."""
 
     def leave() -> None:
-        """Have it out of the set. It may be out already."""
+        """Remove the server from the set. It may already be removed."""

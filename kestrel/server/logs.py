@@ -1,4 +1,4 @@
-"""Where the log goes and how much of it. Items' data is never part of it."""
+"""The server's log: its destination, format and levels. The data of items is never logged."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kestrel.config.model import LoggingSettings
 from kestrel.escaping import escape_controls
 
 _RECORD_SEPARATOR = "\x1e"
-"""Begins each record of a JSON text sequence (RFC 7464)."""
+"""Prefix of each record of a JSON text sequence (RFC 7464)."""
 
 
 class _SharedLogFile(LogFile):
-    """A log file to whose end every write goes, also when another process writes to it, or cuts it."""
+    """A log file opened in append mode, so that other processes may also write to it or truncate it."""
 
     def _openFile(self) -> None:
         super()._openFile()  # type: ignore[no-untyped-call]
@@ -37,7 +37,7 @@ class _SharedLogFile(LogFile):
 
 
 def text_line(event: LogEvent) -> str:
-    """Return an event as one line, and the lines of its traceback below it, each behind a tab.
+    """Return an event as one line, followed by its traceback with a tab before each line.
 
     Control characters are escaped here, for all events, since any value may come from a client.
     """
@@ -50,14 +50,14 @@ def text_line(event: LogEvent) -> str:
 
 
 def json_line(event: LogEvent) -> str:
-    """Return an event as a record of a JSON text sequence. JSON itself escapes all control characters but DEL."""
+    """Return an event as a record of a JSON text sequence. JSON itself escapes all control characters except DEL."""
     return _RECORD_SEPARATOR + eventAsJSON(event).replace("\x7f", "\\u007f") + "\n"
 
 
 class ServerLog:
-    """The log of one server: an observer for Twisted's logger, whose file can be opened anew.
+    """The log of one server: an observer for Twisted's logger, whose file can be reopened.
 
-    Raises OSError when the file cannot be opened.
+    Raises OSError if the file cannot be opened.
     """
 
     def __init__(self, settings: LoggingSettings) -> None:
@@ -76,14 +76,14 @@ class ServerLog:
         self.use_levels(settings)
 
     def use_levels(self, settings: LoggingSettings) -> None:
-        """Log from these levels up, from now on."""
+        """Use the log levels of `settings` from now on."""
         self._predicate.clearLogLevels()
         self._predicate.setLogLevelForNamespace("", LogLevel.levelWithName(settings.level))
         for namespace, level in settings.levels.items():
             self._predicate.setLogLevelForNamespace(namespace, LogLevel.levelWithName(level))
 
     def reopen(self) -> None:
-        """Open the file anew, for those who have moved it away. Raises OSError, and goes on with the old one."""
+        """Reopen the file after it was renamed. If that fails, raise OSError and keep the old file."""
         if self._file is not None:
             os.close(os.open(self._file.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._file.reopen()

@@ -1,4 +1,4 @@
-"""twistd's way in: from its command line to a running server, or to one sentence why not."""
+"""The service that twistd runs, from its options to a running server or an error message."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ log = Logger(__name__)
 
 
 FULL_COLLECTION_AFTER: Final = 50
-"""So many smaller collections, each of which comes after 7000 more objects than before: what the dead take meanwhile is
-some ten MB."""
+"""Smaller garbage collections per full one. Each follows 7,000 new objects; garbage takes about 10 MB until a full one.
+"""
 
 
 class Daemon(MultiService):
-    """The server inside its process: log, signals, limits, and how a failed start ends."""
+    """The server in its process, with its log, signals and limits, and the exit status of a failed start."""
 
     def __init__(self, reactor: Any, options: Options) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing is to be read again yet, and it would end the process
-        raise_file_limit()  # before the storage counts what it may open
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can reload, SIGHUP would end the process
+        raise_file_limit()  # before the storage reads the limit
         self._exit_status = ExitStatus()
         self._reactor = reactor
         self._options = options
-        # twistd logs what goes to sys.stderr, and a daemon has none: keep the one that the owner sees.
+        # Keep the terminal's stderr: twistd redirects sys.stderr to its log, and a daemon has none.
         self._stderr: int | None = os.dup(2)
         self._log: ServerLog | None = None
         config = options.settings
@@ -63,7 +63,7 @@ class Daemon(MultiService):
             )
         except OSError as error:
             self._say(
-                f"the log {error.filename} cannot be written ({error.strerror}): make its folder, or name another file"
+                f"cannot write the log {error.filename} ({error.strerror}): create its folder, or name another file"
             )
             raise SystemExit(EX_CANNOT_CREATE) from error
         except CannotServe as error:
@@ -72,7 +72,9 @@ class Daemon(MultiService):
         self._server.setServiceParent(self)  # type: ignore[no-untyped-call]
 
     def _logging(self, config: Config) -> Any:
-        """twistd's --logfile wins over the configuration; a daemon without either logs to twistd.log, as usual."""
+        """Return the logging settings. twistd's --logfile overrides the configuration; a daemon's default is
+        twistd.log.
+        """
         file = self._options.twistd("logfile") or config.logging.file
         if file is None and self._options.parent is not None and not self._options.twistd("nodaemon"):
             file = "twistd.log"
@@ -83,7 +85,7 @@ class Daemon(MultiService):
             self._log.use_levels(config.logging)
 
     def setServiceParent(self, parent: Any) -> None:
-        """twistd begins to log after this: give it our observer."""
+        """Install the log observer before twistd begins to log."""
         if self._log is not None and isinstance(parent, Componentized):
             parent.setComponent(ILogObserver, self._log.observer)
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
@@ -93,11 +95,11 @@ class Daemon(MultiService):
         self._or_say_why(super().privilegedStartService)
 
     def startService(self) -> None:
-        """Load and serve."""
+        """Load the queues and serve."""
         self._reactor.callWhenRunning(self._handle_signals)
         self._or_say_why(super().startService)
         if self._stderr is not None and not os.path.sameopenfile(2, self._stderr):
-            os.close(self._stderr)  # a daemon, whose owner is told that it has started
+            os.close(self._stderr)  # a daemon: twistd reports that it has started
             self._stderr = None
 
     def _or_say_why(self, start: Callable[[], None]) -> None:
@@ -106,51 +108,54 @@ class Daemon(MultiService):
         except CannotServe as error:
             self._say(str(error))
             if self._options.twistd("statusPipe") is not None:
-                raise  # twistd's parent process waits for this, and exits with 1
+                raise  # twistd's parent process waits for this and exits with 1
             pidfile = self._options.twistd("pidfile")
             if pidfile and os.path.exists(pidfile):
                 os.unlink(pidfile)
             raise SystemExit(error.status) from error
 
     def _failed(self, error: CannotServe) -> None:
-        """The start has failed, and the reactor is stopped next."""
+        """Print why the start failed and set the exit status, before the reactor is stopped."""
         self._exit_status.exit_with(error.status)
         self._say(str(error))
 
     def _say(self, sentence: str) -> None:
         if self._stderr is None:
             return
-        with suppress(OSError):  # nobody reads it any more, and the process ends all the same
+        with suppress(OSError):  # its reader is gone; the process ends anyway
             os.write(self._stderr, f"kestrel: {sentence}\n".encode("utf-8", "backslashreplace"))
 
     def _handle_signals(self) -> None:
-        """After the reactor's own handlers, which would end the process by the signal that stopped it in order."""
+        """Replace the reactor's signal handlers, which would exit with the signal after an orderly stop."""
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
 
     def _signalled(self, number: int, frame: object) -> None:
-        # A signal comes between any two instructions; the reactor takes it up between two calls.
+        # A signal can arrive between any two instructions; the reactor handles it between two calls.
         self._reactor.callFromThread(self._reload if number == signal.SIGHUP else self._stop)
 
     def _stop(self) -> None:
-        """SIGTERM, SIGINT: stop in order, and exit with 0."""
+        """Stop in an orderly way and exit with 0, on SIGTERM or SIGINT."""
         if self.running:
             self._reactor.stop()
 
     def _reload(self) -> None:
-        """SIGHUP: open the log anew and take the settings from the file again."""
+        """Reopen the log and reload the configuration, on SIGHUP."""
         if self._log is not None:
             try:
                 self._log.reopen()
             except OSError as error:
-                log.error("The log cannot be opened anew, and goes on as it is: {reason}", reason=error.strerror)
-        self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # the log has it
+                log.error("Cannot reopen the log; still writing to the old file: {reason}", reason=error.strerror)
+        self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # already logged
 
 
 def _freeze_loaded_objects() -> None:
-    """What is there now mostly stays. The garbage collector would look through it again and again, which takes 20 ms
-    each time, and more than 100 ms where there are 10,000 queues. Through all that comes later, of hundreds of busy
-    connections for example, it looks five times more seldom than it would."""
+    """Exclude the loaded objects from garbage collection, and make full collections rarer.
+
+    Most loaded objects stay. Each full collection would examine them, which takes 20 ms, and more than 100 ms with
+    10,000 queues. Full collections also examine the objects of hundreds of busy connections, so they are made five
+    times rarer.
+    """
     gc.collect()
     gc.freeze()
     new, young, _ = gc.get_threshold()
@@ -158,7 +163,7 @@ def _freeze_loaded_objects() -> None:
 
 
 def makeService(options: Options) -> Daemon:
-    """The service that twistd runs (IServiceMaker)."""
+    """Return the service that twistd runs (IServiceMaker)."""
     from twisted.internet import reactor
 
     return Daemon(reactor, options)

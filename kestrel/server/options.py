@@ -27,42 +27,41 @@ examples:
   twistd --nodaemon kestrel --storage memory: --memcache tcp:22134:interface=127.0.0.1
   twistd kestrel --config /etc/kestrel/production.toml --validate
   twistd --pidfile /run/kestrel.pid kestrel --config /etc/kestrel/production.toml
-  kill $(cat /run/kestrel.pid)                    stops that one in order
+  kill $(cat /run/kestrel.pid)                    stops that server
 """
 
 
 class Options(usage.Options):
-    """The server's options. What is given here wins over the configuration file."""
+    """The server's command-line options, which override the configuration file."""
 
     synopsis = "[--config FILE] [options]"
     longdesc = (
         "A durable message queue server. Without --config it listens on Kestrel's ports on all addresses and keeps"
-        " its queues in your state directory (~/.local/state/kestrel). It goes into the background unless twistd is"
-        " told --nodaemon. `twistd --help` lists twistd's own options, among them --logfile, --pidfile and --uid."
+        " its queues in your state directory (~/.local/state/kestrel). It runs in the background unless you pass"
+        " --nodaemon to twistd. `twistd --help` lists twistd's own options, such as --logfile, --pidfile and --uid."
         " Exit statuses: 78 the configuration is wrong; in the foreground also 69 a port cannot be listened on, 73 a"
-        " folder cannot be written or a storage not be had, 75 another server owns the folder or the storage. Where a"
-        " daemon does not start, twistd says 1; what turns out when it is in the background is in its log and its own"
-        " exit status."
+        " folder cannot be written or a storage cannot be opened, 75 another server owns the folder or the storage. If"
+        " a daemon does not start, twistd exits with 1. Errors that occur in the background are reported in the log and"
+        " in the daemon's own exit status."
     )
     optParameters = [
         [
             "config",
             "c",
             None,
-            "The configuration file (TOML). There are some to start from in tap-configs/, installed as"
-            " share/kestrel/tap-configs/.",
+            "The configuration file (TOML). Examples are in tap-configs/, installed as share/kestrel/tap-configs/.",
         ],
         [
             "storage",
             "s",
             None,
             "Where queues are kept, as name:argument?option=value: journal:/var/spool/kestrel,"
-            " scroll:/var/spool/kestrel?archive=/srv/archive (what is put to a parent is written once, for all its"
+            " scroll:/var/spool/kestrel?archive=/srv/archive (an item put to a parent queue is written once for all its"
             " children), memory:, or one of another distribution (see --help-storage).",
         ],
     ]
     compData = usage.Completions(optActions={"config": usage.CompleteFiles("*.toml")})
-    optFlags = [["validate", None, "Check the configuration, say what is wrong or has no effect, and exit."]]
+    optFlags = [["validate", None, "Check the configuration, report errors and settings without effect, and exit."]]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,36 +70,38 @@ class Options(usage.Options):
         self.settings = Config()
 
     def getUsage(self, width: int | None = None) -> str:
-        """As twistd's own, and examples, whose lines stay as they are."""
+        """Append the examples to the usage text, without wrapping them."""
         return super().getUsage(width) + EXAMPLES
 
     def opt_memcache(self, endpoint: str) -> None:
-        """Serve memcache on this endpoint, as tcp:22133 (repeatable; replaces the configured port)."""
+        """Serve memcache on this endpoint, such as tcp:22133 (repeatable; replaces the configured port)."""
         self.endpoints["memcache"].append(endpoint)
 
     def opt_text(self, endpoint: str) -> None:
-        """Serve the text protocol on this endpoint, as tcp:2222 (the same)."""
+        """Serve the text protocol on this endpoint, such as tcp:2222 (repeatable; replaces the configured port)."""
         self.endpoints["text"].append(endpoint)
 
     def opt_thrift(self, endpoint: str) -> None:
-        """Serve thrift on this endpoint, as tcp:2229 (the same)."""
+        """Serve thrift on this endpoint, such as tcp:2229 (repeatable; replaces the configured port)."""
         self.endpoints["thrift"].append(endpoint)
 
     def opt_trust(self, given: str) -> None:
-        """Serve a protocol on one endpoint more, the clients of which are administrators, as
+        """Serve a protocol on an additional endpoint whose clients are administrators, such as
         memcache=unix:/run/kestrel/admin.sock:mode=600 (repeatable)."""
         protocol, is_there, endpoint = given.partition("=")
         if protocol not in SERVED or not is_there:
             protocols = ", ".join(SERVED)
-            raise usage.UsageError(f"--trust wants PROTOCOL=ENDPOINT, with one of {protocols}; not {given!r}")
+            raise usage.UsageError(f"--trust needs PROTOCOL=ENDPOINT, with one of {protocols}; not {given!r}")
         self.trusted.setdefault(protocol, []).append(endpoint)
 
     def opt_admin(self, endpoint: str) -> None:
-        """Serve the admin pages on this endpoint, as tcp:2223:interface=127.0.0.1 (the same)."""
+        """Serve the admin pages on this endpoint, such as tcp:2223:interface=127.0.0.1 (repeatable; replaces the
+        configured port).
+        """
         self.endpoints[ADMIN].append(endpoint)
 
     def opt_help_storage(self) -> NoReturn:
-        """List all storages with what they promise, and which of other distributions are broken, and exit."""
+        """List all storages with their guarantees, and broken ones of other distributions, and exit."""
         print(storage_help(shutil.get_terminal_size().columns), end="")
         sys.exit(0)
 
@@ -110,15 +111,17 @@ class Options(usage.Options):
         sys.exit(0)
 
     def parseArgs(self, *arguments: str) -> None:
-        """There are none: what stands there is a slip."""
+        """Raise `UsageError` for any positional argument."""
         if arguments:
-            raise usage.UsageError(f"kestrel takes options alone, and {arguments[0]!r} is none; --help lists them")
+            raise usage.UsageError(
+                f"unexpected argument {arguments[0]!r}: kestrel takes only options; --help lists them"
+            )
 
     def postOptions(self) -> None:
-        """Load the configuration; a wrong one ends the process with a list of what is wrong."""
+        """Load the configuration. If it is wrong, print its errors and exit."""
         for option in ("config", "storage"):
-            if self[option] == "":  # what the shell makes of a variable that nobody has set
-                raise usage.UsageError(f"--{option} is empty: say what it is, or leave it out")
+            if self[option] == "":  # the shell's expansion of an unset variable
+                raise usage.UsageError(f"--{option} is empty: give a value, or omit it")
         try:
             self.settings = self.load_config()
         except ConfigError as error:
@@ -133,11 +136,11 @@ class Options(usage.Options):
                 print(f"Its alias {show_name(name)} masks the queue of that name.")
             log_folder = os.path.dirname(os.path.abspath(self.settings.logging.file or ""))
             if not os.path.isdir(log_folder):
-                print(f"The folder of its log, {log_folder}, is not there: make it first.")
+                print(f"The folder of its log, {log_folder}, does not exist: create it first.")
             sys.exit(0)
 
     def _check_what_is_named(self) -> None:
-        """End the process when an endpoint or a storage cannot be what is meant; nothing is opened."""
+        """Exit with an error if an endpoint or the storage is invalid. Opens nothing."""
         from twisted.internet import reactor
 
         try:
@@ -150,11 +153,11 @@ class Options(usage.Options):
             sys.exit(error.status)
 
     def load_config(self) -> Config:
-        """The configuration as the file has it now; raises `ConfigError`."""
+        """Return the current configuration of the file. Raises `ConfigError`."""
         config = Config() if self["config"] is None else load(self["config"])
         return config if self["storage"] is None else evolve(config, storage=self["storage"])
 
     def twistd(self, name: str) -> Any:
-        """An option of twistd itself, None outside of twistd."""
+        """Return an option of twistd itself, or None outside of twistd."""
         parent = getattr(self, "parent", None)
         return None if parent is None else parent.get(name)

@@ -1,4 +1,4 @@
-"""What is made before twistd gives root's privileges up (`--uid`, `--gid`) and must be the user's all the same."""
+"""Creation of files before twistd gives up root's privileges (`--uid`, `--gid`), with the rights of the later user."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Made = TypeVar("_Made")
 
 
 def call_as_user(uid: int | None, gid: int | None, make: Callable[[], _Made]) -> _Made:
-    """Make that with the rights of the user and the group that the server will run as; None: as it is.
+    """Call `make` with the rights of the user and group that the server will run as. None keeps the current ones.
 
-    So a file belongs to them, and what they may not write root does not write for them, wherever a link leads. Who is
-    not root makes it as it is: twistd says next that it cannot run as somebody else.
+    So the files belong to that user, and root does not write through a link to a file that the user may not write.
+    Without root's privileges, `make` is called directly: twistd itself then reports that it cannot change the user.
     """
     if (uid is None and gid is None) or os.geteuid() != 0:
         return make()

@@ -1,4 +1,4 @@
-"""What the server needs of the reactor beyond its defaults."""
+"""Settings of the reactor and process beyond the defaults."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 from typing import Any, Final
 
 STORAGE_FILE_RESERVE: Final = 512
-"""What journals may have open (`kestrel.storage.open_files`), or a quarter of a lower limit."""
+"""Open files reserved for journals (`kestrel.storage.open_files`), or a quarter of a lower limit."""
 
 OTHER_FILE_RESERVE: Final = 64
-"""Ports, logs, folders, and what threads read."""
+"""Open files reserved for ports, logs, folders and worker threads."""
 
 
 def use_monotonic_time(reactor: Any) -> None:
-    """Let the reactor's timers go by a clock that nobody sets.
+    """Make the reactor's timers use the monotonic clock.
 
-    Twisted's reactor tells time by the wall clock, and after a step of -3 s everything due ran 3 s late. Calls
-    that are due already keep their distance.
+    Twisted's reactor uses the wall clock: when that was set back by 3 s, all calls ran 3 s late. Calls that are already
+    scheduled keep their remaining delay.
     """
     waiting = [(call, call.getTime() - reactor.seconds()) for call in reactor.getDelayedCalls()]
     reactor.seconds = time.monotonic
@@ -27,14 +27,14 @@ def use_monotonic_time(reactor: Any) -> None:
 
 
 def raise_file_limit() -> int:
-    """Allow this process as many open files as it may allow itself. Returns how many."""
+    """Raise the soft limit on open files to the hard limit, and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def max_connections_for_file_limit() -> int:
-    """How many connections leave the storage the open files that it needs."""
+    """Return how many connections leave enough open files for the storage."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 2**31 - 1

@@ -1,4 +1,4 @@
-"""One server in one server set: an ephemeral node of its session, which ZooKeeper removes when the session ends."""
+"""A server's membership in a server set: an ephemeral node, which ZooKeeper removes when the session ends."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ _PERMISSIONS: Final = {"c": "create", "d": "delete", "r": "read", "w": "write", 
 
 
 class _MemberNode(NamedTuple):
-    """A node of a set."""
+    """A node of a server set."""
 
     path: str
     data: bytes
     session: int
-    """Whose it is."""
+    """Session that owns the node."""
 
 
 @implementer(IServerSet)
 class ServerSet:
-    """The built-in one.
+    """The built-in server set.
 
-    It looks what is there rather than remember what it did: a reply that was lost with its connection leaves nobody in
-    doubt. Nodes of this server's address that an earlier session has left, as of a process that was killed, are
-    removed, or clients would be sent by them for as long as that session lasts. Only where all went well in this
-    session, its own node is all that is looked at.
+    It reads the nodes in ZooKeeper instead of relying on earlier replies, which may have been lost. It also removes
+    nodes with this server's address from earlier sessions, for example of a killed process. They would send clients to
+    this server until that session expires. After a success in the current session, only the own node is checked.
     """
 
     def __init__(self, client: Any, path: str, member: Member) -> None:
@@ -45,10 +44,10 @@ class ServerSet:
         self._path = path
         self._member = member
         self._done: tuple[int, str | None] | None = None
-        """In which session all went well, and with what node; None for that where it is out of the set."""
+        """Session of the last success and the path of its node, or None for the path if the server left the set."""
 
     def join(self) -> None:
-        """Be there once. Blocks; raises kazoo's errors."""
+        """Create the server's node unless it exists. Blocks; raises kazoo's errors."""
         session = self._session()
         done, self._done = self._done, None
         path = done[1] if done is not None and done[0] == session else None
@@ -57,7 +56,7 @@ class ServerSet:
         self._done = (session, path)
 
     def leave(self) -> None:
-        """Be there no more. Blocks; raises kazoo's errors."""
+        """Remove the server's nodes. Blocks; raises kazoo's errors."""
         session = self._session()
         done, self._done = self._done, None
         if done is None or done[0] != session:
@@ -85,7 +84,7 @@ class ServerSet:
         return path
 
     def _tidy(self, session: int, *, is_member: bool) -> str | None:
-        """Remove what of this server is there and should not be. Returns what should be and is."""
+        """Remove this server's nodes, except one that is valid if it `is_member`. Return the path of that node."""
         there = None
         for node in self._nodes():
             if node.session == session:
@@ -106,7 +105,7 @@ class ServerSet:
         for name in names:
             if name.startswith(_NODE):
                 path = f"{self._path}/{name}"
-                with suppress(NoNodeError):  # somebody left meanwhile
+                with suppress(NoNodeError):  # the member left meanwhile
                     data, stat = self._client.get(path)
                     yield _MemberNode(path, data, stat.ephemeralOwner)
 
@@ -122,11 +121,11 @@ class ServerSet:
         except NoAuthError:
             if not is_stale:
                 raise
-            log.warn("{node} is of an earlier session of this server, and may not be removed by it", node=node.path)
+            log.warn("Cannot remove {node} of an earlier session of this server: no permission", node=node.path)
 
 
 def acl_of(said: str | Sequence[str]) -> list[ACL]:
-    """kazoo's form of the setting: a word for one, or ``scheme:id:permissions`` for each entry."""
+    """Convert the setting to kazoo's form. It is a keyword, or a list of ``scheme:id:permissions``."""
     if said == "open-unsafe":
         return list(OPEN_ACL_UNSAFE)
     if said == "everyone-read-creator-all":

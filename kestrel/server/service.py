@@ -1,4 +1,4 @@
-"""The whole server, joined: what `twistd kestrel` runs."""
+"""The complete server, which `twistd kestrel` runs."""
 
 from __future__ import annotations
 
@@ -68,16 +68,19 @@ log = Logger(__name__)
 _BUILDS: Final = {"compiled": "compiled", "pure": "pure Python"}
 STORAGE_THREADS: Final = 8
 REPLY_DRAIN_TIMEOUT_S: Final = 5.0
-"""How long a stop waits for clients to take the replies they are owed."""
+"""How long a stop waits for clients to read their pending replies."""
 
 
 class KestrelService(Service):
-    """One server. It listens in `privilegedStartService`, so that low ports work, and loads in `startService`.
+    """One server. It listens in `privilegedStartService`, so that it may use low ports, and loads queues in
+    `startService`.
 
-    Both raise `CannotServe` when its owner has to mend something first. `endpoints` are endpoint strings that
-    replace the configured port of a protocol, `trusted` are some more, the clients of which are administrators;
-    `load_config` reads the configuration again, in a thread, and `reloaded` is told of it. `loaded` is called when the
-    queues are there, before the first client is served; `failed` when that cannot be, before the reactor is stopped.
+    Both raise `CannotServe` if the operator must fix something first. `endpoints` are endpoint strings that replace the
+    configured port of a protocol. `trusted` are additional endpoints whose clients are administrators.
+
+    `load_config` reloads the configuration, in a thread, and `reloaded` is called with it. `loaded` is called when the
+    queues are loaded, before the first client is served. `failed` is called if the server cannot serve, before the
+    reactor is stopped.
     """
 
     name = "kestrel"
@@ -132,7 +135,10 @@ class KestrelService(Service):
         self._is_stopping = False
 
     def _make_core(self, config: Config) -> tuple[QueueServer, Deferred[StorageError]]:
-        """The server without its process, and what fires when its storage has come to an end. Raises `CannotServe`."""
+        """Create the part of the server that does not depend on the process. Raises `CannotServe`.
+
+        Return also a Deferred that fires with the error when its storage ends for good.
+        """
         reactor, memory_limit = self._reactor, MemoryLimit(config.max_total_memory_bytes)
         try:
             storage = storage_from_string(_storage_description(config), reactor, self._in_thread, memory_limit)
@@ -161,7 +167,7 @@ class KestrelService(Service):
             schedule=self._reactor.callFromThread,
         )
 
-    # Start.
+    # Starting.
 
     def privilegedStartService(self) -> None:
         """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
@@ -210,21 +216,24 @@ class KestrelService(Service):
             enable_tcp_keepalive(listening, config.keep_alive_ms)
 
     def startService(self) -> None:
-        """Own the storage and load the queues; then serve."""
+        """Open the storage and load the queues, then serve."""
         super().startService()  # type: ignore[no-untyped-call]
         self._started_at = self._reactor.seconds()
         unused = settings_ignored_by_storage(self._core.config)
         if unused:
-            log.warn("Set, but without effect with this storage: {settings}", settings=", ".join(unused))
+            log.warn("These settings have no effect with this storage: {settings}", settings=", ".join(unused))
         _warn_of_masked_queues(self._core.config)
         if self._core.config.zookeeper is not None:
             self._announcer = _announcer(self._core.config.zookeeper, self._advertised, self._reactor)
         if compiled.IS_OUTDATED:
-            log.warn("It runs as Python, slower: {reason}. To build it: make compiled", reason=compiled.REASON)
+            log.warn(
+                "Running as pure Python, which is slower: {reason}. To build the extension: make compiled",
+                reason=compiled.REASON,
+            )
         self._threads.start()
         try:
             loading = self._core.start()
-        except Exception as error:  # the storage may be anybody's
+        except Exception as error:  # a storage plugin may raise any exception
             self._threads.stop()
             raise storage_failure(error) from error
         loading.addCallback(self._loaded).addErrback(self._stop_because)
@@ -250,7 +259,7 @@ class KestrelService(Service):
                 r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}",
                 port=self._try_it_port,
             )
-        if self._admin_is_there:  # its past takes memory
+        if self._admin_is_there:  # recorded statistics take memory
             self._admin.start()
         self._is_serving = True
         if self._announcer is not None:
@@ -260,19 +269,19 @@ class KestrelService(Service):
         self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
 
     def _stop_because(self, failure: Failure) -> None:
-        """What the start began has failed, or ended: too late to raise it."""
+        """Stop the process after a failure that occurs too late to be raised."""
         error = failure.value if isinstance(failure.value, CannotServe) else storage_failure(error_of(failure))
         log.critical("The server cannot serve: {reason}", reason=str(error))
         if self._is_stopping:
-            return  # as it was told to, before it could serve
+            return  # it was stopped before it could serve
         self._is_stopping = True
         self._tell_failed(error)
         self._reactor.callWhenRunning(self._reactor.stop)
 
-    # Stop.
+    # Stopping.
 
     def stopService(self) -> Deferred[None]:
-        """Stop in order: no new clients, no more waiting, the replies that are owed, then the journals."""
+        """Close the ports, answer waiting clients, send pending replies, and close the storage."""
         super().stopService()  # type: ignore[no-untyped-call]
         self._is_stopping = True
         was_serving, self._is_serving = self._is_serving, False
@@ -293,7 +302,7 @@ class KestrelService(Service):
         late = self._reactor.callLater(REPLY_DRAIN_TIMEOUT_S, self._core.abort)
 
         def all_gone(_: object) -> None:
-            self._admin.abort()  # whoever asked for something has been told by now
+            self._admin.abort()  # the response to a client's shutdown request has been sent
             if late.active():
                 late.cancel()
 
@@ -301,24 +310,23 @@ class KestrelService(Service):
 
     def _closed(self, result: Any) -> None:
         if isinstance(result, Failure):
-            log.failure("The stop was not in order", result)
+            log.failure("The server did not stop cleanly", result)
         if self._threads.started:
             self._threads.stop()
         if self._hub is not None:
             self._reactor.removeReader(self._hub)
             self._hub.close()
 
-    # What clients can ask of the server (`ServerControl`).
+    # `ServerControl`: operations that clients can request.
 
     def uptime_s(self) -> int:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return int(self._reactor.seconds() - self._started_at)
 
     def reload(self) -> Deferred[None]:
-        """Take queue and connection settings from the configuration file again, and certificates from theirs; or fail,
-        and change nothing.
+        """Reload queue and connection settings from the configuration file, and certificates from their files.
 
-        Files are read in a thread: a large one takes its time.
+        Fails and changes nothing if one of them is wrong. Files are read in a thread, since a large one takes time.
         """
         reading = self._reloading.run(self._in_thread, self._load_again)
         return reading.addCallbacks(self._use, self._not_reloaded)
@@ -337,7 +345,7 @@ class KestrelService(Service):
         config = loaded.config.config
         differing = [name for name, value in _fixed(config).items() if value != self._fixed[name]]
         if differing:
-            log.warn("What changes with the next start only: {settings}", settings=", ".join(differing))
+            log.warn("These settings change only at the next start: {settings}", settings=", ".join(differing))
         _warn_of_masked_queues(config)
         log.info("The configuration was reloaded")
         self._tell_reloaded(config)
@@ -363,16 +371,16 @@ class KestrelService(Service):
         return {name: name in is_in for name in SERVER_SETS}
 
     def shutdown(self) -> None:
-        """Stop the process in order."""
+        """Stop the process in an orderly way."""
         if self._is_stopping:
             return
         self._is_stopping = True
-        log.info("A client asked for the shutdown")
+        log.info("A client requested the shutdown")
         self._reactor.callWhenRunning(self._reactor.stop)
 
 
 def _skip_admin_port(failure: Failure) -> None:
-    """Nobody has asked for the admin port, so another server on this machine may have it."""
+    """Log that the default admin port is in use, without failing: another server on this machine may use it."""
     log.warn("There are no admin pages: {reason}", reason=failure.getErrorMessage())
 
 
@@ -387,7 +395,7 @@ def _storage_description(config: Config) -> str:
 
 
 def _check_zookeeper(settings: ZooKeeperSettings) -> None:
-    """Raise `CannotServe` for what will not do."""
+    """Raise `CannotServe` if the ZooKeeper settings are invalid or kazoo is missing."""
     try:
         require_kazoo()
     except KazooMissing as error:
@@ -398,7 +406,7 @@ def _check_zookeeper(settings: ZooKeeperSettings) -> None:
 
 
 def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Address]], reactor: Any) -> Announcer:
-    """What announces a server that listens there. Raises `CannotServe`."""
+    """Create the announcer for a server that listens at these addresses. Raises `CannotServe`."""
     from kestrel.server.advertised_member import addresses_of_host, advertised_member
     from kestrel.server.zookeeper import make_announcer
 
@@ -408,7 +416,7 @@ def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Add
 
 
 def settings_ignored_by_storage(config: Config) -> list[str]:
-    """The paths of those settings that the storage of that configuration does not go by."""
+    """Return the paths of the configured settings that the storage does not use."""
     description = _storage_description(config)
     said_by_storage = () if config.storage is None else ("queue_path", "disk_reserve_size_bytes")
     return [
@@ -420,16 +428,16 @@ def settings_ignored_by_storage(config: Config) -> list[str]:
 
 def _warn_of_masked_queues(config: Config) -> None:
     for name in masked_queues(config):
-        log.warn("Alias {name} masks the queue of that name, which has a table", name=show_name(name))
+        log.warn("Alias {name} masks the queue of that name, which has settings", name=show_name(name))
 
 
 def _within_file_limit(config: Config) -> Config:
-    """No more connections than leave files for the storage: it must not fail because there are many clients."""
+    """Reduce `max_connections` so that enough open files are left for the storage."""
     most = max_connections_for_file_limit()
     if config.max_connections <= most:
         return config
     log.warn(
-        "maxConnections is {most} in place of {wanted}: this process may open no more files (ulimit -n, LimitNOFILE)",
+        "maxConnections is {most} instead of {wanted}: this process cannot open more files (ulimit -n, LimitNOFILE)",
         most=most,
         wanted=config.max_connections,
     )
@@ -437,7 +445,7 @@ def _within_file_limit(config: Config) -> Config:
 
 
 def _fixed(config: Config) -> dict[str, object]:
-    """What a reload leaves as it is, by the setting."""
+    """Return the settings that a reload does not change, by name."""
     return {
         "listenAddress": config.listen_address,
         "memcacheListenPort": config.memcache_listen_port,
@@ -454,7 +462,7 @@ def _fixed(config: Config) -> dict[str, object]:
 
 
 class _ReloadedConfig(NamedTuple):
-    """What was read again."""
+    """The results of reading the configuration and certificates again."""
 
     config: ResolvedConfig | None
     certificates: list[tuple[ReloadableTls, CertificateOptions]]
@@ -464,11 +472,11 @@ def _load_certificates(tls: ReloadableTls) -> CertificateOptions:
     try:
         return tls.files.load()
     except OSError as error:
-        raise KestrelError(f"the certificates cannot be used: {error}") from error
+        raise KestrelError(f"cannot use the certificates: {error}") from error
 
 
 def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:
-    """Raise the failure of a Deferred that has failed already; leave that of a later one to `later`."""
+    """Raise the failure of a Deferred that has already failed. Pass a failure at a later time to `later`."""
     is_later = False
     failed: list[Failure] = []
 

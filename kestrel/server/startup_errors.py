@@ -1,4 +1,4 @@
-"""Why a server cannot start, and with which exit status it says so."""
+"""Errors that prevent the start of a server, and their exit statuses from sysexits.h."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kestrel.storage.failures import fault
 EX_UNAVAILABLE: Final = 69
 """A port cannot be listened on."""
 EX_CANNOT_CREATE: Final = 73
-"""The queue folder, or the log, cannot be written; the storage cannot be had."""
+"""The queue folder or the log cannot be written, or the storage cannot be opened."""
 EX_TRY_AGAIN: Final = 75
-"""Another server owns the queue folder, or what else the storage keeps its queues in."""
+"""Another server owns the queue folder or the storage."""
 EX_CONFIG: Final = 78
-"""The configuration is wrong. (All four are those of sysexits.h.)"""
+"""The configuration is wrong."""
 
 
 class CannotServe(KestrelError):
-    """The server cannot start until its owner has mended something. `status` is the exit status."""
+    """The server cannot start until the operator fixes the problem. `status` is the exit status."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -26,7 +26,7 @@ class CannotServe(KestrelError):
 
 
 def storage_failure(error: BaseException) -> CannotServe:
-    """What the owner is told when a storage does not start, or can never be used again, for that reason."""
+    """Return the error to report when a storage cannot start, or has failed for good, because of `error`."""
     status = EX_TRY_AGAIN if isinstance(error, StorageInUse | OwnershipLost) else EX_CANNOT_CREATE
     sentence = str(error) if isinstance(error, KestrelError) else fault(error)
     return CannotServe(sentence, status)

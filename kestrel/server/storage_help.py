@@ -1,4 +1,4 @@
-"""What ``twistd kestrel --help-storage`` prints: the storages that there are, and those that cannot be used."""
+"""The output of ``twistd kestrel --help-storage``: the available storages, and those that cannot be used."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kestrel.storage.plugins import survey
 from kestrel.storage.registry import FACTORIES
 
 MIN_COLUMNS: Final = 40
-"""Columns. Whoever has fewer reads lines that are broken by the terminal."""
+"""Minimum width of the output; a narrower terminal breaks the lines itself."""
 
 
 def storage_help(columns: int) -> str:
-    """All of it, wrapped to so many columns."""
+    """Return the whole output, wrapped to `columns`."""
     columns = max(columns, MIN_COLUMNS)
     plugins = survey(FACTORIES)
     lines = ["Storages, by the word before the colon of --storage:"]
@@ -49,7 +49,7 @@ def _item(text: str, columns: int) -> str:
 
 
 def _wrapped(text: str, columns: int, first: str, others: str) -> str:
-    """Paths and options stay whole, so that they can be copied."""
+    """Wrap text without breaking paths and options, so that they can be copied."""
     return fill(
         text,
         columns,

@@ -1,4 +1,4 @@
-"""The announcer that a configuration says. Imports kazoo: `require_kazoo` first."""
+"""Creation of the announcer from the configuration. Imports kazoo; call `require_kazoo` first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kestrel.tls import TlsOptions
 
 MIN_SESSION_MS: Final = 100
 MAX_SESSION_MS: Final = 24 * 60 * 60 * 1000
-"""What ZooKeeper can be asked for with sense; what it grants is for it to say."""
+"""Longest session timeout that can be configured. ZooKeeper may grant another one."""
 
 
 def check_zookeeper(settings: ZooKeeperSettings) -> None:
-    """Raise `CannotServe` for what is known to be wrong before anybody is asked."""
+    """Raise `CannotServe` for invalid settings, without connecting to ZooKeeper."""
     _uri_of(settings)
     if not MIN_SESSION_MS <= settings.session_timeout_ms <= MAX_SESSION_MS:
-        raise CannotServe("sessionTimeout in [zookeeper] is neither below 100ms nor above 1d", EX_CONFIG)
+        raise CannotServe("sessionTimeout in [zookeeper] must be from 100ms to 1d", EX_CONFIG)
     if settings.advertise_address is not None:
         check_advertise_address(settings.advertise_address)
     for name in (settings.client_initializer, settings.server_set_initializer):
@@ -34,16 +34,16 @@ def check_zookeeper(settings: ZooKeeperSettings) -> None:
 
 
 def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) -> Announcer:
-    """One that is not started. Raises `CannotServe`."""
+    """Create an announcer, without starting it. Raises `CannotServe`."""
     uri = _uri_of(settings)
     make_client = _client_of if settings.client_initializer is None else _named(settings.client_initializer)
     make_set = _server_set if settings.server_set_initializer is None else _named(settings.server_set_initializer)
     try:
         client = make_client(settings)
         sets = {name: make_set(settings, client, f"{uri.path}/{name}", member) for name in SERVER_SETS}
-    except Exception as error:  # it may be anybody's
+    except Exception as error:  # a custom initializer may raise any exception
         reason = str(error) or type(error).__name__
-        raise CannotServe(f"ZooKeeper's client cannot be made: {reason}", EX_CONFIG) from error
+        raise CannotServe(f"cannot create ZooKeeper's client: {reason}", EX_CONFIG) from error
     _check_methods(client, "clientInitializer", "add_listener", "start_async", "stop", "close")
     for each in sets.values():
         _check_methods(each, "serverSetInitializer", "join", "leave")
@@ -54,7 +54,9 @@ def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) ->
 def _check_methods(made: object, maker: str, *names: str) -> None:
     missing = [name for name in names if not callable(getattr(made, name, None))]
     if missing:
-        raise CannotServe(f"what {maker} in [zookeeper] makes has no {' and no '.join(missing)}", EX_CONFIG)
+        raise CannotServe(
+            f"the object that {maker} in [zookeeper] returns has no {' and no '.join(missing)}", EX_CONFIG
+        )
 
 
 def _uri_of(settings: ZooKeeperSettings) -> ServerSetUri:
@@ -63,7 +65,7 @@ def _uri_of(settings: ZooKeeperSettings) -> ServerSetUri:
     except ValueError as error:
         raise CannotServe(f"host in [zookeeper]: {error}", EX_CONFIG) from error
     if settings.acl == "everyone-read-creator-all" and settings.credentials is None:
-        raise CannotServe(f'acl = "{settings.acl}" in [zookeeper] wants credentials: they are the creator', EX_CONFIG)
+        raise CannotServe(f'acl = "{settings.acl}" in [zookeeper] needs credentials, which are the creator', EX_CONFIG)
     return ServerSetUri(hosts, settings.path_prefix, settings.credentials, _tls_of(settings))
 
 
@@ -72,22 +74,22 @@ def _tls_of(settings: ZooKeeperSettings) -> TlsOptions | None:
     if not settings.tls:
         if any(files):
             raise CannotServe(
-                "caFile, certFile, keyFile and serverName in [zookeeper] are of no use without tls = true", EX_CONFIG
+                "caFile, certFile, keyFile and serverName in [zookeeper] have no effect without tls = true", EX_CONFIG
             )
         return None
     options = TlsOptions(*files)
     try:
         options.context()
     except OSError as error:
-        reason = f"{error.filename}, named in [zookeeper], cannot be used: {error.strerror}"
+        reason = f"cannot use {error.filename}, named in [zookeeper]: {error.strerror}"
         raise CannotServe(reason, EX_CONFIG) from error
     except ValueError as error:
-        raise CannotServe(f"keyFile in [zookeeper] is of no use without certFile: {error}", EX_CONFIG) from error
+        raise CannotServe(f"keyFile in [zookeeper] has no effect without certFile: {error}", EX_CONFIG) from error
     return options
 
 
 def _client_of(settings: ZooKeeperSettings) -> Any:
-    """The built-in ``clientInitializer``."""
+    """Create the client of the built-in ``clientInitializer``."""
     uri = _uri_of(settings)
     session_timeout_s = settings.session_timeout_ms / 1000
     acl = acl_of(settings.acl)
@@ -95,17 +97,17 @@ def _client_of(settings: ZooKeeperSettings) -> Any:
 
 
 def _server_set(_: ZooKeeperSettings, client: Any, path: str, member: Member) -> IServerSet:
-    """The built-in ``serverSetInitializer``."""
+    """Create the server set of the built-in ``serverSetInitializer``."""
     return ServerSet(client, path, member)
 
 
 def _named(name: str) -> Any:
-    """The callable of that dotted name."""
+    """Import the callable with a dotted name. Raises `CannotServe`."""
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(import_module(module), attribute)
-    except Exception as error:  # a module runs when it is imported
-        raise CannotServe(f"{name}, named in [zookeeper], cannot be imported: {error}", EX_CONFIG) from error
+    except Exception as error:  # importing runs the module, which may raise any exception
+        raise CannotServe(f"cannot import {name}, named in [zookeeper]: {error}", EX_CONFIG) from error
     if not callable(found):
-        raise CannotServe(f"{name}, named in [zookeeper], is nothing that can be called", EX_CONFIG)
+        raise CannotServe(f"{name}, named in [zookeeper], is not callable", EX_CONFIG)
     return found

@@ -195,9 +195,9 @@ class Set:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("client = lambda settings: None", "what clientInitializer in [zookeeper] makes has no add_listener and no "),
-        ("def client(settings): raise ValueError('not today')", "ZooKeeper's client cannot be made: not today"),
-        ("Set = lambda *_: None", "what serverSetInitializer in [zookeeper] makes has no join and no leave"),
+        ("client = lambda settings: None", "the object that clientInitializer in [zookeeper] returns has no add_listener and no "),
+        ("def client(settings): raise ValueError('not today')", "cannot create ZooKeeper's client: not today"),
+        ("Set = lambda *_: None", "the object that serverSetInitializer in [zookeeper] returns has no join and no leave"),
     ],
 )
 def test_an_initializer_that_makes_nothing_of_use_is_refused_at_the_start(
@@ -213,15 +213,15 @@ def test_an_initializer_that_makes_nothing_of_use_is_refused_at_the_start(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("", "their own machine: listen on another address, or say advertiseAddress in [zookeeper]"),
-        ('clientInitializer = "no.such"', "no.such, named in [zookeeper], cannot be imported: No module named 'no'"),
-        ('serverSetInitializer = "os.sep"', "os.sep, named in [zookeeper], is nothing that can be called"),
-        ('sessionTimeout = "1ms"', "sessionTimeout in [zookeeper] is neither below 100ms nor above 1d"),
-        ('sessionTimeout = "25d"', "sessionTimeout in [zookeeper] is neither below 100ms nor above 1d"),
-        ('acl = "everyone-read-creator-all"', "wants credentials: they are the creator"),
-        ('caFile = "ca.pem"', "are of no use without tls = true"),
-        ('tls = true\ncaFile = "nowhere.pem"', "nowhere.pem, named in [zookeeper], cannot be used"),
-        ('tls = true\nkeyFile = "key.pem"', "keyFile in [zookeeper] is of no use without certFile"),
+        ("", "their own machine: listen on another address, or set advertiseAddress in [zookeeper]"),
+        ('clientInitializer = "no.such"', "cannot import no.such, named in [zookeeper]: No module named 'no'"),
+        ('serverSetInitializer = "os.sep"', "os.sep, named in [zookeeper], is not callable"),
+        ('sessionTimeout = "1ms"', "sessionTimeout in [zookeeper] must be from 100ms to 1d"),
+        ('sessionTimeout = "25d"', "sessionTimeout in [zookeeper] must be from 100ms to 1d"),
+        ('acl = "everyone-read-creator-all"', "needs credentials, which are the creator"),
+        ('caFile = "ca.pem"', "have no effect without tls = true"),
+        ('tls = true\ncaFile = "nowhere.pem"', "nowhere.pem, named in [zookeeper]: "),
+        ('tls = true\nkeyFile = "key.pem"', "keyFile in [zookeeper] has no effect without certFile"),
     ],
 )
 def test_what_cannot_be_announced_is_refused_at_the_start(processes: Processes, wrong: str, said: str) -> None:

@@ -30,7 +30,7 @@ def test_a_wildcard_is_the_first_address_that_others_can_reach(wildcard: str, to
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1"])
 def test_a_loopback_address_is_refused_with_the_way_out(host: str) -> None:
-    with pytest.raises(CannotServe, match="their own machine: listen on another address, or say advertiseAddress"):
+    with pytest.raises(CannotServe, match="their own machine: listen on another address, or set advertiseAddress"):
         advertised_member({"memcache": [Address("192.0.2.2", 1)], "thrift": [Address(host, 2)]}, None, HOST)
 
 
@@ -52,12 +52,12 @@ def test_a_wildcard_cannot_be_advertised(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1:22133", "mq1:1", "a b", "tcp://mq1", "[::1]"])
 def test_what_is_no_host_cannot_be_advertised(host: str) -> None:
-    with pytest.raises(CannotServe, match="is a host without a port"):
+    with pytest.raises(CannotServe, match="must be a host without a port"):
         check_advertise_address(host)
 
 
 def test_a_host_without_an_address_is_refused_with_the_way_out() -> None:
-    with pytest.raises(CannotServe, match="no address that a server set could name: say advertiseAddress"):
+    with pytest.raises(CannotServe, match="no address that a server set could name: set advertiseAddress"):
         advertised_member({"memcache": [Address("0.0.0.0", 1)]}, None, HOST[:4])
 
 

@@ -324,7 +324,7 @@ def test_a_join_that_takes_long_is_not_taken_for_a_zookeeper_that_is_away(
     announced.zookeeper.becomes("CONNECTED")
     announced.clock.advance(SLOW_JOIN_WARNING_S)
     assert [each["log_format"] for each in logged] == [
-        "ZooKeeper takes its time: {where} may not name this server yet"
+        "ZooKeeper is slow: {where} may not name this server yet"
     ]
 
 

@@ -244,7 +244,7 @@ def test_a_hangup_that_cannot_open_the_log_goes_on_with_the_old_one_and_reads_th
     away = folder.rename(processes.folder / "away")
     processes.write("kestrel.toml", config % 2)
     server.signal(signal.SIGHUP)
-    eventually(lambda: "cannot be opened anew" in (away / log.name).read_text(), "the log says so")
+    eventually(lambda: "Cannot reopen the log" in (away / log.name).read_text(), "the log says so")
 
     def max_items() -> bytes:
         with Client(port) as client:
@@ -798,7 +798,7 @@ def test_validate_and_the_log_say_which_settings_the_storage_does_not_go_by(proc
     assert ended.stdout == "The configuration is valid.\n"
     server = processes.serve(config, "--storage", "scroll:queues")
     unused = "queuePath, default.maxJournalSize, default.maxMemorySize above 256KiB"
-    assert f"Set, but without effect with this storage: {unused}\n" in server.logged()
+    assert f"These settings have no effect with this storage: {unused}\n" in server.logged()
 
 
 MASKED = """
@@ -855,15 +855,15 @@ def test_validate_looks_at_the_addresses_that_are_configured(processes: Processe
     processes.write("bad.toml", f"{CONFIG}{table}listenAddress = 'foo bar'\n")
     ended = processes.run(*processes.twistd("--config", "bad.toml", "--validate"))
     assert (ended.returncode, ended.stdout) == (EX_CONFIG, "")
-    assert "'foo bar' is no address to listen on; " in ended.stderr
+    assert "'foo bar' is not an address to listen on; " in ended.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--config", ""], "--config is empty: say what it is, or leave it out"),
-        (["--storage="], "--storage is empty: say what it is, or leave it out"),
-        (["extra"], "kestrel takes options alone, and 'extra' is none; --help lists them"),
+        (["--config", ""], "--config is empty: give a value, or omit it"),
+        (["--storage="], "--storage is empty: give a value, or omit it"),
+        (["extra"], "unexpected argument 'extra': kestrel takes only options; --help lists them"),
     ],
 )
 def test_a_slip_in_the_command_line_is_a_sentence(
@@ -916,7 +916,7 @@ def test_the_shipped_configurations_are_valid(processes: Processes, path: Path) 
 def test_validate_says_when_the_folder_of_the_log_is_missing(processes: Processes, file: str, is_there: bool) -> None:
     processes.write("good.toml", f'{CONFIG}[logging]\nfile = "{file}"\n')
     ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
-    missing = "" if is_there else f"The folder of its log, {processes.folder}/nowhere, is not there: make it first.\n"
+    missing = "" if is_there else f"The folder of its log, {processes.folder}/nowhere, does not exist: create it first.\n"
     assert (ended.returncode, ended.stdout) == (0, f"The configuration is valid.\n{missing}")
 
 
@@ -952,7 +952,7 @@ def test_the_start_warns_of_an_extension_that_is_older_than_its_source(
     (package / "compiled.json").write_text('{"kestrel.item": "the digest of another source"}')
     server = processes.serve(CONFIG)
     why = "kestrel.item has changed since the extension was built"
-    assert f"It runs as Python, slower: {why}. To build it: make compiled\n" in server.logged()
+    assert f"Running as pure Python, which is slower: {why}. To build the extension: make compiled\n" in server.logged()
     assert f"kestrel {__version__} (pure Python) serves " in server.logged()
 
 

@@ -108,7 +108,7 @@ def test_without_systemd_it_is_said_in_one_sentence(processes: Processes, which:
     endpoint = f"systemd:domain=INET:{which}"
     done = processes.run(*processes.twistd("--memcache", endpoint))
     assert done.returncode == 78
-    assert done.stderr == f"kestrel: {endpoint!r} is none of the sockets that systemd gave this process\n"
+    assert done.stderr == f"kestrel: {endpoint!r} is not one of the sockets that systemd passed to this process\n"
 
 
 @pytest.fixture

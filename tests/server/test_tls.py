@@ -251,7 +251,7 @@ def test_clients_of_a_trusted_endpoint_are_administrators(processes: Processes, 
 def test_a_trusted_endpoint_names_its_protocol(processes: Processes, given: str) -> None:
     done = processes.run(*processes.twistd("--trust", given))
     assert done.returncode != 0
-    assert "--trust wants PROTOCOL=ENDPOINT" in done.stdout + done.stderr
+    assert "--trust needs PROTOCOL=ENDPOINT" in done.stdout + done.stderr
 
 
 def test_tls_table_applies_to_every_configured_port() -> None:
