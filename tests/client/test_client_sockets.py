@@ -257,7 +257,9 @@ async def test_a_certificate_that_has_expired_is_refused(served: Served, ca: str
 async def test_a_certificate_that_nobody_known_has_signed_is_refused(served: Served, tmp_path: Path) -> None:
     foreign = Authority(tmp_path)
     await refused(
-        f"127.0.0.1:{served.tls}", TlsOptions(foreign.ca_file, server_name=HOST), "it is not signed by a trusted authority"
+        f"127.0.0.1:{served.tls}",
+        TlsOptions(foreign.ca_file, server_name=HOST),
+        "it is not signed by a trusted authority",
     )
     await refused(f"127.0.0.1:{served.tls}", TlsOptions(server_name=HOST), "it is not signed by a trusted authority")
 

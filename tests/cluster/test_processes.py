@@ -195,9 +195,15 @@ class Set:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("client = lambda settings: None", "the object that clientInitializer in [zookeeper] returns has no add_listener and no "),
+        (
+            "client = lambda settings: None",
+            "the object that clientInitializer in [zookeeper] returns has no add_listener and no ",
+        ),
         ("def client(settings): raise ValueError('not today')", "cannot create ZooKeeper's client: not today"),
-        ("Set = lambda *_: None", "the object that serverSetInitializer in [zookeeper] returns has no join and no leave"),
+        (
+            "Set = lambda *_: None",
+            "the object that serverSetInitializer in [zookeeper] returns has no join and no leave",
+        ),
     ],
 )
 def test_an_initializer_that_makes_nothing_of_use_is_refused_at_the_start(

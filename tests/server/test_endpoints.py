@@ -29,7 +29,7 @@ def test_where_it_listens_is_told_as_clients_would_write_it(address: IAddress, t
 def test_a_file_that_cannot_be_read_is_named(endpoint: str) -> None:
     with pytest.raises(CannotServe) as failed:
         parse_endpoint(MemoryReactorClock(), endpoint)
-    assert str(failed.value).endswith(": /nosuch.pem cannot be read: No such file or directory")
+    assert str(failed.value).endswith(": cannot read /nosuch.pem: No such file or directory")
 
 
 @pytest.mark.parametrize("interface", ["", "127.0.0.1", r"\:\:1", "localhost", "mq-1.example.org"])

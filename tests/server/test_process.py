@@ -916,7 +916,9 @@ def test_the_shipped_configurations_are_valid(processes: Processes, path: Path) 
 def test_validate_says_when_the_folder_of_the_log_is_missing(processes: Processes, file: str, is_there: bool) -> None:
     processes.write("good.toml", f'{CONFIG}[logging]\nfile = "{file}"\n')
     ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
-    missing = "" if is_there else f"The folder of its log, {processes.folder}/nowhere, does not exist: create it first.\n"
+    missing = (
+        "" if is_there else f"The folder of its log, {processes.folder}/nowhere, does not exist: create it first.\n"
+    )
     assert (ended.returncode, ended.stdout) == (0, f"The configuration is valid.\n{missing}")
 
 
