@@ -147,7 +147,7 @@ def test_a_server_set_of_the_environment_may_have_commas_and_white_space_about_i
         _, _, said = run(f" zk://127.0.0.1:{port},localhost:{port}/k\n", "--timeout", "100ms", "status")
         assert f"zk://127.0.0.1:{port},localhost:{port}/k: Connection refused" in said
         _, _, said = run(f"zk://127.0.0.1:{port}/k mq1", "status")
-        assert "not beside others" in said
+        assert "must be the only server given" in said
 
 
 # Commands that go on for long.
