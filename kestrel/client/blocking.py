@@ -156,7 +156,7 @@ class BlockingClient:
     # Getting.
 
     def get(self, queue: Name, timeout: float = 0) -> bytes | None:
-        """Take an item for good. Return None if there was none for `timeout` seconds.
+        """Remove an item from the queue and return it. Return None if there was none for `timeout` seconds.
 
         The item is lost if the connection or this program fails before it is processed. With several servers, each is
         asked once without waiting, and then for one second at a time in turn until the timeout.
@@ -175,7 +175,7 @@ class BlockingClient:
         The end raises `OpenReadsError` if the read was open for too long and the item has been returned, and
         `ConnectionFailed` if it may have been returned.
         """
-        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would take the item for good
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would not open a read
         held = self._search(lambda address, wait_ms: self._open(address, name, wait_ms, hold_ms), timeout)
         if held is None:
             yield None

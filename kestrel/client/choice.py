@@ -21,7 +21,7 @@ class RandomChoice(Generic[S]):
     """A random choice of a server for each request. A server that failed is not chosen for a while (`Backoff`).
 
     While all servers are backing off, the one whose backoff ends first is chosen. `seconds` is a monotonic clock.
-    `no_server_reason` is the error message if there is no server at all.
+    `no_server_reason` is the error message for an empty list of servers.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ class Client:
         self._roster.use(named, named)
 
     async def close(self) -> None:
-        """Close all connections for good. Requests in progress fail at once. Return when all connections have ended."""
+        """Close all connections permanently, and wait until they have ended. Requests in progress fail at once."""
         ends = self._roster.close()
         if self._members is not None:
             ends.append(self._members.close())
@@ -220,7 +220,7 @@ class Client:
     # Getting.
 
     async def get(self, queue: Name, timeout: float = 0) -> bytes | None:
-        """Take an item for good. Return None if there was none for `timeout` seconds.
+        """Remove an item from the queue and return it. Return None if there was none for `timeout` seconds.
 
         The item is lost if the connection or this program fails before it is processed. Cancelling a get with a timeout
         closes its connection; an item that the server sends before it notices is lost. Cancelling a get without a
@@ -255,7 +255,7 @@ class Client:
         The end raises `OpenReadsError` if the read was open for too long and the item has been returned, and
         `ConnectionFailed` if it may have been returned.
         """
-        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would take the item for good
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would not open a read
         held = await self._search(lambda server, wait_ms: self._open(server, name, wait_ms, hold_ms), timeout)
         if held is None:
             yield None

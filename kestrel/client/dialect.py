@@ -27,12 +27,12 @@ class Dialect(Protocol):
         """Return calls that together put the items in order, as pairs of the number of items and the call.
 
         A call's value is the number of items stored. If fewer are stored, a limit of the queue refused the next item or
-        the server failed on it, and the rest of that call was not tried. `expiry_ms` counts from now; 0 is never. It is
+        the server failed on it. The rest of that call was not tried. `expiry_ms` counts from now; 0 is never. It is
         rounded up to the resolution of the protocol.
         """
 
     def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
-        """Take the head for good. The value is None if there was none for `wait_ms`."""
+        """Remove the head. The value is None if there was none for `wait_ms`."""
 
     def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
         """Take the head as an open read. The value is None if there was none for `wait_ms`.

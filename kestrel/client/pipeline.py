@@ -119,10 +119,10 @@ _UnderWay: TypeAlias = _PendingCall[Any] | StreamItems[Any]
 class Pipeline(Protocol):
     """A connection to one server over any Twisted endpoint, on which requests can be pipelined.
 
-    If no data arrives for `timeout_s` plus the time for which the oldest request lets the server wait, or if a reply is
-    malformed, the connection is dropped. All requests in progress fail then.
+    The connection is dropped, and all requests in progress fail, after a malformed reply or a timeout. The timeout is
+    `timeout_s` plus the time for which the oldest request lets the server wait; it restarts when data arrives.
 
-    After a refusal, the pipeline sends no more requests and closes when all are answered. The server may be about to
+    After a refusal, the pipeline sends no further requests and closes when all are answered. The server may be about to
     close the connection, and a request sent at that moment may or may not be carried out.
 
     After a refusal that `closes_connection`, the server carries out no later call: if the connection ends and no other
@@ -185,7 +185,7 @@ class Pipeline(Protocol):
         return self.is_usable and not (self._sent or self._held or len(self._buffer))
 
     def retire(self) -> None:
-        """Accept no more requests, and close the connection when all are answered. Abort it `timeout_s` later if still
+        """Stop accepting requests, and close the connection when all are answered. Abort it `timeout_s` later if still
         open.
         """
         self.is_usable = False
@@ -278,13 +278,13 @@ class Pipeline(Protocol):
         self._watch()
 
     def stopProducing(self) -> None:
-        """Accept no more requests: the transport is closing, and connectionLost follows."""
+        """Stop accepting requests: the transport is closing, and connectionLost follows."""
         self.is_usable = False
 
     # Replies.
 
     def resume_reading(self) -> None:
-        """Parse the received data as far as callers want values."""
+        """Parse the received data while callers want values."""
         if self._is_reading:  # called from a callback of the loop below
             return
         self._is_reading = True

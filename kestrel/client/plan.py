@@ -51,8 +51,8 @@ def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T
 def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan[tuple[S, int], T | None, T | None]:
     """Ask all servers for an item until one has an item or the time is up. Yield a server and its wait in milliseconds.
 
-    Unless the server `is_alone` for good, all are first asked without waiting, and then in turn for
-    `WAIT_PER_SERVER_MS` each. Raises `NoServer` if there is none.
+    If `is_alone`, there is only one server and always will be: it is asked with the whole wait. Otherwise all servers
+    are first asked without waiting, and then in turn for `WAIT_PER_SERVER_MS` each. Raises `NoServer` if there is none.
 
     Only the requested waits count against the timeout. So a server that reports an empty queue at once, because the
     queue is an alias or was just deleted, is not asked in a tight loop.

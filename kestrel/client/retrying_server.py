@@ -78,7 +78,7 @@ class RetryingServer:
             call = make_call(self._calls)
             with naming_server(self.address), self._pool.using(self.address) as connection:
                 return connection.ask(call)
-        except RequestError as error:  # naming_server does not name the server in these
+        except RequestError as error:  # naming_server leaves these without the server's name
             error.args = (f"{self}: {error}",)
             raise
 

@@ -28,7 +28,7 @@ _LARGEST: Final = (1 << 31) - 1
 """Largest i32."""
 
 STATUSES: Final = ("NotConfigured", "Quiescent", "ReadOnly", "Up")
-"""The statuses of the service; their positions are their numbers. The first stands for all other statuses."""
+"""The statuses of the service; their positions are their numbers. The first represents all other statuses."""
 
 _STATUS_NUMBERS: Final = {status.upper(): number for number, status in enumerate(STATUSES) if number}
 
@@ -40,7 +40,7 @@ _TOO_LARGE: Final = ("item too large", "frame too large", "too many items")
 
 
 class OpenRead(NamedTuple):
-    """An item that was taken. `id` is used to confirm it; it is 0 if the item was taken for good."""
+    """An item that was taken. `id` is used to confirm it; it is 0 if the item was removed without an open read."""
 
     data: bytes
     id: int = 0

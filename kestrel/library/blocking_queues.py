@@ -99,9 +99,9 @@ class _SingleReaderQueue(Generic[T]):
 class JournaledBlockingQueue(_SingleReaderQueue[T]):
     """A queue of objects that commits each item when it is delivered; made by `to_blocking_queue`.
 
-    A crash may deliver the last items again. If the codec cannot decode an item, the item returns to the head with one
-    more error (`error_handler` may remove it), and the get fails with the codec's exception. None cannot be an item: a
-    get that returns None found nothing.
+    A crash may deliver the last items again. If the codec cannot decode an item, the get fails with the codec's
+    exception. The item returns to the head with one more error, unless `error_handler` removes it. None cannot be an
+    item: a get that returns None found nothing.
     """
 
     def put(self, item: T) -> Deferred[bool]:
@@ -143,7 +143,7 @@ class Transaction(Generic[T]):
         self._id = item_id
 
     def commit(self) -> bool:
-        """Remove the item for good. Return False if it is no longer open."""
+        """Remove the item permanently. Return False if it is no longer open."""
         return self._reader.commit(self._id)
 
     def rollback(self) -> bool:

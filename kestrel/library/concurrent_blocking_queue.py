@@ -38,7 +38,7 @@ class ConcurrentBlockingQueue(Generic[T]):
     reactor's thread; none of them blocks.
 
     If an item is available, the Deferred that `get` returns has already fired. After 100 such gets in a row the next
-    item is delivered in a later tick, so that a chain of gets from callbacks does not overflow the stack. A put or get
+    item is delivered in a later tick, to keep a chain of gets in callbacks from overflowing the stack. A put or get
     made by a callback during delivery is processed after that callback returns, in order.
     """
 

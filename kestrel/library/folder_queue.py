@@ -146,7 +146,7 @@ class FolderQueue:
     # Open reads.
 
     def confirm_remove(self, xid: int) -> bool:
-        """Finish an open read and remove its item for good. Return False if the read is not open, for example after a
+        """Finish an open read and remove its item permanently. Return False if it is not open, for example after a
         timeout.
 
         Raises `QueueFailed` if the storage has failed since, which returned the item to the queue.

@@ -114,7 +114,7 @@ class JournaledQueueConfig:
     max_item_size_bytes: int | None = attrs.field(default=None, validator=_NUMBER_OR_NONE)
     """Size above which a put is refused. A journal cannot store items of more than 16 MiB."""
     journal_size_bytes: int = attrs.field(default=QueueSettings().default_journal_size_bytes, validator=_NUMBER)
-    """Size at which a new journal file is begun."""
+    """Size at which the queue starts a new journal file."""
     sync_journal_ms: int | None = attrs.field(default=None, validator=_NUMBER_OR_NONE)
     """Maximum time until a change is on the disk. None: the operating system decides. 0: before it is reported as safe.
     """

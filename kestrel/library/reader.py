@@ -135,7 +135,7 @@ class Reader(Committed):
     # Open reads.
 
     def commit(self, item_id: int) -> bool:
-        """Finish an open read and remove its item for good. Return False if the item is not open.
+        """Finish an open read and remove its item permanently. Return False if the item is not open.
 
         Raises `QueueFailed` if the storage has failed since, which returned the item to the queue.
         """

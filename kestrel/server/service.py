@@ -137,7 +137,7 @@ class KestrelService(Service):
     def _make_core(self, config: Config) -> tuple[QueueServer, Deferred[StorageError]]:
         """Create the part of the server that does not depend on the process. Raises `CannotServe`.
 
-        Return also a Deferred that fires with the error when its storage ends for good.
+        Return also a Deferred that fires with the error if the storage permanently fails.
         """
         reactor, memory_limit = self._reactor, MemoryLimit(config.max_total_memory_bytes)
         try:

@@ -26,7 +26,7 @@ class CannotServe(KestrelError):
 
 
 def storage_failure(error: BaseException) -> CannotServe:
-    """Return the error to report when a storage cannot start, or has failed for good, because of `error`."""
+    """Return the error to report when a storage cannot start, or has permanently failed, because of `error`."""
     status = EX_TRY_AGAIN if isinstance(error, StorageInUse | OwnershipLost) else EX_CANNOT_CREATE
     sentence = str(error) if isinstance(error, KestrelError) else fault(error)
     return CannotServe(sentence, status)

@@ -499,10 +499,10 @@ def test_a_hangup_changes_from_which_level_on_is_logged(processes: Processes) ->
 def test_a_setting_that_changes_with_the_next_start_only_is_said_to(processes: Processes, setting: str) -> None:
     server = processes.serve(CONFIG)
     reload_by_command(server)
-    assert "with the next start only" not in server.logged()
+    assert "only at the next start" not in server.logged()
     processes.write("kestrel.toml", CONFIG + setting + "\n")
     reload_by_command(server)
-    assert "with the next start only" in server.logged()
+    assert "only at the next start" in server.logged()
 
 
 def test_a_reload_of_what_a_codec_goes_by_holds_for_connections_that_are_opened_afterwards(
@@ -879,7 +879,7 @@ def test_a_changed_port_is_said_to_need_a_restart(processes: Processes) -> None:
     server = processes.serve(CONFIG)
     processes.write("kestrel.toml", CONFIG + "memcacheListenPort = 1234\n")
     server.signal(signal.SIGHUP)
-    eventually(lambda: "with the next start only" in server.logged(), "the log says so")
+    eventually(lambda: "only at the next start" in server.logged(), "the log says so")
 
 
 def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) -> None:
