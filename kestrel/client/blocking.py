@@ -56,7 +56,7 @@ class _BlockingMonitor(NamedTuple):
 class BlockingClient:
     """A client of one server, or of several that share the work. Use each client in one thread only.
 
-    Each of `servers` is ``host``, ``host:port`` or ``[::1]:port``. A put goes to a random server, and to another one if
+    Each of `servers` is ``host``, ``host:port`` or ``[::1]:port``. A put is sent to a random server, and to another if
     that server refuses or fails. Gets stay with one server for `gets_per_server` requests, or until it is empty or
     fails. A server that failed is not used for a while.
 
@@ -64,7 +64,7 @@ class BlockingClient:
     first request to `close`. Puts go to the write set, gets to the read set, and requests for all servers to both.
     Until ZooKeeper has supplied the members, requests wait for up to `timeout_s`, and then raise `NoServer`.
 
-    `timeout_s` limits the time to connect, and the time for which a server may be silent while it has data to read or
+    `timeout_s` limits the time to connect, and how long a server may be silent while it has data to read or
     owes an answer. A get's `timeout` is added to it.
 
     After a fork, the child process makes its own connections and does not use those of its parent.
@@ -133,7 +133,7 @@ class BlockingClient:
     def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
         """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
 
-        Items are sent in batches. Each batch goes to one server; items that it does not accept go to another. If this
+        Items are sent in batches. Each batch is sent to one server, and items that it refuses to another. If this
         raises, any of the items may have been stored. If a memcache server closes the connection after a `ServerError`,
         it has not processed later items. On thrift a `ServerError` applies to a whole batch. After a disk failure part
         of that batch may be stored, and then be stored twice.

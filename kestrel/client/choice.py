@@ -1,7 +1,7 @@
 """The choice of the server for each request, as in Kestrel's clients.
 
-A put goes to a random server. Gets stay with one server for a while, which avoids asking many empty ones, and move on
-when it is empty. Puts and gets use separate choices: a server whose disk is full can still serve gets.
+A put is sent to a random server. Gets stay with one server for a while, which avoids asking many empty ones, and move
+on when it is empty. Puts and gets use separate choices: a server whose disk is full can still serve gets.
 """
 
 from __future__ import annotations

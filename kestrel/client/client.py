@@ -81,7 +81,7 @@ class _AsyncMonitor(NamedTuple):
 class Client:
     """A client of one server, or of several that share the work.
 
-    With several servers, a put goes to a random one, and to another if that one refuses or fails. Gets stay with one
+    With several servers, a put is sent to a random one, and to another if that refuses or fails. Gets stay with one
     server for `gets_per_server` requests, or until it is empty or fails. A server that failed is not used for a while.
     If all servers have failed, requests wait until one may be tried again.
 
@@ -89,7 +89,7 @@ class Client:
     first request to `close`. Puts go to the write set, gets to the read set, and requests for all servers to both.
     Until ZooKeeper has supplied the members, requests wait for up to `timeout_s`, and then raise `NoServer`.
 
-    `timeout_s` limits the time to connect, and the time for which a server may be silent while it owes an answer. A
+    `timeout_s` limits the time to connect, and how long a server may be silent while it owes an answer. A
     get's `timeout` is added to it.
 
     Each server gets at most `max_connections` connections. One is shared by all requests that are answered at once.
@@ -193,7 +193,7 @@ class Client:
     async def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
         """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
 
-        Items are sent in batches. Each batch goes to one server; items that it does not accept go to another. If this
+        Items are sent in batches. Each batch is sent to one server, and items that it refuses to another. If this
         raises, any of the items may have been stored. On thrift a `ServerError` applies to a whole batch. After a disk
         failure part of that batch may be stored, and then be stored twice.
         """

@@ -1,4 +1,4 @@
-"""The order in which servers are asked and when requests are repeated, for all clients, without I/O.
+"""The choice of servers and the repetition of requests, for all clients, without I/O.
 
 A `Plan` is a generator. It yields the server to ask, is sent the answer or thrown the `ClientFailure`, and returns the
 result of the whole request. `follow` runs a plan with blocking calls, `follow_async` with coroutines.

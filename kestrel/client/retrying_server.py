@@ -30,7 +30,7 @@ class RetryingServer:
     """A client of one thrift server that retries failed requests. Use it in one thread only.
 
     Requests must be safe to carry out twice. `patience_s` is how long a request is retried, 0 for never. `timeout_s`
-    limits the time to connect, and the time for which the server may be silent while it owes an answer. Raises
+    limits the time to connect, and how long the server may be silent while it owes an answer. Raises
     ValueError for an invalid address or time, and OSError for an unusable file of `tls`. `seconds`, `sleep` and
     `random` are for tests.
     """

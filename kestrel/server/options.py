@@ -118,7 +118,7 @@ class Options(usage.Options):
             )
 
     def postOptions(self) -> None:
-        """Load the configuration. If it is wrong, print its errors and exit."""
+        """Load the configuration. Exit if it is wrong, or after printing the result of --validate."""
         for option in ("config", "storage"):
             if self[option] == "":  # the shell's expansion of an unset variable
                 raise usage.UsageError(f"--{option} is empty: give a value, or omit it")
