@@ -207,7 +207,7 @@ OTHER_BACKSLASHES = [r"a\b\x\xG0", "a\\", r"a\\\xff", r"a\\xff"]
 def test_path_of_a_shown_name_has_the_bytes_of_the_name(driver: Chrome, server: FakeServer) -> None:
     open_dashboard(driver, server.url)
     shown = [*(show_name(bytes([byte])) for byte in range(256)), show_name("列\U0001f426".encode()), *OTHER_BACKSLASHES]
-    encoded = evaluate(driver, "names.js", "args.map(it.encodeName)", *shown)
+    encoded = evaluate(driver, "queue_names.js", "args.map(it.encodeName)", *shown)
     assert [unquote_to_bytes(each) for each in encoded] == [unescape_name(each.encode()) for each in shown]
     assert not [each for each in encoded if "\\" in each or "/" in each]
 

@@ -1,6 +1,6 @@
 // Requests to the server that this page comes from.
 
-import { encodeName } from "./names.js";
+import { encodeName } from "./queue_names.js";
 
 const LOOK_TIMEOUT_MS = 10_000;
 const CHANGE_TIMEOUT_MS = 60_000;

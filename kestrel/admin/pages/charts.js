@@ -2,7 +2,7 @@
 
 import { element, setText } from "./dom.js";
 import { clock, hourAndMinute } from "./format.js";
-import { colour, onLookChange } from "./look.js";
+import { colour, onLookChange } from "./colour_scheme.js";
 
 const HOUR_S = 3600;
 const LEAST_S = 600;

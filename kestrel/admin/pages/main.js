@@ -3,14 +3,14 @@
 import * as api from "./api.js";
 import { byId } from "./dom.js";
 import { showAnswer, showAway, showHeader, showNoProblem, showProblem } from "./header.js";
-import { bindLook } from "./look.js";
-import { nameInAddress } from "./names.js";
-import { makeOverview } from "./overview.js";
+import { bindLook } from "./colour_scheme.js";
+import { nameInAddress } from "./queue_names.js";
+import { makeOverview } from "./overview_page.js";
 import { poll } from "./polling.js";
-import { makeQueuePage } from "./queue.js";
-import { readOverview } from "./queues.js";
-import { bindSay } from "./say.js";
-import { makeServerPage } from "./server.js";
+import { makeQueuePage } from "./queue_page.js";
+import { readOverview } from "./overview_rows.js";
+import { bindSay } from "./notice.js";
+import { makeServerPage } from "./server_page.js";
 
 const PAUSE_MS = 2_000;
 const PAUSE_WITH_MANY_QUEUES_MS = 10_000;

@@ -1,6 +1,6 @@
 // A small graph of one list of numbers, from 0 up, the newest to the right.
 
-import { colour } from "./look.js";
+import { colour } from "./colour_scheme.js";
 
 const EDGE = 2.5;
 const PIXELS_A_POINT = 1.5;

@@ -2,8 +2,8 @@
 
 import { byId, element, nameElement, setText } from "./dom.js";
 import * as format from "./format.js";
-import { onLookChange } from "./look.js";
-import { queueAddress } from "./names.js";
+import { onLookChange } from "./colour_scheme.js";
+import { queueAddress } from "./queue_names.js";
 import { drawSparkline } from "./sparkline.js";
 
 const ROWS_BEYOND = 6;

@@ -1,7 +1,7 @@
 // Asking before something is done that cannot be taken back.
 
 import { byId, element, setText } from "./dom.js";
-import { say } from "./say.js";
+import { say } from "./notice.js";
 
 /**
  * Whether the reader wants it, who is told what will happen.

@@ -1,10 +1,10 @@
 // The server's page: its figures, settings and latencies, and what can be done to it.
 
 import * as api from "./api.js";
-import { askAndSend } from "./ask.js";
+import { askAndSend } from "./confirm_dialog.js";
 import { allow } from "./buttons.js";
 import { byId, element, setText } from "./dom.js";
-import { showFigures, showSettings } from "./figures.js";
+import { showFigures, showSettings } from "./stats_list.js";
 import * as format from "./format.js";
 import { showLatencies } from "./latencies.js";
 import { STATUSES, statusText } from "./status.js";

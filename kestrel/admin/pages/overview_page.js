@@ -2,9 +2,9 @@
 
 import * as api from "./api.js";
 import { byId } from "./dom.js";
-import { itemsChart, ratesChart } from "./graphs.js";
-import { queueAddress } from "./names.js";
-import { makeTable } from "./table.js";
+import { itemsChart, ratesChart } from "./chart_definitions.js";
+import { queueAddress } from "./queue_names.js";
+import { makeTable } from "./queue_table.js";
 
 const WAIT_FOR_SCROLLING_MS = 120;
 

@@ -1,16 +1,16 @@
 // One queue's page: its last hour, its figures and settings, its latencies, and what can be done to it.
 
 import * as api from "./api.js";
-import { askAndSend } from "./ask.js";
+import { askAndSend } from "./confirm_dialog.js";
 import { allow } from "./buttons.js";
 import { byId, element, nameElement, setText } from "./dom.js";
-import { showFigures, showSettings } from "./figures.js";
+import { showFigures, showSettings } from "./stats_list.js";
 import * as format from "./format.js";
-import { bytesChart, itemsChart, ratesChart } from "./graphs.js";
-import { showHead } from "./head.js";
+import { bytesChart, itemsChart, ratesChart } from "./chart_definitions.js";
+import { showHead } from "./head_item.js";
 import { showLatencies } from "./latencies.js";
-import { queueAddress } from "./names.js";
-import { say } from "./say.js";
+import { queueAddress } from "./queue_names.js";
+import { say } from "./notice.js";
 
 const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look"];
 const FACTS = [
