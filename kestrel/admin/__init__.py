@@ -1,1 +1,1 @@
-"""The admin port: what people and programs see of a server over HTTP, and what they may tell it."""
+"""The admin port: statistics, the dashboard and administration of a server over HTTP."""

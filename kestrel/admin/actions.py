@@ -1,4 +1,4 @@
-"""What the admin port changes. Each is a POST of an administrator, and stands in the log."""
+"""Handlers that change the server or a queue. Each needs a POST request of an administrator, and writes a log line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = Logger(__name__)
 
 
 def change_status(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Change the status to the one of that name."""
+    """Change the server's status to the one called `name`, such as `ReadOnly`."""
     try:
         changing = server_view.control.status.change(name)
     except UnknownStatus as error:
@@ -29,44 +29,42 @@ def change_status(server_view: ServerView, request: AdminRequest, name: bytes) -
 
 
 def reload(server_view: ServerView, request: AdminRequest) -> Deferred[AdminResponse]:
-    """Read the configuration again."""
+    """Reload the configuration."""
     return server_view.control.reload().addCallback(lambda _: _done("the configuration was read again"))
 
 
 def shutdown(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Stop the server in order."""
-    answer = _done("the server stops")
+    """Shut the server down after the response is sent."""
+    answer = _done("the server is shutting down")
     return AdminResponse(answer.pieces, answer.content_type, done=server_view.control.shutdown)
 
 
 def collect_garbage(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Have Python look for memory that nobody uses. It keeps everybody waiting meanwhile."""
-    return _done(f"{gc.collect()} objects were let go")
+    """Run Python's garbage collector. The server handles no other request meanwhile."""
+    return _done(f"{gc.collect()} objects were freed")
 
 
 def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Drop all items of a queue."""
+    """Delete all items of a queue."""
     _check_change(server_view)
     items = queue_named(server_view, name).store.items
-    return _when_safe(
-        server_view.manager.flush(name), lambda: f"{show_name(name)} was flushed of {items} items"
-    )
+    return _when_safe(server_view.manager.flush(name), lambda: f"{items} items of {show_name(name)} were flushed")
 
 
 def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Forget a queue."""
+    """Delete a queue with its items."""
     _check_change(server_view)
     queue_named(server_view, name)
     return _when_safe(server_view.manager.delete(name), lambda: f"{show_name(name)} was deleted")
 
 
 def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Drop the expired items of a queue."""
+    """Remove the expired items of a queue."""
     _check_change(server_view)
     queue_named(server_view, name)
 
     def swept(result: ExpiredFlushResult) -> Deferred[AdminResponse]:
-        return _when_safe(result.batch, lambda: f"{result.items} items of {show_name(name)} had expired")
+        return _when_safe(result.batch, lambda: f"{result.items} expired items of {show_name(name)} were removed")
 
     return server_view.manager.flush_expired(name).addCallback(swept)
 

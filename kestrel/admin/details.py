@@ -1,4 +1,4 @@
-"""One queue in full, and the server in full."""
+"""Handlers that return all details of one queue or of the server."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from kestrel.queues.stats import CHILDREN_PLACEHOLDER, iter_child_batches
 from kestrel.queues.waiters import Waiter
 
 SHOWN_BYTES: Final = 4096
-"""Of a head that is looked at."""
+"""Number of bytes of the head item that a response contains at most."""
 
 
 def queue_named(server_view: ServerView, name: bytes) -> Queue:
-    """The queue of that name; raises `HttpError` where there is none."""
+    """Return the queue `name`. Raise `HttpError` if it does not exist or is an alias."""
     queue = server_view.manager.known(name)
     if queue is None:
         said = show_name(name)
         if name in server_view.manager.aliases:
-            raise HttpError(404, f"{said} is an alias, which holds nothing itself")
+            raise HttpError(404, f"{said} is an alias, which has no items of its own")
         raise HttpError(404, f"there is no queue {said}")
     return queue
 
 
 def queue_details(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminResponse:
-    """Return all that is known of a queue."""
+    """Return the statistics, settings, latencies and children of a queue."""
     queue = queue_named(server_view, name)
     failure = queue.store.failure
     snapshot = QueueSnapshot(queue, (CHILDREN_PLACEHOLDER,) if server_view.manager.children_of(name) else ())
@@ -52,7 +52,7 @@ def queue_details(server_view: ServerView, request: AdminRequest, name: bytes) -
 
 
 def _queue_pieces(server_view: ServerView, name: bytes, about: Mapping[str, object]) -> Iterator[bytes]:
-    # The first mark is the figure `children`, if there are any: only the queue's name comes before the figures.
+    # The first placeholder is the value of `children`, because only the queue's name precedes the statistics.
     before, _, after = json_bytes(about)[:-1].partition(json_bytes(CHILDREN_PLACEHOLDER.decode())[1:-1])
     yield before
     comma = b""
@@ -67,7 +67,7 @@ def _queue_pieces(server_view: ServerView, name: bytes, about: Mapping[str, obje
 
 
 def server_details(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """All that is known of the server."""
+    """Return the statistics, settings and latencies of the server."""
     return AdminResponse(_server_pieces(server_view))
 
 
@@ -84,7 +84,7 @@ def _server_pieces(server_view: ServerView) -> Iterator[bytes]:
 
 
 def head(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """The first item of a queue, or the beginning of it; it stays where it is."""
+    """Return the first item of a queue without removing it; of a large item, the first `SHOWN_BYTES` bytes."""
     if not server_view.config.admin.peek:
         raise HttpError(403, "items are not shown: set peek = true in the table [admin]")
     if not request.may_administer:

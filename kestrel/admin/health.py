@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it can be sent clients: for those who restart it, and for load balancers."""
+"""Health checks: `/health` for supervisors that restart the server, `/ready` for load balancers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from kestrel.escaping import show_name
 
 
 def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """200 as long as the reactor turns. It names queues whose storage has failed, which no restart need mend."""
+    """Return 200 as long as the reactor runs.
+
+    The response lists up to 100 queues whose storage has failed. They are not an error, since a restart may not help.
+    """
     failed = [show_name(queue.name) for queue in server_view.manager.all_queues() if queue.store.failure]
     return json_response(
         {
@@ -21,7 +24,7 @@ def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
 
 
 def ready(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """200 if the queues are loaded and the status takes puts and gets; else 503, and why."""
+    """Return 200 if the queues are loaded and the status allows puts and gets, otherwise 503 with the reason."""
     why_not = _why_not(server_view)
     if why_not is None:
         return json_response({"ready": True})
@@ -31,7 +34,7 @@ def ready(server_view: ServerView, request: AdminRequest) -> AdminResponse:
 def _why_not(server_view: ServerView) -> str | None:
     status = server_view.control.status
     if not server_view.is_ready():
-        return "the queues are not loaded yet, or the server stops"
+        return "the queues are not loaded yet, or the server is shutting down"
     if not (status.published.takes_reads and status.published.takes_writes):
         return f"the server is {status.published.value}"
     return None

@@ -1,4 +1,4 @@
-"""What a histogram says, as Kestrel's admin port writes it."""
+"""Summaries of histograms, in the form in which Kestrel's admin port returns them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARES: Final = tuple(QUANTILES.values())
 
 
 def summarize(histogram: Histogram) -> dict[str, int]:
-    """Count, sum, average, least and most, and the numbers that so much of all is not above."""
+    """Return count, sum, average, minimum, maximum and quantiles of a histogram; only the count if it is empty."""
     if not histogram.count:
         return {"count": 0}
     return {
@@ -29,13 +29,13 @@ def summarize(histogram: Histogram) -> dict[str, int]:
 
 
 def summarize_all(histograms: QueueHistograms) -> dict[str, dict[str, int]]:
-    """Of all that was measured, by Kestrel's names."""
+    """Return the summary of each histogram, by Kestrel's names."""
     return {name: summarize(histogram) for name, histogram in histograms.all().items()}
 
 
 def add_histograms(manager: QueueManager, total: QueueHistograms) -> Iterator[None]:
-    """Add to `total` what was measured of all queues there are and have been, step by step."""
-    # Both at one moment: a queue that is deleted later is then counted once.
+    """Add the histograms of all queues, existing and deleted, to `total`. Yield after each queue."""
+    # Both are read at the same moment, so that a queue that is deleted later is counted once.
     of_queues = [queue.histograms for queue in manager.queues_including_masked()]
     total.merge(manager.deleted_queue_histograms)
     for histograms in of_queues:

@@ -1,4 +1,4 @@
-"""An hour of what queues held and how fast items came and went, kept in memory, a sample every ten seconds."""
+"""Samples of item counts, bytes and put and get rates of queues: every ten seconds, for one hour, in memory."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ log = Logger(__name__)
 
 STEP_S: Final = 10
 SAMPLES: Final = 360
-"""An hour."""
+"""Samples in one hour."""
 _PLACES: Final = SAMPLES + 1
-"""One for the sample that is being taken."""
+"""Slots of a ring: one more than `SAMPLES`, for the sample that is being taken."""
 MAX_NAMES_PER_REQUEST: Final = 100
 QUEUES_PER_STEP: Final = 64
 SERVER: Final = b""
-"""The name of what is sampled of the server as a whole."""
+"""The name under which the totals of the server are returned. No queue has an empty name."""
 
 _ITEMS, _BYTES, _PUTS, _GETS = range(4)
 _UNKNOWN: Final = -1
 
 
 class _Ring:
-    """The samples of one queue: items, bytes, and how many had been put and taken by then."""
+    """A ring of samples of one queue: items, bytes, and the totals of items put and taken so far."""
 
     def __init__(self, born: int) -> None:
         self.born = born
-        """The first sample that it has."""
+        """Number of the first sample."""
         self._newest = born - 1
         self._columns = tuple(array("q", [_UNKNOWN]) * _PLACES for _ in range(4))
 
     def set(self, sample: int, values: tuple[int, int, int, int]) -> None:
-        """That was sampled; nothing is known of those between the newest and this one."""
+        """Store the values of sample number `sample`. Skipped samples are marked as unknown."""
         missed = range(max(self._newest + 1, sample - _PLACES + 1), sample)
         self._newest = sample
         for column, value in zip(self._columns, values, strict=True):
@@ -54,7 +54,7 @@ class _Ring:
             column[sample % _PLACES] = value
 
     def series(self, newest: int) -> dict[str, list[float | None]]:
-        """Every sample up to that one; None where there is none."""
+        """Return the last hour of samples up to number `newest`; None for each unknown value. Rates are per second."""
         first = max(self.born, newest - SAMPLES + 1)
         samples = range(first, newest + 1)
         return {
@@ -75,16 +75,17 @@ class _Ring:
         before: float | None = None
         for sample in samples:
             now = self._at(column, sample)
-            is_known = now is not None and before is not None and now >= before  # less: it was made anew
+            # A smaller total means that the queue was deleted and created again.
+            is_known = now is not None and before is not None and now >= before
             rates.append((now - before) / STEP_S if is_known and now is not None and before is not None else None)
             before = now
         return rates
 
 
 class StatsHistory:
-    """Samples the server, and as many queues as `max_queues` says then, those that came first.
+    """A sampler of the server's totals and of the first `max_queues()` queues.
 
-    A queue takes 12 KB for its hour. A sample is taken in steps of a fraction of a millisecond.
+    The samples of a queue take 12 KB. A sample is taken in steps of a fraction of a millisecond.
     """
 
     def __init__(
@@ -101,11 +102,13 @@ class StatsHistory:
         self._cooperator = cooperator
 
     def start(self) -> None:
-        """Begin; the first sample is taken at once."""
-        self._sampling.start(STEP_S).addErrback(lambda failure: log.failure("The history has ended", failure))
+        """Start sampling; the first sample is taken at once."""
+        self._sampling.start(STEP_S).addErrback(
+            lambda failure: log.failure("Sampling for the history of the admin port failed; it has stopped", failure)
+        )
 
     def stop(self) -> None:
-        """Take no more."""
+        """Stop sampling."""
         if self._sampling.running:
             self._sampling.stop()
 
@@ -113,10 +116,10 @@ class StatsHistory:
         return self._cooperator.cooperate(self.sampling(steps)).whenDone().addErrback(ignore_scheduler_stopped)
 
     def sampling(self, steps: int = 1) -> Iterator[None]:
-        """Take one sample, so many steps after the last, in slices."""
+        """Take one sample, `steps` intervals after the previous one. Yield after every `QUEUES_PER_STEP` queues."""
         sample, sampled_ms = self._sample + steps, self._manager.now_ms()
         queues = [(queue, queue.histograms) for queue in self._manager.queues_including_masked()]
-        # Read at the same moment as `queues`: a queue that is deleted later is then counted once.
+        # Read at the same moment as `queues`, so that a queue that is deleted later is counted once.
         deleted = self._manager.deleted_queue_histograms
         totals = [0, 0, deleted.puts, deleted.hits]
         seen: set[bytes] = set()
@@ -141,7 +144,10 @@ class StatsHistory:
         return ring
 
     def series(self, names: Sequence[bytes], newest: int | None = None) -> dict[bytes, dict[str, list[float | None]]]:
-        """What is known of these up to that sample, or all; those of which nothing is are left out."""
+        """Return the samples of the named queues up to number `newest`, by default the newest sample.
+
+        The name `SERVER` means the totals of the server. Queues without samples are omitted.
+        """
         if newest is None:
             newest = self._sample
         wanted = [(name, self._server if name == SERVER else self._rings.get(name)) for name in names]
@@ -149,12 +155,12 @@ class StatsHistory:
 
     @property
     def sample(self) -> int:
-        """The newest sample."""
+        """Number of the newest sample, -1 if there is none."""
         return self._sample
 
     @property
     def sampled_ms(self) -> int:
-        """When the newest sample was taken, by the wall's clock."""
+        """Time of the newest sample, in milliseconds since the epoch."""
         return self._sampled_ms
 
 
@@ -164,10 +170,10 @@ def _values_of(queue: Queue, histograms: QueueHistograms) -> tuple[int, int, int
 
 
 def history(history: StatsHistory, server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """The hour of the queues that are named, or of the server."""
+    """Return the last hour of the queues in the `queue` parameters, or of the server if there are none."""
     names = list(dict.fromkeys(request.query.get("queue", (SERVER,))))
     if len(names) > MAX_NAMES_PER_REQUEST:
-        raise HttpError(400, f"{len(names)} queues are too many at once; limit={MAX_NAMES_PER_REQUEST}")
+        raise HttpError(400, f"{len(names)} queues are too many for one request; limit={MAX_NAMES_PER_REQUEST}")
     return AdminResponse(_pieces(history, names))
 
 

@@ -1,4 +1,4 @@
-"""Figures of a time rather than since the start: of the last whole period, or since somebody asked last."""
+"""Statistics of an interval instead of since the start: the last complete period, or since the previous request."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ MIN_PERIOD_S: Final = 60
 MAX_PERIOD_S: Final = 86_400
 MAX_PERIODS: Final = 4
 MAX_NAMESPACES: Final = 16
-"""Each keeps the figures of all queues as they were."""
+"""Limit of namespaces. Each keeps a copy of the statistics of all queues."""
 MAX_KEPT_QUEUES: Final = 50_000
-"""Queues whose figures are kept, of all periods and namespaces together. Each takes about 1 KB."""
+"""Limit of copies of one queue's statistics, for all periods and namespaces together. A copy takes about 1 KB."""
 
 NAMESPACE_TIMEOUT_S: Final = 3600
-"""What nobody has asked about for so long, and for two of its periods, makes room for others."""
+"""Seconds without a request after which a namespace or period is dropped; for a period, at least twice its length."""
 
 
 class IntervalStats:
-    """What is remembered for those who ask for the figures of a time."""
+    """The saved statistics of periods and namespaces."""
 
     def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator) -> None:
         self._server_view = server_view
@@ -45,41 +45,46 @@ class IntervalStats:
         self._periods: dict[int, _PeriodSampler] = {}
         self._namespaces: dict[bytes, OstrichStats] = {}
         self.answers = 0
-        """Answers about periods and namespaces that are under way."""
+        """Number of responses about periods and namespaces that are being sent."""
         self._asked_s: dict[int | bytes, float] = {}
-        """When each was asked about last."""
+        """Time of the last request for each period (an int) and namespace (bytes)."""
 
     def stop(self) -> None:
-        """Remember nothing any more."""
+        """Stop the timers of all periods."""
         for period in self._periods.values():
             period.stop()
 
     def period_stats(self, given: bytes) -> Iterator[OstrichStats | None]:
-        """The figures of the last whole period of so many seconds; before the first is over, of all time before it.
+        """Return the statistics of the last complete period of `given` seconds, or since the start if none is complete.
 
-        Gathered step by step: None until they are there. Raises `HttpError`.
+        The iterator yields None until it has gathered the statistics. Raise `HttpError` if the period is invalid or a
+        limit is reached.
         """
         seconds = _whole_number(given)
-        if seconds < MIN_PERIOD_S:  # as Kestrel says it
+        if seconds < MIN_PERIOD_S:
+            # Kestrel's own message.
             raise HttpError(400, "Invalid option for stats command: statsListenerMinPeriod:1.minutes")
         if seconds > MAX_PERIOD_S:
-            raise HttpError(400, f"a period has {MAX_PERIOD_S} seconds at most")
+            raise HttpError(400, f"the period is longer than {MAX_PERIOD_S} seconds")
         period = self._periods.get(seconds)
         self._forget_some()
         if period is None:
             if len(self._periods) >= MAX_PERIODS:
                 listened = ", ".join(map(str, sorted(self._periods)))
-                raise HttpError(409, f"periods of {listened} seconds are asked about already; limit={MAX_PERIODS}")
+                raise HttpError(409, f"too many periods; those of {listened} seconds are in use; limit={MAX_PERIODS}")
             self._check_room(KEPT_BY_PERIOD)
             period = self._periods[seconds] = _PeriodSampler(self._server_view, self._clock, self._cooperator, seconds)
         self._asked_s[seconds] = self._clock.seconds()
         return period.newest()
 
     def namespace_stats(self, name: bytes) -> Iterator[OstrichStats | None]:
-        """What came since that name was asked about last. Gathered step by step: None until they are there."""
+        """Return the statistics since the previous request for the namespace `name`.
+
+        The iterator yields None until it has gathered the statistics. Raise `HttpError` if a limit is reached.
+        """
         self._forget_some()
         if name not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
-            raise HttpError(409, f"so many namespaces are asked about already; limit={MAX_NAMESPACES}")
+            raise HttpError(409, f"too many namespaces are in use; limit={MAX_NAMESPACES}")
         if name not in self._namespaces or self.answers:
             self._check_room(1)
         self._asked_s[name] = self._clock.seconds()
@@ -88,14 +93,14 @@ class IntervalStats:
         return self._since_last(name)
 
     def _check_room(self, times: int) -> None:
-        """Refuse to keep the figures of all queues so many times more if that takes too much memory.
+        """Raise `HttpError` if `times` more copies of the statistics of all queues would exceed `MAX_KEPT_QUEUES`.
 
-        Those of one request are kept in any case.
+        The first request is always allowed.
         """
         kept_times = KEPT_BY_PERIOD * len(self._periods) + len(self._namespaces) + self.answers
         queues = len(self._server_view.manager.queues_including_masked())
         if kept_times and (kept_times + times) * queues > MAX_KEPT_QUEUES:
-            raise HttpError(503, f"the figures of {queues} queues are kept {kept_times} times already; try again later")
+            raise HttpError(503, f"statistics of {queues} queues are saved {kept_times} times already; try again later")
 
     def _forget_some(self) -> None:
         now_s = self._clock.seconds()
@@ -119,11 +124,11 @@ class IntervalStats:
 
 
 KEPT_BY_PERIOD: Final = 2
-"""A period keeps the figures at its end and at its beginning."""
+"""Copies of all statistics that a period keeps: at its beginning and at its end."""
 
 
 class _PeriodSampler:
-    """Takes the figures at the end of each period."""
+    """A timer that saves the statistics at the end of each period."""
 
     def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator, seconds: int) -> None:
         self._server_view = server_view
@@ -132,10 +137,12 @@ class _PeriodSampler:
         self._latest: OstrichStats | None = None
         self._timer = LoopingCall(self._take)
         self._timer.clock = clock
-        self._timer.start(seconds, now=True).addErrback(lambda failure: log.failure("A period has ended", failure))
+        self._timer.start(seconds, now=True).addErrback(
+            lambda failure: log.failure("Sampling for a period failed", failure)
+        )
 
     def stop(self) -> None:
-        """Take no more."""
+        """Stop the timer."""
         if self._timer.running:
             self._timer.stop()
 
@@ -150,11 +157,11 @@ class _PeriodSampler:
                 self._latest, self._before = stats_delta(now, self._before), now
 
     def newest(self) -> Iterator[OstrichStats | None]:
-        """Return those of the last whole period; None until they are there."""
+        """Return the statistics of the last complete period, or since the start if there is none yet."""
         return gather_server_stats(self._server_view) if self._latest is None else iter((self._latest,))
 
 
 def _whole_number(given: bytes) -> int:
     if not given.removeprefix(b"-").isdigit():
-        raise HttpError(400, "a period is a whole number of seconds")
+        raise HttpError(400, "the period is not a whole number of seconds")
     return int(given) if len(given) < 10 else MAX_PERIOD_S + 1

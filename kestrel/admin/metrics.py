@@ -1,7 +1,7 @@
-"""`/metrics`: all figures for Prometheus.
+"""`/metrics`: all statistics in the text format of Prometheus.
 
-What the server has once is written by prometheus_client. What each queue has is written here, a few hundred lines at a
-time: of thousands of queues the library would make one step of some hundred milliseconds.
+prometheus_client writes the metrics of the server. This module writes the metrics of queues itself, a few lines at a
+time, because the library would block the reactor for some hundred milliseconds with thousands of queues.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 QUEUES_PER_PIECE: Final = 64
 
 _LEFT_OUT: Final = frozenset({"age", "age_msec", "create_time", "time", "uptime", "reserved_memory_ratio"})
-"""Told twice, or told below in seconds."""
+"""Statistics that are omitted, because they are duplicates or are exported in seconds under another name."""
 
 _HELP: Final = {
-    "delivery_latency_msec": "how long items had waited that were taken",
-    "fill_readbehind_usec": "how long it took to read items that are on disk alone",
-    "fsync_delay_usec": "from a record to the sync that made it safe",
-    "get_hit_latency_usec": "until who asked for an item had one, waiting among it",
-    "get_miss_latency_usec": "until it was known that there is no item",
-    "get_timeout_msec": "how long those waited who had no item in the end",
-    "journal_rewrite_usec": "how long it took to write a journal anew",
-    "journal_rotation_usec": "how long it took to go over to a new file",
-    "request_size": "sizes of items that were put",
-    "set_latency_usec": "until an item that was put was safe",
+    "delivery_latency_msec": "time that a delivered item had been in its queue",
+    "fill_readbehind_usec": "time to read items in read-behind from disk",
+    "fsync_delay_usec": "time from writing a record to the fsync that made it durable",
+    "get_hit_latency_usec": "time until a get returned an item, including the wait for it",
+    "get_miss_latency_usec": "time until a non-blocking get found no item",
+    "get_timeout_msec": "time that a blocking get waited without an item",
+    "journal_rewrite_usec": "time to rewrite a journal",
+    "journal_rotation_usec": "time to rotate a journal to a new file",
+    "request_size": "size of a put item",
+    "set_latency_usec": "time until a put was committed",
 }
 _UNITS: Final = {"_usec": ("_seconds", 1e-6), "_msec": ("_seconds", 1e-3), "_size": ("_size_bytes", 1.0)}
-"""How the names of measures end, how their names end here, and what one of them is then."""
+"""For each suffix of a histogram's name: the suffix of the metric, and the factor that converts a value."""
 
 _BOUNDS: Final = {"_usec": range(4, 31), "_msec": range(0, 31, 2), "_size": range(4, 25)}
-"""The powers of two that buckets end at: 16 us to 18 minutes, 1 ms to 12 days, 16 bytes to 16 MiB."""
+"""Exponents of the bounds of buckets: 16 us to 18 minutes, 1 ms to 12 days, 16 bytes to 16 MiB."""
 
 
 def metrics(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """All of the server, and of as many queues as maxQueueSeries, those that came first."""
+    """Return the metrics of the server and of the first `maxQueueSeries` queues."""
     return AdminResponse(_pieces(server_view), CONTENT_TYPE)
 
 
@@ -71,7 +71,8 @@ def _pieces(server_view: ServerView) -> Iterator[bytes]:
     manager, most = server_view.manager, server_view.config.admin.max_queue_series
     names = [queue.name for queue in manager.queues_including_masked() if queue.name not in manager.aliases]
     shown, untold = names[:most], max(0, len(names) - most)
-    del names  # many answers may wait for their clients
+    # Many responses may wait for slow clients.
+    del names
     of_storages: set[str] = set()
     for name in shown:
         queue = manager.known(name)
@@ -91,7 +92,9 @@ def _pieces(server_view: ServerView) -> Iterator[bytes]:
     for figure_name, kind, meaning, value in _IN_SECONDS:
         yield from family_of(figure_name, kind, meaning, value)
     for figure_name in sorted(of_storages - COMMON_STORAGE_STATS):
-        yield from family_of(figure_name, StatKind.GAUGE, "of its storage", partial(_storage_figure, figure_name))
+        yield from family_of(
+            figure_name, StatKind.GAUGE, "statistic of the storage", partial(_storage_figure, figure_name)
+        )
 
 
 def _storage_figure(name: str, snapshot: QueueSnapshot) -> int | None:
@@ -99,30 +102,30 @@ def _storage_figure(name: str, snapshot: QueueSnapshot) -> int | None:
 
 
 _IN_SECONDS: Final[tuple[tuple[str, StatKind, str, Callable[[QueueSnapshot], float]], ...]] = (
-    ("age_seconds", StatKind.GAUGE, "how long the last item that was taken had waited", lambda of: of.age_ms / 1000),
+    ("age_seconds", StatKind.GAUGE, "time that the last taken item had waited", lambda of: of.age_ms / 1000),
     (
         "created_seconds",
         StatKind.GAUGE,
-        "when it was opened, since the epoch",
+        "time when the queue was opened, in seconds since the epoch",
         lambda of: of.counters.create_time_ms / 1000,
     ),
     (
         "delivery_seconds_total",
         StatKind.COUNTER,
-        "how long the items had waited that were taken, in all",
+        "sum of the times that taken items had waited",
         lambda of: of.histograms.delivery_latency_msec.sum / 1000,
     ),
 )
 
 
 class _SingleFamilyCollector(Collector):
-    """Has one family to collect."""
+    """A collector of a single metric family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        """That one."""
+        """Yield the metric family."""
         yield self._family
 
 
@@ -132,31 +135,35 @@ def _of_server(
     labels = {
         figure.name: str(figure.value(snapshot)) for figure in SERVER_STAT_DEFINITIONS if figure.kind is StatKind.LABEL
     }
-    yield InfoMetricFamily("kestrel", "what runs", {**labels, "storage": server_view.storage.partition(":")[0]})
+    yield InfoMetricFamily(
+        "kestrel",
+        "version, build and storage of the server",
+        {**labels, "storage": server_view.storage.partition(":")[0]},
+    )
     for figure in SERVER_STAT_DEFINITIONS:
         if figure.kind is not StatKind.LABEL and figure.name not in _LEFT_OUT:
             yield _number(figure, snapshot)
-    yield GaugeMetricFamily("kestrel_uptime_seconds", "since the start", snapshot.uptime_s)
+    yield GaugeMetricFamily("kestrel_uptime_seconds", "time since the server started", snapshot.uptime_s)
     yield GaugeMetricFamily(
         "kestrel_reserved_memory_ratio",
-        "what the queues may take of the machine's memory, in all",
+        "memory that all queues may use, as a fraction of the machine's memory",
         float(snapshot.reserved_memory_ratio),
     )
-    status = GaugeMetricFamily("kestrel_status", "1 for the status that the server has", labels=["status"])
+    status = GaugeMetricFamily("kestrel_status", "1 for the current status of the server", labels=["status"])
     for each in StatusLevel:
         status.add_metric([each.value], int(each is server_view.control.status.published))
     yield status
-    sets = GaugeMetricFamily("kestrel_server_set_member", "1 for server sets that the server is in", labels=["set"])
+    sets = GaugeMetricFamily("kestrel_server_set_member", "1 if the server is a member of the set", labels=["set"])
     for name, is_in in server_view.server_sets().items():
         sets.add_metric([name], int(is_in))
     if sets.samples:
         yield sets
-    connections = GaugeMetricFamily("kestrel_connections", "clients that are connected", labels=["protocol"])
+    connections = GaugeMetricFamily("kestrel_connections", "number of connected clients", labels=["protocol"])
     for protocol, count in server_view.core.connections_by_protocol().items():
         connections.add_metric([protocol], count)
     yield connections
-    yield GaugeMetricFamily("kestrel_queues", "queues", snapshot.queues)
-    yield GaugeMetricFamily("kestrel_queues_untold", "queues beyond maxQueueSeries, of which nothing is told", untold)
+    yield GaugeMetricFamily("kestrel_queues", "number of queues", snapshot.queues)
+    yield GaugeMetricFamily("kestrel_queues_untold", "number of queues omitted because of maxQueueSeries", untold)
     for name, histogram in totals.all().items():
         if name in _HELP:
             yield _histogram(name, histogram)
@@ -174,7 +181,7 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
     new_ending, unit = _UNITS[ending]
     buckets = []
     for power in _BOUNDS[ending]:
-        # A time that was cut to a whole number is below the bound; a size may be the bound itself, so that is one less.
+        # Times are truncated, so they are below the bound. A size may equal the bound, so its bucket ends one lower.
         bound = (1 << power) * unit if unit < 1 else (1 << power) - 1
         buckets.append((f"{bound:.9g}", histogram.count_below(1 << power)))
     buckets.append(("+Inf", histogram.count))
@@ -191,7 +198,10 @@ def _family(
     meaning: str,
     value: Callable[[QueueSnapshot], object],
 ) -> Iterator[bytes]:
-    """Yield one figure of these queues, as each is when its line is made; without those deleted meanwhile."""
+    """Yield the lines of one metric for the queues `names`, in pieces. Queues deleted meanwhile are omitted.
+
+    Each value is read when its piece is made.
+    """
     metric = f"kestrel_queue_{figure}"
     yield f"# HELP {metric} {meaning}\n# TYPE {metric} {kind.value}\n".encode()
     for start in range(0, len(names), QUEUES_PER_PIECE):
@@ -205,5 +215,5 @@ def _family(
 
 
 def _escaped(name: bytes) -> str:
-    """Return a queue's name as a label's value."""
+    """Return a queue's name, escaped for the value of a label."""
     return show_name(name).replace("\\", r"\\").replace('"', r"\"")

@@ -1,6 +1,6 @@
-"""The figures as Kestrel's admin port gave them, by its names: counters, gauges, labels and metrics.
+"""The statistics in the format of the original Kestrel's admin port: counters, gauges, labels and metrics.
 
-Programs that watched a Kestrel find what they read: `stats.json` and `stats.txt`, whole or of a period.
+Monitoring programs for the original Kestrel can read them from `stats.json` and `stats.txt`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Number = int | float
 
 _LARGEST_LONG: Final = 2**63 - 1
 _LARGEST_INT: Final = 2**31 - 1
-"""What Kestrel says where there is no limit."""
+"""Kestrel's values for "no limit" of `max_bytes` and `max_items`."""
 
 _NAMES: Final = {"logsize": "journal_size", "curr_items": "items", "curr_connections": "connections"}
-"""Where its names here differ from those in `stats`."""
+"""Names of the admin port that differ from the names in the memcache command `stats`, by the latter."""
 
 _LEFT_OUT: Final = frozenset({"uptime", "time", "version", "build", "age", "children"})
-"""What is told elsewhere, or twice in `stats`."""
+"""Statistics that are omitted, because they are duplicates or part of other responses."""
 
 
 def _named(kind: StatKind) -> dict[str, StatDefinition[QueueSnapshot]]:
-    """Return the figures of queues that are of this kind, by their names here, sorted."""
+    """Return the definitions of the queue statistics of one kind, sorted by their names on the admin port."""
     figures = (*QUEUE_STAT_DEFINITIONS, *TRAFFIC_STAT_DEFINITIONS)
     chosen = (figure for figure in figures if figure.kind is kind and figure.name not in _LEFT_OUT)
     return dict(sorted((_NAMES.get(figure.name, figure.name), figure) for figure in chosen))
@@ -53,27 +53,27 @@ SECTIONS: Final = ("counters", "gauges", "labels", "metrics")
 
 
 class QueueStatsSource(Protocol):
-    """Where the figures of queues come from, one queue and one section at a time."""
+    """A source of the statistics of queues, read one queue and one section at a time."""
 
     def names(self) -> Iterable[bytes]:
-        """Return the queues, in the order of their names."""
+        """Return the names of the queues, sorted."""
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the figures of one queue in one section, sorted by name; none if it was deleted."""
+        """Return the statistics of one queue in one section, sorted by name; empty if the queue was deleted."""
 
 
 class LiveQueueStats:
-    """The queues and aliases of a server as they are when they are asked about; it holds nothing of them."""
+    """A source that reads the current statistics of a server's queues and aliases and saves nothing."""
 
     def __init__(self, server_view: ServerView) -> None:
         self._manager = server_view.manager
 
     def names(self) -> Iterable[bytes]:
-        """Return the queues and aliases, in the order of their names."""
+        """Return the names of the queues and aliases, sorted."""
         return self._manager.names_in_order()
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the figures of one queue or alias in one section."""
+        """Return the statistics of one queue or alias in one section; empty if it was deleted."""
         alias = self._manager.aliases.get(name)
         if alias is not None:
             return {"put_bytes": alias.put_bytes, "put_items": alias.put_items} if section == "counters" else {}
@@ -94,34 +94,35 @@ class LiveQueueStats:
 def _gauges(queue: Queue) -> dict[str, object]:
     snapshot, settings = QueueSnapshot(queue), queue.settings
     gauges = {name: figure.value(snapshot) for name, figure in _GAUGES.items()}
-    gauges["create_time"] = snapshot.counters.create_time_ms // 1000  # Kestrel has seconds here
+    # Kestrel has seconds here.
+    gauges["create_time"] = snapshot.counters.create_time_ms // 1000
     gauges["max_bytes"] = _LARGEST_LONG if settings.max_size_bytes is None else settings.max_size_bytes
     gauges["max_items"] = _LARGEST_INT if settings.max_items is None else settings.max_items
     return dict(sorted(gauges.items()))
 
 
 class SavedQueueStats:
-    """The figures of all queues as they were. Takes about 1 KB for each queue."""
+    """A copy of the statistics of all queues. It takes about 1 KB for each queue."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, tuple[tuple[tuple[str, ...], tuple[object, ...]], ...]] = {}
         self._keys: dict[tuple[str, ...], tuple[str, ...]] = {}
-        """The names of the figures, once for all queues."""
+        """Tuples of names of statistics, shared by all queues to save memory."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def names(self) -> Iterable[bytes]:
-        """Return the queues in the order in which they were kept."""
+        """Return the names of the queues in the order of the calls of `keep`."""
         return self._kept.keys()
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the figures of one queue in one section; none where nothing is kept of it."""
+        """Return the statistics of one queue in one section; empty if the queue was not saved."""
         kept = self._kept.get(name)
         return {} if kept is None else dict(zip(*kept[SECTIONS.index(section)], strict=True))
 
     def keep(self, name: bytes, sections: Iterable[Mapping[str, object]]) -> None:
-        """Keep the figures of one queue, in the order of `SECTIONS`."""
+        """Save the statistics of one queue, given in the order of `SECTIONS`."""
         kept = []
         for values in sections:
             keys = tuple(values)
@@ -131,7 +132,7 @@ class SavedQueueStats:
 
 @frozen
 class OstrichStats:
-    """The figures of a server, by their names here, and where those of its queues come from."""
+    """The statistics of a server, by their names on the admin port, and the source of the statistics of its queues."""
 
     queues: QueueStatsSource
     counters: dict[str, Number] = field(factory=dict)
@@ -141,27 +142,27 @@ class OstrichStats:
 
 
 _NOTHING: Final = Histogram()
-"""Most queues have most of their histograms empty. Kept figures share this one for all of them."""
+"""An empty histogram that all saved statistics share, since most histograms of most queues are empty."""
 
 
 class QueueStatsDelta:
-    """The counters and metrics of queues between two times; gauges are those of the later one."""
+    """A source of the changes of counters and metrics between two times. Gauges are those of the later time."""
 
     def __init__(self, now: QueueStatsSource, earlier: QueueStatsSource) -> None:
         self._now = now
         self._earlier = earlier
 
     def names(self) -> Iterable[bytes]:
-        """Return the queues of the later time."""
+        """Return the names of the queues at the later time."""
         return self._now.names()
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return what one queue has more than at the earlier time."""
+        """Return the changes of one queue's counters or metrics, or its gauges at the later time."""
         return _between(self._now.values(name, section), self._earlier.values(name, section), section)
 
 
 def stats_delta(now: OstrichStats, earlier: OstrichStats) -> OstrichStats:
-    """Return the counters and metrics of the time between; gauges and labels are as they are now."""
+    """Return the changes of counters and metrics from `earlier` to `now`, with the gauges and labels of `now`."""
     counters: Any = _between(now.counters, earlier.counters, "counters")
     metrics: Any = _between(now.metrics, earlier.metrics, "metrics")
     return OstrichStats(QueueStatsDelta(now.queues, earlier.queues), counters, now.gauges, now.labels, metrics)
@@ -180,11 +181,12 @@ def _between(now: Mapping[str, Any], earlier: Mapping[str, Any], section: str) -
 
 
 def _difference(now: Number, before: Number) -> Number:
-    return now - before if now >= before else now  # less than before: the queue was created again
+    # A smaller value means that the queue was deleted and created again.
+    return now - before if now >= before else now
 
 
 def gather_server_stats(server_view: ServerView) -> Iterator[OstrichStats | None]:
-    """Gather the server's figures step by step: None until they are there. Those of its queues are not kept."""
+    """Yield None while the server's statistics are gathered, then the result, which reads those of queues on demand."""
     totals = QueueHistograms()
     for _ in add_histograms(server_view.manager, totals):
         yield None
@@ -198,7 +200,7 @@ def gather_server_stats(server_view: ServerView) -> Iterator[OstrichStats | None
 
 
 def gather_all_stats(server_view: ServerView) -> Iterator[OstrichStats | None]:
-    """Gather all figures as they are now, those of the queues included, step by step: None until they are there."""
+    """Yield None while the statistics of the server and of all queues are copied, then the copy."""
     for figures in gather_server_stats(server_view):
         if figures is None:
             yield None
@@ -212,7 +214,7 @@ def gather_all_stats(server_view: ServerView) -> Iterator[OstrichStats | None]:
 
 
 def _kept(values: Mapping[str, object]) -> Mapping[str, object]:
-    """Copy what would go on growing."""
+    """Return `values` with copies of the histograms, which would otherwise continue to change."""
     return {name: _copied(value) if isinstance(value, Histogram) else value for name, value in values.items()}
 
 
@@ -245,15 +247,15 @@ def _note(into: OstrichStats, kind: StatKind, name: str, value: object) -> None:
 NAMES_PER_PIECE: Final = 64
 METRICS_PER_PIECE: Final = 32
 QUEUES_PER_STEP: Final = 32
-"""Queues that are passed over in one step where a prefix leaves them out."""
+"""Queues that one step looks at, even if `prefix` excludes all of them."""
 
 _QUEUES: Final = "q/"
 
 
 def sections(figures: OstrichStats, prefix: str) -> Iterator[tuple[str, Iterator[dict[str, object]]]]:
-    """Yield the four sections of an answer, each in parts, of the names that begin with `prefix`.
+    """Yield the name and the parts of each of the four sections of a response.
 
-    Queues come in the order of their names.
+    A part is a dict of statistics whose names begin with `prefix`. Queues are sorted by name.
     """
     yield "counters", _parts(figures.counters, figures.queues, "counters", prefix, NAMES_PER_PIECE)
     yield "gauges", _parts(figures.gauges, figures.queues, "gauges", prefix, NAMES_PER_PIECE)

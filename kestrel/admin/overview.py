@@ -1,4 +1,4 @@
-"""What the dashboard's first page and `kestrel-cli top` show: the server, and a line for each queue."""
+"""The data of the dashboard's first page and of `kestrel-cli top`: the server and a row for each queue."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUEUES_PER_PIECE: Final = 64
 
 
 def overview(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """The server and all its queues, each as a list that has what `columns` says."""
+    """Return the server's statistics, and a list of the values of `COLUMNS` for each queue."""
     return AdminResponse(_pieces(server_view, request))
 
 
@@ -84,7 +84,7 @@ def _row(queue: Queue) -> list[Any]:
 
 
 def journal_bytes(stats: Mapping[str, int]) -> int:
-    """What a queue's files take; of a storage that does not tell, what it writes to."""
+    """Return the bytes of all files of a queue, or `logsize` if its storage does not report them."""
     return stats.get("journal_bytes", stats["logsize"])
 
 

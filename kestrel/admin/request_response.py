@@ -1,4 +1,4 @@
-"""A request to the admin port and its answer, without HTTP around them."""
+"""Requests to the admin port and their responses, independent of HTTP connections."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 @frozen
 class AdminRequest:
-    """One request. `path` has the parts between slashes, decoded; `query` all values of each name."""
+    """A request. `path` has the decoded parts between slashes; `query` has all values of each parameter."""
 
     method: str
     path: tuple[bytes, ...]
     query: Mapping[str, Sequence[bytes]]
     may_administer: bool = False
-    """Whether this client may change the server."""
+    """True if the client is an administrator and may change the server."""
     is_cross_site: bool = False
-    """Whether the page of another site has sent this, which may look, but changes nothing."""
+    """True if a page of another site sent the request. Such a request may not change the server."""
 
     def check_same_site(self) -> None:
-        """Raise `HttpError` where the page of another site has sent this."""
+        """Raise `HttpError` if a page of another site sent the request."""
         if self.is_cross_site:
-            raise HttpError(403, "a page of another site has sent this")
+            raise HttpError(403, "a page of another site sent this request")
 
     def one(self, name: str) -> bytes | None:
-        """The value of that name, the last one that was given; None if there is none."""
+        """Return the last value of the query parameter `name`, or None if it is missing."""
         values = self.query.get(name)
         return values[-1] if values else None
 
 
 @frozen
 class AdminResponse:
-    """What is answered. `pieces` are made one at a time, each in a few milliseconds; an empty one is a pause.
+    """A response. `pieces` makes the body one piece at a time, each in a few milliseconds.
 
-    `done` is called when the answer has left, or never will.
+    An empty piece lets other work run first. `done` is called when the response was sent or can no longer be sent.
     """
 
     pieces: Iterable[bytes]
@@ -50,7 +50,7 @@ class AdminResponse:
 
 
 class HttpError(Exception):
-    """A request that is not carried out: an HTTP status, and a sentence for whoever asked."""
+    """A refused request: the HTTP status and the message of the response."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)
@@ -59,27 +59,27 @@ class HttpError(Exception):
 
 
 def json_response(value: object, status: int = 200) -> AdminResponse:
-    """A small answer."""
+    """Return a response with `value` as JSON."""
     return AdminResponse((json_bytes(value),), status=status)
 
 
 def text_response(text: str) -> AdminResponse:
-    """A small answer for people."""
+    """Return a plain text response."""
     return AdminResponse((text.encode(),), TEXT)
 
 
 def json_bytes(value: object) -> bytes:
-    """That as JSON, as short as it gets."""
+    """Return `value` as JSON without spaces."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def json_list(lists: Iterable[Sequence[object]]) -> Iterable[bytes]:
-    """One list as JSON, of parts that are made one at a time."""
+    """Yield the JSON of one list that is the concatenation of `lists`; an empty piece for each empty list."""
     return _joined(lists, b"[", b"]")
 
 
 def json_object(objects: Iterable[Mapping[str, object]]) -> Iterable[bytes]:
-    """One object as JSON, of parts that are made one at a time."""
+    """Yield the JSON of one object that is the union of `objects`; an empty piece for each empty object."""
     return _joined(objects, b"{", b"}")
 
 

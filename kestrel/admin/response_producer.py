@@ -1,4 +1,4 @@
-"""An answer leaves piece by piece, as fast as the client reads it and no faster than others have their turns."""
+"""A producer that sends a response piece by piece, as fast as the client reads it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 log = Logger(__name__)
 
 STALLED_CLIENT_TIMEOUT_S: Final = 60
-"""A client that reads nothing of what the transport holds for so long is dropped."""
+"""Seconds after which a client that does not read its response is disconnected."""
 
 
 @implementer(IPushProducer)
 class ResponseProducer:
-    """Makes the pieces of an answer and sends them while the client takes them; so little of it is in memory.
+    """A push producer that makes the pieces of a response while the client reads, so that few are in memory.
 
-    `done` is called when all has left, or never will; `failed` where there was a mistake before the first piece.
+    `done` is called when the response was sent or can no longer be sent. `failed` is called if an error occurs before
+    the first piece is written.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ResponseProducer:
         self._failed = failed
         self._clock = clock
         self._memory = MemoryShare(memory_limit)
-        """What the transport holds of the answer while the client does not read."""
+        """The memory of the piece that the transport buffers while the client does not read."""
         self._last_bytes = 0
         """The size of the last piece."""
         self._pause: IDelayedCall | None = None
@@ -73,10 +74,11 @@ class ResponseProducer:
         self._done()
         if failure.check(TaskStopped, SchedulerStopped) is not None:
             return
-        log.failure("An answer of the admin port broke off", failure)
+        log.failure("A response of the admin port failed", failure)
         self._request.unregisterProducer()
         if self._request.startedWriting:
-            self._request.loseConnection()  # all that can be said by now is that the answer ends too early
+            # The status line was sent, so only an early end can tell the client about the error.
+            self._request.loseConnection()
         else:
             self._failed()
 
@@ -88,7 +90,7 @@ class ResponseProducer:
         return pause is not None
 
     def pauseProducing(self) -> None:
-        """Pause while the client does not read. Drop it after `STALLED_CLIENT_TIMEOUT_S` without a read."""
+        """Pause while the client does not read. Disconnect the client after `STALLED_CLIENT_TIMEOUT_S`."""
         if self._pause is None and not self._has_ended:
             self._memory.is_now(self._last_bytes)
             channel: Any = self._request.channel
@@ -96,11 +98,11 @@ class ResponseProducer:
             self._task.pause()
 
     def resumeProducing(self) -> None:
-        """Make pieces again: the client reads."""
+        """Continue to make pieces, because the client reads again."""
         if self._end_pause():
             self._task.resume()
 
     def stopProducing(self) -> None:
-        """Stop: the client is gone."""
+        """Stop making pieces, because the client has disconnected."""
         if not self._has_ended:
             self._task.stop()

@@ -1,4 +1,4 @@
-"""What is found where on the admin port."""
+"""The routes of the admin port: which handler answers which method and path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kestrel.admin.server_view import ServerView
 from kestrel.admin.static_files import static_file
 
 Handler: TypeAlias = Callable[..., "AdminResponse | Deferred[AdminResponse]"]
-"""Called with what was asked, and with the parts of the path that it is to know."""
+"""A handler, called with the request and with the variable parts of its path."""
 
 Pages: TypeAlias = Mapping[tuple[bytes, ...], Handler]
 
@@ -30,7 +30,7 @@ Pages: TypeAlias = Mapping[tuple[bytes, ...], Handler]
 class Routes:
     """The handlers of one server, by method and path.
 
-    Kestrel's calls (`/stats.json`, `/ping.txt`) go by their names with an ending or without.
+    Kestrel's calls (`/stats`, `/ping`) may end in `.json` or `.txt`.
     """
 
     def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator) -> None:
@@ -77,16 +77,16 @@ class Routes:
         self._statuses = _for(server_view, {"GET": {}, "POST": {(): actions.change_status}})
 
     def start(self) -> None:
-        """The queues are there: begin to remember."""
+        """Start to sample the history. Called when the queues are loaded."""
         self.history.start()
 
     def stop(self) -> None:
-        """Nothing happens by itself any more."""
+        """Stop the timers of the history and of the periods."""
         self.history.stop()
         self.interval_stats.stop()
 
     def handle(self, request: AdminRequest) -> AdminResponse | Deferred[AdminResponse]:
-        """Answer what was asked; raises `HttpError`."""
+        """Return the response to a request. Raise `HttpError` if it is refused or its path does not exist."""
         match request.path:
             case (b"",) | (b"graph" | b"pages", *_):
                 return _page(request)
@@ -100,7 +100,7 @@ class Routes:
 
 
 def _page(request: AdminRequest) -> AdminResponse:
-    """What people look at."""
+    """Return a file of the dashboard, or redirect Kestrel's `/graph` to it."""
     _check_method(request, "GET")
     match request.path:
         case (b"pages", *path):
@@ -111,7 +111,7 @@ def _page(request: AdminRequest) -> AdminResponse:
 
 
 def _for(server_view: ServerView, handlers: Mapping[str, Pages]) -> Mapping[str, Pages]:
-    """The same, of that server."""
+    """Return `handlers` with `server_view` bound as their first argument."""
     return {
         method: {path: partial(handler, server_view) for path, handler in pages.items()}
         for method, pages in handlers.items()
@@ -130,4 +130,4 @@ def _of(handlers: Mapping[str, Pages], request: AdminRequest, path: tuple[bytes,
 
 def _check_method(request: AdminRequest, method: str) -> None:
     if request.method != method:
-        raise HttpError(405, f"this is asked for with {method}", {"Allow": "GET, HEAD" if method == "GET" else method})
+        raise HttpError(405, f"this path needs {method}", {"Allow": "GET, HEAD" if method == "GET" else method})

@@ -1,4 +1,4 @@
-"""What the admin port looks at: a server, and what is known of it besides."""
+"""The view that the admin port has of a server."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kestrel.session.settings import ServerControl
 
 
 class ServerView:
-    """A server as its admin port sees it.
+    """A server and the functions that the admin port needs to describe and control it.
 
-    `storage` is where its queues are, for people; `seconds` the clock of timers; `is_ready` whether the queues are
-    loaded; `server_sets` the server sets it joins, each with whether it is in it as far as is known.
+    `storage` describes where the queues are stored. `seconds` is the monotonic clock. `is_ready` returns True when the
+    queues are loaded. `server_sets` returns, for each server set, whether the server is known to be a member.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class ServerView:
 
     @property
     def config(self) -> Config:
-        """The configuration as it is now."""
+        """The current configuration."""
         return self.core.config
 
     def snapshot(self) -> ServerSnapshot:
-        """Return the server as it is now. The caller runs `gather` in steps."""
+        """Return a snapshot of the server's statistics. The caller must run its `gather` in steps."""
         return ServerSnapshot(self.manager, self.control.version, self.control.uptime_s())
 
     def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
-        """Whether a client of that name may change the server."""
+        """Return whether the client with this certificate subject, or without one, is an administrator."""
         return self.core.session_settings.is_administrator(identity, is_trusted=is_trusted)

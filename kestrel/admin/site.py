@@ -1,4 +1,4 @@
-"""HTTP around the admin port: connections, their bounds, and who is at the other end."""
+"""HTTP for the admin port: the factory, its connections, their limits, and the identity of clients."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ log = Logger(__name__)
 Handle = Callable[[AdminRequest], "AdminResponse | Deferred[AdminResponse]"]
 
 MAX_BODY_BYTES: Final = 4096
-"""Of what is posted nothing is looked at, or kept."""
+"""Limit of a request's body. Bodies are read and discarded, since no request needs one."""
 MAX_READ_BYTES: Final = 64 * 1024
-"""Of a body that is too large, before it is hung up on."""
+"""Bytes of a body that are read before the connection is aborted."""
 MAX_QUERY_FIELDS: Final = 200
 MAX_CONNECTIONS: Final = 100
 IDLE_S: Final = 30
@@ -42,32 +42,32 @@ SAFE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""No other site's page may show these in a frame and have people press their buttons."""
+"""Headers of every response. They keep other sites from showing the dashboard in a frame (clickjacking)."""
 
 
 class AdminHttpRequest(Request):
-    """One request, as twisted.web reads it: lines and headers of 16 KiB in all."""
+    """A request as twisted.web reads it, with 16 KiB of request line and headers at most."""
 
     channel: AdminChannel
     _body_bytes = 0
 
     @property
     def _http(self) -> Any:
-        """The same, for what Twisted has no types for."""
+        """This request, typed as Any for attributes that Twisted does not declare."""
         return self
 
     def gotLength(self, length: int | None) -> None:
-        """The headers are there; Twisted would keep a body whose length is not known in a file."""
+        """Prepare for the body in memory, since Twisted would store a body of unknown length in a file."""
         self._http.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """A part of the body, which nobody reads."""
+        """Count and discard a part of the body. Abort the connection after `MAX_READ_BYTES`."""
         self._body_bytes += len(data)
         if self._body_bytes > MAX_READ_BYTES:
             self.channel.abort()
 
     def process(self) -> None:
-        """The request is there: carry it out."""
+        """Handle the complete request."""
         self._set_headers(SAFE_HEADERS)
         answering: Deferred[AdminResponse] = succeed(None).addCallback(lambda _: self._answer())
         answering.addErrback(self._refused).addCallback(self._send).addErrback(self._broke_off)
@@ -79,7 +79,7 @@ class AdminHttpRequest(Request):
     def _answer(self) -> AdminResponse | Deferred[AdminResponse]:
         site = self.channel.site
         if self._body_bytes > MAX_BODY_BYTES:
-            raise HttpError(413, f"a body has {MAX_BODY_BYTES} bytes at most")
+            raise HttpError(413, f"the request's body is longer than {MAX_BODY_BYTES} bytes")
         check_host(self.requestHeaders, site.server_view.config.admin.host_names)
         method = self.method.decode("latin-1")
         if method not in ("GET", "HEAD", "POST"):
@@ -129,49 +129,49 @@ class AdminHttpRequest(Request):
         )
 
     def _broke_off(self, failure: Failure) -> None:
-        log.failure("An answer of the admin port broke off", failure)
+        log.failure("A response of the admin port failed", failure)
         if not self._disconnected:
             self.channel.abort()
 
 
 def _failed() -> AdminResponse:
-    return json_response({"error": "it failed; the server's log says why"}, 500)
+    return json_response({"error": "the request failed; the server's log has the reason"}, 500)
 
 
 def _fields(query: bytes) -> dict[str, list[bytes]]:
-    """All values of each name in a query."""
+    """Return all values of each parameter of a query. Raise `HttpError` if there are too many."""
     try:
         fields = parse_qs(
             query.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=MAX_QUERY_FIELDS
         )
     except ValueError:
-        raise HttpError(400, f"more than {MAX_QUERY_FIELDS} values are asked about") from None
+        raise HttpError(400, f"the query has more than {MAX_QUERY_FIELDS} parameters") from None
     return {name: [value.encode("latin-1") for value in values] for name, values in fields.items()}
 
 
 @implementer(IHandshakeListener)
 class AdminChannel(HTTPChannel):
-    """A connection of the admin port. One that asks for nothing in half a minute is closed."""
+    """A connection to the admin port. It is closed after `IDLE_S` seconds without a complete request."""
 
     requestFactory = AdminHttpRequest
     site: AdminSite
     identity: bytes | None = None
-    """The subject of the client's certificate, verified; None without one."""
+    """Subject of the client's verified certificate, or None without a certificate."""
 
     def handshakeCompleted(self) -> None:
-        """TLS has begun, and what the client said of itself is verified."""
+        """Read the client's identity from its certificate, which TLS has verified."""
         transport: Any = self.transport
         certificate = transport.getPeerCertificate()
         if certificate is not None:
             self.identity = certificate_subject(certificate)
 
     def resetTimeout(self) -> None:
-        """Nothing: that a part of a request has come buys no time for the rest."""
+        """Do nothing, so that a part of a request does not extend the time for the rest."""
 
     def headerReceived(self, line: bytes) -> bool:
-        """Refuse a transfer encoding that proxies may read differently: one that is not `chunked`, or in HTTP/1.0.
+        """Refuse a transfer encoding other than `chunked`, and any in HTTP/1.0, since proxies may read it differently.
 
-        Twisted refuses a second `chunked`, but ignores `identity`, which RFC 9112 no longer has.
+        Twisted refuses a second `chunked` itself, but ignores `identity`, which RFC 9112 has removed.
         """
         http: Any = self
         name, _, value = line.partition(b":")
@@ -183,51 +183,55 @@ class AdminChannel(HTTPChannel):
         return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """A line does not end."""
+        """Answer a line that is too long with 431 and close the connection."""
         transport: Any = self.transport
         transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n")
         self.loseConnection()  # type: ignore[no-untyped-call]
 
     def refused(self, what: str) -> None:
-        """Say in the log who was refused what."""
+        """Log that this client was refused `what`."""
         transport: Any = self.transport
         peer = "gone" if transport is None else str(transport.getPeer())
         self.site.server_view.refusal_log.log(peer, self.identity, f"admin: {what}")
 
     def connectionMade(self) -> None:
-        """A client came."""
+        """Register the connection with its site."""
         super().connectionMade()  # type: ignore[no-untyped-call]
         self.site.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The client is gone."""
+        """Remove the connection from its site, and log a failed TLS handshake."""
         self.site.closed(self)
         if isinstance(reason.value, SSL.Error):
-            self.refused("TLS could not begin")
+            self.refused("TLS handshake failed")
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """An answer begins. A transport that is full already need not say so again: TLS does not."""
+        """Register the producer of a response. Pause it if the transport is full, since TLS does not repeat that."""
         super().registerProducer(producer, streaming)  # type: ignore[no-untyped-call]
         if self._waitingForTransport:
             producer.pauseProducing()
 
     def hang_up(self) -> None:
-        """Close when the answer that is under way has left. A request that has not come whole is not waited for."""
+        """Close the connection after the current response, or at once if there is no complete request."""
         if self._handlingRequest:
             self.persistent = 0
         else:
             self.loseConnection()  # type: ignore[no-untyped-call]
 
     def abort(self) -> None:
-        """Drop the connection."""
+        """Abort the connection."""
         transport: Any = self.transport
         if transport is not None:
             transport.abortConnection()
 
 
 class AdminSite(HTTPFactory):
-    """The admin port of one endpoint. Those who are trusted are administrators; `cooperator` makes all answers."""
+    """The factory of the admin port for one endpoint.
+
+    If `is_trusted`, its clients are administrators and have no limit of connections. `cooperator` schedules the work
+    of all responses.
+    """
 
     noisy = False
 
@@ -250,16 +254,16 @@ class AdminSite(HTTPFactory):
         self._channels: set[AdminChannel] = set()
 
     def startFactory(self) -> None:
-        """Nothing: requests are not logged one by one."""
+        """Do nothing; the base class would open a log of requests."""
 
     def stopFactory(self) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing; the base class would close a log of requests."""
 
     def log(self, request: Request) -> None:
-        """Nothing: what was refused stands in the log, and what was changed."""
+        """Do nothing; only refusals and changes are logged."""
 
     def buildProtocol(self, addr: IAddress) -> AdminChannel | None:  # type: ignore[override]  # Protocol there
-        """A connection for a client that came; none when there are too many, or the server stops."""
+        """Return a connection, or None if there are too many connections or the server is shutting down."""
         if not self._is_open:
             return None
         if len(self._channels) >= MAX_CONNECTIONS and not self.is_trusted:
@@ -273,20 +277,20 @@ class AdminSite(HTTPFactory):
         return made
 
     def opened(self, channel: AdminChannel) -> None:
-        """A connection is there."""
+        """Add a connection."""
         self._channels.add(channel)
 
     def closed(self, channel: AdminChannel) -> None:
-        """A connection is gone."""
+        """Remove a connection."""
         self._channels.discard(channel)
 
     def hang_up(self) -> None:
-        """The server stops: answers that are under way leave, and that is all."""
+        """Accept no more connections, and close each one after its current response."""
         self._is_open = False
         for channel in list(self._channels):
             channel.hang_up()
 
     def abort(self) -> None:
-        """Drop those who have not gone."""
+        """Abort all open connections."""
         for channel in list(self._channels):
             channel.abort()

@@ -1,4 +1,4 @@
-"""The files of the dashboard. They come with the package; nothing else of the disk is ever served."""
+"""The files of the dashboard, read from the package. No other files are served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES: Final[Mapping[str, str]] = {
 
 @cache
 def _all_files() -> Mapping[tuple[str, ...], bytes]:
-    """Every file that a browser may want, by the parts of its path."""
+    """Return the contents of all files of the dashboard, by the parts of their paths."""
     found: dict[tuple[str, ...], bytes] = {}
 
     def look(folder: Traversable, path: tuple[str, ...]) -> None:
@@ -37,7 +37,7 @@ def _all_files() -> Mapping[tuple[str, ...], bytes]:
 
 
 def static_file(request: AdminRequest, *path: bytes) -> AdminResponse:
-    """A file of the dashboard."""
+    """Return a file of the dashboard. Raise `HttpError` if it does not exist."""
     names = tuple(part.decode("latin-1") for part in path)
     data = _all_files().get(names)
     if data is None:

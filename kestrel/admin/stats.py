@@ -1,4 +1,4 @@
-"""The calls that Kestrel's admin port had: its figures, and what it said of itself."""
+"""The read-only calls of the original Kestrel's admin port: ping, server info, statistics and threads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from kestrel.escaping import show_name
 
 
 def ping(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Whether somebody is there."""
+    """Return "pong"."""
     return text_response("pong\n") if _wants_text(request) else json_response({"response": "pong"})
 
 
 def server_info(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Which release of what this is, and since when it runs."""
+    """Return the version, start time and uptime of the server."""
     uptime_s = server_view.control.uptime_s()
     started_s = server_view.manager.now_ms() / 1000 - uptime_s
     info = {
@@ -50,14 +50,14 @@ def server_info(server_view: ServerView, request: AdminRequest) -> AdminResponse
 
 
 MAX_ANSWERS: Final = 8
-"""Answers about periods and namespaces under way at once. Each may hold figures that are no longer kept otherwise."""
+"""Limit of concurrent responses about periods and namespaces, each of which may hold a copy of all statistics."""
 
 
 def stats(interval_stats: IntervalStats, server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Return all figures: since the start, of the last `period` of seconds, or since a `namespace` was last used.
+    """Return all statistics: since the start, of the last `period` of seconds, or since a `namespace` was last used.
 
-    With `prefix`, return only the figures whose names begin with it. It has the bytes of a queue's name, not the shown
-    name. Figures since the start are read while the answer is sent: each is as it is then.
+    With `prefix`, return only the statistics whose names begin with it. The prefix has the bytes of a queue's name, not
+    the shown name. Statistics since the start are read while the response is sent.
     """
     period, namespace = request.one("period"), request.one("namespace")
     prefix = show_name(request.one("prefix") or b"")
@@ -65,9 +65,10 @@ def stats(interval_stats: IntervalStats, server_view: ServerView, request: Admin
     content_type = TEXT if _wants_text(request) else JSON
     if period is None and namespace is None:
         return AdminResponse(write(gather_server_stats(server_view), prefix), content_type)
-    request.check_same_site()  # what is remembered is bounded
+    # Another site's page must not use up the limited periods and namespaces.
+    request.check_same_site()
     if interval_stats.answers >= MAX_ANSWERS:
-        raise HttpError(503, f"{MAX_ANSWERS} such answers are on their way already; try again")
+        raise HttpError(503, f"too many responses with a period or namespace; limit={MAX_ANSWERS}; try again later")
     gathered = (
         interval_stats.namespace_stats(namespace or b"") if period is None else interval_stats.period_stats(period)
     )
@@ -117,7 +118,7 @@ MAX_STACK_FRAMES: Final = 100
 
 
 def threads(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """What every thread of the process is doing."""
+    """Return the name and the stack of each thread of the process."""
     frames = sys._current_frames()
     told: dict[str, dict[str, object]] = {}
     for thread in all_threads():

@@ -1,4 +1,4 @@
-"""Work that may take long is done in slices, between which everybody else has a turn."""
+"""Time slices for long work, so that other work of the reactor runs in between."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from twisted.internet.task import Cooperator, SchedulerStopped
 from twisted.python.failure import Failure
 
 SLICE_S: Final = 0.002
-"""Then it is the turn of others. One step more may be begun before that is noticed."""
+"""Seconds that long work may take in one tick. The last step may exceed them."""
 
 
 def make_cooperator(clock: IReactorTime) -> Cooperator:
-    """Works on iterators in turn, as many steps at a time as a slice has room for: of all of them together."""
+    """Return a cooperator that advances its iterators in turn, for `SLICE_S` seconds per tick in total."""
 
     def slice_of_time() -> Callable[[], bool]:
         until = clock.seconds() + SLICE_S
@@ -24,5 +24,5 @@ def make_cooperator(clock: IReactorTime) -> Cooperator:
 
 
 def ignore_scheduler_stopped(failure: Failure) -> None:
-    """The server stops in the middle of such work, which is no fault."""
+    """Handle the failure of work that was interrupted because the server shuts down."""
     failure.trap(SchedulerStopped)

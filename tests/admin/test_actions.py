@@ -37,10 +37,10 @@ def said(logged: list[str]) -> list[str]:
 
 
 def test_a_queue_is_flushed(admin: Admin, logged: list[str]) -> None:
-    assert admin.post("/api/queue/work/flush").json == {"done": "work was flushed of 2 items"}
+    assert admin.post("/api/queue/work/flush").json == {"done": "2 items of work were flushed"}
     assert items(admin.server.connect(), b"work") == []
     assert items(restarted(admin).connect(), b"work") == []
-    assert said(logged) == ["work was flushed of 2 items"]
+    assert said(logged) == ["2 items of work were flushed"]
 
 
 def test_a_queue_is_deleted(admin: Admin, logged: list[str]) -> None:
@@ -52,10 +52,10 @@ def test_a_queue_is_deleted(admin: Admin, logged: list[str]) -> None:
 
 def test_what_has_expired_is_flushed(admin: Admin, logged: list[str]) -> None:
     admin.server.advance(2)
-    assert admin.post("/api/queue/work/flush_expired").json == {"done": "1 items of work had expired"}
-    assert admin.post("/api/queue/work/flush_expired").json == {"done": "0 items of work had expired"}
+    assert admin.post("/api/queue/work/flush_expired").json == {"done": "1 expired items of work were removed"}
+    assert admin.post("/api/queue/work/flush_expired").json == {"done": "0 expired items of work were removed"}
     assert items(restarted(admin).connect(), b"work") == [SECRET]
-    assert said(logged)[0] == "1 items of work had expired"
+    assert said(logged)[0] == "1 expired items of work were removed"
 
 
 @pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
@@ -121,9 +121,9 @@ def test_why_it_cannot_be_is_told(admin: Admin, logged: list[str]) -> None:
 def test_the_server_is_stopped_after_the_answer(admin: Admin, logged: list[str]) -> None:
     client = admin.connect()
     client.send(request("POST", "/api/shutdown"))
-    assert reply_in(client.take()).json == {"done": "the server stops"}
+    assert reply_in(client.take()).json == {"done": "the server is shutting down"}
     assert admin.server.control.is_shut_down
-    assert said(logged) == ["the server stops"]
+    assert said(logged) == ["the server is shutting down"]
 
 
 def test_a_stop_lets_go_of_those_who_ask_for_nothing_and_answers_the_others() -> None:
@@ -198,4 +198,4 @@ def test_one_that_is_lost_is_no_success(logged: list[str]) -> None:
 
 
 def test_memory_is_looked_through_when_it_is_asked_for(admin: Admin) -> None:
-    assert admin.post("/gc.json").json["done"].endswith("objects were let go")
+    assert admin.post("/gc.json").json["done"].endswith("objects were freed")

@@ -176,8 +176,8 @@ def test_every_reply_shows_a_name_alike_and_its_bytes_find_the_queue(name: bytes
     told = admin.get(path).json
     assert (told["name"], told["children"]) == (shown, [f"{shown}+child"])
     assert told["figures"]["children"] == f"{shown}+child"
-    assert admin.post(f"{path}/flush_expired").json == {"done": f"0 items of {shown} had expired"}
-    assert admin.post(f"{path}/flush").json == {"done": f"{shown} was flushed of 1 items"}
+    assert admin.post(f"{path}/flush_expired").json == {"done": f"0 expired items of {shown} were removed"}
+    assert admin.post(f"{path}/flush").json == {"done": f"1 items of {shown} were flushed"}
     assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
 
 
@@ -188,7 +188,7 @@ def test_a_queue_that_is_not_there_is_not_found(admin: Admin) -> None:
 
 def test_an_alias_is_said_to_be_one() -> None:
     reply = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']").get("/api/queue/al")
-    assert (reply.status, reply.error) == (404, "al is an alias, which holds nothing itself")
+    assert (reply.status, reply.error) == (404, "al is an alias, which has no items of its own")
 
 
 def test_why_a_queue_has_failed_is_told() -> None:

@@ -136,7 +136,7 @@ def test_more_names_than_there_may_be_are_refused() -> None:
     names = [f"queue{number}" for number in range(101)]
     assert hour(admin, *names[:100]) == {}
     reply = admin.get("/api/history?" + "&".join(f"queue={name}" for name in names))
-    assert (reply.status, reply.error) == (400, "101 queues are too many at once; limit=100")
+    assert (reply.status, reply.error) == (400, "101 queues are too many for one request; limit=100")
     assert hour(admin, *["queue"] * 150) == {}, "one name is one queue, however often it is said"
 
 

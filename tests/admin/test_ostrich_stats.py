@@ -223,7 +223,7 @@ def test_there_are_only_so_many_periods() -> None:
     reply = admin.get("/stats.txt?period=3600")
     assert (reply.status, reply.error) == (
         409,
-        "periods of 60, 61, 62, 63 seconds are asked about already; limit=4",
+        "too many periods; those of 60, 61, 62, 63 seconds are in use; limit=4",
     )
     assert admin.get("/stats.txt?period=60").status == 200
 
@@ -265,7 +265,7 @@ def test_figures_of_too_many_queues_are_not_kept_more_than_once(monkeypatch: pyt
     reply = admin.get("/stats.txt?namespace=c")
     assert (reply.status, reply.error) == (
         503,
-        "the figures of 20 queues are kept 2 times already; try again later",
+        "statistics of 20 queues are saved 2 times already; try again later",
     )
     assert admin.get("/stats.txt?period=60").status == 503
     assert admin.get("/stats.txt").status == 200
@@ -276,7 +276,7 @@ def test_there_are_only_so_many_namespaces() -> None:
     for number in range(MAX_NAMESPACES):
         assert admin.get(f"/stats.txt?namespace={number}").status == 200
     reply = admin.get("/stats.txt?namespace=more")
-    assert (reply.status, reply.error) == (409, "so many namespaces are asked about already; limit=16")
+    assert (reply.status, reply.error) == (409, "too many namespaces are in use; limit=16")
     assert admin.get("/stats.txt?namespace=0").status == 200
 
 
@@ -342,7 +342,8 @@ def test_only_so_many_answers_about_namespaces_are_on_their_way_at_once(admin: A
         client.send(request("GET", "/stats.json?namespace=a"))
     admin.server.settle()
     reply = admin.get("/stats.json?namespace=a")
-    assert (reply.status, reply.error) == (503, "8 such answers are on their way already; try again")
+    refusal = "too many responses with a period or namespace; limit=8; try again later"
+    assert (reply.status, reply.error) == (503, refusal)
     assert admin.get("/stats.json").status == 200
     clients[0].disconnect()
     assert admin.get("/stats.json?namespace=a").status == 200

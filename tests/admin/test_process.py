@@ -75,12 +75,12 @@ def test_a_server_is_looked_at_reloaded_and_stopped(processes: Processes) -> Non
     assert asked(admin, "POST", "/api/reload") == (200, {"done": "the configuration was read again"})
     assert asked(admin, "GET", "/api/queue/work")[1]["settings"]["maxItems"] == "3"
 
-    assert asked(admin, "POST", "/api/queue/work/flush") == (200, {"done": "work was flushed of 19 items"})
-    assert asked(admin, "POST", "/shutdown.json") == (200, {"done": "the server stops"})
+    assert asked(admin, "POST", "/api/queue/work/flush") == (200, {"done": "19 items of work were flushed"})
+    assert asked(admin, "POST", "/shutdown.json") == (200, {"done": "the server is shutting down"})
     assert server.exit_status() == 0
     log = server.logged()
-    assert "By the admin port: work was flushed of 19 items" in log
-    assert "By the admin port: the server stops" in log
+    assert "By the admin port: 19 items of work were flushed" in log
+    assert "By the admin port: the server is shutting down" in log
     assert "secret" not in log
     assert "Traceback" not in log
 

@@ -155,7 +155,7 @@ def test_a_mistake_before_the_first_piece_is_said(failures: list[LogEvent]) -> N
     admin = Admin()
     made = Made(admin, wrong_at=0)
     reply = admin.get("/")
-    assert (reply.status, reply.error) == (500, "it failed; the server's log says why")
+    assert (reply.status, reply.error) == (500, "the request failed; the server's log has the reason")
     assert made.is_done
     assert len(failures) == 1
     failures.clear()

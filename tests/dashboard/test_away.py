@@ -29,7 +29,7 @@ def test_a_server_that_goes_away_is_told_of_and_comes_back(driver: Chrome, serve
     server.go_away()
     look_again(driver)
     wait_until(driver, lambda: is_seen(driver, "[role=alert] #away"), "the banner")
-    assert text_of(driver, "#away").startswith("No answer from the server since ")
+    assert text_of(driver, "#away").startswith("No response from the server since ")
     assert text_of(driver, "#away").endswith("; trying again")
     assert "away" in body_classes(driver)
     assert column(driver, "Items") == ["30"]
@@ -47,7 +47,7 @@ def test_what_cannot_be_sent_is_said(driver: Chrome, server: FakeServer) -> None
     server.go_away()
     button_called(driver, "Flush…").click()
     confirm(driver)
-    wait_for_text(driver, "[role=status]", "The server does not answer.")
+    wait_for_text(driver, "[role=status]", "The server does not respond.")
 
 
 def test_a_server_that_refuses_to_be_looked_at_is_quoted(driver: Chrome, server: FakeServer) -> None:
@@ -65,10 +65,10 @@ def test_a_server_that_refuses_to_be_looked_at_is_quoted(driver: Chrome, server:
 
 def test_a_part_that_is_refused_is_told_of_and_the_rest_is_shown(driver: Chrome, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
-    server.refusals["/api/history"] = (503, "the history has ended")
+    server.refusals["/api/history"] = (503, "the history is not available")
     open_dashboard(driver, server.url)
     wait_until(driver, lambda: is_seen(driver, "#away"), "the banner")
-    assert text_of(driver, "#away") == "the history has ended; trying again"
+    assert text_of(driver, "#away") == "the history is not available; trying again"
     assert "away" not in body_classes(driver)
     assert column(driver, "Items") == ["30"]
     with server.lock:

@@ -52,7 +52,7 @@ def test_it_tells_figures_settings_latencies_and_children(driver: Chrome, server
     put = texts_of(driver, "#queue-latencies tbody tr:first-child > *")
     assert put == ["Put", "1,000", "120 µs", "95 µs", "240 µs", "1.9 ms", "12 ms", "64 ms"]
     sync = texts_of(driver, "#queue-latencies tbody tr:last-child > *")
-    assert sync == ["Sync to the disk", "0", *[UNKNOWN] * 6]
+    assert sync == ["Fsync delay", "0", *[UNKNOWN] * 6]
     wait_until(driver, lambda: len(driver.find_elements(By.CSS_SELECTOR, "#queue canvas")) == 3, "three charts")
     chart = "#queue-charts [role=img]"
     wait_until(driver, lambda: "at most 1,600" in attribute(driver, chart, "aria-label"), "the chart in words")
@@ -68,7 +68,7 @@ def test_flush_asks_first_with_what_will_be_dropped_and_posts_once(driver: Chrom
     open_queue(driver, server, "work")
     button_called(driver, "Flush…").click()
     wait_until(driver, lambda: is_seen(driver, "dialog[open]"), "the question is asked")
-    assert "All 30 items of work will be dropped." in text_of(driver, "dialog")
+    assert "All 30 items of work will be deleted." in text_of(driver, "dialog")
     assert focused_text(driver) == "Cancel"
     press(driver, Keys.ENTER)
     wait_until(driver, lambda: not is_seen(driver, "dialog"), "it is cancelled")
@@ -78,7 +78,7 @@ def test_flush_asks_first_with_what_will_be_dropped_and_posts_once(driver: Chrom
     wait_until(driver, lambda: not is_seen(driver, "dialog"), "it is cancelled")
     assert server.posts == []
     button_called(driver, "Flush…").click()
-    assert "Drop all 30 items" in confirm(driver)
+    assert "Delete all 30 items" in confirm(driver)
     wait_for_text(driver, "[role=status]", "Done to work: flush.")
     wait_until(driver, lambda: text_of(driver, "#queue-items") == "0", "the queue is empty")
     assert server.posts == ["/api/queue/work/flush"]
@@ -101,7 +101,7 @@ def test_expired_items_are_flushed(driver: Chrome, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     open_queue(driver, server, "work")
     button_called(driver, "Flush expired…").click()
-    assert "All others stay." in confirm(driver)
+    assert "All other items stay in the queue." in confirm(driver)
     wait_for_text(driver, "[role=status]", "Done to work: flush_expired.")
     assert server.posts == ["/api/queue/work/flush_expired"]
 
@@ -110,7 +110,7 @@ def test_a_queue_that_was_deleted_leads_back_to_the_others(driver: Chrome, serve
     server.queues = [FakeQueue(b"other"), FakeQueue(b"work", items=1)]
     open_queue(driver, server, "work")
     button_called(driver, "Delete…").click()
-    assert "The queue work will be deleted, and the only item in it will be dropped." in confirm(driver)
+    assert "The queue work and the only item in it will be deleted." in confirm(driver)
     wait_until(driver, lambda: is_seen(driver, "tr[data-name=other]"), "the table")
     assert server.posts == ["/api/queue/work/delete"]
     wait_until(driver, lambda: not is_seen(driver, "tr[data-name=work]"), "the queue is gone")
@@ -136,7 +136,7 @@ def test_who_may_not_administer_sees_buttons_that_say_why_not(driver: Chrome, se
     open_queue(driver, server, "work")
     wait_until(driver, lambda: is_seen(driver, "#queue-reason"), "the reason")
     assert "you are not an administrator" in text_of(driver, "#queue-reason")
-    for name in ("Flush expired…", "Flush…", "Delete…", "Look at the head"):
+    for name in ("Flush expired…", "Flush…", "Delete…", "Show the head item"):
         assert not button_called(driver, name).is_enabled()
         assert button_called(driver, name).get_dom_attribute("aria-describedby") == "queue-reason"
 
@@ -144,10 +144,10 @@ def test_who_may_not_administer_sees_buttons_that_say_why_not(driver: Chrome, se
 @pytest.mark.parametrize(
     ("head", "shown", "said"),
     [
-        (b"hello <i>world</i>\n", "hello <i>world</i>\n", "19 B, put 5 ms ago, as text"),
-        ("Grüße".encode() * 1000, "GrüßeGrüße", "as text; its first 4 KiB"),
-        (b"\x00\x01PNG", "000000  00 01 50 4e 47", "not text: as bytes"),
-        (None, "", "Nothing is at the head: the queue is empty."),
+        (b"hello <i>world</i>\n", "hello <i>world</i>\n", "19 B, put 5 ms ago, shown as text"),
+        ("Grüße".encode() * 1000, "GrüßeGrüße", "shown as text; first 4 KiB"),
+        (b"\x00\x01PNG", "000000  00 01 50 4e 47", "shown as bytes"),
+        (None, "", "The queue is empty."),
     ],
     ids=["text", "cut", "bytes", "empty"],
 )
@@ -157,7 +157,7 @@ def test_the_head_is_shown_where_it_may_be_looked_at(
     server.peek = True
     server.queues = [FakeQueue(b"work", head=head)]
     open_queue(driver, server, "work")
-    wait_until(driver, lambda: button_called(driver, "Look at the head"), "the button").click()
+    wait_until(driver, lambda: button_called(driver, "Show the head item"), "the button").click()
     wait_for_text(driver, "#queue-head", said)
     assert text_of(driver, "#queue-head pre").startswith(shown)
 
@@ -195,7 +195,7 @@ def test_a_strange_name_is_shown_as_it_is_and_its_bytes_are_encoded(
     assert text_of(driver, "#queue-title") == shown
     assert has_asked(b"/api/queue/" + name)
     button_called(driver, "Flush…").click()
-    assert f"All 4 items of {shown} will be dropped." in confirm(driver)
+    assert f"All 4 items of {shown} will be deleted." in confirm(driver)
     wait_until(driver, lambda: server.posts, "it is flushed")
     assert [unquote_to_bytes(each) for each in server.posts] == [b"/api/queue/%b/flush" % name]
     assert console_errors(driver) == []

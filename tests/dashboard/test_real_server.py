@@ -46,11 +46,11 @@ def test_a_queue_is_seen_opened_and_flushed(driver: Chrome, processes: Processes
         wait_until(driver, lambda: column(driver, "Items") == ["3"], "its items")
         open_dashboard(driver, url_of(server), "#/queue/work")
         wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
-        button_called(driver, "Look at the head").click()
+        button_called(driver, "Show the head item").click()
         wait_for_text(driver, "#queue", "first")
         button_called(driver, "Flush…").click()
         assert "3 items" in confirm(driver)
-        wait_for_text(driver, "[role=status]", "work was flushed of 3 items")
+        wait_for_text(driver, "[role=status]", "3 items of work were flushed")
         assert client.get(b"work") is None
     assert console_errors(driver) == []
 
@@ -69,7 +69,7 @@ def test_name_of_any_bytes_leads_to_its_queue(driver: Chrome, processes: Process
     wait_until(driver, lambda: text_of(driver, "#queue-items") == "1", "its items")
     assert text_of(driver, "#queue-title") == shown
     button_called(driver, "Delete…").click()
-    assert f"The queue {shown} will be deleted" in confirm(driver)
+    assert f"The queue {shown} and the only item in it will be deleted" in confirm(driver)
     wait_for_text(driver, "[role=status]", f"{shown} was deleted")
     assert console_errors(driver) == []
 
@@ -92,7 +92,7 @@ def test_a_server_that_stops_is_away_and_one_that_comes_back_is_there(driver: Ch
     open_dashboard(driver, url_of(server))
     server.stop()
     look_again(driver)
-    wait_until(driver, lambda: re.search("No answer from the server since", text_of(driver, "body")), "it is away")
+    wait_until(driver, lambda: re.search("No response from the server since", text_of(driver, "body")), "it is away")
     processes.serve("", "--admin", f"tcp:{port}:interface=127.0.0.1")
     look_again(driver)
     wait_until(driver, lambda: not is_seen(driver, "#away"), "it is back")

@@ -75,7 +75,7 @@ def test_each_status_can_be_set_after_a_question(driver: Chrome, server: FakeSer
 def test_a_status_that_is_announced_is_told_with_the_one_in_force(driver: Chrome, server: FakeServer) -> None:
     server.status, server.in_force = "Quiescent", "Up"
     open_server(driver, server)
-    assert text_of(driver, "#status-text") == "Quiescent, announced; Up still in force"
+    assert text_of(driver, "#status-text") == "Quiescent announced; Up still in force"
 
 
 def test_reload_asks_and_says_what_the_server_answers(driver: Chrome, server: FakeServer) -> None:
@@ -90,8 +90,8 @@ def test_reload_asks_and_says_what_the_server_answers(driver: Chrome, server: Fa
 @pytest.mark.parametrize(
     ("storage", "said"),
     [
-        ("journal:/var/spool/kestrel", "The 30 items in its queues will be there after the next start."),
-        ("memory", "Its queues are in memory alone: all 30 items will be lost."),
+        ("journal:/var/spool/kestrel", "The 30 items in its queues will be available after the next start."),
+        ("memory", "Its queues are only in memory: all 30 items will be lost."),
     ],
     ids=["journal", "memory"],
 )
@@ -103,7 +103,7 @@ def test_a_shutdown_says_what_becomes_of_clients_and_items(
     open_server(driver, server)
     button_called(driver, "Shut down").click()
     asked = confirm(driver)
-    assert "hang up on 12 clients" in asked
+    assert "disconnect 12 clients" in asked
     assert said in asked
     wait_until(driver, lambda: server.posts == ["/api/shutdown"], "the server is told")
 

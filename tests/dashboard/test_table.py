@@ -117,7 +117,7 @@ def test_the_filter_finds_parts_of_names_and_says_when_there_are_none(driver: Ch
     names_are(driver, ["news", "news+mail"])
     press(driver, "<b>")
     wait_until(driver, lambda: is_seen(driver, "#no-match"), "nothing is found")
-    assert text_of(driver, "#no-match") == "No queue has “NEWS<b>” in its name."
+    assert text_of(driver, "#no-match") == "No queue name contains “NEWS<b>”."
     press(driver, Keys.ESCAPE)
     names_are(driver, ["news", "news+mail", "work"])
     assert not is_seen(driver, "#no-match")

@@ -97,10 +97,10 @@ def test_an_answer_that_breaks_off_is_none() -> None:
 
 
 def test_a_refusal_is_told_in_the_servers_words() -> None:
-    body = b'{"error":"this server does not know itself as mq"}'
+    body = b'{"error":"mq is not a name of this server"}'
     reply = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     with answering(lambda client: client.sendall(reply)) as url:
-        assert failure(url) == "it answers 403: this server does not know itself as mq"
+        assert failure(url) == "it answers 403: mq is not a name of this server"
 
 
 def test_an_answer_that_never_ends_is_given_up() -> None:

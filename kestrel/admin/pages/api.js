@@ -1,14 +1,14 @@
-// Requests to the server that this page comes from.
+// Requests to the server that served this page.
 
 import { encodeName } from "./queue_names.js";
 
-const LOOK_TIMEOUT_MS = 10_000;
-const CHANGE_TIMEOUT_MS = 60_000;
+const GET_TIMEOUT_MS = 10_000;
+const POST_TIMEOUT_MS = 60_000;
 
-/** The server cannot be reached, or did not answer to the end. */
+/** The server cannot be reached, or its response is incomplete. */
 export class NoAnswer extends Error {}
 
-/** The server answered that it will not or cannot; the message is its sentence. */
+/** The server refused or failed the request. `message` is the server's error message. */
 export class Refusal extends Error {
   constructor(message, status) {
     super(message);
@@ -21,32 +21,32 @@ async function request(path, method, timeoutMs) {
   try {
     response = await fetch(path, { method, cache: "no-store", signal: AbortSignal.timeout(timeoutMs) });
   } catch {
-    throw new NoAnswer("The server does not answer.");
+    throw new NoAnswer("The server does not respond.");
   }
   if (response.ok) {
     try {
       return await response.json();
     } catch {
-      throw new NoAnswer("The server's answer broke off.");
+      throw new NoAnswer("The server's response is incomplete.");
     }
   }
   const answer = await response.json().catch(() => ({}));
-  throw new Refusal(answer?.error ?? `The server answered ${response.status} ${response.statusText}.`, response.status);
+  throw new Refusal(answer?.error ?? `The server responded with ${response.status} ${response.statusText}.`, response.status);
 }
 
-function look(path) {
-  return request(path, "GET", LOOK_TIMEOUT_MS);
+function get(path) {
+  return request(path, "GET", GET_TIMEOUT_MS);
 }
 
-function change(path) {
-  return request(path, "POST", CHANGE_TIMEOUT_MS);
+function post(path) {
+  return request(path, "POST", POST_TIMEOUT_MS);
 }
 
 function queuePath(name) {
   return `api/queue/${encodeName(name)}`;
 }
 
-/** One request for histories may name 100 queues, and a line of a request has an end. */
+/** Limits of one request for histories: the server accepts 100 names and a request line of limited length. */
 const MOST_NAMES = 100;
 const LONGEST_QUERY = 8_000;
 
@@ -67,22 +67,22 @@ function queries(names) {
   return words.length ? [...made, words.join("&")] : made;
 }
 
-export const overview = () => look("api/overview");
-export const serverHistory = () => look("api/history");
-export const queue = (name) => look(queuePath(name));
-export const head = (name) => look(`${queuePath(name)}/head`);
-export const server = () => look("api/server");
+export const overview = () => get("api/overview");
+export const serverHistory = () => get("api/history");
+export const queue = (name) => get(queuePath(name));
+export const head = (name) => get(`${queuePath(name)}/head`);
+export const server = () => get("api/server");
 
-/** The last hour of each of the queues, by name; one without a history is left out. */
+/** Return the last hour of each queue in `names`, by name. Queues without a history are omitted. */
 export async function histories(names) {
-  const answers = await Promise.all(queries(names).map((query) => look(`api/history?${query}`)));
+  const answers = await Promise.all(queries(names).map((query) => get(`api/history?${query}`)));
   const series = Object.assign({}, ...answers.map((answer) => answer.series));
   return { ...answers.at(-1), series };
 }
 
-export const setStatus = (status) => change(`api/status/${status}`);
-export const reload = () => change("api/reload");
-export const shutDown = () => change("api/shutdown");
-export const flush = (name) => change(`${queuePath(name)}/flush`);
-export const flushExpired = (name) => change(`${queuePath(name)}/flush_expired`);
-export const deleteQueue = (name) => change(`${queuePath(name)}/delete`);
+export const setStatus = (status) => post(`api/status/${status}`);
+export const reload = () => post("api/reload");
+export const shutDown = () => post("api/shutdown");
+export const flush = (name) => post(`${queuePath(name)}/flush`);
+export const flushExpired = (name) => post(`${queuePath(name)}/flush_expired`);
+export const deleteQueue = (name) => post(`${queuePath(name)}/delete`);

@@ -1,12 +1,12 @@
-// Buttons for administrators: whether they may be pressed, and if not, why.
+// Buttons that only administrators may press.
 
 import { setText } from "./dom.js";
 
-/** Enable the buttons for who may; else say why not, in the element that describes them. */
+/** Enable the buttons for an administrator; otherwise disable them and show the reason in `reasonElement`. */
 export function allow(buttons, reasonElement, server) {
   const reason = server.may_administer
     ? ""
-    : "You can look, and change nothing: for this server you are not an administrator.";
+    : "You cannot make changes, because you are not an administrator of this server.";
   setText(reasonElement, reason);
   reasonElement.hidden = reason === "";
   for (const button of buttons) {

@@ -1,9 +1,9 @@
-// What the large charts show, of a queue or of all.
+// The large charts of a queue or of the server.
 
 import { makeChart, STEPS_OF_BYTES, STEPS_OF_TENTHS, STEPS_OF_WHOLE_NUMBERS } from "./charts.js";
 import * as format from "./format.js";
 
-/** How many items there are. */
+/** Return a chart of the number of items. */
 export function itemsChart() {
   return makeChart({
     title: "Items",
@@ -14,7 +14,7 @@ export function itemsChart() {
   });
 }
 
-/** How many are put and fetched each second. */
+/** Return a chart of puts and gets per second. */
 export function ratesChart() {
   return makeChart({
     title: "Puts and gets per second",
@@ -28,7 +28,7 @@ export function ratesChart() {
   });
 }
 
-/** How large the items are together. */
+/** Return a chart of the total size of the items. */
 export function bytesChart() {
   return makeChart({
     title: "Bytes",

@@ -1,8 +1,8 @@
-// The large charts: the last hour of one or two lists of numbers, or what is known of it, drawn by uPlot.
+// The large charts: one or two series of the last hour, drawn by uPlot.
 
 import { element, setText } from "./dom.js";
 import { clock, hourAndMinute } from "./format.js";
-import { colour, onLookChange } from "./colour_scheme.js";
+import { colour, onColourSchemeChange } from "./colour_scheme.js";
 
 const HOUR_S = 3600;
 const LEAST_S = 600;
@@ -13,18 +13,18 @@ STEPS_OF_WHOLE_NUMBERS.sort((one, other) => one - other);
 
 const uPlot = globalThis.uPlot;
 
-/** The steps of an axis of bytes: powers of two. */
+/** Distances between the lines of an axis of bytes: powers of two. */
 export const STEPS_OF_BYTES = [...Array(50)].map((_, power) => 2 ** power);
 export { STEPS_OF_WHOLE_NUMBERS };
 
-/** The steps of an axis whose lines are told to a tenth: none of them is a quarter. */
+/** Distances between the lines of an axis whose labels have one decimal, so 0.25 is not one of them. */
 export const STEPS_OF_TENTHS = [0.1, 0.2, 0.5, ...STEPS_OF_WHOLE_NUMBERS];
 
 /**
- * A chart in a figure of its own.
+ * Return a chart with its `figure` element and an `update` function.
  *
- * `series` is a list of {key, label, colour, fill}: the key in a history, what it is called, and the names of its
- * colours. `format` makes a value text, `axisFormat` a short one; `steps` are the distances that lines may have.
+ * `series` is a list of {key, label, colour, fill}: the key in a history, the label, and the names of the colours.
+ * `format` formats a value for the caption, `axisFormat` for the axis. `steps` are the distances between its lines.
  */
 export function makeChart({ title, series, format, axisFormat = format, steps }) {
   const readings = series.map(({ label, colour: name }) => {
@@ -59,7 +59,7 @@ export function makeChart({ title, series, format, axisFormat = format, steps })
   function describe() {
     const parts = series.map(({ label }, number) => {
       const values = data[number + 1].filter((value) => value !== null);
-      if (!values.length) return `${label || title}: nothing known yet`;
+      if (!values.length) return `${label || title}: no data yet`;
       return `${label || title}: now ${format(values.at(-1))}, at most ${format(Math.max(...values))}`;
     });
     holder.ariaLabel = `${title} over the last hour. ${parts.join("; ")}.`;
@@ -119,12 +119,12 @@ export function makeChart({ title, series, format, axisFormat = format, steps })
   }
 
   new ResizeObserver(fit).observe(holder);
-  onLookChange(() => plot?.redraw());
+  onColourSchemeChange(() => plot?.redraw());
 
   return {
     figure,
 
-    /** Show a series of a history, or that nothing is known. */
+    /** Show one series of a history; without a history, show that there is no data. */
     update({ end_ms: endMs, step_ms: stepMs }, history) {
       const length = history?.[series[0].key]?.length ?? 0;
       endS = endMs / 1000;

@@ -1,4 +1,4 @@
-// The dark and the light look: what the system prefers, unless the reader chose.
+// The dark and the light colour scheme: the system's preference, unless the user chose one.
 
 const KEY = "kestrel-theme";
 const root = document.documentElement;
@@ -13,7 +13,7 @@ export function isDark() {
   return root.dataset.theme ? root.dataset.theme === "dark" : systemIsDark.matches;
 }
 
-/** A colour of the style sheet, such as "puts", as a canvas takes it. */
+/** Return a colour of the style sheet, such as "puts", in a form that a canvas accepts. */
 export function colour(name) {
   if (!colours.has(name)) {
     if (!probe.isConnected) {
@@ -25,8 +25,8 @@ export function colour(name) {
   return colours.get(name);
 }
 
-/** Call back after each change of the look: what is on a canvas has to be drawn again. */
-export function onLookChange(listener) {
+/** Call `listener` after each change of the colour scheme, to redraw canvases. */
+export function onColourSchemeChange(listener) {
   listeners.push(listener);
 }
 
@@ -50,12 +50,12 @@ function choose(theme) {
       localStorage.setItem(KEY, theme);
     }
   } catch {
-    // Then it holds until the page is loaded again.
+    // Storage is not available, so the choice lasts until the page is reloaded.
   }
 }
 
-/** Make the button switch between dark and light. */
-export function bindLook(button) {
+/** Make the button switch between dark and light mode. */
+export function bindColourSchemeButton(button) {
   button.addEventListener("click", () => {
     choose(isDark() ? "light" : "dark");
     changed(button);

@@ -1,14 +1,15 @@
-// Asking before something is done that cannot be taken back.
+// A dialog that asks for confirmation before an action.
 
 import { byId, element, setText } from "./dom.js";
-import { say } from "./notice.js";
+import { showNotice } from "./notice.js";
 
 /**
- * Whether the reader wants it, who is told what will happen.
+ * Show the dialog and return whether the user confirmed.
  *
- * `title` is the question, `lines` are sentences, `action` is what the button says that does it.
+ * `title` is the question, `lines` are sentences about the consequences, `action` is the label of the button that
+ * confirms.
  */
-export function ask({ title, lines, action, isDangerous = true }) {
+export function confirmAction({ title, lines, action, isDangerous = true }) {
   const dialog = byId("ask");
   if (dialog.open) return Promise.resolve(false);
   setText(byId("ask-title"), title);
@@ -26,17 +27,17 @@ export function ask({ title, lines, action, isDangerous = true }) {
 
 let isBusy = false;
 
-/** Ask, then send, and say what the server answered. Returns whether it was done. */
-export async function askAndSend(question, send) {
+/** Ask for confirmation, call `send`, and show the server's answer. Return whether the action was done. */
+export async function confirmAndSend(question, send) {
   if (isBusy) return false;
   isBusy = true;
   try {
-    if (!(await ask(question))) return false;
+    if (!(await confirmAction(question))) return false;
     const { done } = await send();
-    say(done);
+    showNotice(done);
     return true;
   } catch (error) {
-    say(error.message, { isBad: true });
+    showNotice(error.message, { isBad: true });
     return false;
   } finally {
     isBusy = false;

@@ -1,13 +1,13 @@
-// Making and changing elements. Whatever comes from the server becomes text, never markup.
+// Functions that create and change elements. Data of the server is inserted as text, never as markup.
 
-/** An element with these properties; children are elements or text. */
+/** Return a new element with these properties. Children are elements or text. */
 export function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
   return made;
 }
 
-/** Show the text, touching the document only where it differs. */
+/** Set the text of a node, unless it is the same already. */
 export function setText(node, text) {
   if (node.textContent !== text) {
     node.textContent = text;
@@ -18,7 +18,7 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** The name of a queue, kept apart from the direction of the text around it. */
+/** Return an element with a queue's name, isolated from the direction of the surrounding text. */
 export function nameElement(text) {
   return element("bdi", { className: "name", textContent: text });
 }

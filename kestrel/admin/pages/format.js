@@ -1,4 +1,4 @@
-// Figures as people read them. What is not known is a dash.
+// Formats of numbers, sizes, durations and times. Unknown values are shown as a dash.
 
 export const UNKNOWN = "–";
 
@@ -22,10 +22,10 @@ export const count = known((value) => WHOLE.format(value));
 /** 1.2M: short enough for an axis. */
 export const compact = known((value) => COMPACT.format(value));
 
-/** The same, short from ten million on: for where there is little room. */
+/** 1,234,567, or 12.3M from ten million on: for narrow columns. */
 export const briefCount = known((value) => (value < 1e7 ? WHOLE : COMPACT).format(value));
 
-/** 12.3, or 1,234: so many each second. */
+/** 1.2, 1,234 or 1.2M: a number per second. */
 export const rate = known((value) => (value < 10 ? TENTHS : value < 1e6 ? WHOLE : COMPACT).format(value));
 
 /** 512 B, 1.5 MiB */
@@ -47,7 +47,7 @@ function two(value, size, unit, smallerSize, smallerUnit) {
   return rest ? `${first} ${rest} ${smallerUnit}` : first;
 }
 
-/** 340 µs, 5.2 ms, 3 min 20 s, 4 d 2 h; the argument is milliseconds. */
+/** 340 µs, 5.2 ms, 3 min 20 s, 4 d 2 h; the argument is in milliseconds. */
 export const duration = known((value) => {
   if (value === 0) return "0 ms";
   if (value < 0.9995) return `${(value < 0.01 ? TENTHS : WHOLE).format(value * 1000)} µs`;
@@ -58,16 +58,16 @@ export const duration = known((value) => {
   return two(value, DAY, "d", HOUR, "h");
 });
 
-/** The same of microseconds. */
+/** 340 µs, 5.2 ms, 3 min 20 s, 4 d 2 h; the argument is in microseconds. */
 export const microseconds = known((value) => duration(value / 1000));
 
-/** 12:34:05, in the reader's time zone. */
+/** 12:34:05, in the user's time zone. */
 export const clock = known((ms) => new Date(ms).toLocaleTimeString("en-GB", { hour12: false }));
 
 /** 12:34 */
 export const hourAndMinute = known((ms) => clock(ms).slice(0, 5));
 
-/** 2026-11-23 12:34:05, in the reader's time zone. */
+/** 2026-11-23 12:34:05, in the user's time zone. */
 export const dateAndTime = known((ms) => `${new Date(ms).toLocaleDateString("sv-SE")} ${clock(ms)}`);
 
 /** "1 item", "30 items" */

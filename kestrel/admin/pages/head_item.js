@@ -1,4 +1,4 @@
-// The item at the head of a queue, as text where it is text, else as bytes.
+// The item at the head of a queue, shown as text if it is valid text, otherwise as bytes.
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
@@ -11,7 +11,7 @@ function bytesOf(base64) {
 
 function asText(bytes, isWhole) {
   try {
-    // Where the item was cut, so may be its last character.
+    // If the item was cut, its last character may be incomplete.
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes, { stream: !isWhole });
     return /[\p{Cc}\p{Cs}]/u.test(text.replace(/[\t\r\n]/g, "")) ? null : text;
   } catch {
@@ -30,21 +30,21 @@ function asBytes(bytes) {
   return lines.join("\n");
 }
 
-/** Show what is at the head; null is an empty queue. */
+/** Show the head item in `holder`; null means that the queue is empty. */
 export function showHead(holder, head) {
   if (head === null) {
-    const textContent = "Nothing is at the head: the queue is empty.";
+    const textContent = "The queue is empty.";
     holder.replaceChildren(element("p", { className: "soft", textContent }));
     return;
   }
   const bytes = bytesOf(head.data_base64);
   const text = asText(bytes, head.is_whole);
-  const cut = head.is_whole ? "" : `; its first ${format.bytes(bytes.length)}`;
-  const kind = text === null ? "not text: as bytes" : "as text";
+  const cut = head.is_whole ? "" : `; first ${format.bytes(bytes.length)}`;
+  const kind = text === null ? "shown as bytes" : "shown as text";
   const said = `${format.bytes(head.bytes)}, put ${format.duration(head.age_msec)} ago, ${kind}${cut}`;
   const shown = element("pre", { tabIndex: 0, textContent: text ?? asBytes(bytes) });
   shown.classList.toggle("bytes", text === null);
-  shown.ariaLabel = "The item at the head";
+  shown.ariaLabel = "Head item";
   shown.role = "region";
   holder.replaceChildren(element("p", { className: "soft", textContent: said }), shown);
 }

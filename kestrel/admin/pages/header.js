@@ -1,4 +1,4 @@
-// What is always seen: which server this is, how it is, and whether it answers.
+// The header of every page: the server's name, status and totals, and whether it responds.
 
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -15,7 +15,7 @@ function showMeter(meter, value, most) {
   meter.style.setProperty("--part", part ? `max(2px, ${(part * 100).toFixed(1)}%)` : "0");
 }
 
-/** Show the figures of the whole server. */
+/** Show the totals of the server. */
 export function showHeader({ server, puts, gets }) {
   const { figures } = server;
   setText(byId("server-name"), server.name);
@@ -45,25 +45,25 @@ export function showHeader({ server, puts, gets }) {
   document.title = `${format.count(figures.curr_items)} items – ${server.name} – Kestrel`;
 }
 
-/** The server answered: what is shown is true, though something may be missing. */
+/** Note that the server responded, so the page is up to date. */
 export function showAnswer() {
   lastAnswerMs = Date.now();
   document.body.classList.remove("away");
 }
 
-/** And nothing is missing. */
+/** Hide the banner, because all requests succeeded. */
 export function showNoProblem() {
   byId("away").hidden = true;
 }
 
-/** The server did not answer, or said that it does not: what is shown is old. */
+/** Show that the server does not respond and that the page is out of date. */
 export function showAway(sentence = null) {
   lastAnswerMs ??= Date.now();
-  showProblem(sentence ?? `No answer from the server since ${format.clock(lastAnswerMs)}`);
+  showProblem(sentence ?? `No response from the server since ${format.clock(lastAnswerMs)}`);
   document.body.classList.add("away");
 }
 
-/** Something could not be shown; the rest is true. */
+/** Show a banner with a problem; the rest of the page is up to date. */
 export function showProblem(sentence) {
   setText(byId("away-text"), `${sentence.replace(/\.$/, "")}; trying again`);
   byId("away").hidden = false;

@@ -1,4 +1,4 @@
-// How long things took and how large they were: a table of distributions.
+// The table of latencies and sizes.
 
 import { element, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -6,14 +6,14 @@ import * as format from "./format.js";
 const ROWS = [
   ["set_latency_usec", "Put", format.microseconds],
   ["get_hit_latency_usec", "Get that found an item", format.microseconds],
-  ["get_miss_latency_usec", "Get that found nothing", format.microseconds],
-  ["get_timeout_msec", "Wait of a get in vain", format.duration],
+  ["get_miss_latency_usec", "Get that found no item", format.microseconds],
+  ["get_timeout_msec", "Get that timed out", format.duration],
   ["delivery_latency_msec", "From put to get", format.duration],
-  ["request_size", "Size of an item put", format.bytes],
+  ["request_size", "Size of a put item", format.bytes],
   ["fill_readbehind_usec", "Reading items back into memory", format.microseconds],
   ["journal_rewrite_usec", "Rewriting a journal", format.microseconds],
   ["journal_rotation_usec", "Rotating a journal", format.microseconds],
-  ["fsync_delay_usec", "Sync to the disk", format.microseconds],
+  ["fsync_delay_usec", "Fsync delay", format.microseconds],
 ];
 
 const COLUMNS = [
@@ -32,7 +32,7 @@ function formatOf(key) {
 }
 
 function makeTable(rows) {
-  const titles = ["What", "Count", ...COLUMNS.map(([, label]) => label)];
+  const titles = ["Operation", "Count", ...COLUMNS.map(([, label]) => label)];
   const top = element("tr", {}, ...titles.map((textContent) => element("th", { scope: "col", textContent })));
   const body = rows.map(([key, label]) =>
     element(
@@ -51,7 +51,7 @@ function makeTable(rows) {
   );
 }
 
-/** Show the distributions in the holder; those without a count have dashes. */
+/** Show the table of `latencies` in `holder`. A histogram without values gets dashes. */
 export function showLatencies(holder, latencies) {
   const known = ROWS.filter(([key]) => key in latencies);
   const others = Object.keys(latencies).filter((key) => !ROWS.some(([known]) => known === key));

@@ -1,15 +1,15 @@
-// The dashboard: which page the address names, and asking the server for what it shows.
+// The dashboard: selects the page by the address and refreshes it from the server.
 
 import * as api from "./api.js";
 import { byId } from "./dom.js";
 import { showAnswer, showAway, showHeader, showNoProblem, showProblem } from "./header.js";
-import { bindLook } from "./colour_scheme.js";
+import { bindColourSchemeButton } from "./colour_scheme.js";
 import { nameInAddress } from "./queue_names.js";
 import { makeOverview } from "./overview_page.js";
 import { poll } from "./polling.js";
 import { makeQueuePage } from "./queue_page.js";
 import { readOverview } from "./overview_rows.js";
-import { bindSay } from "./notice.js";
+import { bindNotice } from "./notice.js";
 import { makeServerPage } from "./server_page.js";
 
 const PAUSE_MS = 2_000;
@@ -65,7 +65,7 @@ async function refresh() {
       showAway();
     } else if (!(error instanceof api.Refusal)) {
       console.error(error);
-      showProblem("This page could not show what the server answered");
+      showProblem("This page could not show the server's response");
     } else if (isAnswering) {
       showProblem(error.message);
       return;
@@ -76,8 +76,8 @@ async function refresh() {
   }
 }
 
-bindLook(byId("look"));
-bindSay();
+bindColourSchemeButton(byId("look"));
+bindNotice();
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault();
   page.section.querySelector("h1").focus();

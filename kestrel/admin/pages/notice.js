@@ -1,4 +1,4 @@
-// What became of what was asked for: said once, in a live region.
+// A notice with the result of an action, in a live region.
 
 import { byId, setText } from "./dom.js";
 
@@ -6,24 +6,24 @@ const SHOWN_MS = 10_000;
 
 let timer = null;
 
-/** Say what was done for a while; what was not done stays until it is put away. */
-export function say(sentence, { isBad = false } = {}) {
+/** Show a notice for ten seconds; an error (`isBad`) stays until the user dismisses it. */
+export function showNotice(sentence, { isBad = false } = {}) {
   const box = byId("said");
   clearTimeout(timer);
   setText(byId("said-text"), sentence);
   box.classList.toggle("bad", isBad);
   box.classList.add("shown");
   if (!isBad) {
-    timer = setTimeout(putAway, SHOWN_MS);
+    timer = setTimeout(dismiss, SHOWN_MS);
   }
 }
 
-function putAway() {
+function dismiss() {
   clearTimeout(timer);
   byId("said").classList.remove("shown");
   setText(byId("said-text"), "");
 }
 
-export function bindSay() {
-  byId("said-close").addEventListener("click", putAway);
+export function bindNotice() {
+  byId("said-close").addEventListener("click", dismiss);
 }

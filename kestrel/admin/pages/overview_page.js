@@ -1,4 +1,4 @@
-// The first page: the server's last hour, and the table of its queues.
+// The first page: charts of the server's last hour, and the table of queues.
 
 import * as api from "./api.js";
 import { byId } from "./dom.js";
@@ -26,7 +26,7 @@ export function makeOverview() {
     onSeen: () => {
       nextSparksAt = 0;
       clearTimeout(timer);
-      // Should it fail, the next look at the whole server tells.
+      // An error is ignored, since the next refresh of the page reports it.
       timer = setTimeout(() => refreshSparks().catch(() => {}), WAIT_FOR_SCROLLING_MS);
     },
   });

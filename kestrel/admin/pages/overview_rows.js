@@ -1,10 +1,10 @@
-// The queues as objects, from the rows that the server sends, and their rates.
+// The queues of an overview as objects with their rates, from the rows that the server sends.
 
 import { Rates } from "./rates.js";
 
 const rates = new Rates();
 
-/** What an overview tells, with the rates of the server (key "") and of each queue put in. */
+/** Return the server and its queues from an overview, with rates of puts and gets added to each. */
 export function readOverview({ server, columns, queues }) {
   const rows = queues.map((values) => Object.fromEntries(columns.map((column, index) => [column, values[index]])));
   const counters = new Map(rows.map((row) => [row.name, [row.put_items, row.get_items_hit, row.get_items_miss]]));

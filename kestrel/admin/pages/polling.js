@@ -1,12 +1,12 @@
-// Asking again and again: only while the page is seen, and less often while nobody answers.
+// Polling: only while the page is visible, and less often while requests fail.
 
 const FIRST_PAUSE_MS = 1_000;
 const LONGEST_PAUSE_MS = 15_000;
 
 /**
- * Run the task now, and again after `pauseMs()` has passed since it was done.
+ * Run the task now, and again `pauseMs()` milliseconds after each run.
  *
- * A task that throws is tried again after a second, then two, four, up to fifteen. Returns what asks at once.
+ * After an error the pause is one second, then two, four, up to fifteen. Return a function that runs the task at once.
  */
 export function poll(task, pauseMs) {
   let timer = null;

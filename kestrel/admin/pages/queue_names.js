@@ -1,18 +1,18 @@
 // A queue's name is bytes. The server and this code show it as UTF-8, with other bytes as \xNN and a backslash as \\.
 
-/** The bytes of a shown name, percent-encoded for a path or a query of the server. */
+/** Return the bytes of a shown name, percent-encoded for a path or query of the server. */
 export function encodeName(shown) {
   return shown.replace(/\\(?:x([0-9a-f]{2})|\\?)|[^\\]+/g, (part, digits) =>
     digits ? `%${digits}` : encodeURIComponent(part === "\\\\" ? "\\" : part),
   );
 }
 
-/** The address of a queue's page, which has the shown name. */
+/** Return the address of a queue's page, which contains the shown name. */
 export function queueAddress(shown) {
   return `#/queue/${encodeURIComponent(shown)}`;
 }
 
-/** The shown name in the address of a queue's page. Percent-encoded bytes that are not UTF-8 are accepted as well. */
+/** Return the shown name in the address of a queue's page. Percent-encoded bytes may be invalid UTF-8. */
 export function nameInAddress(encoded) {
   try {
     return decodeURIComponent(encoded);

@@ -1,7 +1,7 @@
-// One queue's page: its last hour, its figures and settings, its latencies, and what can be done to it.
+// The page of one queue: charts, statistics, settings, latencies, and buttons for administrators.
 
 import * as api from "./api.js";
-import { askAndSend } from "./confirm_dialog.js";
+import { confirmAndSend } from "./confirm_dialog.js";
 import { allow } from "./buttons.js";
 import { byId, element, nameElement, setText } from "./dom.js";
 import { showFigures, showSettings } from "./stats_list.js";
@@ -10,7 +10,7 @@ import { bytesChart, itemsChart, ratesChart } from "./chart_definitions.js";
 import { showHead } from "./head_item.js";
 import { showLatencies } from "./latencies.js";
 import { queueAddress } from "./queue_names.js";
-import { say } from "./notice.js";
+import { showNotice } from "./notice.js";
 
 const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look"];
 const FACTS = [
@@ -39,27 +39,27 @@ export function makeQueuePage({ refreshNow }) {
       title: `Flush ${name}?`,
       lines: [
         items
-          ? `${capital(format.allOf(items, "item"))} of ${name} will be dropped.`
-          : `${name} is empty just now.`,
-        "Items that are put until then will be dropped as well. They cannot be brought back.",
+          ? `${capital(format.allOf(items, "item"))} of ${name} will be deleted.`
+          : `${name} is currently empty.`,
+        "Items that are put before the flush will be deleted as well. They cannot be restored.",
       ],
-      action: items ? `Drop ${format.allOf(items, "item")}` : "Flush",
+      action: items ? `Delete ${format.allOf(items, "item")}` : "Flush",
     };
-    await askAndSend(question, () => api.flush(flushed));
+    await confirmAndSend(question, () => api.flush(flushed));
     refreshNow();
   });
 
   byId("queue-flush-expired").addEventListener("click", async () => {
     const flushed = name;
     const question = {
-      title: `Flush what has expired in ${name}?`,
+      title: `Flush the expired items of ${name}?`,
       lines: [
-        `Those items of ${name} whose time is over will be dropped, or moved to the queue that its settings name.`,
-        "All others stay.",
+        `Expired items of ${name} will be deleted, or moved to the queue that its settings name.`,
+        "All other items stay in the queue.",
       ],
       action: "Flush expired items",
     };
-    await askAndSend(question, () => api.flushExpired(flushed));
+    await confirmAndSend(question, () => api.flushExpired(flushed));
     refreshNow();
   });
 
@@ -69,13 +69,13 @@ export function makeQueuePage({ refreshNow }) {
       title: `Delete ${name}?`,
       lines: [
         items
-          ? `The queue ${name} will be deleted, and ${format.allOf(items, "item")} in it will be dropped.`
-          : `The queue ${name} will be deleted. It is empty just now.`,
-        "Its journal and its figures go with it. They cannot be brought back.",
+          ? `The queue ${name} and ${format.allOf(items, "item")} in it will be deleted.`
+          : `The queue ${name} will be deleted. It is currently empty.`,
+        "Its journal and its statistics will be deleted as well. They cannot be restored.",
       ],
       action: items ? `Delete it with ${format.allOf(items, "item")}` : "Delete it",
     };
-    const isDone = await askAndSend(question, () => api.deleteQueue(deleted));
+    const isDone = await confirmAndSend(question, () => api.deleteQueue(deleted));
     if (isDone && name === deleted && !section.hidden) {
       location.hash = "#/";
     } else {
@@ -89,7 +89,7 @@ export function makeQueuePage({ refreshNow }) {
       const { head } = await api.head(looked);
       if (looked === name) showHead(byId("queue-head"), head);
     } catch (error) {
-      say(error.message, { isBad: true });
+      showNotice(error.message, { isBad: true });
     }
   });
 

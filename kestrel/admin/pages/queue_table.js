@@ -1,29 +1,29 @@
-// The table of queues: sorted, filtered, and with only those rows in the document that can be seen.
+// The table of queues: sorted, filtered, and with only the visible rows in the document.
 
 import { byId, element, nameElement, setText } from "./dom.js";
 import * as format from "./format.js";
-import { onLookChange } from "./colour_scheme.js";
+import { onColourSchemeChange } from "./colour_scheme.js";
 import { queueAddress } from "./queue_names.js";
 import { drawSparkline } from "./sparkline.js";
 
 const ROWS_BEYOND = 6;
 const LEAST_SAMPLES = 60;
 
-/** Numbers are sorted from the largest down at first, and totals are their sums where they add up. */
+/** The columns. A click sorts numbers in descending order first. Columns with `adds` have a sum in the footer. */
 const COLUMNS = [
   { key: "name", label: "Queue", isName: true },
   { key: "spark", label: "Last hour", title: "Items over the last hour" },
   { key: "items", label: "Items", format: format.briefCount, adds: true, title: "Items in the queue" },
   { key: "bytes", label: "Bytes", format: format.bytes, adds: true, title: "Bytes in the queue" },
   { key: "puts", label: "Puts/s", format: format.rate, adds: true, title: "Items put per second" },
-  { key: "gets", label: "Gets/s", format: format.rate, adds: true, title: "Items fetched per second" },
-  { key: "age_msec", label: "Waited", format: format.duration, title: "How long the last item fetched had waited" },
+  { key: "gets", label: "Gets/s", format: format.rate, adds: true, title: "Items taken per second" },
+  { key: "age_msec", label: "Waited", format: format.duration, title: "Time that the last taken item had waited" },
   { key: "waiters", label: "Waiters", format: format.briefCount, adds: true, title: "Clients that wait for an item" },
   { key: "open_transactions", label: "Open", format: format.briefCount, adds: true, title: "Open reads" },
   { key: "journal_bytes", label: "Journal", format: format.bytes, adds: true, title: "Bytes of the journal" },
   { key: "mem_bytes", label: "Memory", format: format.bytes, adds: true, title: "Bytes of items in memory" },
   { key: "expired_items", label: "Expired", format: format.briefCount, adds: true, title: "Items expired" },
-  { key: "discarded", label: "Discarded", format: format.briefCount, adds: true, title: "Discarded: it was full" },
+  { key: "discarded", label: "Discarded", format: format.briefCount, adds: true, title: "Items discarded because the queue was full" },
 ];
 const SPARK = COLUMNS.findIndex(({ key }) => key === "spark");
 
@@ -40,7 +40,11 @@ function compare(one, other, { key, isName }, isDescending) {
   return isDescending ? other[key] - one[key] : one[key] - other[key];
 }
 
-/** `onSeen(names)` is told which queues can be seen whenever they change; `open(name)` opens one. */
+/**
+ * Build the table and return the functions that update it.
+ *
+ * `onSeen(names)` is called when the set of visible queues changes, `open(name)` when the user opens a queue.
+ */
 export function makeTable({ onSeen, open }) {
   const scroller = byId("queues-scroll");
   const filter = byId("filter");
@@ -122,7 +126,7 @@ export function makeTable({ onSeen, open }) {
     return row;
   }
 
-  /** A row for that queue, one that another queue had if there is any: canvases are dear. */
+  /** Return a row for a queue, reusing a removed row if there is one, since canvases are expensive. */
   function rowFor({ name }) {
     const row = spare.pop() ?? makeRow();
     const link = row.firstElementChild.firstElementChild;
@@ -154,7 +158,7 @@ export function makeTable({ onSeen, open }) {
     }
   }
 
-  /** Bring the document to what can be seen now. */
+  /** Add and remove rows so that the document has the visible ones. */
   function render() {
     const { scrollTop, clientHeight } = scroller;
     const first = Math.max(0, Math.floor(scrollTop / rowHeight) - ROWS_BEYOND);
@@ -189,7 +193,7 @@ export function makeTable({ onSeen, open }) {
     above.style.height = `${first * rowHeight}px`;
     below.style.height = `${(shown.length - end) * rowHeight}px`;
 
-    // Not one by one: each asks for the size of its canvas, and so for the layout of the table.
+    // Drawn after all rows are in place: each call reads the size of its canvas, which forces a layout of the table.
     added.forEach((name) => drawSpark(name, rows.get(name)));
 
     if (focused !== null && !rows.get(focused)?.contains(document.activeElement)) {
@@ -224,7 +228,7 @@ export function makeTable({ onSeen, open }) {
     });
   }
 
-  /** Filter and sort, then show. */
+  /** Filter and sort the queues, then show them. */
   function arrange() {
     const wanted = filter.value.trim().toLowerCase();
     shown = wanted ? all.filter(({ name }) => name.toLowerCase().includes(wanted)) : [...all];
@@ -311,16 +315,16 @@ export function makeTable({ onSeen, open }) {
     }
   });
   new ResizeObserver(() => isActive && render()).observe(scroller);
-  onLookChange(() => rows.forEach((row, name) => drawSpark(name, row)));
+  onColourSchemeChange(() => rows.forEach((row, name) => drawSpark(name, row)));
 
   return {
-    /** Show these queues. */
+    /** Show `queues`. */
     update(queues) {
       all = queues;
       arrange();
     },
 
-    /** Whether the table can be seen; where it is not, nobody is told of rows. */
+    /** Set whether the table is visible; while it is not, `onSeen` is not called. */
     setActive(isIt) {
       isActive = isIt;
       if (isActive) {
@@ -329,19 +333,19 @@ export function makeTable({ onSeen, open }) {
       }
     },
 
-    /** Put the focus where it was before a queue was opened. */
+    /** Restore the focus to the queue that was opened last. */
     focus() {
       const at = shown.findIndex(({ name }) => name === activeName);
       if (at >= 0) moveTo(at);
     },
 
-    /** The queue that the reader is at from now on. */
+    /** Make a queue the one that the Tab key reaches. */
     activate,
 
-    /** Names of the queues whose rows are there. */
+    /** Return the names of the queues that have rows in the document. */
     seenNames: () => [...rows.keys()],
 
-    /** Draw the histories, by name. */
+    /** Draw the sparklines from histories by name. */
     updateSparks(series) {
       for (const name of sparks.keys()) {
         if (!rows.has(name)) sparks.delete(name);
@@ -349,7 +353,7 @@ export function makeTable({ onSeen, open }) {
       for (const name of rows.keys()) {
         sparks.set(name, series[name]?.items ?? sparks.get(name) ?? []);
       }
-      // All to one scale of time: the hour, or as much of it as the server has been there.
+      // All sparklines have the same time scale: one hour, or the uptime of the server if it is shorter.
       sparkSamples = Math.max(LEAST_SAMPLES, ...[...sparks.values()].map((items) => items.length));
       rows.forEach((row, name) => drawSpark(name, row));
     },

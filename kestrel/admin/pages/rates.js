@@ -1,19 +1,23 @@
-// How fast counters grow, per second, from samples of them that the server gives the time of.
+// Rates of counters per second, computed from samples.
 
 const WINDOW_MS = 10_000;
 const LONGEST_GAP_MS = 30_000;
 const CLOCK_TOLERANCE_MS = 5_000;
 
 /**
- * Rates of counters by key, over the last ten seconds or two samples.
+ * Rates of counters by key, over the last ten seconds or the last two samples.
  *
- * A counter that is new, or smaller than before, began at 0 since. A server that was started anew, or was not asked
- * for long, begins with no rate at all.
+ * A counter that is new, or smaller than before, is taken to have started at 0. After a restart of the server, or a
+ * long gap between samples, rates are unknown until the second sample.
  */
 export class Rates {
   #samples = [];
 
-  /** Counters are a Map of a key to a list of numbers; times are milliseconds, the uptime never set back. */
+  /**
+   * Add a sample. `counters` maps each key to a list of numbers.
+   *
+   * `uptimeMs` is the server's monotonic uptime, `timeMs` its wall clock.
+   */
   add(uptimeMs, timeMs, counters) {
     const last = this.#samples.at(-1);
     if (last) {
@@ -30,7 +34,7 @@ export class Rates {
     }
   }
 
-  /** The rate of each of the key's counters; null where it is not known. */
+  /** Return the rate of each counter of `key`, null for an unknown rate, or null if the key is unknown. */
   of(key) {
     const samples = this.#samples;
     const newest = samples.at(-1)?.counters.get(key);

@@ -1,7 +1,7 @@
-// The server's page: its figures, settings and latencies, and what can be done to it.
+// The page of the server: statistics, settings, latencies, and buttons for administrators.
 
 import * as api from "./api.js";
-import { askAndSend } from "./confirm_dialog.js";
+import { confirmAndSend } from "./confirm_dialog.js";
 import { allow } from "./buttons.js";
 import { byId, element, setText } from "./dom.js";
 import { showFigures, showSettings } from "./stats_list.js";
@@ -9,21 +9,19 @@ import * as format from "./format.js";
 import { showLatencies } from "./latencies.js";
 import { STATUSES, statusText } from "./status.js";
 
-const connected = (figures) => `Connected just now: ${format.plural(figures.curr_connections, "client")}.`;
+const connected = (figures) => `Currently connected: ${format.plural(figures.curr_connections, "client")}.`;
 
 const LINES = {
-  Up: () => ["Everything will be served from now on."],
-  WriteAvoid: () => [
-    "Everything will be served. Clients that look for a server to write to should choose another one.",
-  ],
+  Up: () => ["The server will accept all requests."],
+  WriteAvoid: () => ["The server will accept all requests, but clients should write to other servers."],
   ReadOnly: ({ figures }) => [
-    "Puts, flushes and deletes will be refused, and whoever tries will be hung up on.",
-    "What is in the queues can be taken.",
+    "The server will refuse puts, flushes and deletes, and disconnect clients that send them.",
+    "Clients can still get items.",
     connected(figures),
   ],
   Quiescent: ({ figures }) => [
-    "Puts and gets will be refused, and whoever tries will be hung up on.",
-    "What is open can be closed, confirmed and aborted.",
+    "The server will refuse puts and gets, and disconnect clients that send them.",
+    "Clients can still close, confirm and abort their open reads.",
     connected(figures),
   ],
 };
@@ -48,7 +46,7 @@ export function makeServerPage({ refreshNow }) {
         action: `Set ${name}`,
         isDangerous: name === "ReadOnly" || name === "Quiescent",
       };
-      await askAndSend(question, () => api.setStatus(name));
+      await confirmAndSend(question, () => api.setStatus(name));
       refreshNow();
     });
     return button;
@@ -57,15 +55,15 @@ export function makeServerPage({ refreshNow }) {
 
   byId("server-reload").addEventListener("click", async () => {
     const question = {
-      title: "Read the configuration again?",
+      title: "Reload the configuration?",
       lines: [
-        "Settings of queues and of the server that changed in the file will hold from now on.",
-        "If the file has a mistake, everything stays as it is.",
+        "Changed settings of queues and of the server will take effect.",
+        "If the file has an error, no setting changes.",
       ],
       action: "Reload",
       isDangerous: false,
     };
-    await askAndSend(question, api.reload);
+    await confirmAndSend(question, api.reload);
     refreshNow();
   });
 
@@ -76,15 +74,15 @@ export function makeServerPage({ refreshNow }) {
     const question = {
       title: `Shut down ${server.name}?`,
       lines: [
-        `The server will stop, and hang up on ${format.plural(figures.curr_connections, "client")}.`,
+        `The server will shut down and disconnect ${format.plural(figures.curr_connections, "client")}.`,
         "This page cannot start it again.",
         isInMemory
-          ? `Its queues are in memory alone: ${format.allOf(figures.curr_items, "item")} will be lost.`
-          : `${kept} will be there after the next start.`,
+          ? `Its queues are only in memory: ${format.allOf(figures.curr_items, "item")} will be lost.`
+          : `${kept} will be available after the next start.`,
       ],
       action: "Shut down",
     };
-    await askAndSend(question, api.shutDown);
+    await confirmAndSend(question, api.shutDown);
     refreshNow();
   });
 

@@ -1,11 +1,15 @@
-// A small graph of one list of numbers, from 0 up, the newest to the right.
+// A small chart of one series, with the newest value at the right.
 
 import { colour } from "./colour_scheme.js";
 
 const EDGE = 2.5;
 const PIXELS_A_POINT = 1.5;
 
-/** As many values as there is room for: the largest of each few, so that no peak is lost; null where none is known. */
+/**
+ * Return the values reduced to the width, and the number of values that fit.
+ *
+ * Each returned value is the largest of a group, so that peaks stay visible; null if none of the group is known.
+ */
 function thinned(values, most, width) {
   const each = Math.max(1, Math.ceil((most * PIXELS_A_POINT) / width));
   const made = [];
@@ -16,7 +20,7 @@ function thinned(values, most, width) {
   return [made, Math.ceil(most / each)];
 }
 
-/** Draw the samples over the whole canvas, which holds `most` of them; null is a gap. */
+/** Draw the samples, right-aligned on a canvas that has room for `most` of them; null is a gap. */
 export function drawSparkline(canvas, samples, most) {
   const { clientWidth: width, clientHeight: height } = canvas;
   const scale = devicePixelRatio || 1;

@@ -1,22 +1,22 @@
-// Figures with what they mean, as a list of terms and values.
+// Lists of statistics and settings: labels and values in a `dl`.
 
 import { element, setText } from "./dom.js";
 import * as format from "./format.js";
 
 const seconds = (value) => format.duration(value * 1000);
 
-/** What is told of a queue and of the server: in words, and how it is read. Others are shown as they are. */
+/** Labels and formats of known statistics. Unknown ones get a label and a format derived from their names. */
 const KNOWN = {
   items: ["Items", format.count],
   bytes: ["Bytes", format.bytes],
-  total_items: ["Items put since the start", format.count],
+  total_items: ["Items put since the server started", format.count],
   logsize: ["Journal", format.bytes],
   journal_bytes: ["Journal, all files", format.bytes],
   expired_items: ["Items expired", format.count],
   mem_items: ["Items in memory", format.count],
   mem_bytes: ["Bytes in memory", format.bytes],
-  age: ["Wait of the last item fetched, as Kestrel names it", format.duration],
-  age_msec: ["Wait of the last item fetched", format.duration],
+  age: ["Wait of the last item taken, by Kestrel's name", format.duration],
+  age_msec: ["Wait of the last item taken", format.duration],
   discarded: ["Items discarded", format.count],
   waiters: ["Clients waiting", format.count],
   open_transactions: ["Open reads", format.count],
@@ -30,24 +30,24 @@ const KNOWN = {
   refused_moves: ["Moves refused", format.count],
   put_items: ["Items put", format.count],
   put_bytes: ["Bytes put", format.bytes],
-  get_items_hit: ["Items fetched", format.count],
-  get_items_miss: ["Gets that found nothing", format.count],
+  get_items_hit: ["Items taken", format.count],
+  get_items_miss: ["Gets that found no item", format.count],
   curr_items: ["Items", format.count],
   curr_connections: ["Connections", format.count],
-  total_connections: ["Connections since the start", format.count],
+  total_connections: ["Connections since the server started", format.count],
   rejected_connections: ["Connections refused", format.count],
-  foreign_requests: ["Requests of other protocols", format.count],
+  foreign_requests: ["Requests in other protocols", format.count],
   cmd_get: ["Gets", format.count],
   cmd_set: ["Puts", format.count],
   cmd_peek: ["Peeks", format.count],
   get_hits: ["Gets that found an item", format.count],
-  get_misses: ["Gets that found nothing", format.count],
+  get_misses: ["Gets that found no item", format.count],
   bytes_read: ["Bytes from clients", format.bytes],
   bytes_written: ["Bytes to clients", format.bytes],
   queue_creates: ["Queues opened", format.count],
   queue_deletes: ["Queues deleted", format.count],
   queue_expires: ["Queues expired", format.count],
-  reserved_memory_ratio: ["Memory reserved by queues, as a part of the machine's", String],
+  reserved_memory_ratio: ["Memory reserved by queues, as a fraction of the machine's", String],
   uptime: ["Uptime", seconds],
   time: ["The server's clock", (value) => format.dateAndTime(value * 1000)],
   version: ["Version", String],
@@ -64,7 +64,7 @@ function formatOf(key) {
   return KNOWN[key]?.[1] ?? BY_ENDING.find(([ending]) => key.endsWith(ending))?.[1] ?? format.count;
 }
 
-/** The value of that figure, as people read it. */
+/** Return the value of the statistic `key`, formatted. */
 export function figureText(key, value) {
   return typeof value === "number" ? formatOf(key)(value) : String(value);
 }
@@ -74,7 +74,7 @@ function figureLabel(key) {
   return KNOWN[key]?.[0] ?? words[0].toUpperCase() + words.slice(1);
 }
 
-/** Show pairs of a label and text in a `dl`, keeping what is there where the labels are the same. */
+/** Show labels and texts in a `dl`. If the keys are unchanged, only the texts are updated. */
 export function showTerms(list, terms) {
   const isSame =
     list.children.length === terms.length &&
@@ -92,7 +92,7 @@ export function showTerms(list, terms) {
   terms.forEach(({ text }, index) => setText(list.children[index].lastElementChild, text));
 }
 
-/** Show all figures; their own names are shown when one points at them. */
+/** Show all statistics. The tooltip of each label is the name of the statistic. */
 export function showFigures(list, figures) {
   const terms = Object.entries(figures)
     .filter(([key]) => key !== "children" && !(key === "age" && "age_msec" in figures))
@@ -100,7 +100,7 @@ export function showFigures(list, figures) {
   showTerms(list, terms);
 }
 
-/** Show settings as they are written in a configuration. */
+/** Show settings by their names in the configuration file. */
 export function showSettings(list, settings) {
   const terms = Object.entries(settings).map(([key, value]) => ({ key, label: key, text: String(value) }));
   showTerms(list, terms);

@@ -1,4 +1,4 @@
-// Runs before anything is drawn, so that nothing flashes: what the reader chose before, if anything.
+// Applies the colour scheme that the user chose before. It runs before the first paint, so that the page does not flash.
 
 try {
   const chosen = localStorage.getItem("kestrel-theme");
@@ -6,5 +6,5 @@ try {
     document.documentElement.dataset.theme = chosen;
   }
 } catch {
-  // Storage is refused to this page: what the system prefers will do.
+  // Storage is not available to this page, so the system's preference applies.
 }
