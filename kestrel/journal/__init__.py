@@ -1,1 +1,4 @@
-"""Kestrel's journal format. Imports the standard library only, so that tools and workers stay light."""
+"""Kestrel's journal format.
+
+It does not import Twisted, so that tools and Spark workers stay light.
+"""

@@ -1,10 +1,10 @@
-"""When a journal file is rotated, and when older files are replaced: functions of sizes and settings alone.
+"""The policy for rotation and compaction of journals, as pure functions of sizes and settings.
 
-*Live* bytes are those of the records that a rewrite would write: the items and open reads that there are. What else
-is in the files is *spent*. A rewrite costs the live bytes and frees the spent ones, so it is worth it only when it
-frees at least half; that is also why files that hold nothing spent are never rewritten, however large they are.
-The files are not to be larger than twice the live bytes, maxJournalSize and one file more. A rewrite takes its time,
-in which more is spent, so it begins when half of maxJournalSize is left.
+*Live* bytes are the bytes that a rewrite would write, for the current items and open reads. All other bytes of the
+files are *spent*. A rewrite writes the live bytes and frees the spent ones. It is done only if it frees at least half
+of the files, so files without spent bytes are never rewritten. The goal is that the files take at most twice the live
+bytes, plus maxJournalSize, plus one file. Since bytes are spent during a rewrite, it begins when half of maxJournalSize
+is used.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 
 class Compaction(Enum):
-    """What is to be done."""
+    """The compaction to do."""
 
     NONE = "none"
     REWRITE = "rewrite"
-    """All files are replaced by one that holds what is live."""
+    """Replace all files by one with the live records."""
     PACK = "pack"
-    """The files that have been read forward are replaced by one; those that wait to be read stay."""
+    """Replace the files that have been read into memory by one, and keep the files still in read-behind."""
 
 
 class CompactionLimits(NamedTuple):
-    """A queue's settings, by their names."""
+    """The settings of a queue that control rotation and compaction."""
 
     default_journal_size_bytes: int
     max_memory_size_bytes: int
@@ -34,30 +34,31 @@ class CompactionLimits(NamedTuple):
 
 
 class JournalSizes(NamedTuple):
-    """A queue's journal at a moment, sizes in bytes."""
+    """The sizes of a queue's journal at one moment."""
 
     total_bytes: int
-    """All files."""
+    """Size of all files."""
     has_rotated: bool
-    """Whether there is more than the current file."""
+    """True if there are rotated files."""
     items: int
-    """In the queue, open reads not counted."""
+    """Number of items in the queue, without open reads."""
     live_bytes: int
+    """Bytes that a rewrite would write."""
     read_bytes: int
-    """The rotated files in which nothing waits any more to be read forward: what a pack would replace."""
+    """Size of the rotated files that are completely read into memory, which a pack would replace."""
     packed_bytes: int
-    """What a pack would write at most."""
+    """Upper bound of the bytes that a pack would write."""
     ms_since_rewrite: int | None
-    """None: there was none."""
+    """Milliseconds since the last rewrite, or None if there was none."""
 
 
 def should_rotate(current_bytes: int, limits: CompactionLimits) -> bool:
-    """Whether the current file is to become a rotated one."""
+    """Return whether the current file should be rotated."""
     return current_bytes > limits.max_memory_size_bytes
 
 
 def choose_compaction(state: JournalSizes, limits: CompactionLimits) -> Compaction:
-    """What is to be done with these files now."""
+    """Return which compaction should be done now."""
     spent = state.total_bytes - state.live_bytes
     is_too_large = state.total_bytes > limits.max_journal_size_bytes
     if is_too_large and 0 < state.read_bytes >= 2 * state.packed_bytes:
@@ -74,7 +75,10 @@ def choose_compaction(state: JournalSizes, limits: CompactionLimits) -> Compacti
 
 
 def _emptied(state: JournalSizes, limits: CompactionLimits) -> Compaction:
-    """A queue with open reads alone may be emptied again and again."""
+    """Return the compaction of a queue without items.
+
+    A queue that has only open reads may become empty often, so `disable_aggressive_rewrites` limits its rewrites.
+    """
     if state.live_bytes and limits.disable_aggressive_rewrites and not _has_waited(state, limits):
         return Compaction.NONE
     return Compaction.REWRITE

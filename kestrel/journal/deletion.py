@@ -1,9 +1,9 @@
-"""Deleting all files of a queue, so that no crash leaves some of them to be replayed without the others.
+"""Atomic deletion of all files of a queue, so that a restart after a crash replays either all or none of them.
 
-A pack is correct only together with the files after it: it holds an empty item for each item that they remove. A
-deletion therefore begins with one atomic rename: the newest file becomes a deletion mark, ``work.<ms>.deleted``, and no
-file with a lower number counts from then on. The mark is erased last. A rename needs neither space nor an inode, so a
-queue can be deleted on a full medium.
+A pack is valid only together with the files after it, because it has an empty item for each item that they remove. A
+deletion therefore begins with one atomic rename: the newest file becomes a deletion mark, ``work.<ms>.deleted``. All
+files with a lower number are then ignored. The mark is erased last. A rename needs neither space nor an inode, so a
+queue can be deleted on a full disk.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kestrel.journal.fileset import current_name, deleted_name, files_of
 
 
 def mark_deleted(disk: Disk, folder: bytes, queue: bytes, next_number: Callable[[], int]) -> None:
-    """Make all files of the queue count no more; another queue may take its name at once.
+    """Delete all files of a queue in one step, for `erase_deleted` to erase. Its name can be used again at once.
 
-    Raises OSError, and the queue is as it was.
+    Raise OSError if the queue is unchanged.
     """
     path = folder + b"/"
     mark = path + deleted_name(queue, next_number())
@@ -33,10 +33,11 @@ def mark_deleted(disk: Disk, folder: bytes, queue: bytes, next_number: Callable[
 
 
 def erase_deleted(disk: Disk, folder: bytes, queue: bytes) -> None:
-    """Erase the files that deletion marks cover, then the marks. May take long. A start finishes the work."""
+    """Erase the files that deletion marks cover, then the marks. It may take long. The next start can finish it."""
     files = files_of(queue, disk.list_files(folder)).deleted
     if len(files) > 1:
-        disk.sync_folder(folder)  # the mark must be on the medium before a file that it covers is erased
+        # The mark must be durable before a file that it covers is erased.
+        disk.sync_folder(folder)
     for file in files[:-1]:
         disk.erase(folder + b"/" + file.file_name)
         disk.reached(steps.THROWN_AWAY)

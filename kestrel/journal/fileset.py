@@ -1,12 +1,17 @@
-"""The names of journal files: which file belongs to which queue, and in which order they are replayed.
+"""The names of journal files, which define their queues and the order of replay.
 
-A queue ``work`` has ``work`` (the current file), ``work.<ms>`` (rotated, replayed in number order before
-it), ``work~~<ms>`` (temporary, erased at start), ``work.<ms>.pack`` (replaces every rotated file numbered
-up to its own) and ``work.<ms>.deleted`` (a deletion mark: files with a lower number do not count, nor does the mark).
-Everything else in the folder is foreign and left alone.
+A queue ``work`` has these files:
 
-Paths are bytes, because queue names are. A name byte above 127 stands in the file name as Kestrel writes it:
-the byte read as Latin-1, written as UTF-8.
+- ``work`` is the current file.
+- ``work.<ms>`` is a rotated file. Rotated files are replayed in the order of their numbers, before the current file.
+- ``work~~<ms>`` is a temporary file, which is erased at start.
+- ``work.<ms>.pack`` replaces every rotated file up to its own number.
+- ``work.<ms>.deleted`` is a deletion mark. The mark and all files with a lower number are ignored.
+
+Other files in the folder are foreign and are not touched.
+
+Paths are bytes, because queue names are. As in the original Kestrel, a byte above 127 of a queue's name is read as
+Latin-1 and written as UTF-8.
 """
 
 from __future__ import annotations
@@ -26,13 +31,13 @@ PACK_SUFFIX: Final = b".pack"
 DELETED_SUFFIX: Final = b".deleted"
 
 MAX_FILE_NAME_BYTES: Final = 230
-"""So that the longest suffix still fits the 255 bytes of common file systems."""
+"""Limit that leaves room for the longest suffix in the 255 bytes of common file systems."""
 
 _NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,15})|\.(\d{1,15})(\.pack|\.deleted)?)?", re.DOTALL)
 
 
 class JournalFileKind(Enum):
-    """What a journal file is to its queue."""
+    """The role of a journal file."""
 
     CURRENT = "current"
     ROTATED = "rotated"
@@ -42,7 +47,7 @@ class JournalFileKind(Enum):
 
 
 class JournalFile(NamedTuple):
-    """One file's name, understood. `number` is 0 for the current file."""
+    """A parsed file name. `number` is 0 for the current file."""
 
     queue: bytes
     kind: JournalFileKind
@@ -51,32 +56,32 @@ class JournalFile(NamedTuple):
 
 
 def current_name(queue: bytes) -> bytes:
-    """The file name of a queue's current file."""
+    """Return the name of a queue's current file."""
     return queue.decode("latin-1").encode("utf-8")
 
 
 def rotated_name(queue: bytes, number: int) -> bytes:
-    """The file name of a rotated file."""
+    """Return the name of a rotated file."""
     return b"%b.%d" % (current_name(queue), number)
 
 
 def pack_name(queue: bytes, number: int) -> bytes:
-    """The file name of a rotated file while it stands for all that are numbered up to its own."""
+    """Return the name of a published pack, which replaces all rotated files up to its own number."""
     return rotated_name(queue, number) + PACK_SUFFIX
 
 
 def deleted_name(queue: bytes, number: int) -> bytes:
-    """Return the file name of a deletion mark."""
+    """Return the name of a deletion mark."""
     return rotated_name(queue, number) + DELETED_SUFFIX
 
 
 def temporary_name(queue: bytes, number: int) -> bytes:
-    """The file name of a file that is being written and will be renamed when it is whole."""
+    """Return the name of a temporary file, which is renamed when it is complete."""
     return b"%b~~%d" % (current_name(queue), number)
 
 
 def parse_file_name(file_name: bytes) -> JournalFile | None:
-    """Which queue's file that is, or None for a foreign one."""
+    """Return the parsed name of a journal file, or None for a foreign file."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         return None
@@ -97,7 +102,7 @@ def parse_file_name(file_name: bytes) -> JournalFile | None:
 
 
 class QueueFiles:
-    """All files of one queue in a folder listing; those that a deletion mark covers are only in `deleted`."""
+    """The files of one queue in a folder listing. Files that a deletion mark covers are only in `deleted`."""
 
     def __init__(self, queue: bytes) -> None:
         self.queue = queue
@@ -106,10 +111,10 @@ class QueueFiles:
         self.packs: list[JournalFile] = []
         self.temporary: list[JournalFile] = []
         self.deleted: list[JournalFile] = []
-        """Deletion marks and the files that they cover, in the order in which to erase them: marks last."""
+        """Files that deletion marks cover, then the marks. They must be erased in this order."""
 
     def add(self, file: JournalFile) -> None:
-        """Take one more file of the listing in; `sort` when all are there."""
+        """Add a file of the listing. Call `sort` after the last one."""
         if file.kind is JournalFileKind.CURRENT:
             self.has_current = True
             return
@@ -122,7 +127,7 @@ class QueueFiles:
         kinds[file.kind].append(file)
 
     def sort(self) -> None:
-        """Put rotated files and packs in number order; of two spellings of one number, that with more zeros first."""
+        """Sort the files by number, then by name. Move files that a deletion mark covers to `deleted`."""
         mark = max((file.number for file in self.deleted), default=-1)
         for files in (self.rotated, self.packs, self.temporary):
             files.sort(key=lambda each: (each.number, each.file_name))
@@ -132,25 +137,25 @@ class QueueFiles:
 
     @property
     def has_items(self) -> bool:
-        """Whether there is more than temporary files, which are no queue."""
+        """True if there is a current file, a rotated file or a pack. Temporary files alone are not a queue."""
         return self.has_current or bool(self.rotated or self.packs)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of its rotated files, packs, and deleted files."""
+        """Return the numbers of the rotated files, packs and deleted files."""
         return [file.number for file in (*self.rotated, *self.packs, *self.deleted)]
 
     def in_replay_order(self) -> list[bytes]:
-        """The file names to replay one after the other."""
+        """Return the names of the rotated files and of the current file, in the order of replay."""
         names = [file.file_name for file in self.rotated]
         return [*names, current_name(self.queue)] if self.has_current else names
 
     def replaced_by_pack(self) -> tuple[JournalFile | None, list[JournalFile]]:
-        """The newest pack, if there is one, and the rotated files whose place it takes."""
+        """Return the newest pack, or None, and the rotated files that it replaces."""
         pack = self.packs[-1] if self.packs else None
         return pack, [file for file in self.rotated if pack is not None and file.number <= pack.number]
 
     def live_files(self) -> list[JournalFile]:
-        """The files that count, in replay order, as they are called now, though an unfinished pack be among them."""
+        """Return the valid files by their present names, in the order of replay, including an unfinished pack."""
         pack, replaced = self.replaced_by_pack()
         files = [*([] if pack is None else [pack]), *self.rotated[len(replaced) :]]
         if self.has_current:
@@ -159,7 +164,7 @@ class QueueFiles:
 
 
 def group_by_queue(file_names: list[bytes]) -> dict[bytes, QueueFiles]:
-    """The journal files of a folder listing, by queue; foreign files are left out."""
+    """Return the journal files of a folder listing, by queue. Foreign files are omitted."""
     queues: dict[bytes, QueueFiles] = {}
     for file_name in file_names:
         file = parse_file_name(file_name)
@@ -171,13 +176,13 @@ def group_by_queue(file_names: list[bytes]) -> dict[bytes, QueueFiles]:
 
 
 def files_of(queue: bytes, file_names: list[bytes]) -> QueueFiles:
-    """Those of one queue in a folder listing."""
+    """Return the files of one queue in a folder listing."""
     prefix = current_name(queue)
     return group_by_queue([name for name in file_names if name.startswith(prefix)]).get(queue, QueueFiles(queue))
 
 
 def has_journal_files(disk: Disk, folder: bytes, file_names: list[bytes]) -> bool:
-    """Whether one of these files of a folder is the current file of a queue, by its name and its first record."""
+    """Return whether one of the files is a queue's current file, by its name and the opcode of its first record."""
     for queue, files in group_by_queue(file_names).items():
         if files.has_current:
             with FileReader(disk, folder + b"/" + current_name(queue)) as reader:

@@ -1,8 +1,8 @@
-"""The files of one queue as one run of bytes: its history.
+"""The history of a queue: its journal files as one sequence of bytes.
 
-An *offset* of a history counts over all files of the queue in replay order, what is recorded and not yet written
-included. It stays true when the current file is rotated; when files are replaced by one that is shorter, the new
-file ends where they ended, so that offsets behind it stay true as well.
+An *offset* of a history counts the bytes of all files of the queue in replay order, including records that are not
+yet written. Offsets remain valid when the current file is rotated. When a shorter file replaces older ones, it ends at
+the same offset as they did, so that later offsets remain valid too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kestrel.journal.fileset import current_name, rotated_name
 
 
 class Span(NamedTuple):
-    """A rotated file and its place in the history."""
+    """A rotated file and its start and end offsets in the history."""
 
     number: int
     file_name: bytes
@@ -24,26 +24,26 @@ class Span(NamedTuple):
 
 
 class History:
-    """Which file holds which part of a queue's history."""
+    """The mapping of offsets in a queue's history to its files."""
 
     def __init__(self, queue: bytes) -> None:
         self._queue = queue
         self.rotated: list[Span] = []
-        """In replay order."""
+        """Rotated files in replay order."""
         self.rotated_bytes = 0
-        """What they take."""
+        """Total size of the rotated files."""
         self.current_start = 0
-        """Where the current file begins."""
+        """Offset at which the current file begins."""
 
     def rotate(self, number: int, size: int, file_name: bytes | None = None) -> None:
-        """The current file has become the rotated one of that number; a new one begins behind it."""
+        """Record that the current file of `size` bytes was rotated to `number`, and that a new one follows it."""
         file_name = file_name or rotated_name(self._queue, number)
         self.rotated.append(Span(number, file_name, self.current_start, self.current_start + size))
         self.current_start += size
         self.rotated_bytes += size
 
     def replace_up_to(self, number: int, size: int) -> Span:
-        """One file of that size has taken the place of every rotated file numbered up to its own."""
+        """Record that one file of `size` bytes has replaced all rotated files up to `number`, and return its span."""
         replaced = self.rotated_up_to(number)
         self.rotated_bytes += size - sum(span.end - span.start for span in replaced)
         end = replaced[-1].end
@@ -52,13 +52,13 @@ class History:
         return span
 
     def rotated_up_to(self, number: int) -> list[Span]:
-        """The rotated files that a file of that number would replace."""
+        """Return the rotated files with a number up to `number`."""
         return [span for span in self.rotated if span.number <= number]
 
     def file_at(self, offset: int) -> tuple[bytes, int, int | None]:
-        """The name of the file that holds the record at that offset, where it begins and where it ends.
+        """Return the name, the start and the end of the file that contains `offset`.
 
-        The end of the current file is None: it grows.
+        The end of the current file is None, because it grows.
         """
         index = bisect_right(self.rotated, offset, key=attrgetter("end"))
         if index == len(self.rotated):

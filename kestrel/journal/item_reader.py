@@ -1,4 +1,4 @@
-"""Reading items forward: those of a queue that are on disk alone, as memory frees for them."""
+"""Read-behind: reading items that are only on disk into memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MIN_READ_BYTES: Final = 4096
 
 
 class DamagedJournalFile(OSError):
-    """The file does not hold what it held when it was replayed: only another replay can tell what it does."""
+    """A journal file that has changed since it was replayed. Only another replay can read it."""
 
 
 class JournalItemsRead(NamedTuple):
-    """Items as their ADDX records; reading goes on at `offset` of the history, with the item after `skip` others."""
+    """Items as their ADDX records. The next read begins at `offset` of the history and skips `skip` items."""
 
     records: list[bytes]
     offset: int
@@ -29,14 +29,16 @@ class JournalItemsRead(NamedTuple):
 def read_items(
     reader: FileReader, start: int, offset: int, end: int, skip: int, max_items: int, room_bytes: int, now_ms: int
 ) -> JournalItemsRead:
-    """The next items from `offset` on: as many as stand near each other and find room, and one if there is one.
+    """Read the next items from `offset` on, after skipping `skip` items.
 
-    `start` and `end` are where the file begins in the history, and where what may be read of it ends. `now_ms` is
-    the add time of items whose record has none. Records that are not items are skipped. Raises
-    `DamagedJournalFile`, or another OSError if the file cannot be read.
+    Return at most `max_items` items with about `room_bytes` of data, but at least one item if there is one. `start` is
+    the offset of the file in the history; `end` is the offset up to which it may be read. `now_ms` is the add time of
+    items whose record has none. Records that do not add items are ignored. Raise `DamagedJournalFile`, or another
+    OSError if the file cannot be read.
     """
     items = _ItemCollector(skip, max_items, room_bytes)
-    counts = ErrorCounts()  # of open reads, so of none of these
+    # Required by `replay_part`; the items that are read have no error counts.
+    counts = ErrorCounts()
     needed = 0
     usual = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes))
     while offset < end and not items.records and items.stopped_at is None:
@@ -46,14 +48,14 @@ def read_items(
         done = replay_part(part, items, now_ms, offset, counts)
         offset += done.position
         needed = done.needed
-        # Behind the last item that is known there may be anything.
+        # Damage matters only if no item was read, because anything may follow the last known item.
         if not items.records and (done.damage is not None or needed > end - offset):
             raise DamagedJournalFile(errno.EIO, "the journal file is damaged")
     return JournalItemsRead(items.records, offset if items.stopped_at is None else items.stopped_at, items.skip)
 
 
 class _ItemCollector:
-    """Takes what a replay appends, until there is enough (`kestrel.journal.replay.ReplayTarget`)."""
+    """A replay target that collects items up to its limits and ignores other records."""
 
     last_xid = 0
 
@@ -61,12 +63,12 @@ class _ItemCollector:
         self.records: list[bytes] = []
         self.skip = skip
         self.stopped_at: int | None = None
-        """The offset of the first item that was not taken."""
+        """Offset of the first item that was not collected, or None."""
         self._items_left = max_items
         self._room_bytes = room_bytes
 
     def append(self, record: bytes, offset: int) -> None:
-        """Take an item, or pass over it."""
+        """Skip or collect an item, or note its offset if a limit is reached."""
         if self.skip:
             self.skip -= 1
         elif self._items_left and (self._room_bytes > 0 or not self.records):
@@ -77,12 +79,12 @@ class _ItemCollector:
             self.stopped_at = offset
 
     def extend(self, records: list[bytes], offset: int) -> None:
-        """Take items that stand one behind the other."""
+        """Append items whose records are adjacent and begin at `offset`."""
         for record in records:
             self.append(record, offset)
             offset += len(record)
 
-    # All that is not an item is passed over.
+    # Other records are ignored.
 
     def next_xid(self) -> int:
         return 0

@@ -1,6 +1,6 @@
-"""The opcodes of Kestrel's journal and the fields behind each of them.
+"""The opcodes of Kestrel's journal and the layouts of their records.
 
-Every record is one byte opcode and then little-endian fields. docs/journal_format.md tells their meaning.
+A record is a one-byte opcode followed by little-endian fields. docs/journal_format.md describes their meaning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Opcode(IntEnum):
-    """What a record does to the queue."""
+    """The type of a journal record."""
 
     ADD = 0
     REMOVE = 1
@@ -26,19 +26,19 @@ class Opcode(IntEnum):
 
 
 ADD_HEADER: Final = Struct("<Bii")
-"""opcode, size (4 + data), expiry in seconds since the epoch (0 none)."""
+"""opcode, size (4 + data), expiry in seconds since the epoch (0: never)."""
 
 ADDX_HEADER: Final = Struct("<Biqq")
-"""opcode, size (16 + data), add time ms, expiry ms (0 none)."""
+"""opcode, size (16 + data), add time in ms, expiry in ms (0: never)."""
 
 XID_RECORD: Final = Struct("<Bi")
 """opcode, xid: the whole record of SAVE_XID, UNREMOVE, CONFIRM_REMOVE and REMOVE_TENTATIVE_XID."""
 
 XID_ITEM_HEADER: Final = Struct("<Biiqq")
-"""opcode, xid, size (16 + data), add time ms, expiry ms: ADD_XID and CONTINUE."""
+"""opcode, xid, size (16 + data), add time in ms, expiry in ms (0: never): ADD_XID and CONTINUE."""
 
 STATE_DUMP_RECORD: Final = Struct("<Bii")
-"""opcode 8, xid, how many ADD_XIDs follow and end the file: the other meaning of CONTINUE's opcode."""
+"""opcode 8, xid, number of ADD_XID records that follow and end the file. It shares the opcode of CONTINUE."""
 
 BARE_SIZE: Final = 1
-"""REMOVE and REMOVE_TENTATIVE are their opcode alone."""
+"""Size of REMOVE and REMOVE_TENTATIVE, which consist of the opcode only."""

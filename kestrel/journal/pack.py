@@ -1,8 +1,8 @@
-"""Replacing many journal files by one, so that no crash point loses or doubles an item.
+"""Packing: replacing many journal files by one, so that no crash loses or duplicates an item.
 
-The new file is written and synced under a temporary name. Renaming it to ``name.<ms>.pack`` publishes it: from
-then on it stands for every rotated file numbered up to its own. Those go, and the suffix goes last; a new file that
-holds nothing goes with it.
+The new file is written and synced under a temporary name. Renaming it to ``name.<ms>.pack`` publishes it: from then on
+it replaces every rotated file up to its own number. Then these files are moved away, and the suffix is removed. An
+empty pack is erased.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kestrel.journal.record_cursor import JournalRecordCursor
 
 
 class WriteStopped(Exception):
-    """The writing was stopped; there is no temporary file."""
+    """The writing of a pack was stopped, and its temporary file was erased."""
 
 
 class PublishIncomplete(OSError):
-    """The new file has taken the place of the others for good; that they are out of the way is left to a start."""
+    """The pack is published, but the files that it replaces could not be moved away. The next start does that."""
 
 
 def write_temporary(
@@ -37,11 +37,12 @@ def write_temporary(
     most_bytes: int,
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Write these runs of records, `most_bytes` at most, to the queue's temporary file of that number, and sync it.
+    """Write runs of records, `most_bytes` bytes at most, to the queue's temporary file with `number`, and sync it.
 
-    Raises `WriteStopped` once `is_stopped` says so, which is asked before each run, or OSError; then there is no file.
+    `is_stopped` is called before each run. Raise `WriteStopped` if it returns True, or OSError; the file is then erased.
     """
-    if disk.free_bytes(folder) < most_bytes:  # to try would take the last room from those who write to it
+    # An attempt could use up the space that other queues need.
+    if disk.free_bytes(folder) < most_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     path = folder + b"/" + temporary_name(queue, number)
     try:
@@ -63,13 +64,14 @@ def write_temporary(
 
 
 def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iterable[bytes], size: int) -> list[bytes]:
-    """Let the temporary file of that number and size take the place of these rotated files, numbered up to it.
+    """Replace the rotated files `replaced` by the temporary file with `number`, which has `size` bytes.
 
-    Returns the paths, in that folder, of what is to be erased yet. Raises OSError, and the rotated files count; or
-    `PublishIncomplete`, and the new one does.
+    Return the paths, relative to `folder`, of files that the caller must erase. Raise OSError if nothing was replaced,
+    or `PublishIncomplete` if the new file is valid but the old ones are still in place.
     """
     packed = pack_name(queue, number)
-    disk.make_folder(folder + b"/" + ERASE_FOLDER)  # once the pack is published, this must not fail
+    # Done first, because it must not fail after the pack is published.
+    disk.make_folder(folder + b"/" + ERASE_FOLDER)
     disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + packed)
     disk.reached(steps.PACK_PUBLISHED)
     try:
@@ -86,9 +88,10 @@ def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iter
 
 
 def finish_interrupted(disk: Disk, folder: bytes, files: QueueFiles) -> None:
-    """Do at start what a crash left undone: erase temporary files, finish packs.
+    """Finish at a start the work that a crash interrupted: erase temporary files and complete the newest pack.
 
-    What a damaged pack replaces is kept with the damaged files: it may hold what the pack does not.
+    If the pack is damaged, the files that it replaces are moved to the folder of damaged files instead of being erased,
+    because they may contain items that the pack has lost.
     """
     for temporary in files.temporary:
         disk.erase(folder + b"/" + temporary.file_name)
@@ -122,7 +125,8 @@ def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes],
         path = target + b"/" + file_name
         try:
             disk.rename(folder + b"/" + file_name, folder + b"/" + path)
-        except FileNotFoundError:  # its queue was deleted meanwhile, or this was begun before a crash
+        except FileNotFoundError:
+            # The queue was deleted meanwhile, or the file was moved before a crash.
             continue
         moved.append(path)
     disk.sync_folder(folder)

@@ -1,8 +1,9 @@
-"""Restoring the positions that later files of a journal count on, after damage in an earlier one.
+"""Repair of the positions in a queue after damage to one of its journal files.
 
-A REMOVE drops the item at the head. After damage other items are at the head, so that later removals would lose items.
-If the segment log knows what the queue held at the end of the damaged file, records that lead there are appended to the
-file, with placeholders for lost items. Otherwise the later files keep their items and lose their removals.
+A REMOVE record drops whatever item is at the head. After damage other items are at the head, so that the removals in
+later files would drop wrong items. If the segment log has the state of the queue at the end of the damaged file,
+records that restore this state are appended to the file, with placeholders for lost items. Otherwise the removals of
+later files are discarded and only their items are kept.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ def has_same_items(now: Boundary, target: Boundary) -> bool:
 
 def _contents(boundary: Boundary) -> tuple[object, ...]:
     front, first_id = list(boundary.front), boundary.first_id
-    while front and front[-1] == first_id - 1 and front[-1] not in boundary.errors:  # it may only have been peeked at
+    # Such an item may only have been peeked at, which does not change the queue.
+    while front and front[-1] == first_id - 1 and front[-1] not in boundary.errors:
         first_id = front.pop()
     return dict(boundary.open), front, dict(boundary.errors), first_id, boundary.next_id
 
 
 def can_reach(now: Boundary, target: Boundary) -> bool:
-    """Return whether `target` has only items of `now`, or later ones, so that `transition_records` can lead to it."""
+    """Return whether `transition_records` can lead from `now` to `target`: it has only items of `now` or later ones."""
     if now.first_id > target.first_id or now.next_id > target.next_id or target.first_id > target.next_id:
         return False
     held = {*now.open.values(), *now.front}
@@ -54,23 +56,23 @@ def can_reach(now: Boundary, target: Boundary) -> bool:
 
 
 def lost_items(now: Boundary, target: Boundary) -> int:
-    """Return how many items the queue held at the target that are lost: placeholders are in their places."""
+    """Return how many items of `target` are lost. Placeholders take their positions."""
     taken = chain(target.open.values(), target.front)
     waiting = target.next_id - max(now.next_id, target.first_id)
     return sum(item_id >= now.next_id for item_id in taken) + max(0, waiting)
 
 
 def max_transition_bytes(now: Boundary, target: Boundary) -> int:
-    """Return how many bytes `transition_records` yields at most."""
+    """Return an upper bound of the bytes that `transition_records` yields."""
     xid_records = len(now.open) * 3 + (len(target.open) + len(target.front)) * 6
     removals = target.first_id - now.first_id + len(now.open) + len(now.front)
     return (target.next_id - now.next_id) * ADDX_HEADER_BYTES + xid_records * XID_RECORD_BYTES + removals
 
 
 def transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
-    """Yield the records, in runs, that make a queue that holds `now` hold `target`.
+    """Yield runs of records that change the state of a queue from `now` to `target`.
 
-    They can be cut anywhere: what leads on from there has the same end.
+    If a crash cuts the records off, new records from the state there lead to the same `target`.
     """
     yield from join_runs(_transition_records(now, target))
 
@@ -116,14 +118,14 @@ def _transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
 
 
 def count_removals(disk: Disk, path: bytes) -> tuple[int, ReplayEnd]:
-    """Return how many records of a file are not items, and how the file ends."""
+    """Return the number of records of a file that do not add an item, and how the file ends."""
     with FileReader(disk, path) as reader:
         scan = JournalRecordCursor(reader)
         return sum(not _is_item(record) for _, record in scan), scan.end
 
 
 def item_records(reader: FileReader, now_ms: int) -> Iterator[bytes]:
-    """Yield the items of a file, in runs, as ADDX records. `now_ms` is the add time of those that have none."""
+    """Yield the items of a file as runs of ADDX records. `now_ms` is the add time of items without one."""
     return join_runs(
         encode_item(record.data, now_ms if record.add_ms is None else record.add_ms, record.expiry_ms)
         for _, record in JournalRecordCursor(reader)
@@ -136,5 +138,5 @@ def _is_item(record: JournalFileRecord) -> bool:
 
 
 def max_growth_bytes(reader: FileReader) -> int:
-    """Return the room that `item_records` takes at most: an ADD grows by 12 bytes, and takes 9 itself."""
+    """Return an upper bound of the bytes of `item_records`: an ADD of at least 9 bytes grows by 12 bytes."""
     return reader.size * 7 // 3 + PART_BYTES

@@ -1,4 +1,4 @@
-"""The records of one journal file, one by one."""
+"""A cursor over the records of one journal file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kestrel.journal.records import JournalFileRecord, decode_record
 
 
 class ReplayEnd(End):
-    """Where the reading of one journal file ended, and how many records it was.
+    """The position at which the reading of a journal file ended, and the number of records read.
 
-    `is_closed` says that the file's last record lets nothing follow it.
+    `is_closed` is True if the last record is a STATE_DUMP, which must end its file.
     """
 
     __slots__ = ("is_closed", "records")
@@ -34,7 +34,7 @@ class ReplayEnd(End):
 
 
 class JournalRecordCursor:
-    """The records of one file, one by one, with their offsets; `end` says afterwards how the file ended."""
+    """An iterable of the offsets and records of one file. After the iteration, `end` says how the file ended."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader

@@ -1,7 +1,7 @@
-"""One journal record: values to bytes and bytes to values.
+"""Encoding and decoding of journal records.
 
-An item in its ADDX record is also how a queue's window holds it in memory: one bytes object costs 74 bytes
-over the data, an object with fields 170, and a child of a fanout queue can share it.
+Queues also keep items in memory as ADDX records. One bytes object takes 74 bytes more than the data, an object with
+fields 170, and the children of a fanout queue can share it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADDX_HEADER_BYTES: Final = ADDX_HEADER.size
 XID_RECORD_BYTES: Final = XID_RECORD.size
 REMOVE_RECORD: Final = bytes([Opcode.REMOVE])
 MAX_DATA_BYTES: Final = (1 << 31) - 1 - 16
-"""The size field is a signed 32-bit number that counts the two times as well."""
+"""Limit of an item's data: the size field is a signed 32-bit number that includes the two times."""
 
 _ADDX: Final = int(Opcode.ADDX)
 _ADDX_OPCODE: Final = bytes([Opcode.ADDX])
@@ -33,7 +33,7 @@ _CONTINUE: Final = int(Opcode.CONTINUE)
 _TIMES_BYTES: Final = 16
 _EXPIRY_S_BYTES: Final = 4
 _CONTINUE_END_MS: Final = 1 << 44
-"""Opcode 8 has two meanings: in a STATE_DUMP an ADD_XID stands where a CONTINUE has its add time, and reads as more."""
+"""Upper bound of a CONTINUE's add time. A STATE_DUMP has an ADD_XID there, which reads as a larger number."""
 
 _pack_addx = ADDX_HEADER.pack
 _unpack_addx = ADDX_HEADER.unpack_from
@@ -41,16 +41,16 @@ _pack_xid = XID_RECORD.pack
 
 
 def encode_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
-    """The ADDX record of an item."""
+    """Return the ADDX record of an item. Times are in milliseconds since the epoch; `expiry_ms` 0 means never."""
     return _pack_addx(_ADDX, _TIMES_BYTES + len(data), add_ms, expiry_ms) + data
 
 
 PLACEHOLDER: Final = encode_item(b"", 0, 1)
-"""The record that takes the place of an item that is gone: `kestrel.item.Item.is_placeholder`."""
+"""The record that replaces a removed or lost item (`kestrel.item.Item.is_placeholder`)."""
 
 
 def decode_item(record: bytes) -> Item:
-    """The item of an ADDX record."""
+    """Return the item of an ADDX record."""
     _, _, add_ms, expiry_ms = _unpack_addx(record)
     item = Item(record[ADDX_HEADER_BYTES:], add_ms, expiry_ms)
     if type(record) is not bytes:
@@ -59,57 +59,63 @@ def decode_item(record: bytes) -> Item:
 
 
 def encode_announced_item(data: bytes, add_ms: int, expiry_ms: int, xid: int) -> bytes:
-    """The ADDX record of an item which knows the xid that an older release's ADD_XID announced for its opening."""
+    """Return the ADDX record of an item, with the xid that an older release's ADD_XID announced for its open read."""
     record = AnnouncedRecord(encode_item(data, add_ms, expiry_ms))
     record.xid = xid
     return record
 
 
 def encode_open(xid: int) -> bytes:
-    """The head becomes an open read under that xid."""
+    """Return the record that makes the head an open read with the id `xid`."""
     return _pack_xid(Opcode.REMOVE_TENTATIVE_XID, xid)
 
 
 def encode_confirm(xid: int) -> bytes:
-    """That open read is finished."""
+    """Return the record that confirms an open read."""
     return _pack_xid(Opcode.CONFIRM_REMOVE, xid)
 
 
 def encode_put_back(xid: int, errors: int | None = None) -> bytes:
-    """That open read goes back to the head: with so many errors, or None with one more than it had."""
+    """Return the records that put an open read back at the head.
+
+    The item then has `errors` errors, or one more than before if `errors` is None.
+    """
     unremove = _pack_xid(Opcode.UNREMOVE, xid)
     return unremove if errors is None else _pack_xid(Opcode.SAVE_XID, errors) + unremove
 
 
 def encode_continued_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
-    """The ADDX record of an item that a CONTINUE adds.
+    """Return the ADDX record of an item for a CONTINUE record.
 
-    Its add time is one that no reader takes for the beginning of an ADD_XID, whatever follows in the file: 1 ms later
-    where its first byte would be that opcode, and within what a CONTINUE can say.
+    The add time is limited to the range of a CONTINUE. If its first byte would be the opcode of ADD_XID, it is 1 ms
+    later. So no reader takes the CONTINUE for a STATE_DUMP.
     """
     add_ms = min(max(add_ms, 0), _CONTINUE_END_MS - 1)
     return encode_item(data, add_ms + (add_ms & 0xFF == Opcode.ADD_XID), expiry_ms)
 
 
 def encode_continue(xid: int, item_record: bytes) -> bytes:
-    """That open read is finished and that item, an `encode_continued_item`, stands at the tail: both or neither."""
+    """Return a CONTINUE record, which confirms an open read and adds an item at the tail in one step.
+
+    `item_record` is a result of `encode_continued_item`.
+    """
     return _pack_xid(Opcode.CONTINUE, xid) + item_record[1:]
 
 
 def added_item(record: bytes) -> bytes | None:
-    """The ADDX record of the item that a record of ours adds, or None."""
+    """Return the ADDX record of the item that an ADDX or CONTINUE record adds, or None for other records."""
     if record[0] == _ADDX:
         return record
     return _ADDX_OPCODE + record[XID_RECORD_BYTES:] if record[0] == _CONTINUE else None
 
 
 class JournalFileRecord:
-    """One record, and how many bytes of the file it takes.
+    """A decoded record. `size` is its size in the file in bytes.
 
-    `xid`, `data`, `add_ms` and `expiry_ms` are set where the opcode has them; ADD has no add time (None).
-    `restates` is None but for a STATE_DUMP, which shares CONTINUE's opcode: then how many open reads it restates.
-    `errors` is None but for an UNREMOVE whose item goes back with so many errors, as the record before it says
-    (`kestrel.journal.error_counts`); without that it has one more than before.
+    `xid`, `data`, `add_ms` and `expiry_ms` are set if the opcode has them; `add_ms` of an ADD is None.
+    `restates` is the number of open reads that a STATE_DUMP restates, otherwise None; it shares the opcode of CONTINUE.
+    `errors` is the error count that precedes an UNREMOVE (`kestrel.journal.error_counts`), otherwise None. An UNREMOVE
+    without an error count adds one error.
     """
 
     __slots__ = ("add_ms", "data", "errors", "expiry_ms", "opcode", "restates", "size", "xid")
@@ -135,7 +141,7 @@ class JournalFileRecord:
 
     @property
     def name(self) -> str:
-        """What the format calls it."""
+        """The name of the record's type in the documentation of the format."""
         return self.opcode.name if self.restates is None else "STATE_DUMP"
 
 
@@ -152,10 +158,10 @@ _HEADER_BYTES: Final = {
 
 
 def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
-    """The STATE_DUMP that begins there, or None if that is a CONTINUE: they share an opcode.
+    """Return the STATE_DUMP that begins at `offset`, or None if the record is a CONTINUE. They share an opcode.
 
-    A STATE_DUMP's second number counts the ADD_XIDs that follow it and end the file; a CONTINUE's is a size and
-    at least 16, and eight bytes of time follow it, where the other has an ADD_XID, which reads as a later time.
+    The second number of a STATE_DUMP counts the ADD_XIDs that follow it and end the file. The second number of a
+    CONTINUE is a size of at least 16. Its add time follows, at the position where a STATE_DUMP has its first ADD_XID.
     """
     restated = offset + STATE_DUMP_RECORD.size
     if restated > whole.length:
@@ -163,7 +169,7 @@ def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
     _, xid, count = STATE_DUMP_RECORD.unpack(whole.look(offset, STATE_DUMP_RECORD.size))
     if count < _TIMES_BYTES:
         if _end_of_restated(whole, restated, count) != whole.length:
-            raise DamagedRecord("something follows a STATE_DUMP")
+            raise DamagedRecord("data follows a STATE_DUMP")
     else:
         try:
             if _end_of_restated(whole, restated, count) != whole.length:
@@ -174,13 +180,13 @@ def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
 
 
 def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
-    """The end of so many ADD_XIDs."""
+    """Return the offset after `count` ADD_XIDs that begin at `offset`. Raise `DamagedRecord` or `UnfinishedRecord`."""
     if count < 0:
         raise DamagedRecord(f"impossible size {count}")
     for _ in range(count):
         header = whole.look(offset, XID_ITEM_HEADER.size)
         if header and header[0] != Opcode.ADD_XID:
-            raise DamagedRecord("a STATE_DUMP restates something else than open reads")
+            raise DamagedRecord("a STATE_DUMP contains a record other than ADD_XID")
         if len(header) < XID_ITEM_HEADER.size:
             raise UnfinishedRecord(whole.length + 1)
         size = XID_ITEM_HEADER.unpack(header)[2]
@@ -193,9 +199,10 @@ def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
 
 
 def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> JournalFileRecord:
-    """The record that begins at `offset` of a buffer, which is all there is or the beginning of `whole`.
+    """Return the record that begins at `offset` of `buffer`.
 
-    Raises `UnfinishedRecord` when the bytes end too early and `DamagedRecord` when they are no record.
+    `buffer` is the beginning of `whole`, or everything without `whole`. Raise `UnfinishedRecord` if the bytes end too
+    early and `DamagedRecord` if they are not a record.
     """
     try:
         opcode = Opcode(buffer[offset])
@@ -223,7 +230,7 @@ def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Jou
         _, xid, size, add_ms, expiry_ms = XID_ITEM_HEADER.unpack_from(buffer, offset)
         counted = _TIMES_BYTES
         if opcode is Opcode.CONTINUE and not 0 <= add_ms < _CONTINUE_END_MS:
-            raise DamagedRecord("neither a CONTINUE nor a STATE_DUMP")
+            raise DamagedRecord("opcode 8 is neither a CONTINUE nor a STATE_DUMP")
     if size < counted:
         raise DamagedRecord(f"impossible size {size}")
     end = start + size - counted

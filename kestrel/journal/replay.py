@@ -1,4 +1,4 @@
-"""Replay: doing each record of a journal file in order, which re-creates the queue."""
+"""Replay of journal files: applying their records in order to restore a queue."""
 
 from __future__ import annotations
 
@@ -19,53 +19,56 @@ _REMOVE: Final = int(Opcode.REMOVE)
 _TIMES_BYTES: Final = 16
 _ADDX_HEADER_BYTES: Final = ADDX_HEADER.size
 _ADDX_SIZE: Final = Struct("<xi")
-"""The size alone of an ADDX, and the opcode before it."""
+"""The opcode and the size field of an ADDX; only the size is unpacked."""
 _SIZE_END: Final = _ADDX_SIZE.size
 
 
 class RecordTarget(Protocol):
-    """What records are done to, one by one."""
+    """A queue to which records are applied one by one."""
 
     last_xid: int
     """The xid that was used last."""
 
     def next_xid(self) -> int:
-        """The next one that is free."""
+        """Return the next free xid."""
 
     def append(self, record: bytes, offset: int) -> None:
-        """An item at the tail, as its ADDX record; `offset` is the place in the queue's history where it stands."""
+        """Append an item, given as its ADDX record, which is at `offset` of the queue's history."""
 
     def drop_head(self) -> None:
-        """The head, if there is one, leaves the queue for good."""
+        """Remove the head, if there is one."""
 
     def pop_head(self) -> Item | None:
-        """The head leaves the queue."""
+        """Remove and return the head, or return None if the queue is empty."""
 
     def open_as(self, item: Item, xid: int) -> None:
-        """What has left is an open read."""
+        """Add an item that `pop_head` returned as an open read with the id `xid`."""
 
     def finish(self, xid: int) -> bool:
-        """An open read is done with."""
+        """Confirm an open read. Return whether it was open."""
 
     def push_back(self, xid: int, errors: int | None) -> bool:
-        """An open read goes back to the head, with so many errors, or None with one more than it had."""
+        """Put an open read back at the head. Return whether it was open.
+
+        The item then has `errors` errors, or one more than before if `errors` is None.
+        """
 
     def expect_implicit_xid(self) -> None:
-        """The next record opens the head without saying its xid: that follows from records before it."""
+        """Prepare for a record that opens the head without its xid, which follows from earlier records."""
 
 
 class ReplayTarget(RecordTarget, Protocol):
-    """What the records of files are done to."""
+    """A queue to which the records of files are applied."""
 
     def extend(self, records: list[bytes], offset: int) -> None:
-        """Items one behind the other, the first of them at that offset."""
+        """Append items, given as adjacent ADDX records that begin at `offset` of the queue's history."""
 
 
 def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0, offset: int = 0) -> ReplayEnd:
-    """Do the records of one file from `offset` on to `queue`; a record that names what is not there is ignored.
+    """Apply the records of one file from `offset` on to `queue`, and return where the replay ended.
 
-    `now_ms` is the add time of items whose record has none (ADD, of the earliest releases); `start` is the place of
-    the file's beginning in the queue's history.
+    Records about an open read that does not exist are ignored. `now_ms` is the add time of items whose record has
+    none (ADD, of the earliest releases). `start` is the offset of the file in the queue's history.
     """
     records = needed = 0
     is_closed = False
@@ -84,10 +87,10 @@ def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0,
 
 
 class PartReplay(NamedTuple):
-    """How far the records of a part went, and why no further.
+    """The result of `replay_part`: the position where it ended, the number of records, and the reason.
 
-    `needed` is 0, or the bytes that the record takes which begins at `position` and does not end in the part;
-    `damage` is None, or why what stands there is no record.
+    `needed` is the size of an unfinished record at `position`, or 0. `damage` says why the bytes at `position` are not
+    a record, or is None. `is_closed` is True if the last record was a STATE_DUMP, which must end its file.
     """
 
     position: int
@@ -98,7 +101,10 @@ class PartReplay(NamedTuple):
 
 
 def replay_part(part: Part, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
-    """Do the whole records of a part, which has its place in the queue's history at `start`; `counts` is its file's."""
+    """Apply the complete records of a part of a file to `queue`.
+
+    `start` is the offset of the part in the queue's history. `counts` is the one of the whole file.
+    """
     data, end = part.data, len(part.data)
     append, extend, drop_head = queue.append, queue.extend, queue.drop_head
     unpack_size = _ADDX_SIZE.unpack_from
@@ -106,7 +112,7 @@ def replay_part(part: Part, queue: ReplayTarget, now_ms: int, start: int, counts
     run: list[bytes] = []
     damage = last = None
     while position < end:
-        # The two records of a plain queue first, without making objects; items that follow each other at once.
+        # Fast path without objects for the two most frequent records. Adjacent items are appended together.
         opcode = data[position]
         if opcode == _ADDX and position + _ADDX_HEADER_BYTES <= end:
             size = unpack_size(data, position)[0]
@@ -150,7 +156,10 @@ def replay_part(part: Part, queue: ReplayTarget, now_ms: int, start: int, counts
 
 
 def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, offset: int) -> None:
-    """Do one record, which stands at `offset` of the queue's history; `now_ms` as in `replay`."""
+    """Apply one record, which is at `offset` of the queue's history, to `queue`.
+
+    `now_ms` is the add time of an item whose record has none.
+    """
     opcode = record.opcode
     if record.restates is not None or opcode is Opcode.SAVE_XID:
         queue.last_xid = record.xid
@@ -176,10 +185,10 @@ def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, o
 
 
 def _open_head(queue: RecordTarget, xid: int | None) -> None:
-    """Open the head under that xid; without one, under the one it was announced with, or else the next free one.
+    """Make the head an open read with the id `xid`, or else with its announced xid, or else with the next free one.
 
-    An announced xid is an older one, of a read that was open when its file was written anew: the last one used is
-    what SAVE_XID says, before such items or behind them.
+    An announced xid belongs to a read that was open when the file was rewritten. It does not change `last_xid`, which
+    is set by a SAVE_XID record before or after such items.
     """
     item = queue.pop_head()
     if item is None:

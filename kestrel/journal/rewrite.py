@@ -1,10 +1,10 @@
-"""What a file has to hold that takes the place of older ones: the queue as it stood where they end.
+"""The contents of a file that replaces older ones: the state of the queue at the point where they end.
 
-Later files go on from there, by position: a REMOVE drops whatever is the head. So each item that was in the queue
-then has its place in the new file. Where it was removed since, and later files say so, an empty item stands for it,
-which takes 21 bytes; it is dropped by the record that dropped the item.
+Later files depend on positions, since a REMOVE drops whatever item is the head. So each item that was in the queue at
+that point needs a record in the new file. An item that later files remove is replaced by an empty item of 21 bytes,
+which the same record drops.
 
-The errors of an item are those that it had then, too: later files go on counting.
+The error counts of items are also those at that point, since later files add to them.
 """
 
 from __future__ import annotations
@@ -30,68 +30,71 @@ from kestrel.journal.records import (
 )
 
 ERRORS_BYTES: Final = 3 * XID_RECORD_BYTES
-"""What the error count of an item takes: the item is opened once more than it would be, and goes back with it."""
+"""Bytes of an item's error count: the records that open the item once more and put it back with the count."""
 
 _RUN: Final = 4096
 
 
 class Boundary(NamedTuple):
-    """What was in the queue at the end of a rotated file, by the items' ids."""
+    """The state of the queue at the end of a rotated file, as ids of items."""
 
     number: int
-    """Of the file."""
+    """Number of the rotated file."""
     end: int
-    """Its offset in the history."""
+    """Offset of the file's end in the history."""
     open: Mapping[int, int]
-    """The id of each open read's item, by xid."""
+    """Item id of each open read, by xid."""
     front: list[int]
-    """The head of the queue: items that had been opened and put back, or looked at."""
+    """Ids of the items at the head that had been peeked at, or opened and put back."""
     errors: Mapping[int, int]
-    """The errors of those of them that have any, by the item's id."""
+    """Error counts of the items in `open` and `front` that have errors, by item id."""
     counted: int
-    """How many errors are written, if none of them is finished yet: those of the open reads that have any, and those
-    of the front up to the last that has any."""
+    """Upper bound of the number of error counts to write: one for each open read that has errors, and one for each
+    item of `front` up to the last that has errors."""
     first_id: int
-    """The queue goes on with the items from this id,"""
+    """Id of the first item after `front`."""
     next_id: int
-    """up to the one before this."""
+    """Id after the last item of the queue."""
 
     @property
     def most_bytes(self) -> int:
-        """What the records of the file that replaces it take at most, but for the data."""
+        """Upper bound of the bytes of the records that restore this state, without the data of the items."""
         places = len(self.open) + len(self.front) + self.next_id - self.first_id
         return places * ADDX_HEADER_BYTES + self.record_bytes
 
     @property
     def record_bytes(self) -> int:
-        """What they take at most, but for those of the items."""
+        """Upper bound of the bytes of the records for open reads and error counts, without the records of items."""
         return len(self.open) * XID_RECORD_BYTES + self.counted * ERRORS_BYTES
 
     @property
     def id_count(self) -> int:
-        """How many numbers that is."""
+        """Number of ids in `open`, `front` and `errors`."""
         return len(self.open) + len(self.front) + len(self.errors)
 
 
 class ReadBehindItems(NamedTuple):
-    """The items that are on disk alone, all of them in rotated files."""
+    """The items that are only on disk, all of them in rotated files."""
 
     first_id: int
+    """Id of the first item."""
     items: int
+    """Number of items."""
     offset: int
-    """Where in the history they begin,"""
+    """Offset of the history at which reading begins."""
     skip: int
-    """with the item after so many others."""
+    """Number of items to skip from `offset` on."""
     now_ms: int
-    """The add time of those whose record has none."""
+    """Add time of items whose record has none."""
     bytes: int
-    """Their records, in bytes."""
+    """Size of the records."""
 
 
 class ReplacementRecords:
-    """The records of a new file, in runs of bytes. A snapshot: made at once, and read in a thread.
+    """A snapshot of the records for a new file. It is made at once and read in a thread.
 
-    `taken` are the items, by id, that are open or were put back; `runs` the records that follow from `first_id` on.
+    `taken` has the items, by id, that are open or were put back. `runs` has the records in memory from `first_id` on.
+    `behind` describes the items that are only on disk.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class ReplacementRecords:
     ) -> None:
         self.boundary = boundary
         self.size = 0
-        """The bytes given out."""
+        """Bytes of the records yielded so far."""
         self._taken = taken
         self._first_id = first_id
         self._runs = runs
@@ -113,11 +116,11 @@ class ReplacementRecords:
         self._mark_offsets: list[int] = []
 
     def runs(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
-        """The records, up to about a MiB at a time. `spans` are the rotated files up to the boundary."""
+        """Yield the records in runs of about 1 MiB. `spans` are the rotated files up to the boundary."""
         return join_runs(self._all(disk, folder, spans))
 
     def most_bytes(self) -> int:
-        """What the records will be at most, in bytes. Takes its time where there are many; for a thread."""
+        """Return an upper bound of the bytes of the records. It may take long, so call it in a thread."""
         boundary = self.boundary
         taken = [item for item_id, item in self._taken.items() if item_id < boundary.next_id]
         in_runs = sum(len(run) for run in self._runs)
@@ -127,7 +130,7 @@ class ReplacementRecords:
         return size + self._behind.bytes
 
     def offset_of(self, item_id: int) -> tuple[int, int]:
-        """Where that item stands that was on disk alone: behind so many others after that offset of the new file."""
+        """Return an offset of the new file, and how many items to skip there, to find an item that was only on disk."""
         if item_id >= self._behind.first_id + self._behind.items:
             return self.size, 0
         mark = bisect_right(self._mark_ids, item_id) - 1
@@ -162,7 +165,7 @@ class ReplacementRecords:
                 yield from run
 
     def _front(self) -> Iterator[bytes]:
-        """The front. Only who goes back has errors: so those up to the last that has any are opened, and put back."""
+        """Yield the items of the front. Up to the last one with errors, they are opened and put back with their counts."""
         front, is_taken = self.boundary.front, self.boundary.open
         most = max((place for place, item_id in enumerate(front, 1) if self._errors(item_id)), default=0)
         opened = list(zip(front[:most], (xid for xid in count(1) if xid not in is_taken), strict=False))
@@ -175,7 +178,7 @@ class ReplacementRecords:
             yield self._item(item_id)
 
     def _errors(self, item_id: int) -> int:
-        """The errors at the boundary; those of an item that is finished by now do not matter."""
+        """Return the error count of an item at the boundary; 0 if the item has been removed since."""
         return self.boundary.errors.get(item_id, 0) if item_id in self._taken else 0
 
     def _item(self, item_id: int) -> bytes:
@@ -201,11 +204,11 @@ class ReplacementRecords:
                     self.size += sum(map(len, read.records))
                     yield from read.records
         if next_id != end_id:
-            raise OSError(errno.EIO, "the journal files do not hold the items that they held")
+            raise OSError(errno.EIO, "the journal files have fewer items than expected")
 
 
 def repeat_record(record: bytes, count: int) -> Iterator[bytes]:
-    """Yield so many copies of a record, in runs."""
+    """Yield `count` copies of a record, in runs."""
     for _ in range(count // _RUN):
         yield record * _RUN
     if count > 0:
@@ -213,7 +216,7 @@ def repeat_record(record: bytes, count: int) -> Iterator[bytes]:
 
 
 def join_runs(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield records in runs of about a MiB."""
+    """Yield records in runs of about 1 MiB."""
     run: list[bytes] = []
     size = 0
     for record in records:

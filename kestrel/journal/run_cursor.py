@@ -1,4 +1,4 @@
-"""Going through a journal file from record to record, without making an object of each."""
+"""A cursor over the records of a journal file that creates no object for each record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.journal.records import decode_record
 
 LARGE_RECORD_BYTES: Final = 64 * 1024
 SMALL_READ_BYTES: Final = 4096
-"""Behind a record that large, no more than this is read to find the next one, where data is not wanted."""
+"""Bytes that are read after a record of `LARGE_RECORD_BYTES` or more if data is not wanted."""
 
 _ADDX: Final = int(Opcode.ADDX)
 _ADDX_BYTES: Final = ADDX_HEADER.size
@@ -31,12 +31,12 @@ _XID_ONLY: Final = (
 
 
 class JournalRunCursor:
-    """The records of a file from `start`, where one begins, until one begins at `stop` or behind it: run by run.
+    """A cursor that returns runs of the records that begin from `start` up to, but not at, `stop`.
 
-    After `next` the run's records begin at `starts`, as positions in `data`, which begins at the offset `data_start`
-    of the file; the last of them ends at `run_end`. Where data is not wanted, it may end behind `data`: no record of
-    which only the header counts is read whole. `dump_at` is the position of a STATE_DUMP, which always is the last
-    record, or -1. `end` says how far the file is good.
+    A record must begin at `start`. After `next`, `data` has the bytes of the file from offset `data_start` on. `starts`
+    has the positions in `data` where the records of the run begin, and `run_end` is the end of the last one. Without
+    `has_data`, large records are not read completely, so `run_end` may be beyond the end of `data`. `dump_at` is the
+    position of a STATE_DUMP, which is always the last record, or -1. `end` says how far the file is valid.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class JournalRunCursor:
         self.dump_at = -1
 
     def next(self, most: int) -> bool:
-        """The next run, of at most so many records. False if there is none. Raises OSError."""
+        """Read the next run of at most `most` records. Return False if there is none. Raise OSError."""
         end, reader = self.end, self._reader
         needed = 0
         self.starts = []
@@ -70,7 +70,7 @@ class JournalRunCursor:
         return True
 
     def _go(self, part: Part, most: int) -> int:
-        """Go over the records of a part. Returns 0, or how many bytes the next one takes at least."""
+        """Collect the records of a part. Return 0, or the least size of the next record if it is incomplete."""
         data, starts, unpack_size = part.data, self.starts, _ADDX_SIZE.unpack_from
         length, whole = len(data), part.length
         stop = min(length, self._stop - self.end.offset)
@@ -117,6 +117,7 @@ class JournalRunCursor:
             self._is_behind_large = not self._has_data and position - last >= LARGE_RECORD_BYTES
             self.end.offset += position
             self.end.problem = damage
-            return 0  # what the next one needs is asked again where it begins
+            # The next call computes what the next record needs.
+            return 0
         self.end.problem = damage
         return needed

@@ -1,8 +1,8 @@
-"""The segment log of a queue: what the queue held at the end of each of its rotated files.
+"""The segment log of a queue: the state of the queue at the end of each of its rotated files.
 
-A damaged file of a journal loses its removals, or they hit other items. With its record here a start can restore the
-positions that later files count on (`kestrel.journal.realign`). The log is advice: it is never synced, and a record
-that is lost or wrong only means that nothing is known from that file on.
+After damage to a journal file, the removals in later files would drop wrong items. With the log a start can restore the
+positions that they depend on (`kestrel.journal.realign`). The log is optional and never synced. A lost or wrong record
+only means that the state at the end of that file and of later ones is unknown.
 
 An item's id in the log is the number of items that the journal's files add before it.
 """
@@ -22,41 +22,41 @@ from kestrel.journal.fileset import current_name, rotated_name
 from kestrel.journal.rewrite import Boundary
 
 MAX_SEGMENT_IDS: Final = 20_000
-"""A record with more ids is not written: its open reads and its front are too many."""
+"""Limit of the ids in a record. A state with more open reads and front items is not logged."""
 
 MAX_LOG_BYTES: Final = 16 << 20
-"""At most so many bytes of a log are read."""
+"""Limit of the bytes that are read from a log."""
 
 _FRAME: Final = Struct("<II")
-"""The length of a record and its CRC-32."""
+"""Length and CRC-32 of a record."""
 _HEADER: Final = Struct("<qQQqqqIII")
-"""number, inode, next inode, size, first id, next id, and how many open reads, front items and error counts follow."""
+"""number, inode, next inode, size, first id, next id, and the numbers of open reads, front items and error counts."""
 _OPEN: Final = Struct("<iq")
 _FRONT: Final = Struct("<q")
 _ERRORS: Final = Struct("<qi")
 
 
 class Segment(NamedTuple):
-    """A rotated file: its identity, and what the queue held at its end.
+    """A rotated file: its identity, and the state of the queue at its end.
 
-    `inode` and `next_inode` are those of the file and of the one that followed it, 0 if unknown. They tell the file
-    from one of the same name that another program wrote.
+    `inode` and `next_inode` are the inodes of the file and of the next one, 0 if unknown. They distinguish the file
+    from one with the same name that another program has written.
     """
 
     inode: int
     next_inode: int
     size: int
     boundary: Boundary
-    """`end` is 0: the log does not have it."""
+    """State of the queue at the end of the file. Its `end` is 0, because the log does not have it."""
 
     @property
     def number(self) -> int:
-        """The number in the file's name."""
+        """Number in the file's name."""
         return self.boundary.number
 
 
 def encode_segment(segment: Segment) -> bytes:
-    """Return the framed record of a segment."""
+    """Return the record of a segment, with its length and checksum."""
     boundary = segment.boundary
     payload = b"".join(
         (
@@ -80,7 +80,7 @@ def encode_segment(segment: Segment) -> bytes:
 
 
 def decode_segments(data: bytes) -> Iterator[Segment]:
-    """Yield the segments of a log up to the first record that is not whole."""
+    """Yield the segments of a log up to the first record that is incomplete or damaged."""
     position = 0
     while position + _FRAME.size <= len(data):
         size, checksum = _FRAME.unpack_from(data, position)
@@ -113,7 +113,7 @@ def _decode_payload(payload: bytes) -> Segment:
 
 
 class SegmentLog:
-    """The segment log of one queue. No method raises OSError: a log that cannot be written is erased or ignored."""
+    """The segment log of one queue. No method raises OSError; a log that cannot be written is erased or ignored."""
 
     def __init__(self, disk: Disk, folder: bytes, queue: bytes) -> None:
         self._disk = disk
@@ -121,12 +121,12 @@ class SegmentLog:
         self._queue = queue
         self._path = folder + b"/" + SEGMENTS_FOLDER + b"/" + current_name(queue)
         self._places: dict[int, int] = {}
-        """The ids in the log of items that a pack holds out of order."""
+        """Log ids of the items that a pack has written out of order, by item id."""
         self._shift = 0
-        """What is added to the ids of all other items."""
+        """Difference between the log id and the id of all other items."""
 
     def read(self) -> list[Segment]:
-        """Return the segments that the log knows, in replay order."""
+        """Return the segments of the log, in the order of replay."""
         return list(decode_segments(self._read_bytes()))
 
     def _read_bytes(self) -> bytes:
@@ -140,14 +140,14 @@ class SegmentLog:
             return b""
 
     def add(self, boundary: Boundary, size: int) -> None:
-        """Append the rotated file that was the current one until now. It has that size and ends at that boundary."""
+        """Append a record for the file of `size` bytes that was just rotated, with the state at its end."""
         records = self._encoded([(boundary, size)])
         with suppress(OSError):
             self._disk.make_folder(self._folder + b"/" + SEGMENTS_FOLDER)
             self._write(self._path, records)
 
     def replace(self, files: Iterable[tuple[Boundary, int]]) -> None:
-        """Let the log hold these files alone, in replay order: the boundary and the size of each."""
+        """Rewrite the log with only `files`: the boundary and the size of each file, in the order of replay."""
         records = self._encoded(files)
         if records and records == self._read_bytes():
             return
@@ -165,12 +165,12 @@ class SegmentLog:
                 self._disk.erase(temporary)
 
     def erase(self) -> None:
-        """Forget all segments."""
+        """Erase the log."""
         with suppress(OSError):
             self._disk.erase(self._path)
 
     def packed(self, boundary: Boundary) -> None:
-        """Count ids from the pack that has replaced all files up to this boundary."""
+        """Adjust log ids to a pack that has replaced all files up to `boundary`."""
         first = [*boundary.open.values(), *boundary.front]
         self._places = {item_id: place for place, item_id in enumerate(first)}
         self._shift = len(first) - boundary.first_id

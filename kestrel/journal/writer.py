@@ -1,4 +1,4 @@
-"""The current file of one queue, as far as it is written."""
+"""The writer of a queue's current journal file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.journal.fileset import current_name, rotated_name, temporary_name
 
 
 class Sync(NamedTuple):
-    """What one sync covers: so much of the current file, and rotated files."""
+    """The scope of one fsync: `size` bytes of the current file, the `rotated` files, and whether also the folder."""
 
     descriptor: int
     file: int
@@ -25,12 +25,12 @@ class Sync(NamedTuple):
 
 
 class JournalWriter:
-    """Appends records to the current file and knows how much of it is good.
+    """A writer that appends records to the current file and tracks how much of it is valid.
 
-    `size` counts whole records that were written. `synced_size` counts those that a sync is known to have reached.
-    `acknowledged_size` counts those that no failure removes, because a client was told so or they were loaded. The file
-    is opened on demand and may be closed at any time, so that idle queues hold no descriptor. `next_number` returns the
-    number of a file that is retired.
+    `size` is the size of the complete records written. `synced_size` is the part that is known to be synced.
+    `acknowledged_size` is the part that a failure must not remove, because clients know of it or it was loaded. The
+    file is opened on demand and may be closed at any time, so that idle queues use no file descriptor. `next_number`
+    returns the number for a file that is rotated.
     """
 
     def __init__(self, disk: Disk, folder: bytes, queue: bytes, next_number: Callable[[], int]) -> None:
@@ -47,19 +47,19 @@ class JournalWriter:
         self.synced_size = 0
         self.acknowledged_size = 0
         self.file = 0
-        """Which of the files it is that this writer wrote to one after the other."""
+        """Number of times that this writer has started a new file."""
         self.unsynced_files: list[bytes] = []
-        """The names of rotated files that no sync is known to have reached whole, the oldest first."""
+        """Names of rotated files that are not known to be synced completely, oldest first."""
 
     def open(self) -> None:
-        """Open the file, which is made when missing."""
+        """Open the current file. Create it if it is missing."""
         if self._descriptor < 0:
             self._descriptor = self._disk.open_append(self._path)
 
     def open_existing(self) -> None:
-        """Open the file that was replayed; its contents are kept, and are perhaps not synced.
+        """Open the replayed file. Its contents are kept, and count as acknowledged but not as synced.
 
-        A missing file is created, so that the queue exists after a restart. On a full medium the first write does that.
+        A missing file is created, so that the queue exists after a restart. On a full disk the first write does that.
         """
         try:
             self.open()
@@ -70,13 +70,13 @@ class JournalWriter:
         self.size = self.acknowledged_size = self._disk.size(self._descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file descriptor."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             self._disk.close(descriptor)
 
     def append(self, records: bytes) -> None:
-        """Write whole records. After an OSError none of them counts, and `truncate_failed_write` removes them."""
+        """Append complete records. After an OSError none of them counts, and `truncate_failed_write` removes them."""
         self.truncate_failed_write()
         self.open()
         try:
@@ -87,28 +87,28 @@ class JournalWriter:
         self.size += len(records)
 
     def empty(self) -> None:
-        """Nothing that the current file holds counts: it is empty from now on. An OSError leaves it as it was."""
+        """Truncate the current file to nothing. Raise OSError if it is unchanged."""
         self.truncate_failed_write()
         self.open()
         self._disk.cut(self._descriptor, 0)
         self.size = self.synced_size = self.acknowledged_size = 0
 
     def acknowledge(self) -> None:
-        """Somebody is told that what is written so far is kept."""
+        """Mark all written records as acknowledged, because clients are told that they are stored."""
         self.acknowledged_size = self.size
 
     @property
     def needs_sync(self) -> bool:
-        """Whether something is to be kept that no sync has reached."""
+        """True if acknowledged records or rotated files are not synced."""
         return self.acknowledged_size > self.synced_size or bool(self.unsynced_files)
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that is written is known to be safe."""
+        """True if all written records are synced."""
         return self.size == self.synced_size and not self.unsynced_files
 
     def synced(self, sync: Sync) -> None:
-        """That sync has worked."""
+        """Record that `sync` has succeeded."""
         self.forget(sync.rotated)
         if sync.file == self.file:
             self.synced_size = max(self.synced_size, sync.size)
@@ -116,17 +116,17 @@ class JournalWriter:
             self._folder_is_synced = True
 
     def forget(self, rotated: Sequence[bytes]) -> None:
-        """These rotated files are synced, or gone."""
+        """Remove rotated files from `unsynced_files`, because they are synced or erased."""
         forgotten = set(rotated)
         self.unsynced_files = [file_name for file_name in self.unsynced_files if file_name not in forgotten]
 
     def sync_failed(self) -> None:
-        """What was written since the last sync does not count. This file is never synced again."""
+        """Discard the records written since the last sync. This file is never synced again."""
         self.size = self.synced_size
         self._has_failed_write = self._has_failed_to_sync = True
 
     def truncate_to(self, size: int, number: int | None) -> None:
-        """What stands behind `size` in the current file, or in the one that got that number, does not count."""
+        """Discard the records after `size` in the current file, or in the file that was rotated to `number`."""
         if number is None:
             self.size = size
             self._has_failed_write = True
@@ -138,9 +138,10 @@ class JournalWriter:
             self._disk.close(descriptor)
 
     def truncate_failed_write(self) -> None:
-        """Take from the file what a failure left behind its `size`. An OSError leaves that to be done again.
+        """Remove the bytes after `size` that a failed write or sync has left. After an OSError the next call retries.
 
-        A file that can be cut is cut, and set aside if its sync failed; else the good part goes to a new file.
+        The file is truncated, and also rotated if its sync failed. If it cannot be truncated, its valid part is copied
+        to a new file.
         """
         if not self._has_failed_write:
             return
@@ -154,7 +155,7 @@ class JournalWriter:
         self._has_failed_write = self._has_failed_to_sync = False
 
     def retire_current(self) -> int:
-        """Make the current file a rotated one; the next write begins a new one. Returns the rotated file's number."""
+        """Rotate the current file and return its number. The next write creates a new current file."""
         number = self._next_number()
         self._disk.rename(self._path, self._rotated_path(number))
         self._disk.reached(steps.ROTATED)
@@ -167,12 +168,13 @@ class JournalWriter:
         return number
 
     def rotate(self) -> int:
-        """Begin a new current file and return the number that the old one has now.
+        """Rotate the current file, create a new one, and return the number of the rotated file.
 
-        The new file is created first: where that fails, the old one is still there to be written to. Raises OSError,
-        and nothing has changed.
+        The new file is created first, so that the old one can still be written to if that fails. Raise OSError if
+        nothing has changed.
         """
-        self.open()  # there is no old one where a start set aside a file that its last record closes
+        # The current file is missing if a start rotated a file that ended with a STATE_DUMP.
+        self.open()
         following = self._folder + b"/" + temporary_name(self._queue, self._next_number())
         self._disk.close(self._disk.open_append(following))
         try:
@@ -180,12 +182,13 @@ class JournalWriter:
         except OSError:
             self._disk.erase(following)
             raise
-        with suppress(OSError):  # without a current file the next write creates one
+        # If the rename fails, the next write creates a current file.
+        with suppress(OSError):
             self._disk.rename(following, self._path)
         return number
 
     def drop_files(self) -> None:
-        """Delete all files of the queue, for `erase_deleted` to erase, and begin again without one. Raises OSError."""
+        """Delete all files of the queue, for `erase_deleted` to erase, and start without a file. Raise OSError."""
         mark_deleted(self._disk, self._folder, self._queue, self._next_number)
         self.close()
         self._folder_is_synced = self._has_failed_write = self._has_failed_to_sync = False
@@ -208,7 +211,10 @@ class JournalWriter:
         self.synced_size = 0
 
     def begin_sync(self) -> Sync:
-        """What a thread has to sync to make all safe that is written now; closing the writer meanwhile is no harm."""
+        """Return the scope of an fsync that makes all written records durable, for `run_sync`.
+
+        It has its own file descriptor, so the writer may be closed meanwhile.
+        """
         was_open = self._descriptor >= 0
         self.open()
         try:
@@ -219,10 +225,11 @@ class JournalWriter:
         return Sync(descriptor, self.file, self.size, self.unsynced_files[:], not self._folder_is_synced)
 
     def run_sync(self, sync: Sync) -> None:
-        """Sync that, and close its descriptor. Runs in a thread."""
+        """Sync the files of `sync` and close its descriptor. Runs in a thread."""
         disk = self._disk
         try:
-            for file_name in sync.rotated:  # in this order, so that a crash leaves no gap
+            # Oldest first, so that a crash leaves no gap.
+            for file_name in sync.rotated:
                 self._sync_rotated(file_name)
             disk.sync(sync.descriptor)
             if sync.syncs_folder:
@@ -233,7 +240,8 @@ class JournalWriter:
     def _sync_rotated(self, file_name: bytes) -> None:
         try:
             descriptor = self._disk.open_read(self._folder + b"/" + file_name)
-        except FileNotFoundError:  # replaced meanwhile, by one that was synced
+        except FileNotFoundError:
+            # A pack, which was synced, has replaced the file.
             return
         try:
             self._disk.sync(descriptor)
