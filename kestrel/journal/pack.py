@@ -39,7 +39,7 @@ def write_temporary(
 ) -> None:
     """Write runs of records, `most_bytes` bytes at most, to the queue's temporary file with `number`, and sync it.
 
-    `is_stopped` is called before each run. Raise `WriteStopped` if it returns True, or OSError; the file is then erased.
+    `is_stopped` is called before each run. Raise `WriteStopped` if it returns True, or OSError; then erase the file.
     """
     # An attempt could use up the space that other queues need.
     if disk.free_bytes(folder) < most_bytes:

@@ -165,7 +165,7 @@ class ReplacementRecords:
                 yield from run
 
     def _front(self) -> Iterator[bytes]:
-        """Yield the items of the front. Up to the last one with errors, they are opened and put back with their counts."""
+        """Yield the items of the front. Up to the last one with errors, they are opened and put back with counts."""
         front, is_taken = self.boundary.front, self.boundary.open
         most = max((place for place, item_id in enumerate(front, 1) if self._errors(item_id)), default=0)
         opened = list(zip(front[:most], (xid for xid in count(1) if xid not in is_taken), strict=False))

@@ -1,4 +1,5 @@
-"""libkestrel's journal format, the "infinite scroll": what was put is written once, and each reader keeps its place.
+"""libkestrel's journal format, the "infinite scroll": each item is written once, and each reader has its own position.
 
-Imports the standard library only, as `kestrel.journal` does. docs/scroll_format.md is the format.
+docs/scroll_format.md describes the format. The package does not import Twisted, so that tools and Spark workers stay
+light.
 """

@@ -1,4 +1,4 @@
-"""What a reader is done with: everything up to its head, and ranges of ids beyond it."""
+"""The set of item ids that a reader is done with: all ids up to its head, and ranges of ids after it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MAX_SPENT: Final = 1024
 
 
 class DoneSet:
-    """Ids that are done. `head`: everything up to it is. A range beyond it takes 16 bytes, however long it is.
+    """A set of ids that are done: all ids up to `head`, and ranges after it. A range takes 16 bytes.
 
-    An id right behind the head or the last range costs no search. One in between moves what is behind it.
+    Adding an id directly after the head or the last range needs no search. Adding one in between moves later ranges.
     """
 
     __slots__ = ("_firsts", "_lasts", "_spent", "head")
@@ -22,10 +22,10 @@ class DoneSet:
         self._firsts: array[int] = array("q")
         self._lasts: array[int] = array("q")
         self._spent = 0
-        """How many ranges at the beginning the head has passed: they go together, since removing one moves the rest."""
+        """Number of ranges at the beginning that the head has passed. They are removed in batches to save time."""
 
     def add(self, first: int, last: int | None = None) -> None:
-        """The ids from first to last, or that one alone, are done. Some of them may be already."""
+        """Add the ids from `first` to `last`, or only `first`. Some of them may be in the set already."""
         if last is None:
             last = first
         if first > self.head + 1:
@@ -46,8 +46,9 @@ class DoneSet:
         if first == lasts[-1] + 1:
             lasts[-1] = last
             return
-        begin = bisect_left(lasts, first - 1, self._spent)  # the first range that touches it, or stands behind it
-        end = bisect_right(firsts, last + 1, begin)  # the first one that is behind it
+        # The ranges from `begin` up to, but not including, `end` touch the new one.
+        begin = bisect_left(lasts, first - 1, self._spent)
+        end = bisect_right(firsts, last + 1, begin)
         if begin == end:
             firsts.insert(begin, first)
             lasts.insert(begin, last)
@@ -58,7 +59,7 @@ class DoneSet:
             del firsts[begin + 1 : end], lasts[begin + 1 : end]
 
     def _pass_ranges(self) -> None:
-        """Let the head go on over the ranges that it has reached."""
+        """Move the head over the ranges that it has reached."""
         reached = bisect_right(self._firsts, self.head + 1, self._spent)
         if reached > self._spent:
             self.head = max(self.head, self._lasts[reached - 1])
@@ -74,7 +75,9 @@ class DoneSet:
         return index < len(self._firsts) and self._firsts[index] <= item_id
 
     def hole(self, item_id: int) -> tuple[int, int | None]:
-        """The next ids from that one on that are not done: the first and the last of them, or None if there is no last.
+        """Return the first and the last id of the next hole, which are ids from `item_id` on that are not done.
+
+        The last id is None if the hole has no end.
         """
         first = max(item_id, self.head + 1)
         index = bisect_left(self._lasts, first, self._spent)
@@ -84,18 +87,18 @@ class DoneSet:
         return first, self._firsts[index] - 1 if index < len(self._firsts) else None
 
     def holes(self, most: int) -> list[int]:
-        """The first ids of so many such holes."""
+        """Return the first ids of the first holes: one after the head, and one after each of at most `most` ranges."""
         return [self.head + 1, *(last + 1 for last in self._lasts[self._spent : self._spent + most])]
 
     def ranges(self) -> list[tuple[int, int]]:
-        """What is done beyond the head, from the first to the last id of each range: sorted, with gaps between."""
+        """Return the first and last id of each range after the head, sorted. There is a gap between any two."""
         return list(zip(self._firsts[self._spent :], self._lasts[self._spent :], strict=True))
 
     def __len__(self) -> int:
-        """How many ranges that is."""
+        """Return the number of ranges after the head."""
         return len(self._firsts) - self._spent
 
     @property
     def last(self) -> int:
-        """The highest id that is done, or the head."""
+        """The highest id in the set, or the head."""
         return self._lasts[-1] if self else self.head

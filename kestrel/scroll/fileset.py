@@ -1,9 +1,14 @@
-"""The names of scroll files: which file belongs to which journal, and what it is to it.
+"""The names of scroll files, which define their journals and their roles.
 
-The journal ``work`` has ``work.<ms>`` (writer files, in number order), ``work.read.<reader>`` (reader files) and
-``<either>~~<ms>`` (temporary, erased at start). Everything else in the folder is foreign and left alone.
+The journal ``work`` has these files:
 
-Paths are bytes. What stands for a queue's and a reader's name is spelled as `kestrel.scroll.name_encoding` says.
+- ``work.<ms>`` is a writer file. Writer files are read in the order of their numbers.
+- ``work.read.<reader>`` is a reader file.
+- ``work.<ms>~~<ms>`` and ``work.read.<reader>~~<ms>`` are temporary files, which are erased at start.
+
+Other files in the folder are foreign and are not touched.
+
+Paths are bytes. `kestrel.scroll.name_encoding` encodes the names of queues and readers.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ _NAME: Final = re.compile(rb"([A-Za-z0-9:_-]+)\.(?:(\d{1,15})|read\.([A-Za-z0-9:
 
 
 class ScrollFileKind(Enum):
-    """What a scroll file is to its journal."""
+    """The role of a scroll file."""
 
     WRITER = "writer"
     READER = "reader"
@@ -25,10 +30,10 @@ class ScrollFileKind(Enum):
 
 
 class ScrollFile(NamedTuple):
-    """One file's name, understood.
+    """A parsed file name.
 
-    `number` is that of a writer file or a temporary one, and 0 for a reader file; `part` is the reader's name in it,
-    empty for a writer file.
+    `number` is the number of a writer or temporary file, and 0 for a reader file. `part` is the encoded name of the
+    reader, empty for a writer file.
     """
 
     stem: bytes
@@ -39,27 +44,27 @@ class ScrollFile(NamedTuple):
 
 
 def writer_name(stem: bytes, number: int) -> bytes:
-    """The file name of a writer file."""
+    """Return the name of a writer file."""
     return b"%b.%d" % (stem, number)
 
 
 def reader_name(stem: bytes, part: bytes) -> bytes:
-    """The file name of a reader file."""
+    """Return the name of a reader file."""
     return b"%b.read.%b" % (stem, part)
 
 
 def temporary_name(file_name: bytes, number: int) -> bytes:
-    """The file name of a file that is being written and will get that name when it is whole."""
+    """Return the name of a temporary file, which is renamed to `file_name` when it is complete."""
     return b"%b~~%d" % (file_name, number)
 
 
 def archived_name(file_name: bytes) -> bytes:
-    """What a writer file is called in the folder of those that nobody needs any more."""
+    """Return the name of a writer file in the folder of files that are no longer needed."""
     return b"archive~" + file_name
 
 
 def parse_file_name(file_name: bytes) -> ScrollFile | None:
-    """Which journal's file that is, or None for a foreign one."""
+    """Return the parsed name of a scroll file, or None for a foreign file."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         return None
@@ -72,34 +77,34 @@ def parse_file_name(file_name: bytes) -> ScrollFile | None:
 
 
 class ScrollFiles:
-    """All files of one journal in a folder listing."""
+    """The files of one journal in a folder listing."""
 
     def __init__(self, stem: bytes) -> None:
         self.stem = stem
         self.writers: list[ScrollFile] = []
-        """In number order; of two spellings of one number, that with more zeros first."""
+        """Writer files, sorted by number, and of equal numbers by name."""
         self.readers: dict[bytes, bytes] = {}
-        """The names of the reader files, by the reader's part of it."""
+        """Names of the reader files, by the encoded names of the readers."""
         self.temporary: list[ScrollFile] = []
 
     def add(self, file: ScrollFile) -> None:
-        """Take one more file of the listing in; `sort` when all are there."""
+        """Add a file of the listing. Call `sort` after the last one."""
         if file.kind is ScrollFileKind.READER:
             self.readers[file.part] = file.file_name
         else:
             (self.writers if file.kind is ScrollFileKind.WRITER else self.temporary).append(file)
 
     def sort(self) -> None:
-        """Put the writer files in order."""
+        """Sort the writer files."""
         self.writers.sort(key=lambda file: (file.number, file.file_name))
 
     def numbers(self) -> list[int]:
-        """Those of its writer files."""
+        """Return the numbers of the writer files."""
         return [file.number for file in self.writers]
 
 
 def group_by_stem(file_names: Iterable[bytes]) -> dict[bytes, ScrollFiles]:
-    """The scroll files of a folder listing, by stem; foreign files are left out."""
+    """Return the scroll files of a folder listing, by stem. Foreign files are omitted."""
     journals: dict[bytes, ScrollFiles] = {}
     for file_name in file_names:
         file = parse_file_name(file_name)

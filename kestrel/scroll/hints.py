@@ -1,7 +1,7 @@
-"""Position hints: what is known of a journal's files, so that a start need not read them from the beginning.
+"""Position hints: saved indexes of a journal's files, so that a start need not read the files from the beginning.
 
-A hint says nothing that the files do not say as well. It may be old, or be missing: a start reads what lies behind it.
-It is only wrong when somebody has changed what lay before it, and then it is not used.
+A hint has no information that the files do not have. It may be old or missing; a start then reads the rest of the
+files. A hint is wrong only if another program has changed the part of a file that it covers, and then it is not used.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from kestrel.scroll.writer_file import Counts, WriterFile, WriterMark, WriterTal
 HINTS_FOLDER: Final = PRIVATE_FOLDER + b"/hints"
 
 MAX_HINT_BYTES: Final = 16 * 1024 * 1024
-"""No more than that is read."""
+"""Limit of the bytes that are read of a hint."""
 
 _VERSION: Final = 1
 
 
 def hint_path(folder: bytes, stem: bytes) -> bytes:
-    """The file that holds the hint of that journal."""
+    """Return the path of the hint of a journal."""
     return folder + b"/" + HINTS_FOLDER + b"/" + stem
 
 
 class FileHint(NamedTuple):
-    """What a hint will say of one file: the values of now, which another thread may encode."""
+    """A snapshot of the index of one file, which another thread may encode."""
 
     file: WriterFile
     places: Sequence[WriterMark]
 
     @classmethod
     def of(cls, file: WriterFile, next_ids: Sequence[int]) -> FileHint:
-        """What is known of a file, and where those of the items with these ids stand that are in it, but for its first.
+        """Return a snapshot of a file's index, with marks for the items in `next_ids` that are in the file.
 
-        The ids are sorted.
+        `next_ids` is sorted. The first item of the file needs no mark.
         """
         ids = next_ids[bisect_right(next_ids, file.first_id) : bisect_right(next_ids, file.last_id)]
         places = {mark.item_id: mark for mark in map(file.before, ids)}
@@ -46,7 +46,7 @@ class FileHint(NamedTuple):
 
 
 def encode_hint(hints: Iterable[FileHint]) -> bytes:
-    """What is known of files."""
+    """Return the encoded hint, with its checksum."""
     text = json.dumps([_VERSION, [_encode_file(*hint) for hint in hints]]).encode("ascii")
     return b"%08x %b" % (zlib.crc32(text), text)
 
@@ -74,7 +74,7 @@ def _encode_tally(tally: WriterTally) -> list[Any]:
 
 
 def decode_hint(data: bytes) -> Mapping[bytes, WriterFile]:
-    """What it says of each file, by file name; nothing if it is not whole."""
+    """Return the indexes in a hint, by file name; empty if the hint is damaged or has another version."""
     checksum, _, text = data.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return {}

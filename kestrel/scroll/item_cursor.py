@@ -1,4 +1,4 @@
-"""Going through a writer file from item to item, without reading their data."""
+"""A cursor over the items of a writer file that does not read their data."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ from kestrel.scroll.writer_file import MARK_BYTES, Counts
 
 LARGE_ITEM_BYTES: Final = 16 * 1024
 SMALL_READ_BYTES: Final = 4096
-"""Behind an item that large, no more than this is read to find the next header."""
+"""Bytes that are read to find the next header after an item of `LARGE_ITEM_BYTES` or more."""
 
 
 class ScrollItemCursor:
-    """Goes from item to item of a file. `start` is where the item's records begin."""
+    """A cursor over the items of a file from `offset` on, where a record must begin.
+
+    After `next`, `start` is the offset of the item's records, and `item_id`, `data_bytes` and `targets` describe the
+    item.
+    """
 
     def __init__(self, reader: FileReader, offset: int, part_bytes: int = MARK_BYTES) -> None:
         self._reader = reader
         self._part_bytes = part_bytes
         self._offset = offset
-        """Where the next record begins,"""
+        """Offset at which the next record begins."""
         self._data = b""
         self._data_start = offset
-        """and where the bytes at hand begin."""
+        """Offset at which `_data` begins."""
         self.start = offset
         self.item_id = BELOW_ALL_IDS
         self.data_bytes = 0
@@ -46,7 +50,7 @@ class ScrollItemCursor:
         self.end = End(offset)
 
     def next(self) -> bool:
-        """The next item. False at the end of what is good: `end` says how that is."""
+        """Move to the next item. Return False at the end of the valid records; `end` says how the file ends."""
         self.targets = None
         self.start = self._offset
         file_size = self._reader.size
@@ -91,13 +95,15 @@ class ScrollItemCursor:
             else:
                 self.start = start
         if self.targets is not None:
-            return self._ends(CUT_SHORT, is_unfinished=True)  # the item that it is about is missing
+            # The PUT after the TARGETS is missing.
+            return self._ends(CUT_SHORT, is_unfinished=True)
         return False
 
     def run(self) -> Counts:
-        """Go on over items in their usual form, whose ids rise and which are for all, as far as the bytes at hand go.
+        """Move over adjacent items for all readers, and return their counts. The cursor is then at the last of them.
 
-        No further than it is from one mark to the next. It stands at the last of them then.
+        It stops at the end of the buffered bytes, after `MARK_BYTES`, or at any record other than a valid PUT in its
+        usual form.
         """
         data, unpack = self._data, PUT_HEAD.unpack_from
         position = begin = self._offset - self._data_start
@@ -122,7 +128,7 @@ class ScrollItemCursor:
         return Counts(items, data_size)
 
     def _other_record(self) -> ScrollFileRecord | None:
-        """One that is no item in its usual form. None: it is not good, and `end` says why."""
+        """Return a record other than a PUT in its usual form, or None if it is invalid; then `end` says why."""
         part = Part(self._reader, self._data_start, self._data)
         try:
             return decode_record(self._data, self._offset - self._data_start, part)
@@ -137,7 +143,7 @@ class ScrollItemCursor:
         return False
 
     def _ends_with_zeros(self) -> bool:
-        """A writer that makes its files large at once leaves zeros behind its last record."""
+        """Check that only zeros follow, which a writer that preallocates its files leaves after its last record."""
         for offset in range(self._offset, self._reader.size, PART_BYTES):
             if self._reader.read(offset, PART_BYTES).strip(b"\0"):
                 return self._ends("zeros stand before other bytes", is_unfinished=True)

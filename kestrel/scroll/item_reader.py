@@ -1,4 +1,4 @@
-"""Reading a writer file forward for one reader: the items that are for it, as memory frees for them."""
+"""Read-behind: reading the items of one reader from a writer file into memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MIN_READ_BYTES: Final = 4096
 
 
 class DamagedScrollFile(OSError):
-    """The file does not hold what it held when it was surveyed."""
+    """A writer file that has changed since it was indexed."""
 
 
 class ScrollItemsRead(NamedTuple):
-    """Items as their PUT records; reading goes on with the item `next_id`, no earlier than at `offset`."""
+    """Items as their PUT records. The next read begins with the item `next_id`, which is at or after `offset`."""
 
     records: list[bytes]
     next_id: int
@@ -38,15 +38,16 @@ class ScrollItemsRead(NamedTuple):
 def read_items(
     reader: FileReader, offset: int, end: int, first_id: int, target_reader: bytes, most_items: int, room_bytes: int
 ) -> ScrollItemsRead:
-    """The next items for that reader, from the item `first_id` on, which does not stand before `offset`.
+    """Read the next items of a reader from the item `first_id` on, which is at or after `offset`.
 
-    Reads items that lie near each other, up to `room_bytes` of data but at least one. Items of other readers are
-    skipped. An empty result means that the file holds no more up to `end`. Raises `DamagedScrollFile`, or another
-    OSError.
+    Return at most `most_items` items with about `room_bytes` of data, but at least one item if there is one. Items of
+    other readers are skipped. An empty result means that the file has no more items up to the offset `end`. Raise
+    `DamagedScrollFile`, or another OSError.
     """
     records: list[bytes] = []
     targets: Targets | None = None
-    start, next_id = offset, first_id  # of the item that comes next, or of what says for whom it is
+    # `start` is the offset of the next item's records.
+    start, next_id = offset, first_id
     last_id = BELOW_ALL_IDS
     usual = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes, most_items * _MIN_READ_BYTES))
     while offset < end and not records:
@@ -75,7 +76,8 @@ def read_items(
                 if records and (most_items <= len(records) or room_bytes <= 0):
                     return ScrollItemsRead(records, next_id, start)
                 if stop > len(data) and position:
-                    break  # what the end of this part cuts begins the next
+                    # An item that the end of this part cuts off begins the next part.
+                    break
                 records.append(data[position:stop] if stop <= len(data) else reader.read(offset + position, stop))
                 room_bytes -= size
             next_id, last_id = max(next_id, item_id + 1), item_id

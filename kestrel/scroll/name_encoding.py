@@ -1,6 +1,6 @@
-"""Queue names in file names: which journal and which reader a queue is, and how both are spelled.
+"""The encoding of queue names in file names.
 
-A journal holds a fanout queue and all its children: the children are readers of it.
+A journal has a fanout queue and all its children. The children are readers of the journal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from kestrel.disk.whole_file import WholeFile
 from kestrel.names import parent_of
 
 OWN_READER: Final = b":own"
-"""The reader that is the parent itself, where it has children. No name is spelled like that."""
+"""The reader for the parent queue if it has children. No encoded name is equal to it."""
 
 DEFAULT_READER: Final = b""
-"""The one reader of a queue that has no children."""
+"""The only reader of a queue without children."""
 
 STEM_BYTES: Final = 180
-"""A journal's name takes no more of a file name."""
+"""Limit of an encoded journal name."""
 
 STEM_AND_READER_BYTES: Final = 220
-"""A journal's and a reader's name together take no more: so a temporary file of a reader has 243 bytes at most."""
+"""Limit of an encoded journal name and reader name together. A reader's temporary file name then has 243 bytes at most.
+"""
 
 NAMES_FOLDER: Final = PRIVATE_FOLDER + b"/names"
-"""Where the true names lie of those that are too long for a file name."""
+"""Folder of the names that are too long for a file name, one file for each name."""
 
 _HASH_MARK: Final = b"::"
 _HASH_BYTES: Final = 16
@@ -41,14 +42,14 @@ _ESCAPE: Final = re.compile(rb":([0-9a-f]{2})")
 
 
 class QueueLocation(NamedTuple):
-    """Where a queue is: the name of its journal, and its own as a child; None if the journal is the queue's own."""
+    """The location of a queue: the name of its journal, and its name as a child, or None if it is not a child."""
 
     journal: bytes
     child: bytes | None
 
 
 def location_of(queue: bytes) -> QueueLocation:
-    """Where the queue of that name is: ``work+x`` in the journal of ``work``; ``+x`` and ``x+`` have their own."""
+    """Return the location of a queue. ``work+x`` is in the journal of ``work``; ``+x`` and ``x+`` have their own."""
     parent = parent_of(queue)
     if parent is None or len(parent) + 1 == len(queue):
         return QueueLocation(queue, None)
@@ -56,28 +57,28 @@ def location_of(queue: bytes) -> QueueLocation:
 
 
 def queue_name_of(place: QueueLocation) -> bytes:
-    """The name of the queue that is there."""
+    """Return the name of the queue at a location."""
     return place.journal if place.child is None else place.journal + b"+" + place.child
 
 
 def encode_part(name: bytes, most_bytes: int) -> bytes:
-    """A name as it stands in a file name: `decode_part` reads it, unless it had to be hashed to fit."""
+    """Return a name encoded for a file name, or its hash if the encoded name is longer than `most_bytes`."""
     part = _ESCAPED_BYTE.sub(lambda byte: b":%02x" % byte[0][0], name)
     return part if len(part) <= most_bytes else _HASH_MARK + _hash(name)
 
 
 def stem_of(journal: bytes) -> bytes:
-    """What the names of all files of that journal begin with, before the first dot."""
+    """Return the part before the first dot of the names of a journal's files."""
     return encode_part(journal, STEM_BYTES)
 
 
 def reader_part(stem: bytes, child: bytes) -> bytes:
-    """What the name of a child's reader file ends with."""
+    """Return the end of the name of a child's reader file."""
     return encode_part(child, STEM_AND_READER_BYTES - len(stem))
 
 
 def decode_part(part: bytes) -> bytes | None:
-    """The name that is spelled like that; None for a hash and for what `encode_part` does not write."""
+    """Return the name that `encode_part` has encoded, or None for a hash or an invalid encoding."""
     if _SPELLED.fullmatch(part) is None:
         return None
     name = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), part)
@@ -85,7 +86,7 @@ def decode_part(part: bytes) -> bytes | None:
 
 
 def is_hashed(part: bytes) -> bool:
-    """Whether `part` is the hash of a name, which a file of its own must hold."""
+    """Return whether `part` is the hash of a name, which must be stored in a file of its own."""
     return _HASHED.fullmatch(part) is not None
 
 
@@ -94,80 +95,86 @@ def _hash(name: bytes) -> bytes:
 
 
 class NameEncoding(Protocol):
-    """How queues and readers are called in file names, and what the files there are are called for. May block."""
+    """An encoding of the names of queues and readers in file names. Its methods may block."""
 
     def stem_of(self, journal: bytes) -> bytes:
-        """What the names of all files of that journal begin with."""
+        """Return the part before the first dot of the names of a journal's files."""
 
     def reader_of(self, stem: bytes, child: bytes | None) -> bytes:
-        """What a child is called in the writer files; `OWN_READER` for None, the journal's own queue."""
+        """Return the name of a child in the writer files, or `OWN_READER` if `child` is None."""
 
     def remember(self, part: bytes, name: bytes) -> None:
-        """Let `name_of` know that name, also after a power failure. Raises OSError."""
+        """Store durably that `part` is the encoding of `name`, if `name_of` needs that. Raise OSError."""
 
     def name_of(self, part: bytes) -> bytes | None:
-        """The name that is spelled like that; None if it is unknown. Raises OSError."""
+        """Return the name that `part` is the encoding of, or None if it is unknown. Raise OSError."""
 
     def is_own(self, part: bytes) -> bool:
-        """Whether the reader file of that part is the journal's own queue."""
+        """Return whether the reader file with this part belongs to the journal's own queue."""
 
     def forget(self, part: bytes) -> None:
-        """Erase the record of the name of `part`, which no file name contains any more. Raises OSError."""
+        """Erase the stored name of `part`, which no file name contains any longer. Raise OSError."""
 
     def forget_all_but(self, parts: Collection[bytes]) -> None:
-        """Erase the records of all names but those of `parts`. Raises OSError."""
+        """Erase all stored names except those of `parts`. Raise OSError."""
 
 
 class PlainNames:
-    """libkestrel's: names stand as they are, and only a reader without a name is the queue's own (`NameEncoding`)."""
+    """The name encoding of libkestrel (`NameEncoding`).
+
+    Names are not changed. A reader file without a name belongs to the journal's own queue.
+    """
 
     def stem_of(self, journal: bytes) -> bytes:
-        """The name."""
+        """Return `journal`."""
         return journal
 
     def reader_of(self, stem: bytes, child: bytes | None) -> bytes:
-        """The name."""
+        """Return `child`, or `OWN_READER` if it is None."""
         return OWN_READER if child is None else child
 
     def remember(self, part: bytes, name: bytes) -> None:
-        """The file names say it."""
+        """Do nothing, because the file names contain the names."""
 
     def name_of(self, part: bytes) -> bytes | None:
-        """The name."""
+        """Return `part`."""
         return part
 
     def is_own(self, part: bytes) -> bool:
-        """Whether it has no name."""
+        """Return whether `part` is empty."""
         return part == DEFAULT_READER
 
     def forget(self, part: bytes) -> None:
-        """Do nothing: no name is recorded."""
+        """Do nothing, because no name is stored."""
 
     def forget_all_but(self, parts: Collection[bytes]) -> None:
-        """Do nothing: no name is recorded."""
+        """Do nothing, because no name is stored."""
 
 
 class EscapedNames:
-    """The server's: names are spelled, those among them that are too long are hashed (`NameEncoding`). Blocks."""
+    """The name encoding of the server (`NameEncoding`). Special bytes are escaped, and long names are hashed.
+
+    The names of hashes are stored in files, so its methods block.
+    """
 
     def __init__(self, disk: Disk, folder: bytes) -> None:
         self._disk = disk
         self._folder = folder
 
     def stem_of(self, journal: bytes) -> bytes:
-        """The name, spelled."""
+        """Return the encoded name of a journal."""
         return stem_of(journal)
 
     def reader_of(self, stem: bytes, child: bytes | None) -> bytes:
-        """The name, spelled."""
+        """Return the encoded name of a child, or `OWN_READER` if `child` is None."""
         return OWN_READER if child is None else reader_part(stem, child)
 
     def is_own(self, part: bytes) -> bool:
-        """Whether it has no name, or the one that no child has."""
+        """Return whether `part` is empty or `OWN_READER`."""
         return part in (DEFAULT_READER, OWN_READER)
 
     def remember(self, part: bytes, name: bytes) -> None:
-        """Let `name_of` know that name, also after a power failure. Raises OSError."""
+        """Store durably the name of a hashed `part`. Raise OSError."""
         if not part.startswith(_HASH_MARK) or self.name_of(part) == name:
             return
         names = self._folder + b"/" + NAMES_FOLDER
@@ -177,7 +184,7 @@ class EscapedNames:
         self._file(part).write(name)
 
     def name_of(self, part: bytes) -> bytes | None:
-        """The name that is spelled like that; None if it is unknown. Raises OSError."""
+        """Return the name that `part` is the encoding or hash of, or None if it is unknown. Raise OSError."""
         if _HASHED.fullmatch(part) is None:
             return decode_part(part)
         try:
@@ -187,12 +194,12 @@ class EscapedNames:
         return name if _HASH_MARK + _hash(name) == part else None
 
     def forget(self, part: bytes) -> None:
-        """Erase the file that holds the name of `part`. Raises OSError."""
+        """Erase the file with the name of `part`. Raise OSError."""
         if is_hashed(part):
             self._disk.erase(self._path(part))
 
     def forget_all_but(self, parts: Collection[bytes]) -> None:
-        """Erase the files of all names but those of `parts`, and unfinished ones. Raises OSError."""
+        """Erase the files of all names except those of `parts`, and unfinished files. Raise OSError."""
         kept = {part.removeprefix(_HASH_MARK) for part in parts}
         names = self._folder + b"/" + NAMES_FOLDER
         if self._disk.is_there(names):

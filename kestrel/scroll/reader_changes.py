@@ -1,4 +1,4 @@
-"""What was done with a reader and is not in its file yet."""
+"""The changes of a reader that are not yet in its file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from kestrel.scroll.records import Held, encode_held
 
 
 class ReaderChanges:
-    """Changes of one reader, in call order: wherever a crash cuts their records, what is left is how it was once.
+    """The pending changes of one reader, in the order of the calls.
 
-    `head` is where the file says that the head is, or will when the changes that were taken are written.
+    If a crash cuts off their records, the file still has a state that the reader had at some time. `head` is the head
+    in the file after all changes that `take` has returned.
     """
 
     __slots__ = ("_done", "_errors", "_head", "_records", "head")
@@ -17,13 +18,13 @@ class ReaderChanges:
     def __init__(self, head: int) -> None:
         self.head = head
         self._records: list[bytes] = []
-        # What comes next, of which at most one is something.
+        # The change that is being collected: at most one of the three is set.
         self._head = head
         self._done: list[tuple[int, int]] = []
         self._errors: dict[int, int] = {}
 
     def add_done(self, first: int, last: int, head: int) -> None:
-        """These ids are done, and that is where the head is now."""
+        """Add that the ids from `first` to `last` are done. `head` is the new head."""
         if self._errors or (self._done and last <= head):
             self._end()
         if last > head:
@@ -34,28 +35,28 @@ class ReaderChanges:
             self._head = head
 
     def set_errors(self, item_id: int, errors: int) -> None:
-        """That item has so many errors now."""
+        """Add the new error count of an item."""
         if self._done or self._head != self.head:
             self._end()
         self._errors[item_id] = errors
 
     def set_held(self, held: Held | None) -> None:
-        """That is what somebody reads by ids now."""
+        """Add a new claim of a client that reads by ids, or the end of the claim if `held` is None."""
         self._end()
         self._records.append(encode_held(held))
 
     def head_written(self, head: int) -> None:
-        """The file says now that the head is there, which it has reached since, or before."""
+        """Note that another write has set the head in the file to `head`."""
         if head > self.head:
             self._head = head if self._head == self.head else self._head
             self.head = head
 
     def are_pending(self, head: int) -> bool:
-        """Whether there is something to write, the head being there."""
+        """Return whether there are changes to write. `head` is the current head."""
         return head != self.head or self._head != self.head or bool(self._records or self._done or self._errors)
 
     def take(self, head: int) -> bytes:
-        """The records of all changes, the head being there now; nothing when there are none."""
+        """Return and remove the records of all changes; empty if there are none. `head` is the current head."""
         self._end()
         if head != self.head:
             self._head = head
@@ -64,7 +65,7 @@ class ReaderChanges:
         return b"".join(records)
 
     def _end(self) -> None:
-        """What comes next becomes a record."""
+        """Encode the change that is being collected."""
         head = None if self._head == self.head else self._head
         self._records.append(encode_changes(head, self._done, self._errors))
         self.head = self._head

@@ -1,4 +1,4 @@
-"""A reader file: how far one reader is."""
+"""Encoding and decoding of reader files, which have the position of one reader."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ from kestrel.scroll.records import (
 )
 
 MAX_RUN_IDS: Final = 64
-"""More ids than this in a row are written as a range, which libkestrel does not know: it may give them again."""
+"""Limit of consecutive ids that are written one by one.
+
+More are written as a range. libkestrel ignores ranges, so it may deliver these items again.
+"""
 
 
 class ReaderState:
-    """The content of a reader file: the ids that are done, and the error counts of items that came back.
+    """The content of a reader file: the ids that are done, and the error counts of items that were put back.
 
-    An id in `errors` overrides the error count of the item's PUT. `is_deleted`: the queue is deleted. `held`: the
-    client that reads by ids, or None. `is_checked`: checksums cover all of it; files of libkestrel have none.
+    An id in `errors` overrides the error count of the item's PUT. `is_deleted` is True if the queue is deleted. `held`
+    is the claim of a client that reads by ids, or None. `is_checked` is True if checksums cover the whole file; files
+    of libkestrel have none.
     """
 
     __slots__ = ("done", "errors", "held", "is_checked", "is_deleted")
@@ -53,24 +57,24 @@ class ReaderState:
 
     @property
     def last_id(self) -> int:
-        """The highest id that it names."""
+        """The highest id in `done` and `held`."""
         return max(self.done.last, self.held.head if self.held is not None else 0)
 
 
 def sealed(records: bytes) -> bytes:
-    """Return `records` with the CHECKSUM that covers them. Each append to a reader file is sealed."""
+    """Return `records` followed by a CHECKSUM that covers them. Each append to a reader file must be sealed."""
     return records + encode_checksum(zlib.crc32(records))
 
 
 _BEGIN: Final = sealed(READER_MAGIC)
-"""The start of each reader file that this server writes. It says that all records of the file are sealed."""
+"""The start of each reader file that this server writes. It means that all records of the file are sealed."""
 
 DELETED_STATE: Final = _BEGIN + sealed(DELETED_RECORD)
-"""The whole reader file of a deleted queue."""
+"""The complete reader file of a deleted queue."""
 
 
 def encode_state(state: ReaderState) -> bytes:
-    """Return a whole reader file. Without its two CHECKSUMs, long runs and errors it is what libkestrel writes."""
+    """Return a complete reader file. Apart from its CHECKSUMs and our own records, it is what libkestrel writes."""
     done = state.done
     ids, runs = _split(done.ranges())
     records = b"".join(
@@ -87,10 +91,10 @@ def encode_state(state: ReaderState) -> bytes:
 
 
 def encode_changes(head: int | None, done: Iterable[tuple[int, int]], errors: Mapping[int, int]) -> bytes:
-    """Return the records of one commit, not sealed. Each of them, from the first on, is true without the next.
+    """Return the records of one commit, not sealed. They are also valid if the last ones are cut off.
 
-    `head` is the new head, or None if it has not moved. `done` are ranges beyond it, each from its first id to its
-    last. `errors` are the counts that have changed.
+    `head` is the new head, or None if it has not moved. `done` has ranges after the head, each as its first and last
+    id. `errors` has the error counts that have changed, by id.
     """
     ids, runs = _split(sorted(done))
     return b"".join(
@@ -104,7 +108,7 @@ def encode_changes(head: int | None, done: Iterable[tuple[int, int]], errors: Ma
 
 
 def _split(ranges: Iterable[tuple[int, int]]) -> tuple[array[int], list[tuple[int, int]]]:
-    """The ids of the short ranges, and the long ones."""
+    """Return the ids of the short ranges, and the long ranges."""
     ids, runs = array("q"), []
     for first, last in ranges:
         if last - first < MAX_RUN_IDS:
@@ -115,10 +119,10 @@ def _split(ranges: Iterable[tuple[int, int]]) -> tuple[array[int], list[tuple[in
 
 
 def read_state(reader: FileReader) -> tuple[ReaderState, End]:
-    """Return the state that a reader file holds up to its last good byte, and where that is. Raises OSError.
+    """Return the state of a reader from the valid records of its file, and where they end. Raise OSError.
 
-    In a file with checksums only records that a matching checksum covers are good. A file that is damaged at its
-    first byte gives an empty state: head 0.
+    In a file with checksums, only records that a matching checksum covers are valid. A file that is damaged at its
+    first byte gives an empty state with the head 0.
     """
     end, is_checked = _last_good(reader)
     said = ReaderStateBuilder()
@@ -132,9 +136,9 @@ def read_state(reader: FileReader) -> tuple[ReaderState, End]:
 
 
 def refuse_impossible_ids(state: ReaderState, end: End, last_id: int) -> tuple[ReaderState, End]:
-    """Return what `read_state` returned, or damage if the file has no checksums and an id beyond `last_id`.
+    """Return `state` and `end`, or an empty state and damage if the file has no checksums and an id above `last_id`.
 
-    `last_id` is the id of the last item in the writer files, or 0 if there is none: then any id is possible.
+    `last_id` is the id of the last item in the writer files, or 0 if there are none; then any id is possible.
     """
     if end.problem is None and not state.is_checked and 0 < last_id < state.last_id:
         return ReaderState(), End(0, f"no checksum, and its id {state.last_id} is beyond the last item, {last_id}")
@@ -142,7 +146,7 @@ def refuse_impossible_ids(state: ReaderState, end: End, last_id: int) -> tuple[R
 
 
 def _last_good(reader: FileReader) -> tuple[End, bool]:
-    """Return where the good records end, and whether checksums cover them."""
+    """Return where the valid records end, and whether checksums cover them."""
     scan = ScrollRecordCursor(reader, READER_MAGIC)
     checked_size, checksum = 0, zlib.crc32(READER_MAGIC)
     head, odd = 0, None
@@ -170,12 +174,12 @@ def _last_good(reader: FileReader) -> tuple[End, bool]:
 
 
 def _odd_unless_checked(offset: int, record: ScrollFileRecord, head: int) -> str | None:
-    """Return why libkestrel does not write that record in a reader file, or None if it may.
+    """Return why libkestrel cannot have written a record, or None if it can.
 
-    Files without checksums come from libkestrel. A record in one that would lose items is taken for damage.
+    Files without checksums come from libkestrel. In such a file, a record that would lose items counts as damage.
     """
     if offset == len(READER_MAGIC) and record.command != RecordCommand.READ_HEAD:
-        return "it begins with no READ_HEAD and no checksum"
+        return "it does not begin with a READ_HEAD or a checksum"
     if record.command == RecordCommand.DELETED:
         return "a DELETED without a checksum"
     if record.command == RecordCommand.READ_HEAD and record.item_id < head:
@@ -184,9 +188,9 @@ def _odd_unless_checked(offset: int, record: ScrollFileRecord, head: int) -> str
 
 
 class ReaderStateBuilder:
-    """What the records of a reader file say, one after the other. The last READ_HEAD counts, and all that is done.
+    """A builder of a reader's state from the records of its file. The last READ_HEAD and all done ids are valid.
 
-    The ids that are done are collected apart from the head: a later READ_HEAD may be lower than an earlier one.
+    Done ids are collected separately from the head, because a later READ_HEAD may be lower than an earlier one.
     """
 
     def __init__(self) -> None:
@@ -197,7 +201,7 @@ class ReaderStateBuilder:
         self.held: Held | None = None
 
     def add(self, record: ScrollFileRecord) -> None:
-        """One more."""
+        """Add the next record."""
         if record.command == RecordCommand.READ_HEAD:
             self.head = record.item_id
         elif record.command == RecordCommand.READ_DONE:
@@ -214,7 +218,7 @@ class ReaderStateBuilder:
             self.held = record.held
 
     def state(self) -> ReaderState:
-        """What they come to."""
+        """Return the state after all added records."""
         beyond = DoneSet(max(0, self.head))
         beyond.add(1, self.done.head)
         for first, last in self.done.ranges():

@@ -1,4 +1,4 @@
-"""The records of one scroll file, one by one."""
+"""A cursor over the records of one scroll file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kestrel.scroll.records import RecordCommand, ScrollFileRecord, decode_recor
 
 
 class ScrollRecordCursor:
-    """The records of one file, one by one, with their offsets; `end` says afterwards how the file ended.
+    """An iterable of the offsets and records of one file. After the iteration, `end` says how the file ended.
 
-    A file that does not begin with this magic has no record: it is unfinished if it ends within it, else damaged.
-    A zero byte in place of a record is the proper end, and so is the end of the file. A TARGETS without the record
-    that it is about is unfinished: who cuts there cannot make another record its own.
+    A file that does not begin with `magic` has no records. It is unfinished if it ends within the magic, otherwise
+    damaged. The end of the file, or a zero byte instead of a record, is a proper end. A TARGETS without its PUT is
+    unfinished, so that a repair cuts it off and it cannot apply to a later PUT.
     """
 
     def __init__(self, reader: FileReader, magic: bytes) -> None:

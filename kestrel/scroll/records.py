@@ -1,6 +1,6 @@
-"""One record of a writer or reader file: values to bytes and bytes to values.
+"""Encoding and decoding of the records of writer and reader files.
 
-An item in its PUT record is also how a queue's window holds it in memory, as with `kestrel.journal.records`.
+Queues also keep items in memory as PUT records, as `kestrel.journal.records` explains.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from kestrel.item import Item
 
 WRITER_MAGIC: Final = bytes.fromhex("27642603")
 READER_MAGIC: Final = bytes.fromhex("263C2603")
-"""What the files begin with."""
+"""The first bytes of writer and of reader files."""
 
 MAX_DATA_BYTES: Final = 16 * 1024 * 1024
-"""Of any record; libkestrel takes no larger one."""
+"""Limit of the data of a record, which libkestrel has too."""
 
 LARGEST_ID: Final = (1 << 62) - 1
-"""A larger one is damage, so that there always are ids behind those that were read."""
+"""The largest valid id. A larger one is damage, so that new items always get ids above those that were read."""
 
 BELOW_ALL_IDS: Final = -(1 << 63) - 1
-"""Below whatever a file can say."""
+"""A number below every id that a file can contain."""
 
 MAX_IDS_PER_RECORD: Final = 1 << 20
-"""In one record of a reader file; ranges and error counts as well."""
+"""Limit of the ids, ranges or error counts in one record of a reader file."""
 
 
 class RecordCommand(IntEnum):
-    """What a record is. Behind those of libkestrel come ours, which it skips."""
+    """The type of a record. libkestrel knows 0, 8 and 9, and skips the others."""
 
     READ_HEAD = 0
     PUT = 8
@@ -47,25 +47,25 @@ class RecordCommand(IntEnum):
 
 
 PUT_BYTES: Final = 25
-"""Of a PUT without its data, for an item that never expires."""
+"""Size of a PUT without its data, for an item that never expires."""
 
 PUT_EXPIRING_BYTES: Final = 33
-"""Of a PUT without its data, for any other item."""
+"""Size of a PUT without its data, for an item that expires."""
 
 _PUT: Final = int(RecordCommand.PUT)
 _READ_HEAD: Final = int(RecordCommand.READ_HEAD)
 _HELD: Final = int(RecordCommand.HELD)
 _WITH_DATA: Final = 8
-"""Commands from here on have data, whose size is their first header word."""
+"""The first command with data. The first header word of such a record is the size of the data."""
 
 _WORD_BYTES: Final = 4
 _PUT_WORDS: Final = 6
 _PUT_EXPIRING_WORDS: Final = 8
 _PUT_HEADERS: Final = (_PUT_WORDS, *range(_PUT_EXPIRING_WORDS, 16))
-"""How many words a PUT's header may have. With seven words the expiry would reach into the data."""
+"""Valid numbers of header words of a PUT. With seven words the expiry would reach into the data."""
 _ID_BYTES: Final = 8
 _ID_AT: Final = 9
-"""In a PUT, where the id stands."""
+"""Offset of the id in a PUT."""
 
 _PUT_HEADER: Final = Struct("<Biiqq")
 _PUT_EXPIRING_HEADER: Final = Struct("<Biiqqq")
@@ -78,10 +78,10 @@ _CHECKSUM: Final = Struct("<I")
 
 PUT_FIRST_BYTE: Final = _PUT << 4 | _PUT_WORDS
 EXPIRING_PUT_FIRST_BYTE: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
-"""The first byte of a PUT in its usual forms."""
+"""The first bytes of a PUT in its usual forms."""
 
 PUT_HEAD: Final = Struct("<iiq")
-"""What stands behind it: how many bytes of data, errors, id."""
+"""The fields after the first byte of a PUT: size of the data, errors, id."""
 
 _ENTRY_BYTES: Final = {
     int(RecordCommand.READ_DONE): _ID_BYTES,
@@ -97,19 +97,19 @@ _pack_expiring_put = _PUT_EXPIRING_HEADER.pack
 
 
 def encode_put(item_id: int, data: bytes, add_ms: int, expiry_ms: int, errors: int = 0) -> bytes:
-    """The PUT of an item, of at most `MAX_DATA_BYTES`; `expiry_ms` 0 is never."""
+    """Return the PUT record of an item with at most `MAX_DATA_BYTES` bytes. `expiry_ms` 0 means never."""
     if expiry_ms:
         return _pack_expiring_put(EXPIRING_PUT_FIRST_BYTE, len(data), errors, item_id, add_ms, expiry_ms) + data
     return _pack_put(PUT_FIRST_BYTE, len(data), errors, item_id, add_ms) + data
 
 
 def encode_read_head(item_id: int) -> bytes:
-    """Everything up to that id is done."""
+    """Return a READ_HEAD record: all ids up to `item_id` are done."""
     return _READ_HEAD_RECORD.pack(_READ_HEAD << 4 | 2, item_id)
 
 
 def encode_read_done(ids: Sequence[int]) -> bytes:
-    """Those ids are done: one record, also for none, or one for each `MAX_IDS_PER_RECORD`."""
+    """Return READ_DONE records of at most `MAX_IDS_PER_RECORD` done ids each; one empty record if there are no ids."""
     return b"".join(
         _with_data(RecordCommand.READ_DONE, _little_endian(ids[start : start + MAX_IDS_PER_RECORD]))
         for start in range(0, max(1, len(ids)), MAX_IDS_PER_RECORD)
@@ -117,7 +117,7 @@ def encode_read_done(ids: Sequence[int]) -> bytes:
 
 
 def encode_done_ranges(ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Encode ranges of done ids, both ends included, as records of at most `MAX_IDS_PER_RECORD` ids each."""
+    """Return DONE_RANGES records of at most `MAX_IDS_PER_RECORD` ranges each. Both ends of a range are included."""
     return b"".join(
         _with_data(
             RecordCommand.DONE_RANGES,
@@ -128,7 +128,7 @@ def encode_done_ranges(ranges: Sequence[tuple[int, int]]) -> bytes:
 
 
 def encode_errors(errors: Mapping[int, int]) -> bytes:
-    """Those ids have so many errors: a record for each `MAX_IDS_PER_RECORD`, for none nothing."""
+    """Return ERRORS records of at most `MAX_IDS_PER_RECORD` error counts each; nothing if there are none."""
     entries = [_ERRORS_ENTRY.pack(item_id, count) for item_id, count in errors.items()]
     return b"".join(
         _with_data(RecordCommand.ERRORS, b"".join(entries[start : start + MAX_IDS_PER_RECORD]))
@@ -137,20 +137,21 @@ def encode_errors(errors: Mapping[int, int]) -> bytes:
 
 
 class Targets(NamedTuple):
-    """For whom the PUT is that follows: for these readers alone, or for all but these."""
+    """The readers that get the next PUT: only `readers`, or all except `readers`."""
 
     readers: frozenset[bytes]
-    """Names as in the file names. The parent's own is always `kestrel.scroll.name_encoding.OWN_READER`."""
+    """Names as in the file names. The parent queue is always `kestrel.scroll.name_encoding.OWN_READER`."""
 
     are_left_out: bool
+    """True if all readers except `readers` get the PUT."""
 
     def has(self, reader: bytes) -> bool:
-        """Whether it is for that one."""
+        """Return whether `reader` gets the PUT."""
         return (reader in self.readers) is not self.are_left_out
 
 
 def encode_targets(targets: Targets) -> bytes:
-    """The next PUT is for those readers."""
+    """Return a TARGETS record, which names the readers of the next PUT."""
     names = b"".join(bytes([len(name)]) + name for name in sorted(targets.readers))
     return _with_data(RecordCommand.TARGETS, bytes([targets.are_left_out]) + names)
 
@@ -174,20 +175,20 @@ def _swapped(numbers: array[int]) -> array[int]:
 
 
 DELETED_RECORD: Final = _with_data(RecordCommand.DELETED, b"")
-"""This reader is deleted: whatever else its file says, there is no such reader."""
+"""A record that deletes the reader, whatever other records its file has."""
 
 
 class Held(NamedTuple):
-    """Somebody reads this reader's items by their ids."""
+    """A claim of a client that reads items by their ids."""
 
     by: bytes
-    """What they call themselves."""
+    """Name of the client."""
     head: int
-    """They have released everything up to that id; what is behind it is kept for them."""
+    """Id up to which the client has released items. Items after it are kept for the client."""
 
 
 def encode_held(held: Held | None) -> bytes:
-    """From here on that is so; or, for None, nobody reads by ids any more."""
+    """Return a HELD record with a new claim, or one that ends the claim if `held` is None."""
     return _with_data(RecordCommand.HELD, b"" if held is None else _ID.pack(held.head) + held.by)
 
 
@@ -200,7 +201,7 @@ def encode_checksum(checksum: int) -> bytes:
 
 
 def decode_put(record: bytes) -> Item:
-    """The item of a whole PUT record. An expiry of 0, which libkestrel does not write, is never."""
+    """Return the item of a complete PUT record. An expiry of 0, which libkestrel does not write, means never."""
     words = record[0] & 15
     if words < _PUT_EXPIRING_WORDS:
         _, _, errors, item_id, add_ms = _PUT_HEADER.unpack_from(record)
@@ -213,22 +214,22 @@ def decode_put(record: bytes) -> Item:
 
 
 def id_of(record: bytes) -> int:
-    """The item's id in a PUT record."""
+    """Return the id of the item in a PUT record."""
     item_id: int = _ID.unpack_from(record, _ID_AT)[0]
     return item_id
 
 
 def data_bytes(record: bytes) -> int:
-    """How large the item of a PUT record is."""
+    """Return the size of the data in a PUT record."""
     size: int = _COUNT.unpack_from(record, 1)[0]
     return size
 
 
 class ScrollFileRecord:
-    """One record, and how many bytes of the file it takes.
+    """A decoded record. `size` is its size in the file in bytes.
 
-    `command` may be a number that `RecordCommand` does not know. `item_id` is the id of a PUT, or the head of a
-    READ_HEAD or HELD.
+    `command` may be a number that is not in `RecordCommand`. `item_id` is the id of a PUT, the head of a READ_HEAD or
+    HELD, or 0.
     """
 
     __slots__ = ("_buffer", "_data_at", "_position", "command", "item_id", "size")
@@ -243,7 +244,7 @@ class ScrollFileRecord:
 
     @property
     def name(self) -> str:
-        """What the format calls it."""
+        """Name of the record's type in the documentation of the format."""
         try:
             return RecordCommand(self.command).name
         except ValueError:
@@ -251,17 +252,17 @@ class ScrollFileRecord:
 
     @property
     def raw(self) -> bytes:
-        """All of its bytes: of a PUT, what `decode_put` takes."""
+        """All bytes of the record, such as `decode_put` needs."""
         return self._buffer[self._position : self._position + self.size]
 
     @property
     def data(self) -> bytes:
-        """What stands behind its header: the item of a PUT."""
+        """The bytes after the header, which are the item of a PUT."""
         return self._buffer[self._data_at : self._position + self.size]
 
     @property
     def data_size(self) -> int:
-        """How many bytes that is."""
+        """Size of the data in bytes."""
         return self._position + self.size - self._data_at
 
     @property
@@ -271,18 +272,18 @@ class ScrollFileRecord:
 
     @property
     def ranges(self) -> Iterable[tuple[int, int]]:
-        """The ranges of a DONE_RANGES, each from its first id to its last."""
+        """The ranges of a DONE_RANGES, each as its first and last id."""
         numbers = _numbers(self.data)
         return zip(numbers[::2], numbers[1::2], strict=True)
 
     @property
     def errors(self) -> Mapping[int, int]:
-        """The error counts of an ERRORS, by id. The last of an id counts, and none is negative."""
+        """The error counts of an ERRORS, by id. The last count of an id is valid; negative ones are ignored."""
         return {item_id: count for item_id, count in _ERRORS_ENTRY.iter_unpack(self.data) if count >= 0}
 
     @property
     def targets(self) -> Targets | None:
-        """Those of a TARGETS, or None if its data are none: then somebody else means something else by the command."""
+        """The targets of a TARGETS, or None if its data is invalid, since another program may use the command."""
         data = self.data
         if not data or data[0] > 1:
             return None
@@ -297,13 +298,13 @@ class ScrollFileRecord:
 
     @property
     def held(self) -> Held | None:
-        """What a HELD says, or None if it says that nothing is held."""
+        """The claim of a HELD, or None if it ends the claim."""
         data = self.data
         return Held(data[_ID_BYTES:], self.item_id) if len(data) > _ID_BYTES else None
 
     @property
     def checksum(self) -> int | None:
-        """The CRC-32 in a CHECKSUM record, or None if its data have another size."""
+        """The CRC-32 of a CHECKSUM, or None if its data has a wrong size."""
         if self.data_size != _CHECKSUM.size:
             return None
         checksum: int = _CHECKSUM.unpack(self.data)[0]
@@ -311,11 +312,11 @@ class ScrollFileRecord:
 
 
 def decode_record(data: bytes, position: int, part: Whole | None = None) -> ScrollFileRecord | None:
-    """The record that begins there, or None at a zero byte, which ends a file.
+    """Return the record that begins at `position` of `data`, or None at a zero byte, which ends a file.
 
-    The bytes are all there is or the beginning of `part`; a record that goes on behind them is looked for there.
-    Raises `UnfinishedRecord` when the whole ends before the record does, and `DamagedRecord` when it is none.
-    No more than the size of the record is read, and that only when it is a possible size and there.
+    `data` is the beginning of `part`, or everything without `part`. The rest of a record that is longer than `data` is
+    read from `part`, after its size is checked. Raise `UnfinishedRecord` if the bytes end too early and `DamagedRecord`
+    if they are not a record.
     """
     first = data[position]
     if not first:

@@ -1,4 +1,4 @@
-"""How much a reader still has of some writer files, with as little reading as the marks allow."""
+"""Counting the items that a reader still has in writer files, with as few reads as the marks allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile
 from kestrel.scroll.writer_index import count_in_ranges, count_up_to
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
-"""Opens the writer file of that name to be read. Raises OSError."""
+"""A function that opens a writer file by its name for reading. It raises OSError."""
 
 
 def count_remaining(
@@ -23,9 +23,9 @@ def count_remaining(
     files: Iterable[WriterFile],
     open_file: OpenFile,
 ) -> Counts:
-    """The items that these files have for that reader behind the item `after_id`, without those in the ranges `done`.
+    """Return the counts of a reader's items after `after_id` in `files`, without those in the sorted ranges `done`.
 
-    Raises `HintMismatch` when a file does not hold what is known of it, or OSError.
+    Raise `HintMismatch` if a file does not match its index, or OSError.
     """
     total = NO_ITEMS
     for file in files:
@@ -41,7 +41,7 @@ def count_remaining(
 
 
 def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What of these ids is in none of the ranges, which are sorted."""
+    """Yield the ranges of ids from `first_id` to `last_id` that are in none of the sorted ranges `done`."""
     for index in range(bisect_left(done, first_id, key=itemgetter(1)), len(done)):
         first, last = done[index]
         if first > last_id:
@@ -54,11 +54,12 @@ def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iter
 
 
 def _remaining_in(reader: FileReader, file: WriterFile, target_reader: bytes, holes: list[tuple[int, int]]) -> Counts:
-    """Count the reader's items in these holes. Adjacent holes are counted in one pass, large ones by marks."""
+    """Return the counts of a reader's items in `holes`. Nearby holes are counted in one pass, large ones by marks."""
     total = NO_ITEMS
     beside: list[tuple[int, int]] = []
     for first, last in holes:
-        if file.before(last).item_id > file.before(first).item_id:  # at least one mark lies within
+        # A hole with a mark inside is counted by marks.
+        if file.before(last).item_id > file.before(first).item_id:
             both = count_up_to(reader, file, target_reader, last).minus(
                 count_up_to(reader, file, target_reader, first - 1)
             )

@@ -1,4 +1,4 @@
-"""Going through a writer or reader file from record to record, without making an object of each."""
+"""A cursor over the records of a writer or reader file that creates no object for each record."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from kestrel.scroll.records import (
 
 LARGE_ITEM_BYTES: Final = 64 * 1024
 SMALL_READ_BYTES: Final = 4096
-"""Behind an item that large, no more than this is read to find the next record, where data is not wanted."""
+"""Bytes that are read after an item of `LARGE_ITEM_BYTES` or more if data is not wanted."""
 
 
 class ScrollRunCursor:
-    """The records of a file from `start`, where one begins (0 for all), until one begins at `stop` or behind it.
+    """A cursor that returns runs of the records that begin from `start` up to, but not at, `stop`.
 
-    They come run by run. After `next` the run's records begin at `starts`, as positions in `data`, which begins at the
-    offset `data_start` of the file; the last of them ends at `run_end`. Where data is not wanted, the item of the last
-    one may end behind `data`. `end` says how far the file is good. As the server finds it, an item whose id is not
-    above the one before it is damage; a TARGETS without the record that it is about is unfinished, and is a record all
-    the same.
+    A record must begin at `start`, or it is 0 for the whole file. After `next`, `data` has the bytes of the file from
+    offset `data_start` on. `starts` has the positions in `data` where the records of the run begin, and `run_end` is
+    the end of the last one. Without `has_data`, it may be beyond the end of `data`. `end` says how far the file is
+    valid.
+
+    In a writer file, an id that is not higher than the one before it is damage. A TARGETS without its PUT at the end of
+    the file is returned, but counts as unfinished.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class ScrollRunCursor:
         self._last_id = BELOW_ALL_IDS
         self._offset = start
         self._targets_at: int | None = None
-        """Where a TARGETS begins that waits for its record."""
+        """Offset of a TARGETS whose PUT has not been read yet, or None."""
         self._is_over = False
         self._is_behind_large = False
         self.end = End(start)
@@ -80,7 +82,7 @@ class ScrollRunCursor:
         self.end.problem, self.end.is_unfinished = problem, is_unfinished
 
     def next(self, most: int) -> bool:
-        """The next run, of at most so many records. False if there is none. Raises OSError."""
+        """Read the next run of at most `most` records. Return False if there is none. Raise OSError."""
         reader = self._reader
         needed = 0
         self.starts = []
@@ -95,7 +97,7 @@ class ScrollRunCursor:
         return bool(self.starts)
 
     def _go(self, part: Part, most: int) -> int:
-        """Go over the records of a part. Returns 0, or how many bytes the next one takes at least."""
+        """Collect the records of a part. Return 0, or the least size of the next record if it is incomplete."""
         data, starts, unpack_head = part.data, self.starts, PUT_HEAD.unpack_from
         length, whole = len(data), part.length
         stop = min(length, self._stop - self._offset)
@@ -137,10 +139,11 @@ class ScrollRunCursor:
         self._is_behind_large = not self._has_data and position - last >= LARGE_ITEM_BYTES
         self._offset += position
         self.end.offset = self._offset if self._targets_at is None else self._targets_at
-        return 0  # what the next one needs is asked again where it begins
+        # The next call computes what the next record needs.
+        return 0
 
     def _is_possible(self, item_id: int) -> bool:
-        """Whether an item may have that id there; in reader files items mean nothing."""
+        """Return whether an item may have this id here. If not, end with damage. In reader files any order is valid."""
         if item_id > LARGEST_ID or (self._ids_rise and item_id <= self._last_id):
             self._ends("impossible id")
             return False
@@ -148,7 +151,7 @@ class ScrollRunCursor:
         return True
 
     def _decoded(self, data: bytes, position: int, part: Part) -> ScrollFileRecord | None:
-        """A record that is no item in its usual form. None: it is not good, or the end of the file."""
+        """Return a record other than a PUT in its usual form, or None if it is invalid or ends the file."""
         try:
             record = decode_record(data, position, part)
         except UnfinishedRecord:

@@ -1,4 +1,4 @@
-"""What a writer file holds: counted once, or looked up with the help of what is known of it."""
+"""Functions that count and find the items of a writer file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark,
 
 
 class HintMismatch(Exception):
-    """A file does not hold what a hint says."""
+    """A file whose content does not match its hint."""
 
 
 def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
-    """Count what the file holds behind what is known of it. Items whose id is not above `floor_id` do not count.
+    """Add the items after `file.size` to `file`, and return where the file ends.
 
-    In one file ids rise: one that does not is damage. Data is not read: the survey goes from header to header. Raises
-    OSError.
+    Items with ids up to `floor_id` are not counted. An id that is not higher than the one before it is damage. Only
+    headers are read, no data. Raise OSError.
     """
     if not file.size:
         magic = reader.read(0, len(WRITER_MAGIC))
@@ -46,7 +46,7 @@ def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -
 
 
 class IdGap(NamedTuple):
-    """The first item of a file behind missing ids: its id, where its records begin, and how many items precede it."""
+    """The first item after missing ids: its id, the offset of its records, and the number of items before it."""
 
     item_id: int
     offset: int
@@ -54,7 +54,7 @@ class IdGap(NamedTuple):
 
 
 def find_id_gap(reader: FileReader, file: WriterFile, item_id: int) -> IdGap | None:
-    """Return where the ids of the file jump to `item_id` or over it, or None if they do not. Raises OSError."""
+    """Return the gap at which the ids of a file jump to or over `item_id`, or None if there is none. Raise OSError."""
     walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
     items = previous_id = 0
     while walk.next() and walk.item_id < item_id:
@@ -65,7 +65,7 @@ def find_id_gap(reader: FileReader, file: WriterFile, item_id: int) -> IdGap | N
 
 
 def has_second_id(reader: FileReader, file: WriterFile) -> bool:
-    """Return whether the id behind the first one of the file follows it directly. Raises OSError."""
+    """Return whether the second id of a file is the first id plus one. Raise OSError."""
     walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
     while walk.next():
         if walk.item_id > file.first_id:
@@ -74,7 +74,7 @@ def has_second_id(reader: FileReader, file: WriterFile) -> bool:
 
 
 def check_index(reader: FileReader, file: WriterFile) -> None:
-    """Raise `HintMismatch` unless the last item that is known of the file stands where it should. Raises OSError."""
+    """Raise `HintMismatch` unless the last known item is at `last_offset` and ends at `size`. Raise OSError."""
     if reader.size < file.size:
         raise HintMismatch
     walk = ScrollItemCursor(reader, file.last_offset)
@@ -83,7 +83,10 @@ def check_index(reader: FileReader, file: WriterFile) -> None:
 
 
 def count_up_to(reader: FileReader, file: WriterFile, target_reader: bytes, item_id: int) -> Counts:
-    """What that reader was given of this file up to that item, it included. Raises `HintMismatch`, or OSError."""
+    """Return the counts of a reader's items in this file up to and including `item_id`.
+
+    Raise `HintMismatch` or OSError.
+    """
     if item_id < file.first_id:
         return NO_ITEMS
     if item_id >= file.last_id:
@@ -100,7 +103,10 @@ def count_up_to(reader: FileReader, file: WriterFile, target_reader: bytes, item
 def count_in_ranges(
     reader: FileReader, file: WriterFile, target_reader: bytes, ranges: Sequence[tuple[int, int]]
 ) -> Counts:
-    """Count the reader's items of this file within sorted ranges of ids. Raises as `count_up_to` does."""
+    """Return the counts of a reader's items in this file within sorted ranges of ids.
+
+    Raise `HintMismatch` or OSError.
+    """
     tally = WriterTally()
     rest = iter(ranges)
     first, last = next(rest, (0, -1))

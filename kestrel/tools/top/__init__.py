@@ -1,1 +1,1 @@
-"""kestrel-cli top: the dashboard in a terminal."""
+"""`kestrel-cli top`: a dashboard in the terminal."""

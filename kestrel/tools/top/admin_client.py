@@ -1,4 +1,4 @@
-"""Asks a server's admin port over HTTP."""
+"""An HTTP client of a server's admin port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PIECE: Final = 64 * 1024
 
 
 class AdminFailed(KestrelError):
-    """The admin port did not answer, or not with what was asked for. The text is a part of a sentence."""
+    """A request to the admin port that failed. Its text continues a sentence that begins with the address."""
 
     def __init__(self, why: str, cause: Exception | None = None) -> None:
         super().__init__(why)
@@ -31,16 +31,17 @@ class AdminFailed(KestrelError):
 
 
 class AdminClient:
-    """An admin port by its address, ``http://HOST:PORT``. Raises ValueError for what is none.
+    """A client of the admin port at ``http://HOST:PORT``. Raise ValueError for an invalid address.
 
-    With ``https`` the server's certificate is verified by what `tls` says. `seconds` is a clock that never goes back.
+    With ``https``, the server's certificate is verified with the options in `tls`. `seconds` is a monotonic clock.
     """
 
     def __init__(self, url: str, tls: TlsOptions, timeout_s: float, seconds: Callable[[], float]) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port  # raises ValueError, as urlsplit does
+        # May raise ValueError, as urlsplit may.
+        port = parts.port
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise ValueError(f"{url!r} is no address of an admin port, such as {DEFAULT_ADMIN}")
+            raise ValueError(f"{url!r} is not an address of an admin port, such as {DEFAULT_ADMIN}")
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.is_https = parts.scheme == "https"
         self._host = parts.hostname
@@ -52,7 +53,7 @@ class AdminClient:
         self._seconds = seconds
 
     def overview(self) -> Overview:
-        """The server and its queues as they are now. Blocks; raises `AdminFailed`."""
+        """Return the current state of the server and its queues. It blocks. Raise `AdminFailed`."""
         deadline_s = self._seconds() + self._timeout_s
         connection = self._connection()
         try:
@@ -66,7 +67,7 @@ class AdminClient:
         except OSError as error:
             raise AdminFailed(error.strerror or str(error), error) from error
         except HTTPException as error:
-            raise AdminFailed("what it answers is no HTTP", error) from error
+            raise AdminFailed("its response is not HTTP", error) from error
         except ValueError as error:
             raise AdminFailed(str(error), error) from error
         finally:
@@ -84,16 +85,16 @@ class AdminClient:
         while piece := response.read1(_PIECE):
             body += piece
             if len(body) > _LONGEST:
-                raise AdminFailed(f"its answer has more than {_LONGEST >> 20} MiB")
+                raise AdminFailed(f"its response is longer than {_LONGEST >> 20} MiB")
             if self._seconds() > deadline_s:
                 raise TimeoutError
         if response.length:
-            raise AdminFailed("it hung up in the middle of its answer")
+            raise AdminFailed("it disconnected in the middle of its response")
         return bytes(body)
 
 
 class _NamedHttpsConnection(HTTPSConnection):
-    """Wants a certificate for another name than that of the host."""
+    """An HTTPS connection that verifies the certificate for a name other than the host."""
 
     def __init__(self, host: str, port: int, timeout_s: float, context: ssl.SSLContext, name: str) -> None:
         super().__init__(host, port, timeout=timeout_s, context=context)
@@ -101,15 +102,15 @@ class _NamedHttpsConnection(HTTPSConnection):
         self._name = name
 
     def connect(self) -> None:
-        """As the base does, but for the name."""
+        """Connect and verify that the certificate is for the given name."""
         HTTPConnection.connect(self)
         self.sock = self._own_context.wrap_socket(self.sock, server_hostname=self._name)
 
 
 def _refusal(response: HTTPResponse) -> str:
-    """The sentence of the server where it has one."""
+    """Return the HTTP status with the error message in the response, or with the HTTP reason."""
     try:
         error = json.loads(response.read(_LONGEST_ERROR))["error"]
     except (ValueError, LookupError, TypeError, RecursionError):
         error = response.reason
-    return f"it answers {response.status}: {error}"
+    return f"it responds with {response.status}: {error}"

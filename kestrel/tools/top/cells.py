@@ -1,4 +1,4 @@
-"""Text in the columns of a terminal: nothing that a terminal would obey, and as wide as it looks."""
+"""Text for the columns of a terminal: without control characters, and with a known width."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kestrel.escaping import escape_bytes, show_name
 from kestrel.tools.formatting import show_text
 
 CUT: Final = "~"
-"""Ends what was cut off."""
+"""The mark at the end of truncated text."""
 
 
 def clean(text: str) -> str:
-    """Text of which every character takes one column or two: what would not is escaped."""
+    """Return text with all characters escaped that do not take one or two columns."""
     shown = show_text(text)
     if shown.isascii():
         return shown
@@ -21,25 +21,25 @@ def clean(text: str) -> str:
 
 
 def clean_name(name: bytes) -> str:
-    """Return a queue's name as it is shown everywhere, with its marks escaped."""
+    """Return the shown name of a queue, with all characters escaped that do not take one or two columns."""
     shown = show_name(name)
     return shown if shown.isascii() else "".join(each if _is_plain(each) else escape_bytes(each) for each in shown)
 
 
 def _is_plain(character: str) -> bool:
-    """Whether it is no format character (as those that turn the direction of writing), mark, or odd space."""
+    """Return whether a character is printable and not a combining mark."""
     return character.isascii() or (character.isprintable() and not unicodedata.category(character).startswith("M"))
 
 
 def width(text: str) -> int:
-    """How many columns a clean text takes."""
+    """Return the number of columns of a clean text."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(each) in ("W", "F") else 1 for each in text)
 
 
 def truncate(text: str, columns: int) -> str:
-    """No more of a clean text than that."""
+    """Return a clean text, truncated to `columns` columns."""
     if width(text) <= columns:
         return text
     kept, taken = "", len(CUT)
@@ -52,12 +52,12 @@ def truncate(text: str, columns: int) -> str:
 
 
 def left(text: str, columns: int) -> str:
-    """At the left of exactly so many columns."""
+    """Return a clean text, left-aligned in exactly `columns` columns."""
     text = truncate(text, columns)
     return text + " " * (columns - width(text))
 
 
 def right(text: str, columns: int) -> str:
-    """At the right of exactly so many columns."""
+    """Return a clean text, right-aligned in exactly `columns` columns."""
     text = truncate(text, columns)
     return " " * (columns - width(text)) + text

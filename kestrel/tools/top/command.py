@@ -1,4 +1,4 @@
-"""``kestrel-cli top``: asks the admin port again and again, and draws what it says."""
+"""The command `kestrel-cli top`, which polls the admin port and draws its statistics."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _KEYS: Final = {
 }
 _ESCAPE_MS: Final = 25
 _REDRAW_S: Final = 1.0
-"""While the server is away, for the time that it says."""
+"""Seconds between redraws while the server does not respond, to update the time in the message."""
 
 
 def top(client: AdminClient, arguments: Namespace, clock: Clock) -> int:
-    """The dashboard; where it cannot be drawn, or with --once, a plain table."""
+    """Run the dashboard, or print a plain table with --once or if there is no suitable terminal. Return the exit status."""
     view = ScreenView(sort=arguments.sort, filter=arguments.filter)
     first = _first(client)
     if arguments.once or not _can_draw():
@@ -62,7 +62,8 @@ def top(client: AdminClient, arguments: Namespace, clock: Clock) -> int:
             curses.cbreak()
             window.keypad(True)
             if with_colour and curses.has_colors():
-                curses.start_color()  # which sends colours; so curses.wrapper, which always calls it, will not do
+                # start_color sends colours to the terminal. curses.wrapper always calls it, so it is not used here.
+                curses.start_color()
                 curses.use_default_colors()
             else:
                 with_colour = False
@@ -95,15 +96,15 @@ def _first(client: AdminClient) -> Overview:
 def _way_out(failed: AdminFailed) -> str:
     match failed.cause:
         case ssl.SSLCertVerificationError():
-            return "say with --ca who signs its certificate, and with --server-name whom it is for"
+            return "name its CA with --ca, and the name in its certificate with --server-name"
         case socket.gaierror():
             return "name another with --admin"
         case _:
-            return "is the server running, is httpPort set in its table [admin]? name another admin port with --admin"
+            return "is the server running, and is httpPort set in its table [admin]? name another port with --admin"
 
 
 def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: float, clock: Clock) -> int:
-    """Two answers, for the rates, and everything that they say."""
+    """Print one table from two responses, which the rates need. Return the exit status."""
     clock.pause(interval_s)
     now = _first(client)
     found = rows(first, now)
@@ -115,7 +116,7 @@ def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: fl
 
 
 class Dashboard:
-    """The screen, the keys, and a thread that waits for the server's answers."""
+    """The interactive dashboard, with a thread that requests overviews from the server."""
 
     def __init__(
         self, client: AdminClient, first: Overview, view: ScreenView, interval_s: float, seconds: Callable[[], float]
@@ -129,20 +130,22 @@ class Dashboard:
         self._wanted: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[Overview | AdminFailed] = SimpleQueue()
         self._is_asking = False
-        self._next_s = seconds() + min(interval_s, 1.0)  # the first rates come soon
+        # Rates need a second response, so the first interval is short.
+        self._next_s = seconds() + min(interval_s, 1.0)
         self._unreachable_since_s: float | None = None
         self._away_at = self._error_text = ""
         self._wake_read, self._wake_write = socket.socketpair()
         self._styles: dict[str, int] = {}
 
     def run(self, window: curses.window, with_colour: bool) -> None:
-        """Until somebody quits."""
+        """Draw and handle keys until the user quits."""
         self._set_up(window, with_colour)
         threading.Thread(target=self._ask, daemon=True).start()
         while True:
             self._draw(window)
             ready, _, _ = select.select([sys.stdin, self._wake_read], [], [], self._pause_s())
-            if self._wake_read in ready and self._wake_read.recv(4096).strip(b"\0"):  # a signal, perhaps a new size
+            # Bytes other than 0 are signals, and the size may have changed.
+            if self._wake_read in ready and self._wake_read.recv(4096).strip(b"\0"):
                 curses.resizeterm(*reversed(os.get_terminal_size()))
                 window.clear()
             self._take_answers()
@@ -166,7 +169,7 @@ class Dashboard:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def _ask(self) -> None:
-        """In a thread."""
+        """Request an overview whenever one is wanted. Runs in a thread."""
         while True:
             self._wanted.get()
             try:
@@ -220,16 +223,17 @@ class Dashboard:
         trouble = ""
         if self._unreachable_since_s is not None:
             away = show_duration(int(self._seconds() - self._unreachable_since_s) * 1000)
-            trouble = f"no answer since {self._away_at} ({away}): {self._error_text}; trying again"
+            trouble = f"no response since {self._away_at} ({away}): {self._error_text}; trying again"
         view = evolve(self._view, trouble=trouble)
         window.erase()
         for number, line in enumerate(screen(self._now, self._rows, view, columns, lines)):
-            with suppress(curses.error):  # as the last cell of the screen always raises
+            # Writing to the last cell of the screen always raises.
+            with suppress(curses.error):
                 window.addstr(number, 0, _encodable(line.text), self._styles.get(line.style, curses.A_NORMAL))
         window.refresh()
 
 
 def _encodable(text: str) -> str:
-    """What the terminal's encoding does not have, is escaped."""
+    """Return text with all characters escaped that the terminal's encoding does not have."""
     encoding = locale.getpreferredencoding(False)
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,4 +1,4 @@
-"""What the keys do to the view of ``kestrel-cli top``."""
+"""The keys of `kestrel-cli top`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LONGEST_FILTER: Final = 200
 
 
 def apply_key(key: str, view: ScreenView, page: int, last: int) -> ScreenView | None:
-    """The view after a key: a character, or a name such as ``down``. None: quit.
+    """Return the view after a key, or None to quit. `key` is a character or a name such as ``down``.
 
-    `page` is how many queues fit, `last` how far one can scroll.
+    `page` is the number of queues on a page. `last` is the largest offset of the view.
     """
     if view.is_typing:
         return _typed(key, view)

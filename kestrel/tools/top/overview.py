@@ -1,4 +1,4 @@
-"""What the admin port tells of a server and its queues, as values."""
+"""The overview of a server and its queues, as the admin port returns it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMNS: Final = (
     "put_items",
     "get_items_hit",
 )
-"""What is looked at of a queue."""
+"""The columns of the response that are used, in the order of the fields of `QueueSample`."""
 
 
 @frozen
 class QueueSample:
-    """A queue as it is now. `puts` and `gets` count from when it was made, or opened."""
+    """The statistics of a queue at one moment. `puts` and `gets` count since the queue was created or opened."""
 
     items: int
     bytes: int
@@ -41,7 +41,7 @@ class QueueSample:
 
 @frozen
 class Overview:
-    """A server as it is now. `uptime_ms` is a clock that never goes back while the server runs."""
+    """The statistics of a server and its queues at one moment. `uptime_ms` is monotonic while the server runs."""
 
     name: str
     version: str
@@ -55,7 +55,7 @@ class Overview:
 
 
 def parse_overview(body: bytes) -> Overview:
-    """The answer to ``/api/overview``. Raises ValueError for what is none."""
+    """Return the overview in a response to ``/api/overview``. Raise ValueError if it is invalid."""
     try:
         told = json.loads(body)
         server = told["server"]
@@ -77,7 +77,7 @@ def parse_overview(body: bytes) -> Overview:
             },
         )
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
-        raise ValueError("what it answers is no overview of queues") from None
+        raise ValueError("its response is not an overview of queues") from None
 
 
 def _number(value: Any) -> int:

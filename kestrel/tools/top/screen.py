@@ -1,4 +1,4 @@
-"""The screen of ``kestrel-cli top``: rows become lines of a given width. Nothing here knows a terminal."""
+"""The layout of the screen of `kestrel-cli top`, independent of a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAR: Final = 12
 
 
 class ScreenColumn(NamedTuple):
-    """A column of the table: its heading, its width, what it shows and sorts by."""
+    """A column of the table: its heading, its width, the value that it sorts by, and the format of the value."""
 
     heading: str
     width: int
@@ -28,7 +28,7 @@ class ScreenColumn(NamedTuple):
 
 
 def rate(value: float | None) -> str:
-    """So many a second."""
+    """Return a rate per second as text, `-` if it is unknown."""
     if value is None:
         return "-"
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
@@ -50,10 +50,10 @@ SORTS: Final = ("items", "bytes", "puts", "gets", "age", "waiters", "open", "jou
 
 HELP: Final = (
     "q            quit",
-    "j k, arrows  scroll; space, PgUp and PgDn by a page; g and G to the ends",
-    "s S          sort by the next column, or the one before",
+    "j k, arrows  scroll; space, PgDn and PgUp by a page; g and G to the start and the end",
+    "s S          sort by the next or the previous column",
     "r            reverse the order",
-    "/            show only queues with a text in their names; Enter keeps it, Esc drops it",
+    "/            filter queues by name; Enter keeps the filter, Esc clears it",
     "p            pause",
     "h ?          this help",
 )
@@ -61,7 +61,7 @@ HELP: Final = (
 
 @frozen
 class ScreenView:
-    """What the person wants to see, and how the server is."""
+    """The state of the display: sorting, filter, scrolling, modes, and the current problem."""
 
     sort: str = "items"
     is_reversed: bool = False
@@ -71,11 +71,11 @@ class ScreenView:
     is_helping: bool = False
     offset: int = 0
     trouble: str = ""
-    """Why there is no newer answer."""
+    """Message that says why there is no newer response, or an empty string."""
 
 
 def visible_rows(rows: Sequence[QueueRates], view: ScreenView) -> list[QueueRates]:
-    """The rows that the filter lets through, sorted: the largest first, names by their alphabet."""
+    """Return the rows that match the filter, sorted: the largest values first, names alphabetically."""
     wanted = view.filter.casefold()
     found = [row for row in rows if not wanted or wanted in clean_name(row.name).casefold()]
     found.sort(key=lambda row: row.name, reverse=view.is_reversed and view.sort == "name")
@@ -86,7 +86,7 @@ def visible_rows(rows: Sequence[QueueRates], view: ScreenView) -> list[QueueRate
 
 
 def header(now: Overview, rows: Sequence[QueueRates]) -> list[str]:
-    """The server on three lines."""
+    """Return three lines about the server."""
     figures = now.figures
     status = now.status if now.status == now.in_force else f"{now.status} ({now.in_force} in force)"
     items, size = figures.get("curr_items", 0), figures.get("bytes", 0)
@@ -101,10 +101,10 @@ def header(now: Overview, rows: Sequence[QueueRates]) -> list[str]:
 
 
 def table(rows: Sequence[QueueRates], sort: str, columns: int | None, deepest: int = 0) -> list[str]:
-    """A line of headings and one for each row; in so many columns, or as many as they need.
+    """Return a line of headings and a line for each row, in `columns` columns, or as wide as needed if it is None.
 
-    `deepest` is how many items a full bar means. Where there is no room, the columns at the right are left out, but not
-    the one that sorts.
+    `deepest` is the number of items for a full bar; 0 means no bars. If there is too little room, columns at the right
+    are omitted, but not the one that the table is sorted by.
     """
     names = [clean_name(row.name) for row in rows]
     name_width = min(max([width("queue"), *map(width, names)]), _MOST_NAME)
@@ -140,7 +140,7 @@ class ScreenLine(NamedTuple):
 
 
 def screen(now: Overview, rows: Sequence[QueueRates], view: ScreenView, columns: int, lines: int) -> list[ScreenLine]:
-    """What fills a screen of that size."""
+    """Return the lines of a screen with `columns` columns and `lines` lines."""
     top = [ScreenLine(text, "bold" if number == 0 else "plain") for number, text in enumerate(header(now, rows))]
     if view.trouble:
         top.append(ScreenLine(clean(view.trouble), "alarm"))
@@ -161,12 +161,12 @@ def screen(now: Overview, rows: Sequence[QueueRates], view: ScreenView, columns:
 
 
 def page_size(lines: int, view: ScreenView) -> int:
-    """How many queues fit on the screen."""
+    """Return the number of queues that fit on the screen."""
     return max(1, lines - 5 - bool(view.trouble))
 
 
 def last_offset(rows: int, lines: int, view: ScreenView) -> int:
-    """How far so many rows can be scrolled."""
+    """Return the largest offset to which `rows` rows can be scrolled."""
     return max(0, rows - page_size(lines, view))
 
 
@@ -175,7 +175,7 @@ def _footer(view: ScreenView, found: int) -> str:
         return f"/{clean(view.filter)}_"
     parts = [f"sorted by {view.sort}" + (", reversed" if view.is_reversed else "")]
     if view.filter:
-        parts.append(f"{count(found, 'queue')} with {clean(view.filter)!r}")
+        parts.append(f"{count(found, 'queue')} matching {clean(view.filter)!r}")
     if view.is_paused:
         parts.append("PAUSED")
     return "  ".join([*parts, "h help  q quit"])
