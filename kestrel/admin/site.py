@@ -285,7 +285,7 @@ class AdminSite(HTTPFactory):
         self._channels.discard(channel)
 
     def hang_up(self) -> None:
-        """Accept no more connections, and close each one after its current response."""
+        """Stop accepting connections, and close each open one after its current response."""
         self._is_open = False
         for channel in list(self._channels):
             channel.hang_up()

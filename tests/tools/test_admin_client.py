@@ -83,7 +83,7 @@ def test_a_server_with_tls_is_asked_by_its_name_with_a_certificate(processes: Pr
 
 def test_what_is_no_http_is_said() -> None:
     with answering(lambda client: client.sendall(b"ERROR\r\n")) as url:
-        assert failure(url) == "what it answers is no HTTP"
+        assert failure(url) == "its response is not HTTP"
 
 
 def test_what_is_no_overview_is_said() -> None:
@@ -93,14 +93,14 @@ def test_what_is_no_overview_is_said() -> None:
 
 def test_an_answer_that_breaks_off_is_none() -> None:
     with answering(lambda client: client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")) as url:
-        assert failure(url) == "it hung up in the middle of its answer"
+        assert failure(url) == "it disconnected in the middle of its response"
 
 
 def test_a_refusal_is_told_in_the_servers_words() -> None:
     body = b'{"error":"mq is not a name of this server"}'
     reply = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     with answering(lambda client: client.sendall(reply)) as url:
-        assert failure(url) == "it answers 403: mq is not a name of this server"
+        assert failure(url) == "it responds with 403: mq is not a name of this server"
 
 
 def test_an_answer_that_never_ends_is_given_up() -> None:
@@ -113,7 +113,7 @@ def test_an_answer_that_never_ends_is_given_up() -> None:
             pass  # it was given up
 
     with answering(endless) as url:
-        assert failure(url) == "its answer has more than 16 MiB"
+        assert failure(url) == "its response is longer than 16 MiB"
 
 
 def test_an_answer_that_takes_too_long_is_given_up() -> None:

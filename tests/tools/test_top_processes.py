@@ -92,7 +92,7 @@ def test_top_shows_sorts_filters_and_leaves_the_terminal_as_it_was(processes: Pr
         terminal.type("S")
         terminal.until("name")
         terminal.type("/work\n")
-        terminal.until("1 queue with")
+        terminal.until("1 queue matching")
         terminal.type("?")
         terminal.until("quit")
         terminal.type("?")
@@ -133,7 +133,7 @@ def test_top_goes_on_while_the_server_is_away(processes: Processes) -> None:
         with on_terminal("--admin", admin) as terminal:
             terminal.until("work")
             server.stop()
-            terminal.until(r"no answer since \d\d:\d\d:\d\d .*Connection refused; trying again")
+            terminal.until(r"no response since \d\d:\d\d:\d\d .*Connection refused; trying again")
             with processes.serve(CONFIG, "--admin", endpoint).connect() as client:
                 client.put(b"zebra", b"striped")
                 terminal.until("zebra")
@@ -172,6 +172,6 @@ def test_an_admin_port_that_is_not_there_is_said_with_the_way_out() -> None:
         done = subprocess.run(arguments, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE_S, text=True)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
-        f"kestrel-cli: http://127.0.0.1:{port}: Connection refused; is the server running, is httpPort set in its table"
-        " [admin]? name another admin port with --admin\n"
+        f"kestrel-cli: http://127.0.0.1:{port}: Connection refused; is the server running, and is httpPort set in its"
+        " table [admin]? name another port with --admin\n"
     )

@@ -47,7 +47,7 @@ _REDRAW_S: Final = 1.0
 
 
 def top(client: AdminClient, arguments: Namespace, clock: Clock) -> int:
-    """Run the dashboard, or print a plain table with --once or if there is no suitable terminal. Return the exit status."""
+    """Run the dashboard, or print a plain table with --once or without a suitable terminal. Return the exit status."""
     view = ScreenView(sort=arguments.sort, filter=arguments.filter)
     first = _first(client)
     if arguments.once or not _can_draw():
