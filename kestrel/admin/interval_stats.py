@@ -55,10 +55,11 @@ class IntervalStats:
             period.stop()
 
     def period_stats(self, given: bytes) -> Iterator[OstrichStats | None]:
-        """Return the statistics of the last complete period of `given` seconds, or since the start if none is complete.
+        """Return the statistics of the last complete period of `given` seconds.
 
-        The iterator yields None until it has gathered the statistics. Raise `HttpError` if the period is invalid or a
-        limit is reached.
+        Until the first period is complete, return the statistics from the server's start to its beginning. The iterator
+        yields None until it has gathered the statistics. Raise `HttpError` if the period is invalid or a limit is
+        reached.
         """
         seconds = _whole_number(given)
         if seconds < MIN_PERIOD_S:
@@ -157,7 +158,7 @@ class _PeriodSampler:
                 self._latest, self._before = stats_delta(now, self._before), now
 
     def newest(self) -> Iterator[OstrichStats | None]:
-        """Return the statistics of the last complete period, or since the start if there is none yet."""
+        """Return the last saved statistics, or those since the server's start if none are saved yet."""
         return gather_server_stats(self._server_view) if self._latest is None else iter((self._latest,))
 
 

@@ -25,8 +25,7 @@ STEM_BYTES: Final = 180
 """Limit of an encoded journal name."""
 
 STEM_AND_READER_BYTES: Final = 220
-"""Limit of an encoded journal name and reader name together. A reader's temporary file name then has 243 bytes at most.
-"""
+"""Limit of an encoded journal name and reader name together. A reader's temporary file then has 243 bytes at most."""
 
 NAMES_FOLDER: Final = PRIVATE_FOLDER + b"/names"
 """Folder of the names that are too long for a file name, one file for each name."""

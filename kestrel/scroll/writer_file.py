@@ -13,8 +13,7 @@ MARK_BYTES: Final = 64 * 1024
 """Distance between marks, and so the most bytes that are read to find an item."""
 
 MAX_SINGLE_READERS: Final = 16
-"""Limit of single readers whose counts a mark stores. With more, items before a mark are counted from the file's start.
-"""
+"""Limit of single readers in the counts of a mark. With more, items before a mark are counted from the file's start."""
 
 
 class Counts(NamedTuple):

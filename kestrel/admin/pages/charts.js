@@ -1,8 +1,8 @@
 // The large charts: one or two series of the last hour, drawn by uPlot.
 
+import { colour, onColourSchemeChange } from "./colour_scheme.js";
 import { element, setText } from "./dom.js";
 import { clock, hourAndMinute } from "./format.js";
-import { colour, onColourSchemeChange } from "./colour_scheme.js";
 
 const HOUR_S = 3600;
 const LEAST_S = 600;

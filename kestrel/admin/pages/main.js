@@ -1,15 +1,15 @@
 // The dashboard: selects the page by the address and refreshes it from the server.
 
 import * as api from "./api.js";
+import { bindColourSchemeButton } from "./colour_scheme.js";
 import { byId } from "./dom.js";
 import { showAnswer, showAway, showHeader, showNoProblem, showProblem } from "./header.js";
-import { bindColourSchemeButton } from "./colour_scheme.js";
-import { nameInAddress } from "./queue_names.js";
-import { makeOverview } from "./overview_page.js";
-import { poll } from "./polling.js";
-import { makeQueuePage } from "./queue_page.js";
-import { readOverview } from "./overview_rows.js";
 import { bindNotice } from "./notice.js";
+import { makeOverview } from "./overview_page.js";
+import { readOverview } from "./overview_rows.js";
+import { poll } from "./polling.js";
+import { nameInAddress } from "./queue_names.js";
+import { makeQueuePage } from "./queue_page.js";
 import { makeServerPage } from "./server_page.js";
 
 const PAUSE_MS = 2_000;

@@ -1,8 +1,8 @@
 // The first page: charts of the server's last hour, and the table of queues.
 
 import * as api from "./api.js";
-import { byId } from "./dom.js";
 import { itemsChart, ratesChart } from "./chart_definitions.js";
+import { byId } from "./dom.js";
 import { queueAddress } from "./queue_names.js";
 import { makeTable } from "./queue_table.js";
 

@@ -1,16 +1,16 @@
 // The page of one queue: charts, statistics, settings, latencies, and buttons for administrators.
 
 import * as api from "./api.js";
-import { confirmAndSend } from "./confirm_dialog.js";
 import { allow } from "./buttons.js";
-import { byId, element, nameElement, setText } from "./dom.js";
-import { showFigures, showSettings } from "./stats_list.js";
-import * as format from "./format.js";
 import { bytesChart, itemsChart, ratesChart } from "./chart_definitions.js";
+import { confirmAndSend } from "./confirm_dialog.js";
+import { byId, element, nameElement, setText } from "./dom.js";
+import * as format from "./format.js";
 import { showHead } from "./head_item.js";
 import { showLatencies } from "./latencies.js";
-import { queueAddress } from "./queue_names.js";
 import { showNotice } from "./notice.js";
+import { queueAddress } from "./queue_names.js";
+import { showFigures, showSettings } from "./stats_list.js";
 
 const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look"];
 const FACTS = [

@@ -1,8 +1,8 @@
 // The table of queues: sorted, filtered, and with only the visible rows in the document.
 
+import { onColourSchemeChange } from "./colour_scheme.js";
 import { byId, element, nameElement, setText } from "./dom.js";
 import * as format from "./format.js";
-import { onColourSchemeChange } from "./colour_scheme.js";
 import { queueAddress } from "./queue_names.js";
 import { drawSparkline } from "./sparkline.js";
 

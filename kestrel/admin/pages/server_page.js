@@ -1,12 +1,12 @@
 // The page of the server: statistics, settings, latencies, and buttons for administrators.
 
 import * as api from "./api.js";
-import { confirmAndSend } from "./confirm_dialog.js";
 import { allow } from "./buttons.js";
+import { confirmAndSend } from "./confirm_dialog.js";
 import { byId, element, setText } from "./dom.js";
-import { showFigures, showSettings } from "./stats_list.js";
 import * as format from "./format.js";
 import { showLatencies } from "./latencies.js";
+import { showFigures, showSettings } from "./stats_list.js";
 import { STATUSES, statusText } from "./status.js";
 
 const connected = (figures) => `Currently connected: ${format.plural(figures.curr_connections, "client")}.`;
