@@ -1,1 +1,1 @@
-"""Means for tests: a disk with faults, threads that run when told, a network in memory."""
+"""Test doubles for kestrel: databases, disks, threads, transports and servers with faults, most of them in memory."""

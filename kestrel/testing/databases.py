@@ -1,4 +1,4 @@
-"""A database in memory, and one that fails when it is told to: what a storage over a database is tried with."""
+"""A database in memory, and a database wrapper that injects faults, for tests of database storages."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from kestrel.testing.database_call_checker import DatabaseCallChecker
 
 
 def run_immediately(function: Callable[..., Any], *args: object) -> Deferred[Any]:
-    """An `InThread` that waits for nothing."""
+    """Call the function at once: an `InThread` without threads."""
     return maybeDeferred(function, *args)
 
 
 class MemoryTables:
-    """What a `MemoryDatabase` keeps, and what outlives it: whoever is given the same tables has the same queues.
+    """The queues and items of a `MemoryDatabase`. They outlive it: databases over the same tables have the same
+    queues.
 
-    Nothing is kept that contradicts itself: a batch that would leave a queue with other figures than it says is an
-    AssertionError, and nothing of it is applied.
+    A batch that would leave a queue with wrong totals raises AssertionError and changes nothing.
     """
 
     def __init__(self) -> None:
         self.queues: dict[bytes, StoredQueue] = {}
         self.items: dict[bytes, list[StoredItem]] = {}
-        """Of each queue, lowest position first."""
+        """The items of each queue, lowest position first."""
         self.owner: object | None = None
-        """Who holds the tables; None when the connection of the last owner has ended, which it need not know."""
+        """The object that owns the tables; None if no connection of an owner is open."""
         self.epoch = 0
-        """How many owners there have been. What an earlier one sends is not applied."""
+        """The number of owners so far. A batch from an earlier owner is refused."""
         self.last_number = 0
-        """Of the last batch of this owner."""
+        """The number of the last batch that the current owner applied."""
         self.room: int | None = None
-        """The bytes of data that there is room for; None is any number."""
+        """The limit for the bytes of data in all queues; None for no limit."""
 
     def copy(self) -> MemoryTables:
-        """What is left when the owner's process dies now."""
+        """Return the tables that remain if the owner's process dies now."""
         copy = type(self)()
         copy.queues, copy.items = self.queues.copy(), self.items.copy()
         copy.epoch, copy.last_number = self.epoch, self.last_number
         return copy
 
     def own(self, owner: object) -> int:
-        """Let that be the owner; gives its epoch."""
+        """Make this object the owner, and return its epoch. Raise StorageInUse if there is an owner already."""
         if self.owner is not None:
             raise StorageInUse("another server keeps its queues in this database: stop it, or name another database")
         self.owner = owner
@@ -59,11 +59,12 @@ class MemoryTables:
         return self.epoch
 
     def list_queues(self) -> list[StoredQueue]:
-        """All of them."""
+        """Return all queues."""
         return list(self.queues.values())
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> list[StoredItem]:
-        """The items of a queue behind that position: up to `n`, up to so many bytes, but one at least."""
+        """Return up to `n` items after that position, and up to `max_bytes` of data, but at least one item if there is
+        any."""
         items = self.items.get(name, [])
         begin = bisect_right(items, position, key=_position)
         found: list[StoredItem] = []
@@ -75,9 +76,9 @@ class MemoryTables:
         return found
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:
-        """Do all of it, or nothing: it is done on copies of what it changes."""
+        """Apply the whole batch, or raise and change nothing. Ignore a batch that repeats the last number."""
         if epoch != self.epoch:
-            raise OwnershipLost("another server has taken the database over: this one writes nothing more")
+            raise OwnershipLost("another server has taken over the database: this one no longer writes to it")
         if batch.number == self.last_number:
             return
         queues, items = self.queues.copy(), self.items.copy()
@@ -90,7 +91,7 @@ class MemoryTables:
     def change(
         self, queues: dict[bytes, StoredQueue], items: dict[bytes, list[StoredItem]], change: QueueChanges
     ) -> None:
-        """Do that to these queues and items; the lists of items are not changed, but replaced."""
+        """Apply one queue's changes to `queues` and `items`. Lists in `items` are replaced, never modified."""
         name = change.queue.name
         if change.is_deleted:
             queues.pop(name, None)
@@ -101,14 +102,14 @@ class MemoryTables:
         for position, errors in change.errors.items():
             place = bisect_left(kept, position, key=_position)
             is_there = place < len(kept) and kept[place].position == position
-            assert is_there, f"an error count for {position}, where no item stands"
+            assert is_there, f"an error count for position {position}, which has no item"
             kept[place] = kept[place]._replace(errors=errors)
         kept += change.puts
         self.check(change.queue, kept)
         queues[name], items[name] = change.queue, kept
 
     def check(self, queue: StoredQueue, items: Sequence[StoredItem]) -> None:
-        """Raise AssertionError unless the queue says of itself what is so when it has these items."""
+        """Raise AssertionError if the totals of the queue differ from these items."""
         positions = [item.position for item in items]
         size = sum(len(item.data) for item in items)
         assert positions == sorted(set(positions)), f"{queue.name!r} has items out of order"
@@ -117,7 +118,7 @@ class MemoryTables:
         assert not items or positions[-1] <= queue.last, f"{queue} has an item at {positions[-1]}"
 
     def remove(self, items: list[StoredItem], removed: Sequence[tuple[int, int]]) -> None:
-        """Take the items of these ranges out of a list."""
+        """Remove the items in these ranges from the list. Both ends of a range are included."""
         for first, last in removed:
             del items[bisect_left(items, first, key=_position) : bisect_right(items, last, key=_position)]
 
@@ -132,15 +133,15 @@ def _size(queues: Mapping[bytes, StoredQueue]) -> int:
 
 @implementer(IDatabase)
 class MemoryDatabase:
-    """A database over tables in memory (`IDatabase`).
+    """An `IDatabase` over tables in memory.
 
-    What is asked for is done by one job of `in_thread`, and answered by a second one: a test can look, or let the
-    process die, while it is done and nobody has been told.
+    Each call takes two jobs of `in_thread`: one does the work, a second one delivers the result. Between them, a test
+    can inspect the tables or simulate a crash.
     """
 
     def __init__(self, tables: MemoryTables, in_thread: InThread = run_immediately) -> None:
         self.tables = tables
-        """They are as good as a server: the object may be closed, or forgotten, and its queues are there."""
+        """The stored data. It remains when this object is closed or dropped."""
         self._in_thread = in_thread
         self._epoch = 0
         self._is_closed = False
@@ -149,7 +150,7 @@ class MemoryDatabase:
         return self._in_thread(function, *args).addCallback(lambda result: self._in_thread(lambda: result))
 
     def list_queues(self) -> Deferred[Sequence[StoredQueue]]:
-        """Own the tables."""
+        """Take ownership of the tables, and return the queues."""
         return self._run(self._own)
 
     def _own(self) -> list[StoredQueue]:
@@ -159,15 +160,15 @@ class MemoryDatabase:
         return self.tables.list_queues()
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
-        """As the tables have it when the job is done."""
+        """Return the items that the tables hold when the job runs."""
         return self._run(self.tables.read_after, name, position, n, max_bytes)
 
     def apply(self, batch: WriteBatch) -> Deferred[None]:
-        """In one step, unless the tables have a later owner."""
+        """Apply the batch in one step. Fails with `OwnershipLost` if the tables have a later owner."""
         return self._run(self.tables.apply, batch, self._epoch)
 
     def close(self) -> Deferred[None]:
-        """Others may own the tables."""
+        """Release the tables, so that another database can own them."""
         return self._run(self._let_go)
 
     def _let_go(self) -> None:
@@ -178,18 +179,19 @@ class MemoryDatabase:
 
 @attrs.define
 class _Fault:
-    """A way in which an operation fails: when so many more have gone well, and so often."""
+    """A fault of one operation: it spares the next `after` calls, then makes `times` calls fail (None: all later
+    ones)."""
 
     error: StorageError
     times: int | None
     after: int
     is_done: bool
-    """What was asked is done all the same; only the answer is lost."""
+    """True if the operation is done and only its answer is lost."""
     concerns: Callable[[WriteBatch], bool] | None = None
-    """Of which batches it is; None is all."""
+    """Selects the batches that fail; None selects all."""
 
     def strikes(self, batch: WriteBatch | None) -> bool:
-        """Whether it is the turn of this one."""
+        """Return True if this call is to fail, and count it."""
         if self.times == 0 or (self.concerns is not None and batch is not None and not self.concerns(batch)):
             return False
         if self.after:
@@ -201,7 +203,7 @@ class _Fault:
 
 
 class _Pending(NamedTuple):
-    """An answer that is held."""
+    """A result that is held back until `release`."""
 
     operation: str
     answer: Deferred[Any]
@@ -210,11 +212,11 @@ class _Pending(NamedTuple):
 
 @implementer(IDatabase)
 class FaultyDatabase:
-    """Another database, but for what was arranged; and whoever uses it otherwise than `IDatabase` says is told so.
+    """A wrapper of another database that injects faults and checks how it is called.
 
-    Operations are named list_queues, read_after, apply and close, as `calls` has them in order. What is wrong in a call
-    is raised as an AssertionError, and kept in `complaints`, in case whoever called has not passed it on. A failure
-    takes a job of `in_thread`, as an answer does.
+    Operations are named list_queues, read_after, apply and close; `calls` lists them in order. A call that breaks the
+    rules of `IDatabase` raises AssertionError. Its message is also kept in `complaints`, in case the caller swallows
+    the exception. An injected failure takes one job of `in_thread`, as a real answer does.
     """
 
     def __init__(self, database: IDatabase, in_thread: InThread = run_immediately) -> None:
@@ -228,53 +230,54 @@ class FaultyDatabase:
 
     @property
     def complaints(self) -> Sequence[str]:
-        """What was wrong in how it was called."""
+        """The broken rules of `IDatabase`, one message each."""
         return self._use.complaints
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._use.is_closed
 
-    # What a test arranges.
+    # Faults, set by a test.
 
     def fail(
         self, operation: str, error: StorageError, *, times: int | None = None, after: int = 0, is_done: bool = False
     ) -> None:
-        """Let an operation fail: from now on or `times` times, once `after` more have gone well.
+        """Make an operation fail with that error `times` times (None: until `mend`), after `after` more successes.
 
-        Nothing is done then; with `is_done` it is, and only the answer is lost. A read fails when it is answered,
-        so also one that was asked for before.
+        A failing operation is not done. With `is_done` it is done and only the answer is lost. A read checks for a
+        fault when it is answered, so this also affects pending reads.
         """
         self._faults.setdefault(operation, []).append(_Fault(error, times, after, is_done))
 
     def fail_changes_of(self, name: bytes, error: StorageError | None = None) -> None:
-        """Let each batch fail that changes this queue; nothing of it is done."""
+        """Make each batch that changes this queue fail without being applied."""
         error = error or StorageError("the database cannot do that")
         fault = _Fault(error, None, 0, False, lambda batch: name in (each.queue.name for each in batch.changes))
         self._faults.setdefault("apply", []).append(fault)
 
     def refuse_puts(self) -> None:
-        """There is no room: each batch is refused that puts an item."""
+        """Refuse each batch that puts an item, as a full database does."""
         error = StorageRefused("the database has no room")
         fault = _Fault(error, None, 0, False, lambda batch: any(each.puts for each in batch.changes))
         self._faults.setdefault("apply", []).append(fault)
 
     def go_away(self, *, is_done: bool = False) -> None:
-        """The connection is lost; what is applied `is_done` or not, and the answer does not come. Reads fail."""
+        """Lose the connection: reads and batches fail with `DatabaseAway`. With `is_done`, batches are applied all the
+        same."""
         self.fail("apply", DatabaseAway("the database does not answer"), is_done=is_done)
         self.fail("read_after", DatabaseAway("the database does not answer"))
 
     def lose_ownership(self) -> None:
-        """Another server has taken it over."""
-        self.fail("apply", OwnershipLost("another server has taken the database over"))
+        """Make batches fail as if another server had taken ownership."""
+        self.fail("apply", OwnershipLost("another server has taken over the database"))
 
     def hold(self, operation: str) -> None:
-        """Keep the answers of that operation until `release`; what is asked for is done."""
+        """Hold back the answers of an operation until `release`. The operation itself is done."""
         self._held_operations.add(operation)
 
     def release(self, operation: str) -> None:
-        """Give the answers that were kept, oldest first, and keep none from now on."""
+        """Deliver the answers of an operation that were held back, oldest first, and hold back no more of them."""
         self._held_operations.discard(operation)
         kept = [each for each in self._held if each.operation == operation]
         self._held = [each for each in self._held if each.operation != operation]
@@ -282,25 +285,25 @@ class FaultyDatabase:
             each.answer.callback(each.result)
 
     def held(self, operation: str) -> int:
-        """How many answers of that operation are kept."""
+        """Return the number of answers of that operation that are held back."""
         return sum(each.operation == operation for each in self._held)
 
     def mend(self) -> None:
-        """Let everything go well again; what was kept is answered."""
+        """Remove all faults, and deliver all answers that were held back."""
         self._faults.clear()
         for operation in list(self._held_operations):
             self.release(operation)
 
-    # What a storage asks.
+    # `IDatabase`.
 
     def list_queues(self) -> Deferred[Sequence[StoredQueue]]:
-        """As the database does."""
+        """Call `list_queues` of the wrapped database, unless a fault is set."""
         self._use.check_list_queues()
         asked = self._asked("list_queues", None, self._database.list_queues)
         return asked.addCallback(self._use.was_listed)
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
-        """As the database does."""
+        """Call `read_after` of the wrapped database. A fault replaces its answer."""
         self._use.check_read_after(name, position, n, max_bytes)
         self.calls.append("read_after")
         answer = maybeDeferred(self._database.read_after, name, position, n, max_bytes)
@@ -313,12 +316,12 @@ class FaultyDatabase:
         return items
 
     def apply(self, batch: WriteBatch) -> Deferred[None]:
-        """As the database does."""
+        """Call `apply` of the wrapped database, unless a fault is set."""
         self._use.check_apply(batch)
         return self._asked("apply", batch, self._database.apply, batch).addBoth(self._use.was_applied, batch)
 
     def close(self) -> Deferred[None]:
-        """As the database does."""
+        """Call `close` of the wrapped database, unless a fault is set."""
         self._use.check_close()
         return self._asked("close", None, self._database.close)
 

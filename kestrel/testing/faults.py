@@ -1,8 +1,8 @@
-"""A disk that fails where a test says, and knows what a power failure would leave.
+"""Disks that fail on request, and a model of the data that survives a power failure.
 
-What a machine keeps is not what a process sees: `DurableState` holds, of each file, what the last sync that worked
-found in it, and of each folder the entries of its last sync. A sync that failed loses what it was to write for
-good: the system forgets it, and the next sync of that file succeeds without writing it.
+`DurableState` keeps the contents of each file at its last successful sync, and the entries of each folder at the
+folder's last sync. After a failed sync the kernel drops the dirty pages. The next sync of that file succeeds without
+writing them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kestrel.disk.files import Disk
 
 
 class ProcessDied(BaseException):
-    """The process ends here. A BaseException, so that no handler of errors goes on."""
+    """The end of the simulated process. A BaseException, so that no `except Exception` swallows it."""
 
 
 class DurableState:
-    """What outlives a power failure: the pessimist's answer, where a real disk may keep more.
+    """The files that survive a power failure, in the worst case: a real disk may keep more.
 
-    `vain_syncs` counts the syncs of files of which an earlier one failed: they mean nothing.
+    `vain_syncs` counts syncs of files after a failed sync of the same file. They guarantee nothing.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class DurableState:
         self._spoilt: set[int] = set()
 
     def _id(self, status: os.stat_result) -> int:
-        """A number of that file's own: the system gives an inode's number again."""
+        """Return a number for this file that is never used again. The system reuses inode numbers."""
         key = (status.st_dev, status.st_ino)
         if key not in self._ids:
             self._last_id += 1
@@ -42,7 +42,7 @@ class DurableState:
         return self._ids[key]
 
     def know(self, folder: bytes) -> None:
-        """What lies in a folder when it is first used is safe."""
+        """Record the present contents of a folder as durable, when it is first used."""
         if folder in self._folders or not os.path.isdir(folder):
             return
         self.folder_synced(folder)
@@ -50,13 +50,13 @@ class DurableState:
             self._contents[file_id] = Path(os.fsdecode(folder + b"/" + name)).read_bytes()
 
     def forget(self, path: bytes) -> None:
-        """That file is erased or replaced; its entry is as the folder's last sync left it."""
+        """Forget the inode of a file that is about to be erased or replaced. Its durable folder entry remains."""
         if os.path.exists(path):
             status = os.stat(path)
             self._ids.pop((status.st_dev, status.st_ino), None)
 
     def synced(self, descriptor: int) -> None:
-        """A sync of that file worked."""
+        """Record that a sync of this file succeeded."""
         file_id = self._id(os.fstat(descriptor))
         if file_id in self._spoilt:
             self.vain_syncs += 1
@@ -64,11 +64,11 @@ class DurableState:
             self._contents[file_id] = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
     def sync_failed(self, descriptor: int) -> None:
-        """A sync of that file failed."""
+        """Record that a sync of this file failed."""
         self._spoilt.add(self._id(os.fstat(descriptor)))
 
     def folder_synced(self, folder: bytes) -> None:
-        """A sync of that folder worked."""
+        """Record that a sync of this folder succeeded."""
         self._folders[folder] = self._names_in(folder)
 
     def _names_in(self, folder: bytes) -> dict[bytes, int]:
@@ -77,12 +77,13 @@ class DurableState:
         return {entry.name: self._id(os.stat(entry.path)) for entry in files}
 
     def carried_over(self, folder: Path, copy: Path) -> DurableState:
-        """The same of a copy of that folder and all in it, which another process has from now on."""
+        """Return the durable state of `copy`, a copy of `folder` with everything below it."""
         other, new_ids = DurableState(), dict[int, int]()
         for path in folder.rglob("*"):
             if path.is_file():
                 new_ids[self._id(path.stat())] = other._id((copy / path.relative_to(folder)).stat())
-        for old_id in {*self._contents, *self._spoilt} - set(new_ids):  # without a name by now
+        # These files have no name any more.
+        for old_id in {*self._contents, *self._spoilt} - set(new_ids):
             other._last_id += 1
             new_ids[old_id] = other._last_id
         other._contents = {new_ids[old_id]: contents for old_id, contents in self._contents.items()}
@@ -93,28 +94,29 @@ class DurableState:
         return other
 
     def left_of(self, folder: bytes, *, names_as_now: bool = False) -> dict[bytes, bytes]:
-        """What is left of a folder's plain files: the contents of each, by its name.
+        """Return the contents of a folder's plain files after a power failure, by name.
 
-        `names_as_now`: no sync of the folder was needed, so what was erased or renamed is so; contents are as synced.
+        With `names_as_now`, erasing and renaming files is durable without a sync of the folder. Contents still need a
+        sync.
         """
         names = self._names_in(folder) if names_as_now else self._folders.get(folder, {})
         return {name: self._contents.get(file_id, b"") for name, file_id in names.items()}
 
     def copy(self, folder: bytes, target: bytes, *, names_as_now: bool = False) -> None:
-        """Write what is left of a folder's plain files (`left_of`) to another, new folder."""
+        """Write the files of `left_of` to `target`, a new folder."""
         os.makedirs(target)
         for name, contents in self.left_of(folder, names_as_now=names_as_now).items():
             Path(os.fsdecode(target + b"/" + name)).write_bytes(contents)
 
 
 class FaultyDisk(Disk):
-    """The real disk, but for what was arranged.
+    """The real disk, with faults on request.
 
     Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase, erase_folder and
-    allocate, and each step of `kestrel.disk.steps` is one as well; `calls` names what was done, in order. `room` bounds
-    the bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again. `inodes`
-    bounds the files and folders that may still be created; an erased or replaced one is given back.
-    `open_descriptors` are those not yet closed.
+    allocate. Each step of `kestrel.disk.steps` is also an operation. `calls` lists the operations in order. `room`
+    limits the bytes that may still be written or allocated; None means no limit. Erasing and cutting files frees room.
+    `inodes` limits the files and folders that may still be created; erasing or replacing one frees it.
+    `open_descriptors` holds the descriptors that are not closed yet.
     """
 
     def __init__(self) -> None:
@@ -128,12 +130,12 @@ class FaultyDisk(Disk):
         self.open_descriptors: set[int] = set()
         self.medium = DurableState()
 
-    # What a test arranges.
+    # Faults, set by a test.
 
     def fail(
         self, operation: str, error: int, *, times: int | None = None, after: int = 0, torn_bytes: int = 0
     ) -> None:
-        """Let an operation fail with that errno: from now on or `times` times, once `after` more have gone well.
+        """Make an operation fail with that errno `times` times (None: until `mend`), after `after` more successes.
 
         A failing write first writes `torn_bytes` of its data.
         """
@@ -142,16 +144,17 @@ class FaultyDisk(Disk):
             self._torn_bytes = torn_bytes
 
     def mend(self) -> None:
-        """Let everything go well again."""
+        """Remove all faults."""
         self._failing.clear()
         self._torn_bytes = 0
 
     def before(self, operation: str, action: Callable[[], object]) -> None:
-        """Call `action` once, right before the next such operation."""
+        """Call `action` once, before the next operation of that name."""
         self._before[operation] = action
 
     def die_after(self, calls: int) -> None:
-        """Let that many operations go well, and the process end instead of the next; a write is half done."""
+        """Let that many operations succeed, and raise `ProcessDied` in the next one. A write then writes half its
+        data."""
         self._calls_left = calls
 
     def _check(self, operation: str) -> None:
@@ -193,7 +196,7 @@ class FaultyDisk(Disk):
         if self.inodes is not None and os.path.exists(path):
             self.inodes += 1
 
-    # The disk.
+    # `Disk`.
 
     def make_folder(self, path: bytes) -> None:
         self._take_inode(path)
@@ -315,20 +318,20 @@ class FaultyDisk(Disk):
 
 
 class UnsyncedDisk(Disk):
-    """The real disk, which need not outlive the real machine."""
+    """The real disk without real syncs: data need not survive a crash of this machine."""
 
     def sync(self, descriptor: int) -> None:
-        """Nothing: a test's medium is the `DurableState`."""
+        """Do nothing. Tests use `DurableState` in place of the real medium."""
 
     def sync_folder(self, path: bytes) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class KillableDisk(FaultyDisk, UnsyncedDisk):
-    """A faulty disk on which nothing changes any more when the process is dead.
+    """A faulty disk that stays unchanged after the simulated process has died.
 
-    A Deferred catches what its callbacks raise, `ProcessDied` too, and runs code that a dead process would not run.
-    `is_dead` tells the test. The disk does nothing for that code.
+    A Deferred catches `ProcessDied` in a callback, so code may run that would not run in a dead process. `is_dead` is
+    True from then on, and the disk refuses all operations.
     """
 
     def __init__(self) -> None:
@@ -344,5 +347,6 @@ class KillableDisk(FaultyDisk, UnsyncedDisk):
 
     def write(self, descriptor: int, data: bytes) -> None:
         if self.is_dead:
-            raise ProcessDied  # or the second half would follow the first
+            # A dead process must not write the second half of the data.
+            raise ProcessDied
         super().write(descriptor, data)

@@ -1,4 +1,4 @@
-"""Twisted clients of servers in memory, for tests of programs: no port, no time but the test's.
+"""Twisted clients connected to servers in memory, for tests of client programs without ports or real time.
 
     network = MemoryNetwork()
     server = MemoryServer(clock=network.clock)
@@ -6,7 +6,7 @@
     assert network.run(client.put("work", b"hello"))
     assert network.run(client.get("work")) == b"hello"
 
-What does not end without time going by is begun with `begin`, and `advance` lets time go by.
+If work needs time to pass, start it with `begin` and move the clock with `advance`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Wire:
-    """What has left the client's transport."""
+    """The receiving end of the bytes that a client's transport writes."""
 
     reads = True
 
@@ -38,7 +38,7 @@ class _Wire:
 
 
 class MemoryConnection:
-    """A connection of a Twisted protocol, the client's, to a server in memory."""
+    """A connection between a client's Twisted protocol and a server in memory."""
 
     def __init__(self, server: MemoryServer, spoken: str, protocol: IProtocol) -> None:
         self.server_end = server.connect(spoken)
@@ -48,14 +48,15 @@ class MemoryConnection:
 
     @property
     def is_over(self) -> bool:
-        """Whether both ends know that it has ended."""
+        """True if both ends know that the connection has ended."""
         return self.server_end.is_closed and not self.transport.connected
 
     def move(self) -> bool:
-        """Move what there is to move, in both directions; whether there was anything."""
+        """Move the available bytes in both directions. Return True if anything happened."""
         to_client, to_server = self.server_end.received, self._wire.received
         listens = self.transport.is_listening
-        self.server_end.reads = listens  # what the client does not read stays with the server
+        # Bytes that the client does not read must stay in the server's buffers.
+        self.server_end.reads = listens
         moves = self.transport.has_work or bool(to_server or (to_client and listens))
         self.transport.work()
         if to_server:
@@ -72,7 +73,8 @@ class MemoryConnection:
             return False
         if self.transport.connected:
             if self.server_end.received or not self.transport.is_listening:
-                return False  # it will find out when it has read what came before
+                # The client learns of the end after it has read the bytes before it.
+                return False
             self.transport.lost(ConnectionDone())
         else:
             self.server_end.disconnect()
@@ -81,22 +83,22 @@ class MemoryConnection:
 
 @implementer(IStreamClientEndpoint)
 class MemoryEndpoint:
-    """Connects to a server in memory."""
+    """A client endpoint that connects to a server in memory."""
 
     def __init__(self, server: MemoryServer, spoken: str) -> None:
         self._server = server
         self._spoken = spoken
         self.attempts = 0
-        """How often somebody wanted to connect."""
+        """The number of connection attempts."""
         self.is_away = False
-        """Whether connections are refused."""
+        """True if connections are refused."""
         self.is_silent = False
-        """Whether connections are neither made nor refused."""
+        """True if connection attempts get no answer."""
         self.connections: list[MemoryConnection] = []
-        """All that were made and have not ended."""
+        """The connections that have not ended."""
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """A connection at once."""
+        """Return a Deferred that has fired with a connected protocol, unless `is_away` or `is_silent` is set."""
         self.attempts += 1
         if self.is_away:
             return fail(ConnectionRefusedError())
@@ -109,61 +111,63 @@ class MemoryEndpoint:
         return succeed(protocol)
 
     def move(self) -> bool:
-        """One turn of the server, and what there is to move on all connections; whether there was anything."""
+        """Run one tick of the server, and move bytes on all connections. Return True if anything happened."""
         is_busy = not self._server.is_at_rest
         if is_busy:
-            self._server.tick()  # and no more: what a client does not read has to stay with the server
+            # One tick only: bytes that a client does not read must stay in the server's buffers.
+            self._server.tick()
         moved = [connection.move() for connection in self.connections]
         self.connections = [connection for connection in self.connections if not connection.is_over]
         return is_busy or any(moved)
 
     def disconnect(self) -> None:
-        """End all connections, as a server that is stopped."""
+        """End all connections, as a stopping server does."""
         for connection in self.connections:
             connection.server_end.disconnect()
 
 
 class MemoryNetwork:
-    """Servers in memory and their clients, with one clock."""
+    """Servers in memory and their clients, which share one clock."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self._endpoints: list[MemoryEndpoint] = []
 
     def endpoint(self, server: MemoryServer, protocol: str = "memcache") -> MemoryEndpoint:
-        """What connects to the server, which speaks that protocol and must go by this network's clock."""
+        """Return an endpoint that connects to the server with that protocol. The server must use `clock` of this
+        network."""
         endpoint = MemoryEndpoint(server, protocol)
         self._endpoints.append(endpoint)
         return endpoint
 
     def settle(self) -> None:
-        """Move bytes until all is at rest; no time goes by."""
+        """Move bytes until nothing happens. The clock does not move."""
         for _ in range(RESTLESS_TICKS):
             if not any(endpoint.move() for endpoint in self._endpoints):
                 return
-        raise AssertionError(f"there was still something to move after {RESTLESS_TICKS} rounds")
+        raise AssertionError(f"there were still bytes to move after {RESTLESS_TICKS} rounds")
 
     def advance(self, seconds: float) -> None:
-        """Let time go by, and all come to rest."""
+        """Move the clock forward, and settle before and after."""
         self.settle()
         self.clock.advance(seconds)
         self.settle()
 
     def begin(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
-        """Have the coroutine go as far as it goes without time going by."""
+        """Start the coroutine, and settle. Return its Deferred."""
         deferred = Deferred.fromCoroutine(work)
         self.settle()
         return deferred
 
     def run(self, work: Coroutine[Deferred[Any], Any, T]) -> T:
-        """What the coroutine returns or raises, without time going by."""
+        """Return the coroutine's result, or raise its error. Raise AssertionError if it needs time to pass."""
         return self.result(self.begin(work))
 
     def result(self, deferred: Deferred[T]) -> T:
-        """What the Deferred has fired with; an error is raised."""
+        """Return the result of a Deferred that has fired, or raise its error."""
         results: list[T | Failure] = []
         deferred.addBoth(results.append)
-        assert results, "it is not at its end"
+        assert results, "the Deferred has not fired: move the clock with advance()"
         [result] = results
         if isinstance(result, Failure):
             result.raiseException()

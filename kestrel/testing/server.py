@@ -1,13 +1,13 @@
-"""A whole server in memory, for tests: no port, no disk, no thread, no time but the test's.
+"""A whole server in memory, for tests: no ports, disk, threads or real time.
 
     server = MemoryServer()
     client = server.connect()
     client.send(b"set work 0 0 5\\r\\nhello\\r\\n")
     assert client.take() == b"STORED\\r\\n"
 
-It is the real thing from the Twisted protocol class down to the storage; only what is around it is made here: a
-reactor's turns (`MemoryServer.tick`) and its transports. `kestrel.testing.storage` has a storage whose slow parts end
-when a test says so.
+All code from the Twisted protocol class to the storage is the real code. Only its surroundings are replaced: the
+reactor's ticks (`MemoryServer.tick`) and the transports. `kestrel.testing.storage` has a storage whose commits and
+fills end when a test calls a method.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.transport import MemoryTransport
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""What the wall clock of a new server shows."""
+"""The time of a new server's wall clock."""
 
 RESTLESS_TICKS: Final = 20_000
-"""A server that has something to do in so many ticks will not come to rest."""
+"""The number of ticks after which a server that still has work is considered stuck."""
 
 
 class MemoryClient:
     """The client's end of a connection.
 
-    `received` is what it has read since the last `take`. While `reads` is False it reads nothing.
+    `received` holds the bytes read since the last `take`. While `reads` is False the client reads nothing.
     """
 
     def __init__(self, server: MemoryServer) -> None:
@@ -63,37 +63,37 @@ class MemoryClient:
         self.transport = MemoryTransport(self, server.soon)
 
     def send(self, data: bytes) -> None:
-        """Send bytes. The server reads them at once if it listens, in pieces as a reactor reads."""
+        """Send bytes. If the server is reading, it reads the first piece at once."""
         self.transport.arrive(data)
 
     def take(self) -> bytes:
-        """What was received since the last call, after the server has come to rest."""
+        """Let the server settle, and return the bytes received since the last call."""
         self._server.settle()
         data = bytes(self.received)
         self.received.clear()
         return data
 
     def ask(self, data: bytes) -> bytes:
-        """Send bytes and take what comes back without time going by."""
+        """Send bytes and return the reply. The clock does not move."""
         self.send(data)
         return self.take()
 
     def half_close(self) -> None:
-        """Send nothing any more, and go on reading."""
+        """Close the sending direction; the client still reads."""
         self.transport.end_input()
 
     def disconnect(self) -> None:
-        """Be gone. What the server has not read yet it never will."""
+        """Lose the connection. The server never reads the remaining bytes."""
         self.transport.lost(ConnectionLost())
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection has ended, from either side."""
+        """True if either end has closed the connection."""
         return not self.transport.connected
 
 
 class MemoryControl:
-    """What clients ask of the server as a whole is noted here (`kestrel.session.settings.ServerControl`)."""
+    """A `kestrel.session.settings.ServerControl` that records the clients' requests to the server as a whole."""
 
     version = "1.2.3"
 
@@ -101,9 +101,9 @@ class MemoryControl:
         self._server = server
         self.reloads = 0
         self.reload_error: KestrelError | None = None
-        """What a reload fails with."""
+        """The error of the next reloads; None if they succeed."""
         self.new_config: Config | None = None
-        """What the next reload finds in the file; None: what was there before."""
+        """The configuration that the next reload reads; None for no change."""
         self.is_shut_down = False
 
     @property
@@ -112,11 +112,11 @@ class MemoryControl:
         return self._server.core.status
 
     def uptime_s(self) -> int:
-        """Seconds on the timers' clock."""
+        """Return the time of the timers' clock in seconds."""
         return int(self._server.clock.seconds())
 
     def reload(self) -> Deferred[None]:
-        """Take `new_config`, or fail with what was arranged."""
+        """Apply `new_config`, or fail with `reload_error`."""
         if self.reload_error is not None:
             return fail(self.reload_error)
         self.reloads += 1
@@ -129,19 +129,19 @@ class MemoryControl:
         return self._server.core.iter_config(names)
 
     def shutdown(self) -> None:
-        """Note it; the server goes on."""
+        """Record the request. The server keeps running."""
         self.is_shut_down = True
 
 
 class MemoryStatusFile:
-    """Remembers the status as long as it lives (`kestrel.queues.status.StatusFile`). Both methods raise `error`."""
+    """A `kestrel.queues.status.StatusFile` in memory. If `error` is set, both methods raise it."""
 
     def __init__(self) -> None:
         self.data: bytes | None = None
         self.error: OSError | None = None
 
     def read(self, most_bytes: int) -> bytes:
-        """What was written last."""
+        """Return the last written data, up to `most_bytes`."""
         if self.error is not None:
             raise self.error
         if self.data is None:
@@ -149,21 +149,22 @@ class MemoryStatusFile:
         return self.data[:most_bytes]
 
     def write(self, data: bytes) -> None:
-        """Remember that."""
+        """Store the data."""
         if self.error is not None:
             raise self.error
         self.data = data
 
 
 class MemoryServer:
-    """A server over a storage (in memory unless one is given, or a folder), and a reactor's turns.
+    """A server with simulated reactor ticks. Its storage is in memory unless `storage` or `folder` is given.
 
-    Timers run by `clock`, which only `advance` moves. Stored times are `now_ms`, which goes along with it and
-    can be stepped apart. `session_settings` may be replaced at any time. Clients are served once the storage
-    has loaded its queues. With a `folder` the server can be started anew over what is in it: `restart` and `crash`;
-    what is done in threads then ends at once, and the status is remembered there. `make_storage` makes the storage over
-    the folder, called as `JournalStorage` is. `make_codec` makes the codecs of memcache clients in place of the
-    configuration.
+    Timers use `clock`, which only `advance` moves. Stored times use `now_ms`, which follows that clock and can be
+    stepped with `step_wall_clock`. `session_settings` may be replaced at any time. The server accepts commands once the
+    storage has loaded its queues.
+
+    With a `folder`, `restart` and `crash` start the server again over its contents. Thread work then runs at once, and
+    the status is stored there. `make_storage` is called like `JournalStorage`. `make_codec` replaces the codec of
+    memcache clients.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class MemoryServer:
 
     @property
     def manager(self) -> QueueManager:
-        """The queues."""
+        """The queue manager."""
         return self.core.manager
 
     @property
@@ -246,7 +247,7 @@ class MemoryServer:
 
     @property
     def scheduler(self) -> TickScheduler:
-        """Who may work in a tick."""
+        """The scheduler of long work."""
         return self.core.scheduler
 
     @property
@@ -259,13 +260,13 @@ class MemoryServer:
         self.core.apply_session_settings(settings)
 
     def reload(self, config: Config) -> None:
-        """Go by another configuration, as after a reload of the file."""
+        """Apply another configuration, as after a reload of the file."""
         self.core.use(ResolvedConfig(config))
         self.settle()
 
     def restart(self, config: Config | None = None) -> None:
-        """Stop in order, which disconnects everyone, and start anew over the folder."""
-        assert self.folder is not None, "there is nothing to start from"
+        """Stop the server in order, which disconnects all clients, and start it again over the same folder."""
+        assert self.folder is not None, "restart() and crash() need a server with a folder"
         stopped: list[object] = []
         self.stop().addCallback(stopped.append)
         self.settle()
@@ -273,12 +274,13 @@ class MemoryServer:
         self._start_anew(config)
 
     def crash(self, config: Config | None = None) -> None:
-        """Be gone, and start anew over what is in the folder now, which is copied. Nobody is told anything."""
-        assert self.folder is not None, "there is nothing to start from"
+        """Stop the server abruptly, and start it again over a copy of its folder. Clients get no replies."""
+        assert self.folder is not None, "restart() and crash() need a server with a folder"
         self.crashes += 1
         copy = self.folder.with_name(f"{self.folder.name}-{self.crashes}")
         shutil.copytree(self.folder, copy)
-        self.core.abort()  # what becomes of the old folder is nobody's concern
+        # From here on, changes to the old folder do not matter.
+        self.core.abort()
         self.settle()
         self.stop()
         self.settle()
@@ -289,24 +291,24 @@ class MemoryServer:
         self._start(config or self.core.config, None)
 
     def connect(self, protocol: str = "memcache") -> MemoryClient:
-        """A client of this server, which speaks that protocol."""
+        """Return a new client, connected to the server with that protocol."""
         client = MemoryClient(self)
         self._transports.append(client.transport)
         client.transport.connect(self.factories[protocol].buildProtocol(None))
         return client
 
     def stop(self) -> Deferred[None]:
-        """Stop in order: no more waiting, the replies that are owed, then the storage."""
+        """Stop in order: end waiting gets, send the pending replies, then close the storage."""
         return self.core.hang_up().addCallback(lambda _: self.core.close())
 
-    # A reactor's turns.
+    # The reactor.
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call in the next tick, as a reactor's callFromThread does."""
+        """Call a function in the next tick, as a reactor's `callFromThread` does."""
         self._soon.append(call)
 
     def tick(self) -> None:
-        """One turn: what was to be called soon, the timers that are due, then each connection once."""
+        """Run one tick: the calls queued by `soon`, the timers that are due, then each connection once."""
         self.ticks += 1
         for _ in range(len(self._soon)):
             self._soon.popleft()()
@@ -317,7 +319,7 @@ class MemoryServer:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing will happen before a client does something or time goes by."""
+        """True if nothing will happen before a client acts or the clock moves."""
         now = self.clock.seconds()
         return not (
             self._soon
@@ -326,30 +328,29 @@ class MemoryServer:
         )
 
     def settle(self) -> None:
-        """Let ticks pass until the server is at rest; no time goes by."""
+        """Run ticks until the server is at rest. The clock does not move."""
         for _ in range(RESTLESS_TICKS):
             if self.is_at_rest:
                 return
             self.tick()
-        raise AssertionError(f"the server still had something to do after {RESTLESS_TICKS} ticks")
+        raise AssertionError(f"the server was not at rest after {RESTLESS_TICKS} ticks")
 
-    # Time.
 
     def advance(self, seconds: float) -> None:
-        """Let time go by on the timers' clock and on the wall's, and the server come to rest."""
+        """Move the timers' clock and the wall clock forward, and let the server settle."""
         self.clock.advance(seconds)
         self.settle()
 
     def step_wall_clock(self, ms: int) -> None:
-        """Set the wall clock forward, or back; no timer notices."""
+        """Step the wall clock, forward or back, without moving the timers' clock."""
         self._wall_clock_step_ms += ms
 
     def now_ms(self) -> int:
-        """What the wall clock shows, in milliseconds since the epoch."""
+        """Return the time of the wall clock in milliseconds since the epoch."""
         return EPOCH_MS + round(self.clock.seconds() * 1000) + self._wall_clock_step_ms
 
     def spend(self, seconds: float) -> None:
-        """Be busy so long: what turns are measured by goes on, timers do not."""
+        """Simulate work of that many seconds: the clock that measures ticks moves, timers do not."""
         self._worked_s += seconds
 
     def _seconds(self) -> float:

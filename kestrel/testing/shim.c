@@ -25,22 +25,23 @@
 
 #define FILES 65536
 
-/* As FIELDS and FILES of shim.py. */
+/* The same layout as FIELDS and FILES of shim.py. */
 struct control {
     int64_t clock_offset_ns;    /* added to the time of day */
-    int64_t is_full;            /* the disk has free_bytes and no more */
+    int64_t is_full;            /* only free_bytes are left on the disk */
     int64_t free_bytes;
-    int64_t write_fails;        /* every so-manieth write is EIO; 0: none */
-    int64_t sync_fails;         /* every so-manieth sync is EIO; 0: none */
-    int64_t refused;            /* what has been done: ENOSPC */
+    int64_t write_fails;        /* every n-th write fails with EIO; 0: none */
+    int64_t sync_fails;         /* every n-th sync fails with EIO; 0: none */
+    int64_t refused;            /* injected faults: ENOSPC, EIO of writes and of syncs */
     int64_t failed_writes;
     int64_t failed_syncs;
-    int64_t writes;             /* counters that decide which one fails */
+    int64_t writes;             /* counters that decide which call fails */
     int64_t syncs;
     int64_t operations;         /* writes, truncations, syncs, renames and removals so far */
     int64_t dies_at;            /* the process is killed before this operation; 0: never */
-    struct { int64_t inode, size; } synced[FILES]; /* how much of each file a sync has reached,
-        or -1 minus that once one has failed: what is behind it never gets there; inode 0: no file */
+    /* For each file, by inode (0: unused), the size that a sync has reached. After a failed sync it is -1 minus that
+       size, and later data is never durable. */
+    struct { int64_t inode, size; } synced[FILES];
 };
 
 static struct control nothing;
@@ -49,7 +50,8 @@ static char folder[4096];
 static size_t folder_length;
 static int log_descriptor = -1;
 
-/* As KINDS and HEADER of shim.py. The path and the data follow; a rename has the new path as its data. */
+/* The same values as KINDS and HEADER of shim.py. The path and the data follow; a rename has the new path as its
+   data. */
 enum kind { WRITE, TRUNCATE, SYNC, RENAME, REMOVE };
 struct header { int32_t kind, path_size; int64_t offset, data_size; };
 
@@ -71,7 +73,7 @@ __attribute__((constructor)) static void begin(void) {
 static int64_t get(int64_t *field) { return __atomic_load_n(field, __ATOMIC_SEQ_CST); }
 static int64_t add(int64_t *field, int64_t number) { return __atomic_add_fetch(field, number, __ATOMIC_SEQ_CST); }
 
-/* The note of a file, or NULL if there are too many. */
+/* Return the entry for a file; NULL if there are too many files. */
 static int64_t *synced_size_of(int64_t inode) {
     for (int64_t number = 0; number < FILES; number++) {
         int64_t place = (inode + number) % FILES, none = 0;
@@ -113,11 +115,12 @@ static void append_to_log(enum kind kind, const char *path, ssize_t path_size, i
     struct iovec parts[] = {{&header, sizeof header}, {(void *)path, path_size}, {(void *)data, data_size}};
     size_t size = sizeof header + path_size + data_size;
     int before = errno;
-    if (syscall(SYS_writev, log_descriptor, parts, 3) != (long)size) abort(); /* a log with a gap proves nothing */
+    /* A log with a gap would be useless. */
+    if (syscall(SYS_writev, log_descriptor, parts, 3) != (long)size) abort();
     errno = before;
 }
 
-/* Do an operation that changes data, and record it if it succeeded. A write to an O_DSYNC file is also a sync. */
+/* Record a successful operation that changed data, and return its result. A write to an O_DSYNC file is also a sync. */
 static ssize_t record(enum kind kind, int descriptor, int64_t offset, const void *data, ssize_t result) {
     char path[4096];
     ssize_t length;
@@ -135,7 +138,7 @@ static int64_t end_or_position(int descriptor) {
     return lseek(descriptor, 0, SEEK_CUR);
 }
 
-/* How many of the bytes there is room for, and takes that room. */
+/* Return how many of the wanted bytes there is room for, and reserve that room. */
 static int64_t room_for(int64_t wanted) {
     for (;;) {
         int64_t free_bytes = get(&control->free_bytes);
@@ -146,8 +149,8 @@ static int64_t room_for(int64_t wanted) {
     }
 }
 
-/* Return how many bytes may be written; -1 with errno set if none. *spoils: write them, then fail with EIO.
-   On a full disk only bytes behind the end of the file need room. */
+/* Return how many bytes may be written; -1 with errno set if none. If *spoils is set, write them, then fail with
+   EIO. On a full disk only bytes past the end of the file need room. */
 static int64_t may_write(int descriptor, int64_t size, int64_t offset, int *spoils) {
     int64_t each = get(&control->write_fails);
     *spoils = 0;
@@ -284,7 +287,7 @@ int ftruncate64(int descriptor, off64_t size) {
 
 int ftruncate(int descriptor, off_t size) { return ftruncate64(descriptor, size); }
 
-/* Account for the end of the file of that name: another file soon has its inode. */
+/* Account for the removal of the file of that name: another file soon has its inode. */
 static void goes(int at, const char *path) {
     struct stat status;
     if (control == &nothing || fstatat(at, path, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
@@ -293,7 +296,7 @@ static void goes(int at, const char *path) {
     if (synced != NULL) __atomic_store_n(synced, 0, __ATOMIC_SEQ_CST);
 }
 
-/* Store the path of a name that need not exist. Return its length; 0 if its folder is not ours. */
+/* Store the path of a name that need not exist. Return its length; 0 if it is not below the folder. */
 static ssize_t path_of_name(int at, const char *name, char path[8192]) {
     char folder_of_name[4096], resolved[PATH_MAX], link[64];
     const char *slash = strrchr(name, '/');
@@ -345,10 +348,10 @@ int statvfs64(const char *path, struct statvfs64 *status) {
 }
 
 int statvfs(const char *path, struct statvfs *status) {
-    return statvfs64(path, (struct statvfs64 *)status); /* where off_t has 64 bits these are the same */
+    /* With a 64-bit off_t both structures are the same. */
+    return statvfs64(path, (struct statvfs64 *)status);
 }
 
-/* The time of day. */
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int result = (int)syscall(SYS_clock_gettime, clock, now);

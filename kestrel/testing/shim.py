@@ -32,7 +32,7 @@ FIELDS: Final = (
 """The fields of `struct control` in shim.c, each an int64."""
 
 FILES: Final = 65536
-"""The number of files whose synced size is noted. An inode and a size for each follow the fields."""
+"""The number of files whose synced size is recorded. An inode and a size for each follow the fields."""
 
 NOTE: Final = struct.Struct("@qq")
 HEADER: Final = struct.Struct("@iiqq")
@@ -96,7 +96,7 @@ class Shim:
         struct.pack_into("@q", self._mapped, 8 * FIELDS.index(field), value)
 
     def disk_is_full(self, free_bytes: int) -> None:
-        """Leave that much room on the disk. Removing and shortening files frees more."""
+        """Leave that much room on the disk. Removing or shortening files frees more."""
         self["free_bytes"] = free_bytes
         self["is_full"] = 1
 
@@ -108,15 +108,16 @@ class Shim:
     def power_fails(self) -> int:
         """Cut each file to the size that a sync has reached. Return the number of bytes that were lost.
 
-        Call it when the server is dead. It suits files that are only appended to, at any amount of data; for others
-        use the log and `files_after_power_failure`. Data behind a failed sync is lost. Names survive.
+        Call it when the server is dead. It works for files that are only appended to, however large. For other files
+        use the log and `files_after_power_failure`. Data after a failed sync is lost. File names survive.
         """
         synced = {}
         for place in range(8 * len(FIELDS), len(self._mapped), NOTE.size):
             inode, size = NOTE.unpack_from(self._mapped, place)
             if inode:
                 synced[inode] = size if size >= 0 else -1 - size
-                NOTE.pack_into(self._mapped, place, inode, synced[inode])  # the next run starts with what is left
+                # The next run starts with the remaining bytes.
+                NOTE.pack_into(self._mapped, place, inode, synced[inode])
         lost = 0
         for path in self._files.rglob("*"):
             if path.is_file():
@@ -147,11 +148,11 @@ class FileOperation(NamedTuple):
     """One of `KINDS`."""
     path: str
     offset: int
-    """Of a write its offset, of a truncation the new size."""
+    """The offset of a write; the new size for a truncation."""
     data: bytes
-    """Of a rename the new path."""
+    """The data of a write; the new path for a rename."""
     end: int
-    """The offset in the log behind this operation."""
+    """The offset in the log after this operation."""
 
 
 def _read_log(log: bytes, files: Path) -> Iterator[FileOperation]:
@@ -167,7 +168,7 @@ def _read_log(log: bytes, files: Path) -> Iterator[FileOperation]:
 
 
 def unsynced_operations(operations: Sequence[FileOperation]) -> list[int]:
-    """Return the places of the writes and truncations that no later sync of their file follows."""
+    """Return the indexes of the writes and truncations that no later sync of their file follows."""
     waiting: dict[str, list[int]] = {}
     for place, operation in enumerate(operations):
         if operation.kind in {"write", "truncate"}:
@@ -180,9 +181,9 @@ def unsynced_operations(operations: Sequence[FileOperation]) -> list[int]:
 
 
 def files_after_power_failure(operations: Sequence[FileOperation], lost: Collection[int]) -> dict[str, bytes]:
-    """Return the files that these operations leave without those at the places in `lost`.
+    """Return the files that these operations leave, without the operations whose indexes are in `lost`.
 
-    With nothing lost these are the files that a killed process leaves. Names are durable at once.
+    With an empty `lost` these are the files after a killed process. File names are durable at once.
     """
     files: dict[str, bytearray] = {}
     for place, operation in enumerate(operations):

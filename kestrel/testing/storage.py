@@ -1,4 +1,4 @@
-"""A storage whose slow parts end when a test says so, and which fails when it is told to."""
+"""A storage in memory whose commits and fills end, or fail, when a test calls a method."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class SteppedQueue(MemoryQueue):
         self._is_paged_out = False
         self._filling: Deferred[None] | None = None
         self.safe: list[bytes] = []
-        """The records that survive when a commit fails."""
+        """The records that survive a failed commit."""
 
     def page_out(self) -> None:
-        """The head is not in memory from now on, and `fill` waits."""
+        """Move the head out of memory. From now on `fill` returns a Deferred."""
         self._is_paged_out = True
 
     @property
     def is_filling(self) -> bool:
-        """Whether somebody waits for the head."""
+        """True if a fill is outstanding."""
         return self._filling is not None
 
     def end_fill(self, error: Exception | None = None) -> None:
-        """The head is in memory again; or it cannot be read."""
-        assert self._filling is not None, "nobody asked for the head"
+        """End the outstanding fill: the head is in memory again, or `error` says why it cannot be read."""
+        assert self._filling is not None, "no fill is outstanding"
         filling, self._filling = self._filling, None
         if error is None:
             self._is_paged_out = False
@@ -48,36 +48,36 @@ class SteppedQueue(MemoryQueue):
             filling.errback(error)
 
     def fill(self) -> Deferred[None] | None:
-        """None, or while paged out a Deferred that fires in `end_fill`."""
+        """Return None, or while paged out a Deferred that fires in `end_fill`."""
         self.check()
         if not self._is_paged_out:
             return None
-        assert self._filling is None, "fill was called while one was outstanding"
+        assert self._filling is None, "fill was called while a fill was outstanding"
         self._filling = Deferred()
         return self._filling
 
     def peek(self) -> Item | None:
-        """The head, unless it is paged out."""
+        """Return the head; None while paged out."""
         self.check()
         return None if self._is_paged_out else super().peek()
 
     def take(self, opened: bool) -> Item | None:
-        """The head, unless it is paged out."""
+        """Remove and return the head; None while paged out."""
         self.check()
         return None if self._is_paged_out else super().take(opened)
 
     def clear(self) -> None:
-        """Nothing is left to be paged out."""
+        """Drop all items. The queue is no longer paged out."""
         super().clear()
         self._is_paged_out = False
 
     @property
     def mem_items(self) -> int:
-        """None while paged out."""
+        """Items in memory; 0 while paged out."""
         return 0 if self._is_paged_out else super().mem_items
 
     def records(self) -> list[bytes]:
-        """What a restart would find: the open reads are back at the head."""
+        """Return the records that a restart would find. Open reads are back at the head."""
         decoded = [*(self._open[xid] for xid in self.open_xids()), *self._front]
         records = chain.from_iterable(self._records.first(len(self._records)))
         return [*(encode_item(item.data, item.add_ms, item.expiry_ms) for item in decoded), *records]
@@ -85,10 +85,10 @@ class SteppedQueue(MemoryQueue):
 
 @implementer(IStorage)
 class SteppedStorage(MemoryStorage):
-    """A storage in memory that is slow, full or broken when a test says so.
+    """A storage in memory that is slow, full or broken when a test asks for it.
 
-    With `holds_commits` each commit waits for `end_commits`. `refusal` refuses puts. After a failed commit
-    a queue opens at its last safe state, unless `reopen_refusal` says why it cannot be opened.
+    With `holds_commits` each commit waits for `end_commits`. `refusal` refuses puts. After a failed commit a queue is
+    reopened at its last safe state, unless `reopen_refusal` says why it cannot be opened.
     """
 
     refusal: str | None = None
@@ -100,7 +100,7 @@ class SteppedStorage(MemoryStorage):
         self._committing: list[tuple[SteppedQueue, list[bytes], Deferred[None]]] = []
 
     def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
-        """The queue of that name; a fresh one after a failure."""
+        """Return the queue of that name; a fresh object after a failure."""
         queue = self._queues.get(name)
         if isinstance(queue, SteppedQueue) and queue.failure is None:
             return queue
@@ -114,17 +114,17 @@ class SteppedStorage(MemoryStorage):
         return fresh
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append, unless `refusal` says why not."""
+        """Append the item, or raise StorageRefused with `refusal` if that is set."""
         if self.refusal is not None:
             raise StorageRefused(self.refusal)
         super().put(queues, data, add_ms, expiry_ms)
 
     def commit(self, queues: Sequence[IQueueStorage]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Safe at once, or with `holds_commits` when `end_commits` says so."""
+        """Commit at once, or with `holds_commits` in `end_commits`."""
         pending = []
         for queue in queues:
             assert isinstance(queue, SteppedQueue)
-            assert all(queue is not other for other, _, _ in self._committing), "two commits of one queue"
+            assert all(queue is not other for other, _, _ in self._committing), "a commit of this queue is pending"
             if queue.failure is not None:
                 continue
             if self.holds_commits:
@@ -137,13 +137,14 @@ class SteppedStorage(MemoryStorage):
 
     @property
     def committing(self) -> list[bytes]:
-        """The names of the queues whose commit waits, oldest first."""
+        """The names of the queues whose commits wait, oldest first."""
         return [queue.name for queue, _, _ in self._committing]
 
     def end_commits(self, *names: bytes, error: Exception | None = None) -> None:
-        """The commits of these queues, or of all, went well; or failed, and the queues are dead."""
+        """End the commits of these queues, or of all if no name is given. With `error` they fail, and the queues are
+        dead."""
         ending = [each for each in self._committing if not names or each[0].name in names]
-        assert ending, "no such commit waits"
+        assert ending, "no commit of these queues is pending"
         self._committing = [each for each in self._committing if each not in ending]
         for queue, records, done in ending:
             if error is None:

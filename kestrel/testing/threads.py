@@ -1,4 +1,4 @@
-"""Threads for tests: jobs that run when a test says so, and real threads whose results a test collects."""
+"""Thread substitutes for tests: jobs that a test runs step by step, and real threads whose results a test collects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Threads(Protocol):
     """An `InThread` whose Deferreds fire in `run_one`."""
 
     def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
-        """Take a job."""
+        """Add a job."""
 
     def __len__(self) -> int:
         """Return the number of jobs whose Deferred has not fired."""
@@ -28,19 +28,19 @@ class Threads(Protocol):
 
 
 class SteppedThreads:
-    """An `InThread` that keeps its jobs until `run_one` or `run_all`, in the order in which they came."""
+    """An `InThread` that keeps its jobs, oldest first, until `run_one` or `run_all`."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
 
     def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
-        """A job for later."""
+        """Add a job."""
         job: Deferred[Any] = Deferred()
         self._jobs.append((job, function, args))
         return job
 
     def __len__(self) -> int:
-        """How many jobs wait."""
+        """Return the number of waiting jobs."""
         return len(self._jobs)
 
     def run_one(self) -> None:
@@ -48,7 +48,7 @@ class SteppedThreads:
         self._run(*self._jobs.popleft())
 
     def run_newest(self) -> None:
-        """Run the newest job: a thread pool guarantees no order."""
+        """Run the newest job: thread pools guarantee no order."""
         self._run(*self._jobs.pop())
 
     def _run(self, job: Deferred[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -60,7 +60,7 @@ class SteppedThreads:
             job.callback(result)
 
     def run_all(self) -> None:
-        """Do all jobs, and those that they lead to."""
+        """Run all jobs, and the jobs that they add."""
         while self._jobs:
             self.run_one()
 

@@ -1,4 +1,4 @@
-"""A transport in memory that treats its protocol as Twisted's TCP transports do."""
+"""A transport in memory that behaves like Twisted's TCP transports."""
 
 from __future__ import annotations
 
@@ -11,55 +11,56 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 READ_BYTES: Final = 64 * 1024
-"""What one read brings at most, and what a transport holds before it pauses its producer: Twisted's own number."""
+"""The maximum size of a read, and the buffered bytes above which a producer is paused. Both are Twisted's values."""
 
 WRITE_BYTES: Final = 128 * 1024
-"""What one write takes at most: Twisted's own number."""
+"""The maximum size of a write: Twisted's value."""
 
 
 class MemoryPeer(Protocol):
-    """The client's end: what it has read, and whether it reads at all."""
+    """The client's end: the bytes that it has received, and whether it reads."""
 
     received: bytearray
     reads: bool
 
 
 class MemoryTransport(StringTransport):
-    """One end of a connection, as a rule the server's. It treats its protocol as Twisted's TCP transports do.
+    """One end of a connection, usually the server's. It treats its protocol as Twisted's TCP transports do.
 
-    Bytes move in pieces, one read and one write a tick, and none in a direction that one side has paused. A
-    producer is paused while more than `READ_BYTES` wait to be written.
+    Bytes move in pieces: one read and one write a tick, and none in a direction that is paused. A producer is paused
+    when more than `READ_BYTES` wait to be written.
     """
 
     def __init__(self, client: MemoryPeer, soon: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(lenient=True)  # type: ignore[no-untyped-call]
         self._client = client
         self._soon = soon
-        self._protocol: Any = None  # Any: who can be half-closed has methods that others have not
+        # Any: protocols that support half-close have methods that others lack.
+        self._protocol: Any = None
         self._push_producer: IPushProducer | None = None
         self._is_producer_paused = False
         self._is_listening = True
         self._input_ended = False
         self._input_end_told = False
         self.unread = bytearray()
-        """What the client sent and the server has not read."""
+        """Bytes that the client has sent and the server has not read."""
         self.unsent = bytearray()
-        """What the server wrote and the client has not read."""
+        """Bytes that the server has written and the client has not read."""
 
     def connect(self, protocol: IProtocol) -> None:
-        """Begin."""
+        """Connect the protocol to this transport."""
         self._protocol = protocol
         protocol.makeConnection(self)
 
-    # What a reactor does.
+    # The reactor's side.
 
     @property
     def has_work(self) -> bool:
-        """Whether the next tick would move something."""
+        """True if the next tick would move bytes or end the connection."""
         return self._can_read() or self._can_write()
 
     def work(self) -> None:
-        """One read and one write, as far as there is something to read or write."""
+        """Do one read and one write, if there is something to read or write."""
         if self._can_read():
             self._read()
         if self._can_write():
@@ -67,7 +68,7 @@ class MemoryTransport(StringTransport):
 
     @property
     def is_listening(self) -> bool:
-        """Whether the protocol wants to read."""
+        """True if the protocol is not paused."""
         return self._is_listening
 
     def _can_read(self) -> bool:
@@ -98,23 +99,23 @@ class MemoryTransport(StringTransport):
         elif self.disconnecting:
             self.lost(ConnectionDone())
 
-    # What the client's end does.
+    # The client's side.
 
     def arrive(self, data: bytes) -> None:
-        """Bytes from the client; read at once if nothing is before them."""
+        """Add bytes from the client. They are read at once if no others wait."""
         is_next = not self.unread
         self.unread += data
         if is_next and self._can_read():
             self._read()
 
     def end_input(self) -> None:
-        """The client's last byte has been sent."""
+        """Record that the client sends no more bytes."""
         self._input_ended = True
         if not self.unread and self._can_read():
             self._read()
 
     def lost(self, reason: Exception) -> None:
-        """There is no connection any more."""
+        """End the connection, and tell the protocol."""
         if not self.connected:
             return
         self.connected = False
@@ -123,10 +124,10 @@ class MemoryTransport(StringTransport):
             producer.stopProducing()
         self._protocol.connectionLost(Failure(reason))
 
-    # ITransport, IConsumer, IPushProducer: what the protocol calls.
+    # ITransport, IConsumer and IPushProducer, called by the protocol.
 
     def write(self, data: bytes) -> None:
-        """Take bytes for the client."""
+        """Buffer bytes for the client."""
         if not isinstance(data, bytes):
             raise TypeError(f"only bytes can be written, not {type(data).__name__}")
         if not self.connected:
@@ -137,34 +138,34 @@ class MemoryTransport(StringTransport):
             self._push_producer.pauseProducing()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Take bytes in pieces."""
+        """Buffer several pieces of bytes for the client."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Hang up when everything written has been read."""
+        """Close the connection when the client has read all buffered bytes."""
         self.disconnecting = True
 
     def abortConnection(self) -> None:
-        """Hang up at once."""
+        """Drop the buffered bytes, and close the connection in the next tick."""
         self.disconnecting = True
         self.unsent.clear()
         self._soon(lambda: self.lost(ConnectionAborted()))
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """Who is told when too much waits to be written. Only push producers are known here."""
+        """Register a push producer, which is paused while too many bytes wait. Pull producers are not supported."""
         if self._push_producer is not None or not streaming:
-            raise RuntimeError("one producer, and a streaming one")
+            raise RuntimeError("cannot register a producer: there is one already, or it is not a streaming producer")
         self._push_producer = producer
 
     def unregisterProducer(self) -> None:
-        """Tell nobody any more."""
+        """Remove the producer."""
         self._push_producer = None
 
     def pauseProducing(self) -> None:
-        """Read nothing for a while."""
+        """Stop reading."""
         self._is_listening = False
 
     def resumeProducing(self) -> None:
-        """Read again. The end of the input is found again too, as a reactor finds it."""
+        """Read again. If the input has ended, the protocol is told so once more, as a reactor does."""
         self._is_listening = True
         self._input_end_told = False
