@@ -221,19 +221,19 @@ def test_a_durable_backend_without_a_faulty_disk_is_told_which_base_class_opens_
 
 
 def test_a_class_that_lacks_its_factory_or_its_make_is_an_error_and_not_left_out_in_silence() -> None:
-    with pytest.raises(TypeError, match=r"^TestAcme has no make, which gives a storage: no test of"):
+    with pytest.raises(TypeError, match=r"^TestAcme does not define make, which returns a storage: no test of"):
         type("TestAcme", (StorageContract,), {"factory": MemoryStorageFactory()})
-    with pytest.raises(TypeError, match=r"^TestAcme has no factory, the backend's IStorageFactory: no"):
+    with pytest.raises(TypeError, match=r"^TestAcme does not define factory, the backend's IStorageFactory: no"):
         type("TestAcme", (StorageContract,), {"make": lambda self, folder, clock, in_thread: MemoryStorage()})
 
 
-    with pytest.raises(TypeError, match=r"^TestAcme has no make_database, which gives an IDatabase: no test of"):
+    with pytest.raises(TypeError, match=r"^TestAcme does not define make_database, which returns an IDatabase: no"):
         type("TestAcme", (OnFaultyDatabase, StorageContract), {"factory": MemoryStorageFactory()})
 
 
 @pytest.mark.parametrize("mixed_in", [OnFaultyDisk, OnFaultyDatabase])
 def test_a_base_class_that_is_named_too_late_is_an_error_and_not_without_effect(mixed_in: type) -> None:
-    with pytest.raises(TypeError, match=rf"^TestAcme names {mixed_in.__name__} behind StorageContract: name it before"):
+    with pytest.raises(TypeError, match=rf"^TestAcme names {mixed_in.__name__} after StorageContract: name it before"):
         type("TestAcme", (StorageContract, mixed_in), {})
 
 
@@ -262,9 +262,9 @@ def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Pat
 
     backend = Forgetful()
     subject = StorageUnderTest(backend, tmp_path / "queues")
-    with pytest.raises(AssertionError, match=r"the storage did nothing on self\.disk: make has to hand it over"):
+    with pytest.raises(AssertionError, match=r"the storage did not use self\.disk: make\(\) must pass it"):
         begin(subject)
-    with pytest.raises(AssertionError, match=r"the storage did nothing on self\.disk"):
+    with pytest.raises(AssertionError, match=r"the storage did not use self\.disk"):
         backend.refuse_puts(subject)
     subject.end()
 
@@ -285,7 +285,7 @@ def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Pat
 def test_whatever_differs_in_an_item_is_seen_in_the_message(found: ModelItem, line: str) -> None:
     said = differences([ENTRY, found], [ENTRY, ENTRY])
     assert said.splitlines() == [
-        "other than the 2 items that were found:",
+        "the expected state differs from the 2 items that were found:",
         line,
         "    should be data=b'a' add_ms=5 expiry_ms=0 errors=0",
     ]
@@ -294,7 +294,7 @@ def test_whatever_differs_in_an_item_is_seen_in_the_message(found: ModelItem, li
 def test_of_several_states_that_may_be_the_nearest_is_compared() -> None:
     said = differences([ENTRY, ENTRY], [], [ENTRY])
     assert said.splitlines() == [
-        "of 2 possible states the nearest is other than the 2 items that were found:",
+        "the nearest of 2 possible states differs from the 2 items that were found:",
         "  item 1 is data=b'a' add_ms=5 expiry_ms=0 errors=0",
         "    should be not there",
     ]

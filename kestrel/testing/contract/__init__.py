@@ -1,4 +1,4 @@
-"""The storage contract as tests: `suite.StorageContract` is what a backend's test class inherits.
+"""The storage contract as tests. A backend's test class inherits `suite.StorageContract`.
 
     class TestAcme(StorageContract):
         factory = AcmeStorageFactory()
@@ -6,8 +6,8 @@
         def make(self, folder: Path, clock: Clock, in_thread: InThread) -> IStorage:
             return AcmeStorage(folder, clock, in_thread)
 
-`suite.DatabaseContract` is the same for an `IDatabase`. docs/storage_plugins.md says what else an author may tell. This
-package alone of `kestrel.testing` needs pytest and hypothesis.
+The test class of an `IDatabase` inherits `suite.DatabaseContract`. docs/storage_plugins.md lists the hooks that enable
+more tests. This is the only package of `kestrel.testing` that needs pytest and hypothesis.
 """
 
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""What an author tells of a backend, and a storage of it that runs: all that the tests of the suite are given."""
+"""The base class of a backend's test class, and the started storage that each test uses."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from kestrel.testing.faults import KillableDisk
 from kestrel.testing.threads import SteppedThreads
 
 MAX_FILLS: Final = 1000
-"""So often may the head be asked for before it must be there."""
+"""The number of fills after which the head must be in memory."""
 
 MAX_JOBS: Final = 10_000
-"""Whoever waits for more jobs than that waits for ever."""
+"""The number of jobs or delayed calls after which a test is considered stuck."""
 
 HOUR_S: Final = 3600.0
 
 LONG_S: Final = 60.0
-"""Longer than any storage waits before it makes something safe."""
+"""Longer than any storage waits before it makes a batch durable."""
 
 
 class Backend(ABC):
-    """How the suite makes a storage, and the hooks by which an author opens further tests."""
+    """The base class of a backend's tests: how to make a storage, and hooks that enable more tests."""
 
     factory: ClassVar[IStorageFactory]
-    """The backend's factory: its capabilities say which tests it has to pass."""
+    """The backend's factory. Its capabilities decide which tests run."""
 
     has_window: ClassVar[bool] = False
-    """Hook: items beyond `max_memory_size_bytes` stay out of memory, and `fill` brings them."""
+    """Hook: items beyond `max_memory_size_bytes` stay out of memory, and `fill` loads them."""
 
     disk: KillableDisk | None = None
-    """Hook, given by `OnFaultyDisk`: the disk that the next storage is to be made with."""
+    """Hook, set by `OnFaultyDisk`: the disk that `make` must pass to the next storage."""
 
     has_faulty_database: ClassVar[bool] = False
-    """Hook, set by `OnFaultyDatabase`: `make` leaves a `database` that can fail."""
+    """Hook, set by `OnFaultyDatabase`: `make` stores a `FaultyDatabase` in `database`."""
 
     database: FaultyDatabase | None = None
-    """What the last storage was made with, given by `OnFaultyDatabase`."""
+    """The database of the last storage, set by `OnFaultyDatabase`."""
 
     refuse_puts: ClassVar[Callable[[Any, StorageUnderTest], None] | None] = None
-    """Hook: bring a storage to where it takes no put (a full disk), by whatever means."""
+    """Hook: make a storage refuse puts, for example by filling its disk."""
 
     upkeep_settings: ClassVar[Mapping[str, Any]] = {
         "max_memory_size_bytes": 1000,
@@ -65,55 +65,59 @@ class Backend(ABC):
         "max_journal_size_bytes": 4000,
         "min_journal_compact_delay_ms": None,
     }
-    """Settings of a queue with which a few kilobytes bring the backend to keep its medium small."""
+    """Queue settings with which a few kilobytes trigger compaction."""
 
     max_examples: ClassVar[int] = 60
-    """How many random histories are tried."""
+    """The number of random histories to try."""
 
     @abstractmethod
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> IStorage:
-        """A storage that is not started yet; a durable one that is made of the same folder again has the same
-        queues."""
+        """Return a new storage, not started yet. A durable storage has the queues that an earlier one left in the
+        folder."""
 
     def after_a_kill(self, subject: StorageUnderTest, folder: Path) -> None:
-        """Let `folder` be what is left if the process of that storage dies now. Here: a copy of its folder."""
+        """Fill `folder` with the files that remain if the storage's process is killed now. Default: a copy of its
+        folder."""
         shutil.copytree(subject.folder, folder)
 
     def after_a_power_failure(self, subject: StorageUnderTest, folder: Path) -> None:
-        """The same if the whole machine does. Here: what the medium of its faulty disk holds."""
+        """Fill `folder` with the files that remain if the machine loses power now. Default: the durable state of the
+        faulty disk."""
         subject.faulty_disk.medium.copy(os.fsencode(subject.folder), os.fsencode(folder))
 
     def compact(self, subject: StorageUnderTest, queue: IQueueStorage) -> None:
-        """Have the backend do its upkeep of that queue, all of which is committed. Here: an hour goes by."""
+        """Make the backend compact that queue, which has no uncommitted changes. Default: move the clock forward by an
+        hour."""
         subject.clock.advance(HOUR_S)
         subject.run_threads()
 
     def taken_bytes(self, subject: StorageUnderTest) -> int:
-        """What the whole storage takes on its medium. Here: the lengths of the files in its folder."""
+        """Return the bytes that the whole storage takes on its medium. Default: the lengths of the files in its
+        folder."""
         return sum(path.stat().st_size for path in subject.folder.rglob("*") if path.is_file())
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the factory says."""
+        """The capabilities of the factory."""
         return self.factory.capabilities
 
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """A storage that was started over nothing."""
+        """A storage that was started over an empty folder."""
         subject = StorageUnderTest(self, tmp_path / "queues")
         yield subject
         subject.end()
 
 
 class StorageUnderTest:
-    """A started storage with its clock and threads, and short words for what tests do with it.
+    """A started storage with its clock and threads, and shortcuts for tests.
 
-    Threads run when told, or when something is waited for. `take`, `peek` and what is made of them fill the
-    window where the head is not in memory, and commit before if nothing else brings it.
+    Thread jobs run when a test asks for it or waits for a result. `take`, `peek` and the methods built on them call
+    `fill` while the head is not in memory. They commit if the fill needs it.
     """
 
     def __init__(self, backend: Backend, folder: Path, **options: Any) -> None:
-        """Make one over that folder and start it; the options are settings of all queues."""
+        """Make and start a storage over that folder. The options are settings of all queues."""
         self.backend = backend
         self.folder = folder
         self.settings = QueueSettings(**options)
@@ -125,7 +129,7 @@ class StorageUnderTest:
         self.storage = backend.make(folder, self.clock, self.threads)
         self.database = backend.database
         self.commit_to_fill: Callable[[IQueueStorage], object] = self.commit
-        """Makes safe what was recorded on a queue whose head does not come otherwise."""
+        """Called to commit a queue whose fill does not fire otherwise."""
         self._is_closed = False
         self._successors: list[StorageUnderTest] = [self]
         self.loaded: dict[bytes, IQueueStorage | Failure] = self.wait(
@@ -134,50 +138,50 @@ class StorageUnderTest:
 
     @property
     def faulty_disk(self) -> KillableDisk:
-        """Its disk, for tests that need that hook."""
+        """The storage's disk, for tests that require the hook `disk`."""
         assert self.disk is not None, "this backend's test class has no faulty disk"
         return self.disk
 
     @property
     def faulty_database(self) -> FaultyDatabase:
-        """Its database, for tests that need that hook."""
+        """The storage's database, for tests that require the hook `has_faulty_database`."""
         assert self.database is not None, "this backend's test class has no faulty database"
         return self.database
 
     def check_that_its_disk_is_used(self) -> None:
-        """Say so when a storage that has written something did not do it on the faulty disk."""
-        assert self.faulty_disk.calls, "the storage did nothing on self.disk: make has to hand it over"
+        """Fail if the storage, which has written something, made no call on the faulty disk."""
+        assert self.faulty_disk.calls, "the storage did not use self.disk: make() must pass it to the storage"
 
     # Waiting.
 
     def run_threads(self) -> None:
-        """Do all jobs, and what they lead to; the reactor's turn ends after each."""
+        """Run all jobs, including those they add. A tick of the reactor ends after each job."""
         for _ in range(MAX_JOBS):
             self.end_turn()
             if not self.threads:
                 return
             self.threads.run_one()
-        raise AssertionError("the jobs do not come to an end")
+        raise AssertionError("jobs add more jobs without end")
 
     def end_turn(self) -> None:
-        """Do what was put off to the next turn of the reactor, and what that puts off to the one after."""
+        """Run the calls scheduled for the next tick, and the calls that these schedule, until none is due."""
         for _ in range(MAX_JOBS):
             if self._next_call_s() > self.clock.seconds():
                 return
             self.clock.advance(0)
-        raise AssertionError("the turns do not come to an end")
+        raise AssertionError("calls schedule more calls without end")
 
     def wait(self, deferred: Deferred[Any]) -> Any:
-        """What it fires with, when the threads have run; raises its failure."""
+        """Run jobs until the Deferred fires. Return its result, or raise its failure."""
         return self.until(DeferredOutcome(deferred))
 
     def until(self, outcome: DeferredOutcome) -> Any:
-        """What it fires with, when the threads have run; raises its failure."""
+        """Run jobs until the Deferred fires. Return its result, or raise its failure."""
         self.until_fired(outcome)
         return outcome.result()
 
     def until_fired(self, outcome: DeferredOutcome) -> None:
-        """Let threads run, and time go by where nothing else is to be done, until it has fired."""
+        """Run jobs until the Deferred fires, and move the clock forward while no job waits."""
         until_s = self.clock.seconds() + LONG_S
         while not outcome.is_there and (self.threads or self._next_call_s() <= until_s):
             if self.threads:
@@ -185,29 +189,29 @@ class StorageUnderTest:
                 self.end_turn()
             else:
                 self.clock.advance(max(0.0, self._next_call_s() - self.clock.seconds()))
-        assert outcome.is_there, "all threads have run, and the Deferred has not fired"
+        assert outcome.is_there, "all jobs have run, but the Deferred has not fired"
 
     def _next_call_s(self) -> float:
         return min((call.getTime() for call in self.clock.getDelayedCalls()), default=math.inf)
 
     def wait_for_fill(self, queue: IQueueStorage, filling: Deferred[None]) -> None:
-        """Until that fires, with a commit if it takes one; raises its failure."""
+        """Wait until a fill fires, and commit if it does not fire otherwise. Raise its failure."""
         outcome = DeferredOutcome(filling)
         self.run_threads()
         if not outcome.is_there:
             self.commit_to_fill(queue)
             self.run_threads()
-        assert outcome.is_there, "all threads have run, all is committed, and fill has not fired"
+        assert outcome.is_there, "all jobs have run and all changes are committed, but fill has not fired"
         outcome.result()
 
-    # What tests do.
+    # Operations.
 
     def queue(self, name: bytes = b"work", **options: Any) -> IQueueStorage:
-        """The queue of that name, with the settings of this storage but for these."""
+        """Return the queue of that name, with the storage's settings except for these options."""
         return self.storage.queue(name, attrs.evolve(self.settings, **options))
 
     def reopened(self, name: bytes = b"work") -> IQueueStorage:
-        """The same; a queue that failed may take its time to be opened."""
+        """Return the queue of that name. A failed queue may need some jobs to run before it can be opened."""
         for _ in range(10):
             with suppress(QueueFailed):
                 return self.queue(name)
@@ -215,33 +219,33 @@ class StorageUnderTest:
         return self.queue(name)
 
     def put(self, queue: IQueueStorage, *items: bytes) -> None:
-        """One item after the other, which never expire."""
+        """Put items that never expire, one after the other."""
         for data in items:
             self.storage.put((queue,), data, ADD_MS, 0)
 
     def commit(self, *queues: IQueueStorage) -> None:
-        """Commit and wait for it; raises the failure."""
+        """Commit these queues and wait. Raise a failure."""
         for outcome in [DeferredOutcome(each) for _, each in self.storage.commit(queues)]:
             self.until(outcome)
 
     def peek(self, queue: IQueueStorage) -> Item | None:
-        """The head."""
+        """Return the head; None if the queue is empty."""
         return self._head(queue, queue.peek)
 
     def take(self, queue: IQueueStorage, opened: bool = False) -> Item | None:
-        """The head, removed."""
+        """Remove and return the head; None if the queue is empty. With `opened` it becomes an open read."""
         return self._head(queue, lambda: queue.take(opened))
 
     def get(self, queue: IQueueStorage) -> Item:
-        """The head, removed, of a queue that has one."""
+        """Remove and return the head of a queue that is not empty."""
         item = self.take(queue)
-        assert item is not None, "the queue says that it is empty"
+        assert item is not None, "the queue is empty, but should have an item"
         return item
 
     def open(self, queue: IQueueStorage) -> Item:
-        """The head, as an open read, of a queue that has one."""
+        """Open the head of a queue that is not empty, and return it."""
         item = self.take(queue, True)
-        assert item is not None, "the queue says that it is empty"
+        assert item is not None, "the queue is empty, but should have an item"
         return item
 
     def _head(self, queue: IQueueStorage, look: Callable[[], Item | None]) -> Item | None:
@@ -253,48 +257,48 @@ class StorageUnderTest:
             if filling is None:
                 return look()
             self.wait_for_fill(queue, filling)
-        raise AssertionError(f"after {MAX_FILLS} fills the head is not in memory")
+        raise AssertionError(f"the head is not in memory after {MAX_FILLS} fills")
 
     def take_all(self, queue: IQueueStorage) -> list[Item]:
-        """Every item, taken for good."""
+        """Remove and return all items."""
         return list(iter(lambda: self.take(queue), None))
 
     def take_all_data(self, queue: IQueueStorage) -> list[bytes]:
-        """The data of every item, taken for good."""
+        """Remove all items, and return their data."""
         return [item.data for item in self.take_all(queue)]
 
     def look_through(self, queue: IQueueStorage) -> list[Item]:
-        """Every item of a queue, which is as it was afterwards."""
+        """Return all items of a queue, and put them back."""
         items = list(iter(lambda: self.take(queue, True), None))
         xids = [item.xid for item in items]
         queue.put_back(xids, False)
         return items
 
     def data_in(self, queue: IQueueStorage) -> list[bytes]:
-        """The data of every item of a queue, which is as it was afterwards."""
+        """Return the data of all items of a queue, and put them back."""
         return [item.data for item in self.look_through(queue)]
 
-    # Ends and new beginnings.
+    # Restarts and crashes.
 
     def restarted(self) -> StorageUnderTest:
-        """Closed, and another storage over the same folder."""
+        """Close the storage, and start another one over the same folder."""
         self.close()
         return self._succeeded(self.folder)
 
     def killed(self) -> StorageUnderTest:
-        """Another storage over what is left when the process dies now."""
+        """Start another storage over the files that remain if the process is killed now."""
         folder = self.new_folder()
         self.backend.after_a_kill(self, folder)
         return self._succeeded(folder)
 
     def without_power(self) -> StorageUnderTest:
-        """Another storage over what is left when the machine dies now."""
+        """Start another storage over the files that remain if the machine loses power now."""
         folder = self.new_folder()
         self.backend.after_a_power_failure(self, folder)
         return self._succeeded(folder)
 
     def new_folder(self) -> Path:
-        """The path of one that is not there yet, and that none of these storages was made of."""
+        """Return the path of a folder that does not exist and that no storage of this test uses."""
         taken = {subject.folder for subject in self._successors}
         base = self.folder.name.partition("~")[0]
         numbered = (self.folder.with_name(f"{base}~{number}") for number in range(1, 1 << 30))
@@ -307,26 +311,28 @@ class StorageUnderTest:
         return successor
 
     def close(self) -> None:
-        """Stop in order, once."""
+        """Close the storage, unless it is closed."""
         if not self._is_closed:
             self.until(self.begin_close())
 
     def begin_close(self) -> DeferredOutcome:
-        """Begin to stop in order."""
+        """Begin to close the storage."""
         self._is_closed = True
         return DeferredOutcome(self.storage.close())
 
     def bury(self) -> None:
-        """Close what the system closes when a process ends: the files of its folder, a lock among them."""
+        """Close the open files in the storage's folder, as the system does when a process ends. This releases locks."""
         self._is_closed = True
-        with suppress(OSError):  # where the system does not tell, they stay open until the tests end
+        # Without /proc the files stay open until the tests end.
+        with suppress(OSError):
             for name in os.listdir("/proc/self/fd"):
                 with suppress(OSError):
                     if Path(os.readlink(f"/proc/self/fd/{name}")).is_relative_to(self.folder.resolve()):
                         os.close(int(name))
 
     def end(self) -> None:
-        """Close this, and all that came after it."""
+        """Close this storage and all storages derived from it. Fail if a database was called against the rules of
+        `IDatabase`."""
         for subject in self._successors:
             if subject.disk is not None:
                 subject.disk.mend()
@@ -336,11 +342,11 @@ class StorageUnderTest:
             subject.close()
         for subject in self._successors:
             if subject.database is not None:
-                assert subject.database.complaints == [], "the database was called otherwise than IDatabase says"
+                assert subject.database.complaints == [], "the storage broke rules of IDatabase"
 
 
 class DeferredOutcome:
-    """Whether a Deferred has fired, and with what."""
+    """The result of a Deferred, once it has fired."""
 
     def __init__(self, deferred: Deferred[Any]) -> None:
         self.is_there = False
@@ -353,11 +359,11 @@ class DeferredOutcome:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has fired, with a failure."""
+        """True if the Deferred has fired with a failure."""
         return isinstance(self._result, Failure)
 
     def result(self) -> Any:
-        """What it fired with; raises its failure."""
+        """Return the result, or raise the failure."""
         if isinstance(self._result, Failure):
             self._result.raiseException()
         return self._result

@@ -1,4 +1,4 @@
-"""What `commit` says, and when: a storage says that something is safe when it is, and not before."""
+"""Commits: a storage acknowledges a batch when it is durable, and not earlier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.testing.contract.requirements import requires
 
 
 class CommitTests(Backend):
-    """Commits that go well."""
+    """Successful commits."""
 
     def test_a_pair_of_a_commit_names_queues_that_were_committed_each_once(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(b"a+%d" % number, sync_journal_ms=0) for number in range(3)]
@@ -69,7 +69,7 @@ class CommitTests(Backend):
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"a"]
 
-    # What is said to be safe.
+    # Durability.
 
     @requires("durable")
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
@@ -123,7 +123,7 @@ class CommitTests(Backend):
 def check_crash_after_each_job(
     subject: StorageUnderTest, queue: IQueueStorage, crashed: Callable[[], StorageUnderTest]
 ) -> None:
-    """Commit changes of all kinds; whenever a thread has done a job, see what a crash would leave."""
+    """Commit changes of all kinds. After each job, check the state that a crash would leave."""
     expected: list[bytes] = []
     for number in range(4):
         before = expected.copy()
@@ -139,8 +139,8 @@ def check_crash_after_each_job(
             found = again.data_in(again.queue())
             taken = 2 if number else 0
             assert found in (before, expected) or expected[-1] not in found
-            assert set(before[taken:]) <= set(found), "what was said to be safe before is not there"
-            assert subject.threads, "nothing is under way that could make it safe"
+            assert set(before[taken:]) <= set(found), "acknowledged items are missing"
+            assert subject.threads, "a commit is pending, but no job is waiting"
             subject.threads.run_one()
         for outcome in outcomes:
             outcome.result()

@@ -1,4 +1,4 @@
-"""Batches: each is applied once, all of it or nothing, whatever becomes of its answer."""
+"""Batches: each is applied once and as a whole, even if its answer is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES: Final = [b"a", b"b", b"c"]
 
 
 class BatchTests(DatabaseBackend):
-    """One owner, and what may happen to its batches."""
+    """Batches of one owner."""
 
     # Numbers.
 
@@ -113,7 +113,7 @@ class BatchTests(DatabaseBackend):
 
 
 def begin(owner: OwnedDatabase) -> tuple[dict[bytes, list[StoredItem]], dict[bytes, list[StoredItem]]]:
-    """Three queues; what each of them has before `change_all`, and afterwards."""
+    """Make three queues. Return their items now, and their items after `change_all`."""
     before = {name: items(1, 2, 3, 4) for name in NAMES}
     owner.apply(*(owner.changes(name, puts=before[name]) for name in NAMES))
     after = {
@@ -125,7 +125,7 @@ def begin(owner: OwnedDatabase) -> tuple[dict[bytes, list[StoredItem]], dict[byt
 
 
 def change_all(owner: OwnedDatabase) -> list[QueueChanges]:
-    """Changes of all kinds."""
+    """Return changes of all kinds for these queues."""
     return [
         owner.changes(b"a", removed=[(1, 1), (3, 3)], puts=items(5, 6), errors={4: 1}),
         owner.changes(b"b", is_new=True, puts=[item(1, b"new"), item(2, b"new")]),
@@ -134,9 +134,9 @@ def change_all(owner: OwnedDatabase) -> list[QueueChanges]:
 
 
 def around_each_job(owner: OwnedDatabase, outcome: DeferredOutcome) -> Iterator[None]:
-    """Before and after each job of a thread, until that is there."""
+    """Yield before and after each job, until the Deferred has fired."""
     yield
     while not outcome.is_there:
-        assert owner.threads, "all threads have run, and the Deferred has not fired"
+        assert owner.threads, "all jobs have run, but the Deferred has not fired"
         owner.threads.run_one()
         yield

@@ -1,4 +1,4 @@
-"""Calls of a database that overlap: a close that overtakes pending calls, and reads during a batch."""
+"""Overlapping calls of a database: a close that overtakes pending calls, and reads during a batch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kestrel.testing.threads import RealThreads, SteppedThreads
 
 _BATCHES: Final = 100
 _ITEMS: Final = 200
-"""The items of each batch: enough statements for a read to come between two of them."""
+"""The number of items in each batch: enough statements that a read can run between two of them."""
 
 _READS: Final = 2
 """The number of reads that are pending at the same time."""
 
 _SWITCH_S: Final = 1e-6
-"""How often Python changes threads, so that more interleavings happen in the same time."""
+"""The interval of thread switches in seconds: short, so that more interleavings happen."""
 
 
 class CallOrderTests(DatabaseBackend):
-    """One owner whose calls run in an order that the suite chooses, or in real threads."""
+    """One owner whose calls run in an order that the test chooses, or in real threads."""
 
     # A thread pool guarantees no order, so the job of close() may run before those of earlier calls.
 
@@ -49,7 +49,7 @@ class CallOrderTests(DatabaseBackend):
         before = new.read()
         owner.run_threads()
         assert applying.is_there and closing.is_there, "a pending call never got its answer"
-        assert new.read() == before, "apply() ran after close() and changed what another owner has"
+        assert new.read() == before, "apply() ran after close() and changed the items of another owner"
         assert before == (items(1) if applying.has_failed else items(1, 2))
 
     def test_read_that_runs_after_close_gets_an_answer_and_keeps_no_hold(self, owner: OwnedDatabase) -> None:
@@ -102,7 +102,7 @@ class CallOrderTests(DatabaseBackend):
 
 
 def _check_answered(call: DeferredOutcome) -> list[object]:
-    """Return the result. Fail with the error of a call that had no reason to fail."""
+    """Return the result of a read or batch. Fail if the call failed, because it had no reason to."""
     try:
         result = call.result()
     except Exception as error:

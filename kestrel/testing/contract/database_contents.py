@@ -1,4 +1,4 @@
-"""What a batch puts is read; what it removes is gone; what it says of a queue is what the next owner is told."""
+"""Contents: reads return what batches put and kept, and the next owner finds the totals of each queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES_THAT_LOOK_ALIKE: Final = [
     b"\0" * 255,
     b"\xff" * 255,
 ]
-"""Names of up to 255 bytes, prefixes of each other and what some would take for the same among them."""
+"""Names of up to 255 bytes. Some are prefixes of others, or differ only in case or Unicode normalization."""
 
 BIG: Final = 1 << 62
 HIGHEST: Final = (1 << 63) - 1
@@ -42,7 +42,7 @@ MIB: Final = 1 << 20
 
 
 class DatabaseContentsTests(DatabaseBackend):
-    """One owner after the other."""
+    """Contents over restarts."""
 
     def test_it_provides_its_interface(self, owner: OwnedDatabase) -> None:
         assert verifyObject(IDatabase, owner.database)
@@ -237,7 +237,7 @@ class DatabaseContentsTests(DatabaseBackend):
         owner.apply(owner.changes(errors={position: position for position in range(1, 1001)}))
         assert [each.errors for each in owner.read()] == [*range(1, 1001), *[0] * 500]
 
-    # Queues as a whole.
+    # Whole queues.
 
     def test_a_new_queue_has_nothing_of_what_was_kept_under_its_name(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))

@@ -1,4 +1,4 @@
-"""What a killed process, a failing disk and a power failure leave of an embedded database."""
+"""Kills, disk faults and power failures of an embedded database."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kestrel.testing.shim import (
 
 _NAMES: Final = (b"a", b"b", b"c")
 _ITEM_BYTES: Final = 3000
-"""So large that the items of a batch are on several pages of most databases."""
+"""The size of an item, so large that the items of a batch fill several pages of most databases."""
 
 _BATCHES: Final = 8
 """The number of batches before a crash."""
@@ -45,7 +45,7 @@ _KILLS: Final = 3
 """The number of processes that are killed, each at another operation."""
 
 _STATES: Final = 500
-"""The number of states after a crash that are opened at most."""
+"""The maximum number of states after a crash that are opened."""
 
 _SUBSETS: Final = 3
 """The number of random choices of lost writes for each moment of a power failure."""
@@ -57,21 +57,21 @@ _SYNCS: Final = 5
 """The n-th sync of a batch fails, for n up to this number."""
 
 _FREE_BYTES: Final = (0, 20_000)
-"""Room on a full disk. A batch of the full disk's test needs more."""
+"""Free bytes on a full disk. The batch of that test needs more."""
 
 _LARGE: Final = 20_000
 _ITEMS: Final = 40
 
 
 class BatchStep(NamedTuple):
-    """A batch, and what the database holds when it is applied."""
+    """A batch, and the contents of the database once it is applied."""
 
     batch: WriteBatch
     after: Contents
 
 
 class _Model(DatabaseBackend):
-    """A database in memory, which says what the batches lead to."""
+    """A database in memory, which computes the expected contents."""
 
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
         return MemoryDatabase(MemoryTables(), in_thread)
@@ -97,11 +97,11 @@ NOTHING: Final[Contents] = ({}, {name: [] for name in _NAMES})
 
 
 class _ShimTests(DatabaseBackend):
-    """What the tests of a process with a shim share."""
+    """The base class of tests that run the database in a process with a shim."""
 
     @pytest.fixture
     def disk(self, tmp_path: Path) -> Iterator[Shim]:
-        """The shim of a process whose database is in `tmp_path / "database"`. Its log is on."""
+        """The shim of a process whose database is in `tmp_path / "database"`. It logs all operations."""
         if compiler() is None:
             pytest.skip("needs a C compiler: install gcc")
         with Shim(tmp_path, tmp_path / "database", has_log=True) as disk:
@@ -111,7 +111,7 @@ class _ShimTests(DatabaseBackend):
         return DatabaseProcess(self, folder, disk.environment)
 
     def _check_left(self, folder: Path, allowed: Sequence[Contents], moment: str) -> None:
-        """Open what a crash has left, and check that it holds one of these contents, the first being the oldest."""
+        """Open the files that a crash has left. Check that the contents are among `allowed`."""
         try:
             owner = OwnedDatabase(self, folder)
             try:
@@ -126,12 +126,12 @@ class _ShimTests(DatabaseBackend):
 def _difference(found: Contents, allowed: Sequence[Contents]) -> str:
     items = {name: [each.position for each in found[1][name]] for name in _NAMES}
     expected = [{name: [each.position for each in contents[1][name]] for name in _NAMES} for contents in allowed]
-    return f"the queues have items at {items}, and whole batches leave one of {expected} (other fields may differ too)"
+    return f"the queues have items at {items}; whole batches allow {expected} (other fields may differ too)"
 
 
 @requires("is_embedded")
 class CrashTests(_ShimTests):
-    """A process that dies in its batches, and a machine that loses power."""
+    """A process that is killed during batches, and a machine that loses power."""
 
     def test_kill_in_a_commit_leaves_whole_batches_and_all_that_were_acknowledged(
         self, tmp_path: Path, disk: Shim
@@ -147,7 +147,7 @@ class CrashTests(_ShimTests):
                 while answer.is_done and applied < len(script):
                     answer = process.apply(script[applied].batch)
                     applied += answer.is_done
-                assert answer.kind == DIED, f"a healthy disk, and a call failed: {answer.value}"
+                assert answer.kind == DIED, f"a call failed on a healthy disk: {answer.value}"
             allowed = _contents(script, applied, applied + 1)
             self._check_left(tmp_path / "database", allowed, f"killed at file operation {disk['dies_at']}")
 
@@ -181,7 +181,8 @@ class CrashTests(_ShimTests):
             shutil.rmtree(folder)
 
     def _record(self, folder: Path, disk: Shim, script: Sequence[BatchStep]) -> tuple[list[int], list[int]]:
-        """Apply all batches in a process. Return where the log was when each was sent, and when it was acknowledged."""
+        """Apply all batches in a process. Return two log sizes for each: when it was sent, and when it was
+        acknowledged."""
         sent, done = [], []
         with self._process(folder, disk) as process:
             answers = [process.open()]
@@ -189,11 +190,11 @@ class CrashTests(_ShimTests):
                 sent.append(disk.log_size)
                 answers.append(process.apply(step.batch))
                 done.append(disk.log_size)
-            assert all(answer.is_done for answer in answers), f"a healthy disk, and a call failed: {answers}"
+            assert all(answer.is_done for answer in answers), f"a call failed on a healthy disk: {answers}"
         return sent, done
 
     def _check_that_all_writes_were_seen(self, folder: Path, operations: Sequence[FileOperation]) -> None:
-        """Fail if the files differ from the recorded operations: no crash could be derived from them."""
+        """Fail if the files differ from the recorded operations: crashes could not be simulated then."""
         recorded = files_after_power_failure(operations, ())
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         unseen = sorted(
@@ -203,30 +204,31 @@ class CrashTests(_ShimTests):
             and not any(fnmatch(name, pattern) for pattern in self.unsafe_files)
         )
         assert operations and not unseen, (
-            f"the database changes {unseen or 'no file'} past the C library's write functions (mapped memory, or a"
-            " server): is_embedded is not for it, or unsafe_files has to name files that it rebuilds"
+            f"the database writes {unseen or 'all files'} without the C library's write functions (it maps memory, or"
+            " runs in a server): unset is_embedded, or list the files that it rebuilds in unsafe_files"
         )
 
 
 @requires("is_embedded")
 class DiskErrorTests(_ShimTests):
-    """A disk that fails or is full, below a database that goes on."""
+    """A database that keeps running on a disk that fails or is full."""
 
     def test_failed_sync_in_a_commit_means_away(self, tmp_path: Path, disk: Shim) -> None:
         for answer, moment in self._apply_with_faults(tmp_path, disk, "sync_fails"):
             assert answer.is_done or answer.kind == "DatabaseAway", (
-                f"{moment} failed with EIO: it is unknown what is on the disk, so apply has to fail with DatabaseAway,"
-                f" and did with {answer.value}"
+                f"{moment} failed with EIO: the contents of the disk are unknown, so apply must raise"
+                f" DatabaseAway, not {answer.value}"
             )
 
     def test_failed_write_in_a_commit_says_what_is_known(self, tmp_path: Path, disk: Shim) -> None:
         for answer, moment in self._apply_with_faults(tmp_path, disk, "write_fails"):
             assert answer.is_done or answer.kind in {"DatabaseAway", OTHER}, (
-                f"{moment} failed with EIO, and apply with {answer.value}, which means something else"
+                f"{moment} failed with EIO: apply must raise DatabaseAway or StorageError, not {answer.value}"
             )
 
     def _apply_with_faults(self, tmp_path: Path, disk: Shim, field: str) -> Iterator[tuple[CallOutcome, str]]:
-        """Apply batches, the n-th with a fault at each n-th call. Check the contents after each of them."""
+        """Apply batches. While the n-th is applied, each n-th call fails. Yield outcomes with faults; check all
+        contents."""
         script = steps(_FAULTS)
         failures = f"failed_{field.removesuffix('_fails')}s"
         seen = 0
@@ -238,19 +240,20 @@ class DiskErrorTests(_ShimTests):
                 disk[field] = each
                 answer = process.apply(step.batch)
                 disk.heal()
-                moment = f"each {each}. {field.removesuffix('_fails')} of batch {each}"
+                moment = f"each n-th {field.removesuffix('_fails')} (n = {each}) of batch {each}"
                 if disk[failures] > seen:
                     seen = disk[failures]
                     yield answer, moment
                 self._check_known(tmp_path, process, answer, [*before, step.after], moment)
                 self._finish(process, step, answer, moment)
-        is_synced_by_its_writes = field == "sync_fails"  # or never: the test of a power failure finds that
-        assert seen or is_synced_by_its_writes, "no write failed: none goes through the C library"
+        # Or it never syncs. The test of a power failure finds that.
+        is_synced_by_its_writes = field == "sync_fails"
+        assert seen or is_synced_by_its_writes, "no write failed: the database bypasses the C library's write functions"
 
     def _check_known(
         self, tmp_path: Path, process: DatabaseProcess, answer: CallOutcome, contents: Sequence[Contents], moment: str
     ) -> None:
-        """Check that the database, and what a kill would leave of it, is as the answer says."""
+        """Check that the contents, now and after a kill, agree with the outcome of `apply`."""
         assert answer.kind != DIED, f"{moment}: the process died"
         before, after = contents
         allowed = [after] if answer.is_done else [before]
@@ -261,14 +264,14 @@ class DiskErrorTests(_ShimTests):
             assert found == allowed[0][1], f"{moment}: apply ended with {answer}: {_difference(({}, found), allowed)}"
         folder = tmp_path / "killed"
         shutil.copytree(tmp_path / "database", folder)
-        self._check_left(folder, allowed, f"{moment}: apply ended with {answer}, and a kill followed")
+        self._check_left(folder, allowed, f"{moment}: apply ended with {answer}, then a kill")
         shutil.rmtree(folder)
 
     def _finish(self, process: DatabaseProcess, step: BatchStep, answer: CallOutcome, moment: str) -> None:
-        """Apply the batch again, on the healthy disk."""
+        """Repeat a batch that failed, on the healthy disk."""
         if not answer.is_done:
             answer = process.apply(step.batch)
-            assert answer.is_done, f"{moment}: the disk is healthy again, and apply still fails: {answer.value}"
+            assert answer.is_done, f"{moment}: the disk is healthy again, but apply still fails: {answer.value}"
         assert process.contents(_NAMES) == step.after[1]
 
     def test_batch_that_is_sent_again_after_a_failed_sync_survives_a_power_failure(
@@ -285,11 +288,11 @@ class DiskErrorTests(_ShimTests):
                 disk.heal()
                 while not answer.is_done:
                     answer = process.apply(step.batch)
-                    assert answer.kind in {DONE, "DatabaseAway"}, f"a healthy disk, and apply fails: {answer.value}"
+                    assert answer.kind in {DONE, "DatabaseAway"}, f"apply failed on a healthy disk: {answer.value}"
                 operations = [each for each in disk.operations() if each.path.startswith(f"{place}/")]
             left = tmp_path / "left"
             write_files(left, files_after_power_failure(operations, frozenset(unsynced_operations(operations))))
-            moment = f"batch {place + 1} was sent again after a failed sync and acknowledged, and a power failure"
+            moment = f"batch {place + 1} was sent again after a failed sync and acknowledged, then a power failure"
             self._check_left(left / str(place), [step.after], moment)
             shutil.rmtree(left)
 
@@ -299,7 +302,8 @@ class DiskErrorTests(_ShimTests):
             model = OwnedDatabase(_Model(), Path("model"))
             with self._process(folder, disk) as process:
                 assert process.open().is_done
-                for place in range(1, _ITEMS + 1):  # no remove yet: it might have made room for later ones
+                # No item is removed yet: that might make room for later ones.
+                for place in range(1, _ITEMS + 1):
                     changes = model.changes(b"a", puts=[item(place, b"x" * _LARGE)])
                     assert process.apply(model.apply(changes)).is_done
                 before = model.queues.copy()
@@ -313,16 +317,16 @@ class DiskErrorTests(_ShimTests):
                     assert answer.is_done, f"{moment}: items {first} to {last} cannot be removed: {answer.value}"
                 disk.heal()
             after = (model.queues.copy(), {name: model.read(name, 0) for name in _NAMES})
-            self._check_left(folder, [after], f"{moment}, and a kill")
+            self._check_left(folder, [after], f"{moment}, then a kill")
 
 
 def _contents(script: Sequence[BatchStep], least: int, most: int) -> list[Contents]:
-    """Return what the first batches lead to, for each number of them from `least` to `most`."""
+    """Return the contents after the first `least` to `most` batches of the script."""
     return [NOTHING, *(step.after for step in script)][least : most + 1]
 
 
 def _losses(operations: Sequence[FileOperation], dice: random.Random) -> list[frozenset[int]]:
-    """Return sets of unsynced writes that a power failure loses: all, and random ones."""
+    """Return sets of unsynced writes that a power failure may lose: all of them, and random subsets."""
     places = unsynced_operations(operations)
     random_ones = [frozenset(place for place in places if dice.random() < 0.5) for _ in range(_SUBSETS)]
     return list(dict.fromkeys([frozenset(places), *random_ones]))

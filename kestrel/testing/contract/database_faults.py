@@ -1,4 +1,4 @@
-"""A database that does not do what it is asked: batches that cannot be applied, and one that another server owns."""
+"""A storage over a failing database: batches that cannot be applied, and a lost ownership."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES: Final = [b"a", b"a+x", b"a+y", b"other"]
 
 
 def begin(subject: StorageUnderTest) -> tuple[IQueueStorage, int]:
-    """A queue with b"b" and b"c" behind an open read of b"a", all of it applied; and its xid."""
+    """Return a queue with b"b" and b"c" after an open read of b"a", all applied, and the xid of the open read."""
     queue = subject.queue()
     subject.put(queue, b"a", b"b", b"c")
     xid = subject.open(queue).xid
@@ -35,7 +35,7 @@ def begin(subject: StorageUnderTest) -> tuple[IQueueStorage, int]:
 
 
 def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> None:
-    """Here, after a kill, and after a restart."""
+    """Check the items of the queue now, after a kill and after a restart."""
     assert subject.data_in(subject.reopened()) == expected
     subject.commit(subject.queue())
     again = subject.killed()
@@ -46,7 +46,7 @@ def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> N
 
 @requires("durable", "has_faulty_database")
 class DatabaseCommitFailureTests(Backend):
-    """A batch that cannot be applied is the end of the queues that it fails for, and of nothing that was applied."""
+    """Batches that cannot be applied: their queues fail, and applied batches remain."""
 
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
     def test_nothing_of_a_batch_that_was_not_applied_comes_back_and_all_that_was_applied_does(
@@ -70,13 +70,13 @@ class DatabaseCommitFailureTests(Backend):
         subject.put(queue, b"first batch")
         subject.faulty_database.fail_changes_of(b"work")
         first = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
-        assert first, "the commit can only be known to be safe when the database has answered"
+        assert first, "commit acknowledged a batch before the database had answered"
         batch(subject, queue, xid)
         subject.run_threads()
         subject.faulty_database.mend()
         assert [outcome.has_failed for outcome in first] == [True]
         assert_dead(subject, queue, xid)
-        assert commit_fails(subject, queue), "a batch is acknowledged that stood on a lost one"
+        assert commit_fails(subject, queue), "a batch was acknowledged that depends on a lost batch"
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
     def test_a_commit_of_a_dead_queue_fails_also_when_it_was_opened_anew_since(self, subject: StorageUnderTest) -> None:
@@ -178,7 +178,7 @@ class DatabaseCommitFailureTests(Backend):
         assert [outcome.has_failed for outcome in pending] == [True]
         assert again.take_all_data(again.queue()) == [b"a", b"b", b"c"]
 
-    # No room.
+    # A full database.
 
     def test_a_put_for_which_there_is_no_room_is_lost_alone(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
@@ -231,7 +231,8 @@ class DatabaseCommitFailureTests(Backend):
         with pytest.raises(QueueFailed):
             queue.confirm([xid])
         with pytest.raises(QueueFailed):
-            other.take(True)  # which is the other owner's to hand out, although it is in memory
+            # It is in memory, but it belongs to the other owner.
+            other.take(True)
         database.mend()
         assert commit_fails(subject, other)
         for name in (b"work", b"other", b"never used"):
@@ -283,7 +284,7 @@ class DatabaseCommitFailureTests(Backend):
 
 
 def commit_fails(subject: StorageUnderTest, queue: IQueueStorage) -> bool:
-    """Commit that queue, and see whether it is said to be lost."""
+    """Commit the queue, and return True if the commit fails."""
     try:
         outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
     except QueueFailed:
@@ -294,32 +295,32 @@ def commit_fails(subject: StorageUnderTest, queue: IQueueStorage) -> bool:
 
 
 def fails_once(database: FaultyDatabase, after: int) -> None:
-    """A batch cannot be applied."""
+    """Make one batch fail."""
     database.fail("apply", CANNOT, times=1, after=after)
 
 
 def fails_individually(database: FaultyDatabase, after: int) -> None:
-    """A batch cannot be applied, and the first of its queues cannot be changed even alone."""
+    """Make one batch fail, and then the changes of its first queue alone."""
     database.fail("apply", CANNOT, times=2, after=after)
 
 
 def has_no_room(database: FaultyDatabase, after: int) -> None:
-    """The same for want of room."""
+    """Refuse one batch for lack of room, and then the changes of its first queue alone."""
     database.fail("apply", StorageRefused("the database has no room"), times=2, after=after)
 
 
 def is_away(database: FaultyDatabase, after: int) -> None:
-    """The database is away when it is to apply a batch, and has not applied it."""
+    """Make the database unreachable before it applies a batch."""
     database.fail("apply", DatabaseAway("the database does not answer"), times=2, after=after)
 
 
 def loses_the_answer(database: FaultyDatabase, after: int) -> None:
-    """The database applies a batch, and is away when it is to say so."""
+    """Make the database unreachable after it has applied a batch, so that the answer is lost."""
     database.fail("apply", DatabaseAway("the database does not answer"), times=2, after=after, is_done=True)
 
 
 def cannot_read(database: FaultyDatabase, after: int) -> None:
-    """Items cannot be read."""
+    """Make one read fail."""
     database.fail("read_after", CANNOT, times=1, after=after)
 
 
@@ -327,23 +328,24 @@ FAULTS: Final = {
     "apply": (fails_once, fails_individually, has_no_room, is_away, loses_the_answer),
     "read_after": (cannot_read,),
 }
-"""By operation, what may happen instead of it."""
+"""The faults to try for each operation."""
 
 
 def run_steps(tracked: ModelCheckedStorage, steps: Sequence[Step]) -> None:
-    """Go through these steps, and on with the next one where something fails."""
+    """Run the steps, with a commit after each. After a failure, recover and continue with the next step."""
     for step in steps:
         try:
             step(tracked)
             tracked.commit()
         except StorageError:
             tracked.recover()
-            tracked.subject.clock.advance(LONG_S)  # by when puts are no longer refused
+            # Until then puts may be refused.
+            tracked.subject.clock.advance(LONG_S)
 
 
 @requires("durable", "has_faulty_database")
 class DatabaseFaultTests(Backend):
-    """The same few queues, with each call of the database failing once."""
+    """A scenario of a few queues, repeated with a fault at each call of the database."""
 
     @pytest.mark.parametrize(
         ("operation", "fault"),

@@ -1,4 +1,4 @@
-"""A database that is full: it says so, and items can still be taken out of it."""
+"""A full database: it refuses puts, and items can still be removed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ITEM_BYTES = 20_000
 
 @requires("fill_database")
 class FullDatabaseTests(DatabaseBackend):
-    """What is true of one that has no room. The items that it has are larger than what a page of it may take."""
+    """A database without room. Its items are larger than a database page."""
 
     @pytest.fixture
     def full(self, owner: OwnedDatabase) -> OwnedDatabase:
-        """It has twenty items, and room for no more."""
+        """A full database with twenty items."""
         for position in range(1, ITEMS + 1):
             owner.put(b"work", item(position, b"x" * ITEM_BYTES))
         assert self.fill_database is not None
@@ -41,5 +41,5 @@ class FullDatabaseTests(DatabaseBackend):
             try:
                 full.apply(changes)
             except StorageRefused as error:
-                raise AssertionError("where no item can be put in, none can be taken out either") from error
+                raise AssertionError("items cannot be removed from a full database") from error
         assert full.restarted().positions() == [ITEMS]

@@ -1,4 +1,4 @@
-"""Random batches of a few queues, with lost answers, restarts and deaths, compared with a dict."""
+"""Random batches of a few queues, with repeated batches, restarts and kills, compared with a dict."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NAMES: Final = (b"a", b"a\0", b"A", b"\xff")
 
 some_name = st.sampled_from(NAMES)
 some_batch = st.dictionaries(some_name, st.integers(0, 5), min_size=1)
-"""Names, and what becomes of each queue: 0 is that it goes, 1 that it is made anew, all else that it changes."""
+"""Names with a kind of change each: 0 deletes the queue, 1 makes it new, any other number changes it."""
 
 
 class DatabaseHistoryTests(DatabaseBackend):
-    """Whatever is applied, and whatever becomes of the answers and of the process."""
+    """Random histories of one database."""
 
     def test_any_history_of_batches_is_that_of_a_plain_model(self, tmp_path: Path) -> None:
         backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
 
         class Machine(DatabaseMachine):
-            """One of this database."""
+            """A machine over this test's backend."""
 
             def __init__(self) -> None:
                 super().__init__(OwnedDatabase(backend, next(folders)))
@@ -46,7 +46,7 @@ class DatabaseHistoryTests(DatabaseBackend):
 
 
 class DatabaseMachine(RuleBasedStateMachine):
-    """Anything that a storage may do to a database that is well."""
+    """A state machine of the calls that a storage makes to a healthy database."""
 
     def __init__(self, owner: OwnedDatabase) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class DatabaseMachine(RuleBasedStateMachine):
             self.owner.wait(self.owner.database.apply(batch))
 
     def change(self, name: bytes, kind: int, data: st.DataObject) -> QueueChanges:
-        """Draw changes of that queue, and do them to the model."""
+        """Draw changes of that queue, and apply them to the model."""
         if kind == 0:
             self.model.pop(name, None)
             return self.owner.deletion(name)

@@ -1,4 +1,4 @@
-"""A database that is away: nothing is lost, nothing comes twice, and what needs no database goes on."""
+"""Outages of the database: no item is lost or duplicated, and operations in memory continue."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.window import MEMORY_BYTES
 
 WHEN: Final = pytest.mark.parametrize("is_done", [False, True], ids=["before it applies", "before it says so"])
-"""When the connection is lost."""
+"""The moment when the connection is lost."""
 
 CLOSE_S: Final = 10.0
-"""How long a stop waits at most for a database that is away."""
+"""The maximum time in seconds that a stop waits for an unreachable database."""
 
 
 def begin_commit(subject: StorageUnderTest, *queues: IQueueStorage) -> list[DeferredOutcome]:
-    """Commit, and let the threads run."""
+    """Begin a commit, run the threads, and return the outcomes."""
     outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit(queues)]
     subject.run_threads()
     return outcomes
 
 
 def pass_time(subject: StorageUnderTest, seconds: float) -> None:
-    """Let time go by in small steps, and the threads run after each."""
+    """Move the clock forward in small steps, and run the threads after each."""
     until_s = subject.clock.seconds() + seconds
     while subject.clock.seconds() < until_s:
         subject.clock.advance(0.1)
@@ -38,13 +38,13 @@ def pass_time(subject: StorageUnderTest, seconds: float) -> None:
 
 
 def is_waiting_in_vain(outcomes: list[DeferredOutcome]) -> bool:
-    """Whether something is waited for, all of it in vain up to now."""
+    """Return True if there are outcomes, none of which has fired."""
     return bool(outcomes) and not any(outcome.is_there for outcome in outcomes)
 
 
 @requires("durable", "has_faulty_database")
 class DatabaseOutageTests(Backend):
-    """The connection is lost while a batch is on its way; whether it was applied is not known."""
+    """A connection that is lost during a batch, so that it is unknown whether the batch was applied."""
 
     @pytest.fixture
     def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:

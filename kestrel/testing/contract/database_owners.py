@@ -1,4 +1,4 @@
-"""A database belongs to one server at a time, and one that lost it can do it no harm."""
+"""Ownership: a database has one owner at a time, and a former owner can change nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.testing.threads import SteppedThreads
 
 
 class OwnerTests(DatabaseBackend):
-    """Two of them."""
+    """Two owners that compete for one database."""
 
     def test_a_second_owner_is_refused_with_a_sentence_and_the_first_goes_on(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
@@ -26,7 +26,8 @@ class OwnerTests(DatabaseBackend):
     def test_a_second_owner_that_was_refused_and_closed_has_let_go_of_nothing(self, owner: OwnedDatabase) -> None:
         for _ in range(2):
             with pytest.raises(StorageInUse):
-                owner.another()  # which is closed again
+                # The new owner closes its database when it is refused.
+                owner.another()
         owner.put(b"work", *items(1))
         assert owner.read() == items(1)
 
@@ -71,7 +72,7 @@ class OwnerTests(DatabaseBackend):
         again.put(b"work", *items(3))
         assert (again.read(), owner.read()) == (items(1, 2, 3), items(1, 2))
 
-    # One that does not know yet.
+    # A former owner that does not know that it lost the database.
 
     @requires("lose_hold")
     def test_one_that_another_has_taken_over_applies_nothing_more(self, owner: OwnedDatabase) -> None:
@@ -123,12 +124,12 @@ class OwnerTests(DatabaseBackend):
         self.lose_hold(owner.database)
 
     def _taken_over(self, owner: OwnedDatabase) -> OwnedDatabase:
-        """The owner of the same database, which was taken from that one behind its back."""
+        """End the owner's connection, and return a new owner of the same database."""
         self._lose_hold(owner)
         return owner.another()
 
 
 def put_of_one(position: int) -> QueueChanges:
-    """An item at that position of the queue, put by one who does not know what others put since."""
+    """Return a put of one item at that position, by an owner that does not know about later puts."""
     queue = StoredQueue(b"work", 2, 1 + len(b"%d" % position), 0, position)
     return QueueChanges(queue, False, False, (), items(position), {})

@@ -1,4 +1,4 @@
-"""A database in a process of its own, which can be killed and whose disk can fail."""
+"""A database in a process of its own, so that tests can kill it and inject disk faults."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _PROGRAM: Final = (
     " from kestrel.testing.contract.database_process import serve; serve(*sys.argv[2:])"
 )
 _MEANINGS: Final = (DatabaseAway, OwnershipLost, StorageRefused)
-"""The errors that differ in what they mean to the server; all others are one kind."""
+"""The errors that the server distinguishes. All others are reported as `OTHER`."""
 
 DONE: Final = "done"
 DIED: Final = "the process died"
 OTHER: Final = "StorageError"
 
 Contents = tuple[dict[bytes, StoredQueue], dict[bytes, list[StoredItem]]]
-"""The rows of all queues, and their items."""
+"""The row of each queue, and the items of each queue, by name."""
 
 
 class CallOutcome(NamedTuple):
-    """The outcome of a call."""
+    """The outcome of a call to a database process."""
 
     kind: str
     """`DONE`, `DIED`, the name of an error of `_MEANINGS`, or `OTHER`."""
@@ -44,15 +44,15 @@ class CallOutcome(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether the call succeeded."""
+        """True if the call succeeded."""
         return self.kind == DONE
 
 
 class DatabaseProcess:
-    """A process that owns a database of a test class, over a pipe. Killed at the end of the block."""
+    """A process that owns a database of a test class and is controlled over pipes. It is killed when the block ends."""
 
     def __init__(self, backend: DatabaseBackend, folder: Path, environment: Mapping[str, str]) -> None:
-        """Start the process. `open` has it take ownership of the database in that folder."""
+        """Start the process. Call `open` to take ownership of the database in that folder."""
         tests = type(backend)
         where = [inspect.getfile(tests), tests.__module__, tests.__qualname__, str(folder)]
         self._process = subprocess.Popen(
@@ -107,14 +107,16 @@ def contents_of(owner: OwnedDatabase, names: Sequence[bytes]) -> Contents:
 def serve(file: str, module: str, test_class: str, folder: str) -> None:
     """Answer commands on standard input until it ends: the main function of the process."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever the plugin prints goes to standard error
+    # Output of the plugin goes to standard error.
+    os.dup2(2, 1)
     backend = _class_of(file, module, test_class)()
     owner: OwnedDatabase | None = None
     while True:
         try:
             command, *args = pickle.load(sys.stdin.buffer)
         except EOFError:
-            os._exit(0)  # as a kill: nothing is closed
+            # Exit as if killed: close nothing.
+            os._exit(0)
         try:
             result: object = None
             if command == "open":
@@ -140,6 +142,6 @@ def _class_of(file: str, module: str, test_class: str) -> Any:
         specification.loader.exec_module(sys.modules[module])
     found: Any = sys.modules[module]
     for name in test_class.split("."):
-        assert name != "<locals>", f"{test_class}: move the class to the top of its module: a process has to load it"
+        assert name != "<locals>", f"{test_class}: define the class at the top level of its module"
         found = getattr(found, name)
     return found

@@ -1,4 +1,4 @@
-"""Reads of a database that fail, or whose answer comes when the queue is no longer what was read."""
+"""Reads of a database that fail, or whose answer arrives after the queue has changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.testing.contract.window import ITEMS, WindowedBackend, page_out_hea
 
 
 def hold_fill(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
-    """As `page_out_head`; the database has been read for that fill, and its answer does not come yet."""
+    """Call `page_out_head`, and hold back the answer of the database's read for the fill. Return the same values."""
     small.faulty_database.hold("read_after")
     queue, xid, left, filling = page_out_head(small)
     small.run_threads()
@@ -22,18 +22,18 @@ def hold_fill(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes],
 
 
 def release_fill(small: StorageUnderTest, filling: Deferred[None]) -> None:
-    """The answer comes, which fires the fill."""
+    """Release the answer, and check that the fill fires."""
     outcome = DeferredOutcome(filling)
-    assert [outcome.is_there] == [False], "fill has fired before the answer came"
+    assert [outcome.is_there] == [False], "fill fired before the answer came"
     small.faulty_database.release("read_after")
     small.run_threads()
-    assert outcome.is_there, "the answer came, and fill has not fired"
+    assert outcome.is_there, "the answer came, but fill has not fired"
     outcome.result()
 
 
 @requires("durable", "has_faulty_database")
 class DatabaseReadTests(WindowedBackend):
-    """Whatever an answer brings is what the queue has now, or is not looked at."""
+    """Late answers and failed reads: a storage drops an answer that is no longer valid."""
 
     # Reads that fail.
 

@@ -1,4 +1,4 @@
-"""A disk that fails, and a process that dies in the middle of what it does."""
+"""A failing disk, and a process that dies at any moment."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ from kestrel.testing.faults import ProcessDied
 FAILING: Final = ("list", "open", "open_read", "read", "write", "sync", "sync_folder", "cut", "rename", "erase")
 
 Batch: TypeAlias = Callable[[StorageUnderTest, IQueueStorage, int], None]
-"""Records something on a queue that has an open read of that number."""
+"""A function that records changes on a queue. Its last argument is the xid of an open read of that queue."""
 
 
 def put(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
-    """A new item."""
+    """Put a new item."""
     subject.put(queue, b"new")
 
 
 def take(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
-    """A plain take."""
+    """Take the head without opening it."""
     queue.take(False)
 
 
 def open_and_put(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
-    """An open read, which need not be recorded, and a new item."""
+    """Open the head, which need not be recorded, and put a new item."""
     queue.take(True)
     subject.put(queue, b"new")
 
 
 def confirm(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
-    """The end of the open read."""
+    """Confirm the open read."""
     queue.confirm([xid])
 
 
 def put_back_and_put(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
-    """Its way back, which need not be recorded, and a new item."""
+    """Put back the open read, which need not be recorded, and put a new item."""
     queue.put_back([xid], True)
     subject.put(queue, b"new")
 
 
 def clear(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
-    """A clear."""
+    """Clear the queue."""
     queue.clear()
 
 
 BATCHES: Final[tuple[Batch, ...]] = (put, take, open_and_put, confirm, put_back_and_put, clear)
-"""What a batch that fails may hold."""
+"""The changes of a batch that fails."""
 
 
 def name_of(batch: Batch) -> str:
-    """How the test with that batch is called."""
+    """Return the test id of that batch."""
     return batch.__name__
 
 
 def begin(synced: StorageUnderTest) -> tuple[IQueueStorage, int]:
-    """A queue with b"b" and b"c" behind an open read of b"a", all of it safe; and its xid."""
+    """Return a queue with b"b" and b"c" after an open read of b"a", all durable, and the xid of the open read."""
     queue = synced.queue()
     synced.put(queue, b"a", b"b", b"c")
     xid = synced.open(queue).xid
@@ -78,7 +78,7 @@ def begin(synced: StorageUnderTest) -> tuple[IQueueStorage, int]:
 
 
 def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> None:
-    """Here, after a kill, after a power failure, and after a restart."""
+    """Check the items of the queue now, after a kill, after a power failure and after a restart."""
     assert subject.data_in(subject.reopened()) == expected
     subject.commit(subject.queue())
     for again in (subject.killed(), subject.without_power()):
@@ -89,11 +89,11 @@ def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> N
 
 @requires("durable", "disk")
 class CommitFailureTests(Backend):
-    """With syncJournal = 0 a failed commit is the end of the queue's object, and of nothing that was safe."""
+    """Failed commits with syncJournal = 0: the queue object fails, and durable items remain."""
 
     @pytest.fixture
     def synced(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """A storage that acknowledges what is on the medium."""
+        """A storage that syncs before it acknowledges."""
         subject = StorageUnderTest(self, tmp_path / "synced", sync_journal_ms=0)
         yield subject
         subject.end()
@@ -121,7 +121,7 @@ class CommitFailureTests(Backend):
         synced.put(queue, b"first batch")
         synced.faulty_disk.fail(operation, errno.EIO, times=1)
         first = [DeferredOutcome(deferred) for _, deferred in synced.storage.commit([queue])]
-        assert first, "the commit can only be known to be safe when it has not failed"
+        assert first, "commit acknowledged a batch that was not durable yet"
         with suppress(QueueFailed):
             batch(synced, queue, xid)
         synced.run_threads()
@@ -130,7 +130,7 @@ class CommitFailureTests(Backend):
         with suppress(QueueFailed):
             later = [DeferredOutcome(deferred) for _, deferred in synced.storage.commit([queue])]
             synced.run_threads()
-            assert any(outcome.has_failed for outcome in later), "a batch is acknowledged that stood on a lost one"
+            assert any(outcome.has_failed for outcome in later), "a batch was acknowledged that depends on a lost batch"
         check_remaining_items(synced, [b"a", b"b", b"c"])
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
@@ -237,14 +237,14 @@ class CommitFailureTests(Backend):
 
 
 def start_storage(backend: Backend, folder: Path) -> ModelCheckedStorage:
-    """A storage that acknowledges what is on the medium, with tiny limits."""
+    """Start a storage that syncs before it acknowledges, with the small limits of the scenario."""
     tracked = ModelCheckedStorage(StorageUnderTest(backend, folder, **LIMITS))
     tracked.subject.faulty_disk.calls.clear()
     return tracked
 
 
 def count_operations(tracked: ModelCheckedStorage, steps: tuple[Step, ...]) -> list[str]:
-    """What the disk does in them when all goes well."""
+    """Run the steps without faults, and return the operations of the disk."""
     for step in steps:
         step(tracked)
         tracked.commit()
@@ -255,7 +255,7 @@ def count_operations(tracked: ModelCheckedStorage, steps: tuple[Step, ...]) -> l
 
 @requires("durable", "disk")
 class DiskFaultTests(Backend):
-    """The same few queues, with each of the disk's operations failing once, or ending the process."""
+    """A scenario of a few queues, repeated with a fault or a crash at each operation of the disk."""
 
     def test_whichever_operation_fails_once_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
         clean = start_storage(self, tmp_path / "clean")
@@ -276,7 +276,8 @@ class DiskFaultTests(Backend):
                 tracked.check()
                 try:
                     tracked.commit()
-                except StorageError:  # a fault that was found between two commits is told by the next one
+                # A fault that happens between two commits is reported by the next commit.
+                except StorageError:
                     tracked.recover()
                     tracked.commit()
                 tracked.killed().check()
@@ -308,7 +309,7 @@ class DiskFaultTests(Backend):
 
 
 def put_after_the_crash(tracked: ModelCheckedStorage) -> None:
-    """Go on with every queue that is there."""
+    """Check all queues, and put an item to each."""
     tracked.check()
     for name in list(tracked.models):
         tracked.put([name], b"after the crash")

@@ -1,4 +1,4 @@
-"""An item of a fanout is stored once, whatever the number of its queues (`shared_fanout`)."""
+"""Fanout storage: an item is stored once for all queues of a fanout (`shared_fanout`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kestrel.testing.contract.samples import ADD_MS
 ITEM: Final = b"x" * 1000
 CHILDREN: Final = [b"fan+%d" % number for number in range(100)]
 FEW_BYTES: Final = 64
-"""So much may be noted for each child."""
+"""The bytes that may be stored for each child."""
 
 
 def begin(subject: StorageUnderTest) -> list[IQueueStorage]:
-    """The parent and its children, which have had an item each already."""
+    """Return the parent and its children. One item has already passed through each of them."""
     queues = [subject.queue(name) for name in (b"fan", *CHILDREN)]
     subject.storage.put(queues, b"", ADD_MS, 0)
     subject.commit(*queues)
@@ -28,7 +28,7 @@ def begin(subject: StorageUnderTest) -> list[IQueueStorage]:
 
 @requires("shared_fanout")
 class SharedFanoutTests(Backend):
-    """A parent and a hundred children."""
+    """A parent with a hundred children."""
 
     def test_an_item_for_a_hundred_children_takes_the_room_of_one(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)

@@ -1,6 +1,6 @@
-"""Random histories of a few queues, over restarts and deaths, compared with a list and a dict.
+"""Random histories of a few queues, with restarts and crashes, compared with a list and a dict.
 
-The memory backend passes the same comparison, so all backends are equal to it.
+The memory backend passes the same comparison, so all backends behave alike.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMITS: Final[Sequence[dict[str, Any]]] = (
         "min_journal_compact_delay_ms": None,
     },
 )
-"""Settings with which all stays in memory and in one file; and with which next to nothing does."""
+"""Settings that keep everything in memory and in one file, and settings that keep almost nothing there."""
 
 some_queue = st.sampled_from([b"a", b"a+b", b"a+c", b"A"])
 some_data = st.binary(max_size=12) | st.sampled_from([b"\0", b"ends\0\0", b"lines\r\n", b"x" * 40])
@@ -41,14 +41,14 @@ some_xids = st.lists(st.integers(0, 6), max_size=4)
 
 
 class HistoryTests(Backend):
-    """Whatever clients do, and whenever the process dies."""
+    """Random histories of one backend."""
 
     def test_any_history_is_that_of_a_plain_model(self, tmp_path: Path) -> None:
         backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
 
         class Machine(HistoryMachine):
-            """One of this backend."""
+            """A machine over this test's backend."""
 
             def __init__(self) -> None:
                 super().__init__(backend, next(folders))
@@ -65,7 +65,7 @@ class HistoryTests(Backend):
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """Anything that may happen to a storage that is well."""
+    """A state machine of everything that may happen to a healthy storage."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.tracked.peek(name)
 
     def some_of(self, name: bytes, which: Sequence[int]) -> list[int]:
-        """These of the open reads, and an xid that never was, in the order drawn."""
+        """Return the xids of open reads that `which` selects. One more xid was never used."""
         xids = [*self.tracked.models.get(name, QueueModel()).opened, 10**9]
         return [xids[index % len(xids)] for index in which]
 

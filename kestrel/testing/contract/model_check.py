@@ -1,4 +1,4 @@
-"""A storage, what each of its queues must hold by now, and what a crash may leave of it."""
+"""A storage that is compared with a model, which knows what each queue must hold and what a crash may leave."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Seen: TypeAlias = tuple[bytes, int, int]
 
 
 def as_client_sees(item: Item | None) -> Seen | None:
-    """An item as a client sees it."""
+    """Return the part of an item that a client sees."""
     return None if item is None else (item.data, item.add_ms, item.expiry_ms)
 
 
 class ModelItem(NamedTuple):
-    """An item of the model. No two of a queue have the same add time, and they were put in that order."""
+    """An item of the model. Add times are unique within a queue, and rise in the order of the puts."""
 
     data: bytes
     add_ms: int
@@ -32,36 +32,36 @@ class ModelItem(NamedTuple):
 
 
 State: TypeAlias = tuple[ModelItem, ...]
-"""What a start finds of a queue, in order."""
+"""The items of a queue that a start finds, in order."""
 
 MOST_SHOWN_BYTES: Final = 40
-"""Of an item's data in a message."""
+"""The maximum number of bytes of an item's data in a message."""
 
 _NOT_GIVEN_YET: Final = 0
-"""Stands for the xid of an open read that is being made."""
+"""A placeholder for the xid of an open read until the storage has returned it."""
 
 
 class QueueModel:
-    """What a queue is: a list and a dict."""
+    """The model of a queue: a list of items and a dict of open reads."""
 
     def __init__(self, items: Iterable[ModelItem] = ()) -> None:
         self.items = list(items)
         self.opened: dict[int, ModelItem] = {}
-        """In the order in which they were opened."""
+        """Open reads by xid, oldest first."""
 
     def copy(self) -> QueueModel:
-        """Another one that is the same."""
+        """Return a copy, which can be changed independently."""
         copy = QueueModel(self.items)
         copy.opened = self.opened.copy()
         return copy
 
 
 Change: TypeAlias = Callable[[QueueModel], Iterator[None]]
-"""Changes a model; yields after each part that may have happened without the rest when the process dies."""
+"""A change of a model. The generator yields after each part that can survive a crash without the later parts."""
 
 
 class PossibleStates:
-    """The states of one name that a crash may bring back, over deletions: from the last that is known to be safe."""
+    """The states of one name that a crash may restore, from the last durable state on. They continue over deletions."""
 
     def __init__(self, first: State = ()) -> None:
         self.states: list[State] = [first]
@@ -69,23 +69,23 @@ class PossibleStates:
 
     @property
     def place(self) -> int:
-        """Where the present state stands."""
+        """The number of the present state."""
         return self._first_place + len(self.states) - 1
 
     def acknowledge(self, place: int) -> None:
-        """The state of that place is safe."""
+        """Record that the state of that number is durable, and drop earlier ones."""
         del self.states[: max(0, place - self._first_place)]
         self._first_place = max(place, self._first_place)
 
 
 class ModelCheckedStorage:
-    """A storage whose every answer is compared with a model's.
+    """A storage whose results are compared with a model.
 
-    `possible` is, for each name, what a crash may leave; between queues there is no order.
+    `possible` maps each name to the states that a crash may leave. There is no order between queues.
     """
 
     def __init__(self, subject: StorageUnderTest, possible: Mapping[bytes, Sequence[State]] | None = None) -> None:
-        """Of a storage that was just started, each queue of which must be one of the possible ones."""
+        """Wrap a storage that was just started. Each of its queues must be in one of the `possible` states."""
         self.subject = subject
         self.models: dict[bytes, QueueModel] = {}
         self._live: dict[bytes, IQueueStorage] = {}
@@ -94,10 +94,10 @@ class ModelCheckedStorage:
         self._touched: set[bytes] = set()
         self._deleted: list[tuple[bytes, int, IQueueStorage]] = []
         self._committing: dict[int, DeferredOutcome] = {}
-        """By the identity of the queue."""
+        """Pending commits, by the identity of the queue."""
         self._failed: list[DeferredOutcome] = []
         self._underway: dict[bytes, list[State]] = {}
-        """What the call that is being made leads to."""
+        """The states that the call in progress leads to."""
         self._last_ms = 0
         subject.commit_to_fill = lambda queue: self.commit()
         capabilities = subject.backend.capabilities
@@ -108,7 +108,7 @@ class ModelCheckedStorage:
             self._adopt(name, (possible or {}).get(name, [()]))
 
     def _adopt(self, name: bytes, possible: Sequence[State]) -> None:
-        """Take the queue as it is found."""
+        """Check the queue that a start found, and use it as the model's state."""
         queue = self.subject.reopened(name)
         assert (queue.open_reads, queue.replayed_items) == (0, queue.items)
         model = self.models[name] = QueueModel()
@@ -117,7 +117,7 @@ class ModelCheckedStorage:
         items = self.subject.look_through(queue)
         self._given[name] = {item.xid for item in items}
         found = tuple(self._entry(item) for item in items)
-        assert found in possible, f"{name!r} has what it cannot have; {differences(found, *possible)}"
+        assert found in possible, f"{name!r} is in an impossible state; {differences(found, *possible)}"
         model.items[:] = found
         self._pasts[name] = PossibleStates(found)
         self._touched.add(name)
@@ -126,10 +126,10 @@ class ModelCheckedStorage:
     def _entry(self, item: Item) -> ModelItem:
         return ModelItem(item.data, item.add_ms, item.expiry_ms, item.errors if self._are_errors_kept else 0)
 
-    # What is done.
+    # Operations.
 
     def queue(self, name: bytes) -> IQueueStorage:
-        """The live queue of that name; a new one is empty."""
+        """Return the live queue of that name. Check that a new one is empty."""
         if name not in self._live:
             queue = self._live[name] = self.subject.queue(name)
             self.models[name] = QueueModel()
@@ -152,7 +152,7 @@ class ModelCheckedStorage:
         self._do(names, change, lambda: self.subject.storage.put(queues, data, entry.add_ms, entry.expiry_ms))
 
     def take(self, name: bytes, opened: bool = False) -> None:
-        """Take the head, or find that there is none."""
+        """Take the head, and compare it with the model."""
         queue = self.queue(name)
         expected = next(iter(self.models[name].items), None)
 
@@ -168,22 +168,22 @@ class ModelCheckedStorage:
         if item is not None:
             assert (item.xid != 0) == opened
             if opened:
-                assert item.xid not in self._given[name], "an xid was given twice"
+                assert item.xid not in self._given[name], "an xid was used twice"
                 self._given[name].add(item.xid)
                 model = self.models[name]
                 model.opened[item.xid] = model.opened.pop(_NOT_GIVEN_YET)
                 assert queue.is_open(item.xid)
 
     def peek(self, name: bytes) -> None:
-        """Look at the head."""
+        """Peek at the head, and compare it with the model."""
         self._is_as_expected(name, self.subject.peek(self.queue(name)), next(iter(self.models[name].items), None))
 
     def _is_as_expected(self, name: bytes, item: Item | None, expected: ModelItem | None) -> None:
         found = None if item is None else self._entry(item)
-        assert found == expected, f"the head of {name!r} is {found}, and should be {expected}"
+        assert found == expected, f"the head of {name!r} is {found}, but should be {expected}"
 
     def confirm(self, name: bytes, xids: Sequence[int]) -> None:
-        """End open reads."""
+        """Confirm open reads, and compare the count with the model."""
         queue = self.queue(name)
         were_open = {xid for xid in xids if xid in self.models[name].opened}
 
@@ -195,7 +195,7 @@ class ModelCheckedStorage:
         assert self._do([name], change, lambda: queue.confirm(xids)) == len(were_open)
 
     def put_back(self, name: bytes, xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head."""
+        """Put back open reads."""
         queue = self.queue(name)
 
         def change(model: QueueModel) -> Iterator[None]:
@@ -209,7 +209,7 @@ class ModelCheckedStorage:
         self._do([name], change, lambda: queue.put_back(xids, failed))
 
     def clear(self, name: bytes) -> None:
-        """Drop all that is not open."""
+        """Drop all items that are not open reads."""
         queue = self.queue(name)
 
         def change(model: QueueModel) -> Iterator[None]:
@@ -220,7 +220,7 @@ class ModelCheckedStorage:
         self._do([name], change, queue.clear)
 
     def delete(self, name: bytes) -> None:
-        """Forget the queue, if there is one."""
+        """Delete the queue, if there is one."""
         if name not in self._live:
             return
         queue = self._live[name]
@@ -252,14 +252,15 @@ class ModelCheckedStorage:
         return result
 
     def _after_a_restart(self, model: QueueModel) -> State:
-        """The queue then: what was open comes first; or, where no order is kept, all come as they were put."""
+        """Return the queue's state after a restart: open reads first. Without `order_kept`, items are in the order of
+        their puts."""
         entries = [*model.opened.values(), *model.items]
         return tuple(entries if self._is_order_kept else sorted(entries, key=lambda entry: entry.add_ms))
 
     # Commits.
 
     def begin_commit(self) -> None:
-        """Commit each queue on which something was recorded, unless a commit of it is pending."""
+        """Commit each queue with recorded changes, unless a commit of it is pending."""
         places: dict[int, tuple[bytes, int]] = {}
         queues: list[IQueueStorage] = []
         for name in sorted(self._touched):
@@ -277,7 +278,7 @@ class ModelCheckedStorage:
         self._deleted = still_pending
         for group, deferred in self.subject.storage.commit(queues):
             for queue in group:
-                assert id(queue) in places, "a pair names a queue that was not to be committed, or names it twice"
+                assert id(queue) in places, "commit returned a queue that was not passed to it, or a queue twice"
                 deferred.addCallback(self._acknowledged, *places.pop(id(queue)))
             outcome = DeferredOutcome(deferred)
             self._committing |= {id(queue): outcome for queue in group}
@@ -303,7 +304,7 @@ class ModelCheckedStorage:
             outcome.result()
 
     def commit(self) -> None:
-        """Commit everything and wait; raises a failure, when all that was begun has ended."""
+        """Commit all changes and wait. Raise a failure after all pending commits have ended."""
         while (self._committing or self._touched or self._deleted) and not self._failed:
             self.begin_commit()
             for outcome in set(self._committing.values()):
@@ -312,7 +313,7 @@ class ModelCheckedStorage:
         self._raise_failure()
 
     def run_threads(self, jobs: int) -> None:
-        """Let so many jobs be done, or as many as there are."""
+        """Run up to `jobs` jobs."""
         for _ in range(min(jobs, len(self.subject.threads))):
             self.subject.threads.run_one()
             self.subject.end_turn()
@@ -320,30 +321,30 @@ class ModelCheckedStorage:
         self._raise_failure()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time go by; threads stand still."""
+        """Move the clock forward without running jobs."""
         self.subject.clock.advance(seconds)
         self.subject.end_turn()
         self._forget_ended()
         self._raise_failure()
 
     def compact(self, name: bytes) -> None:
-        """Have the backend do its upkeep."""
+        """Commit all changes, and make the backend compact that queue."""
         self.commit()
         self.subject.backend.compact(self.subject, self.queue(name))
 
-    # What becomes of it.
+    # Checks and restarts.
 
     def check(self) -> None:
-        """Every queue has what it must have, in order."""
+        """Check that every queue holds the items of its model, in order."""
         for name, model in self.models.items():
             if not model.opened:
                 found = [self._entry(item) for item in self.subject.look_through(self._live[name])]
-                assert found == model.items, f"{name!r} has what it should not; {differences(found, model.items)}"
+                assert found == model.items, f"{name!r} has the wrong items; {differences(found, model.items)}"
                 self._touched.add(name)
         self.check_counts()
 
     def check_counts(self) -> None:
-        """Every queue says how much is in it."""
+        """Check the counts of every queue."""
         for name, model in self.models.items():
             queue = self._live[name]
             size = sum(len(entry.data) for entry in model.items)
@@ -352,35 +353,35 @@ class ModelCheckedStorage:
             assert 0 <= queue.mem_bytes <= queue.bytes
 
     def possible(self) -> dict[bytes, list[State]]:
-        """What a crash may leave now."""
+        """Return the states that a crash may leave now, by name."""
         states = {name: past.states + self._underway.get(name, []) for name, past in self._pasts.items()}
         return states if self._is_order_kept else {name: _mixed_cuts(each) for name, each in states.items()}
 
     def restarted(self) -> ModelCheckedStorage:
-        """Stopped in order and started again: nothing is lost."""
+        """Stop the storage and start it again. Check that nothing is lost."""
         last = {name: [self._after_a_restart(model)] for name, model in self.models.items()}
         return ModelCheckedStorage(self.subject.restarted(), last)
 
     def killed(self) -> ModelCheckedStorage:
-        """Killed, and started over what is left."""
+        """Start the storage that remains if the process is killed now. Check that its state is possible."""
         return ModelCheckedStorage(self.subject.killed(), self.possible())
 
     def without_power(self) -> ModelCheckedStorage:
-        """The machine died; the server is started over what the medium holds."""
+        """Start the storage that remains if the machine loses power now. Check that its state is possible."""
         return ModelCheckedStorage(self.subject.without_power(), self.possible())
 
     def recover(self) -> None:
-        """After a failure: each queue that died is opened at its last safe state, and no other."""
+        """Recover from a failure. Check that each failed queue is reopened at its last durable state."""
         self.subject.run_threads()
         self._forget_ended()
         self._failed.clear()
         for name in [name for name, queue in self._live.items() if queue.failure is not None]:
-            assert self.subject.reopened(name) is not self._live[name], f"{name!r} died, and is not opened anew"
+            assert self.subject.reopened(name) is not self._live[name], f"{name!r} failed, but was not reopened"
             self._adopt(name, self._pasts[name].states[:1])
 
 
 def _mixed_cuts(states: Sequence[State]) -> list[State]:
-    """What is left of these states, one after the other, when the puts end at one of them and all else at another."""
+    """Return the states that a crash may leave if puts survive up to one state and all other changes up to another."""
     were_put: list[dict[int, ModelItem]] = []
     for state in states:
         earlier = were_put[-1] if were_put else {}
@@ -399,10 +400,11 @@ def _mixed_cuts(states: Sequence[State]) -> list[State]:
 
 
 def differences(found: Sequence[ModelItem], *expected: Sequence[ModelItem]) -> str:
-    """Where these items differ from what is expected, or from the nearest of what may be, a line for each."""
+    """Describe how these items differ from the expected state, or from the nearest possible state, one difference a
+    line."""
     lines = min(([*_differing(found, each)] for each in expected), key=len)
-    nearest = f"of {len(expected)} possible states the nearest is other" if len(expected) > 1 else "other"
-    return "\n".join([f"{nearest} than the {len(found)} items that were found:", *lines])
+    nearest = f"the nearest of {len(expected)} possible states" if len(expected) > 1 else "the expected state"
+    return "\n".join([f"{nearest} differs from the {len(found)} items that were found:", *lines])
 
 
 def _differing(found: Sequence[ModelItem], expected: Sequence[ModelItem]) -> Iterator[str]:

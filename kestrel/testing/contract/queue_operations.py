@@ -1,4 +1,4 @@
-"""What goes in comes out: order, bytes, names, clearing, deleting, refusals."""
+"""Queue operations: order, bytes, names, clearing, deleting, refusals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kestrel.testing.threads import SteppedThreads
 
 
 class QueueOperationTests(Backend):
-    """One storage, one run."""
+    """Operations without a restart."""
 
-    # Shape.
+    # Interfaces.
 
     def test_its_factory_is_one_and_knows_the_names_of_its_capabilities(self) -> None:
         assert verifyObject(IStorageFactory, self.factory)
@@ -249,7 +249,7 @@ class QueueOperationTests(Backend):
 
 
 def assert_dead(subject: StorageUnderTest, queue: IQueueStorage, xid: int = 1) -> None:
-    """Everything that may be asked of a dead queue is refused, with the reason that it tells."""
+    """Check that every operation on a failed queue raises QueueFailed."""
     assert queue.failure
     calls: list[Callable[[], object]] = [
         queue.peek,

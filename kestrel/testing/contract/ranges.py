@@ -1,4 +1,4 @@
-"""Durable item ids: reading a range again and again, and releasing it (`IItemRanges`)."""
+"""Durable item ids: repeated reads of a range, releases and holds (`IItemRanges`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITEMS: Final = [b"%d" % number for number in range(10)]
 
 
 def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
-    """A queue with these items, all safe."""
+    """Return a queue with these items, all committed."""
     queue = subject.queue()
     subject.put(queue, *(items or ITEMS))
     subject.commit(queue)
@@ -29,28 +29,28 @@ def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
 def read(
     subject: StorageUnderTest, queue: IQueueStorage, first_id: int, end_id: int, max_bytes: int = MANY_BYTES
 ) -> list[tuple[int, Item]]:
-    """The items of that range with their ids; where bytes are bounded, those that come at once."""
+    """Return the items of that range with their ids. With `max_bytes`, return the items of one answer."""
     pairs: list[tuple[int, Item]] = subject.wait(IItemRanges(queue).read_range(first_id, end_id, max_bytes))
     ids = [item_id for item_id, _ in pairs]
-    assert ids == sorted(set(ids)), "ids rise"
+    assert ids == sorted(set(ids)), "ids do not rise"
     assert all(first_id <= item_id < end_id for item_id in ids)
     return pairs
 
 
 def read_all(subject: StorageUnderTest, queue: IQueueStorage) -> list[tuple[int, bytes]]:
-    """Ids and data of all that is not released."""
+    """Return the id and data of each item that is not released."""
     ranges = IItemRanges(queue)
     return data_of(read(subject, queue, ranges.first_id, ranges.next_id))
 
 
 def data_of(pairs: Sequence[tuple[int, Item]]) -> list[tuple[int, bytes]]:
-    """Their ids and data."""
+    """Return the id and data of each item."""
     return [(item_id, item.data) for item_id, item in pairs]
 
 
 @requires("ranges")
 class RangeTests(Backend):
-    """What a queue adapted to `IItemRanges` promises."""
+    """The promises of `IItemRanges`."""
 
     def test_a_queue_can_be_adapted(self, subject: StorageUnderTest) -> None:
         assert verifyObject(IItemRanges, IItemRanges(subject.queue()))
@@ -109,7 +109,7 @@ class RangeTests(Backend):
         assert found == everything
         assert len(found) == 50
 
-    # The same answer every time.
+    # Repeated reads.
 
     def test_the_answer_is_the_same_every_time(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
@@ -158,7 +158,7 @@ class RangeTests(Backend):
         for again in (subject.killed(), subject.restarted()):
             assert read_all(again, again.queue()) == before
 
-    # Items that are not safe.
+    # Uncommitted items.
 
     def test_what_is_not_committed_is_invisible(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
@@ -179,7 +179,7 @@ class RangeTests(Backend):
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         subject.put(queue, b"not safe")
         commits = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
-        assert commits, "with sync_journal_ms = 0 a commit pends until its records are on the medium"
+        assert commits, "with sync_journal_ms = 0 a commit must stay pending until its records are durable"
         reading = DeferredOutcome(IItemRanges(queue).read_range(first_id, next_id + 100, MANY_BYTES))
         while not all(commit.is_there for commit in commits):
             assert IItemRanges(queue).next_id == next_id
@@ -189,7 +189,7 @@ class RangeTests(Backend):
         assert IItemRanges(queue).next_id > next_id
         assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
 
-    # Release.
+    # Releases.
 
     def test_what_is_released_is_gone_for_everybody(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, b"four", b"five5", b"sixsix")
@@ -403,7 +403,7 @@ class RangeTests(Backend):
         assert [data for _, data in data_of(read(subject, queue, seen, ranges.end_of(seen, 1)))] == [b"new"]
         assert [data for _, data in data_of(read(subject, queue, seen, ranges.end_of(seen, 3)))] == [b"new", b"newer"]
 
-    # Ids are never given again.
+    # Ids are never reused.
 
     @requires("durable")
     def test_ids_go_on_over_restarts_and_kills(self, subject: StorageUnderTest) -> None:

@@ -1,4 +1,4 @@
-"""Looking at the head, open reads and their ends."""
+"""Peeking, open reads, and how open reads end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kestrel.testing.contract.requirements import requires
 
 
 class ReadTests(Backend):
-    """What `take`, `confirm` and `put_back` promise, in one run."""
+    """The promises of `take`, `confirm` and `put_back`, without a restart."""
 
     def test_peek_shows_the_head_and_leaves_it(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()

@@ -1,7 +1,6 @@
-"""Tests that only some backends have to pass: those without are left out by name, as pytest's skips.
+"""Tests for only some backends. Other backends skip them, with the reason.
 
-A skip, rather than a test that is not there: an author's own `pytest -rs` then lists what a backend does not
-promise, without a plugin of ours, and nobody takes a missing test for one that passed.
+They are skipped, not removed, so that `pytest -rs` lists what a backend does not support.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import pytest
 from kestrel.storage.capabilities import CAPABILITIES
 
 BASE_CLASSES: Final = {"disk": "OnFaultyDisk", "has_faulty_database": "OnFaultyDatabase"}
-"""The hooks that a base class gives, which is easier to name than what it does."""
+"""The hooks that a base class sets. Skip reasons name the base class."""
 
 Tests = TypeVar("Tests", bound=Callable[..., Any])
 
 
 def requires(*what: str) -> Callable[[Tests], Tests]:
-    """Mark a test, or each test of a class, as one for backends with these capabilities and hooks."""
+    """Mark a test, or each test of a class, as requiring these capabilities and hooks."""
 
     def mark(tests: Tests) -> Tests:
         marked = [tests]
@@ -34,20 +33,21 @@ def requires(*what: str) -> Callable[[Tests], Tests]:
 
 
 def requirements_of(test: object) -> tuple[str, ...]:
-    """The capabilities and hooks that a test needs."""
+    """Return the capabilities and hooks that a test requires."""
     found: tuple[str, ...] = getattr(test, "needs", ())
     return found
 
 
 def skip_reason(missing: str) -> str:
-    """Why a test is left out that needs this."""
+    """Return why a test is skipped that requires this capability or hook."""
     if missing in BASE_CLASSES:
         return f"needs the base class {BASE_CLASSES[missing]}"
     return f"needs {'capability' if missing in CAPABILITIES else 'hook'} {missing!r}"
 
 
 def skip_unsupported(tests: type, contract: type, has: Callable[[str], bool]) -> dict[str, str]:
-    """Have that class of tests skip those of the contract that need something it has not; gives their reasons."""
+    """Replace the contract's tests whose requirements are not met with skipped tests. Return the reason for each, by
+    name."""
     reasons = {}
     for name in [name for name in dir(contract) if name.startswith("test_")]:
         missing = [each for each in requirements_of(getattr(contract, name)) if not has(each)]
@@ -58,15 +58,15 @@ def skip_unsupported(tests: type, contract: type, has: Callable[[str], bool]) ->
 
 
 def overrides_hook(tests: type, method: str) -> bool:
-    """Whether that class says how something is made, where its base only says that it is."""
+    """Return True if the class implements a method that is abstract in its base class."""
     return not getattr(getattr(tests, method, None), "__isabstractmethod__", False)
 
 
 def _skipped_test(name: str, reason: str) -> Callable[..., None]:
-    """What stands in a test's place, to be skipped by its name for that reason."""
+    """Return a skipped test of that name."""
 
     def test(self: object) -> None:
-        """Never run."""
+        """Do nothing; the test is never run."""
 
     test.__name__ = name
     return pytest.mark.skip(reason=reason)(test)

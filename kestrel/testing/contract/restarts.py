@@ -1,4 +1,4 @@
-"""What outlives the process: over an orderly stop, and over its death."""
+"""Durability: contents after an orderly stop and after a crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.testing.threads import SteppedThreads
 
 @requires("durable")
 class RestartTests(Backend):
-    """Stopped and started again, or killed."""
+    """Storages that are stopped or killed, and started again."""
 
     # Owners.
 

@@ -1,4 +1,4 @@
-"""Items and names that have broken storages."""
+"""Data and names that are likely to break a storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA: Final = {
     "no UTF-8": b"\xff\xfe\xc3(",
     "a megabyte": b"\xff" * (1 << 20),
 }
-"""Data of items, by what is special about them."""
+"""Data of items, by their special property."""
 
 NAMES: Final = {
     "high bytes": b"\xe9t\xe9",
@@ -29,9 +29,9 @@ NAMES: Final = {
     "200 bytes": b"n" * 200,
     "shell characters": b"-rf*?;$(x)'\"\\:|",
 }
-"""Names of queues, by what is special about them."""
+"""Names of queues, by their special property."""
 
 
 def huge_item() -> bytes:
-    """Two gigabytes of zeros. The system gives them no memory until somebody looks at them."""
+    """Return two gigabytes of zeros. They take no memory until they are read."""
     return bytes(1 << 31)

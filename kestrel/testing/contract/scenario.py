@@ -1,4 +1,4 @@
-"""What happens to a few queues, step by step, while the disk fails or the process dies somewhere in it."""
+"""A scenario: steps of a few queues, to be repeated with faults and crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS: Final[dict[str, Any]] = {
     "min_journal_compact_delay_ms": None,
     "sync_journal_ms": 0,
 }
-"""Limits that the steps exceed."""
+"""Limits that the scenario exceeds."""
 
 Step: TypeAlias = Callable[[ModelCheckedStorage], None]
 
@@ -22,52 +22,52 @@ PARENT, CHILD, SIBLING, OTHER = b"a", b"a+b", b"a+c", b"other"
 
 
 def put_to_all(tracked: ModelCheckedStorage) -> None:
-    """Items for a whole fanout."""
+    """Put items to the whole fanout."""
     for size in (0, 15, 40):
         tracked.put([PARENT, CHILD, SIBLING], b"." * size, expires=size == 15)
 
 
 def put_to_one(tracked: ModelCheckedStorage) -> None:
-    """Items for a child alone, and for a queue that is no fanout."""
+    """Put items to one child, and to a queue outside the fanout."""
     tracked.put([CHILD], b"for one")
     for size in (30, 50):
         tracked.put([OTHER], b"," * size)
 
 
 def open_some(tracked: ModelCheckedStorage) -> None:
-    """Open reads, and a plain take."""
+    """Open some heads, and take one without opening it."""
     for name in (CHILD, CHILD, OTHER):
         tracked.take(name, opened=True)
     tracked.take(PARENT)
 
 
 def end_some(tracked: ModelCheckedStorage) -> None:
-    """One open read is put back, which failed; one is confirmed."""
+    """Put back one open read as failed, and confirm one."""
     opened = list(tracked.models[CHILD].opened)
     tracked.put_back(CHILD, opened[:1], failed=True)
     tracked.confirm(CHILD, opened[-1:])
 
 
 def take_some(tracked: ModelCheckedStorage) -> None:
-    """Plain takes of everybody."""
+    """Take items of all queues without opening them."""
     for name in (PARENT, PARENT, CHILD, SIBLING, OTHER):
         tracked.take(name)
 
 
 def clear_one(tracked: ModelCheckedStorage) -> None:
-    """A clear, and a put behind it."""
+    """Clear a queue, and put an item to it."""
     tracked.clear(SIBLING)
     tracked.put([SIBLING], b"after the clear")
 
 
 def delete_one(tracked: ModelCheckedStorage) -> None:
-    """A queue is deleted, and made again at once."""
+    """Delete a queue, and make it again with one item."""
     tracked.delete(OTHER)
     tracked.put([OTHER], b"after the deletion")
 
 
 def have_upkeep(tracked: ModelCheckedStorage) -> None:
-    """The backend tidies up."""
+    """Make the backend compact its files."""
     tracked.compact(PARENT)
 
 

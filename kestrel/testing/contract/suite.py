@@ -1,4 +1,4 @@
-"""`StorageContract` and `DatabaseContract`, which test classes inherit; what lets a disk or a database fail in them."""
+"""The contract suites `StorageContract` and `DatabaseContract`, and base classes that inject faults into them."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class StorageContract(
     SharedFanoutTests,
     HistoryTests,
 ):
-    """Inherit this, name the factory, and say how to make a storage: the tests are all that it has to pass.
+    """All tests of a storage backend. Inherit this class, set `factory` and define `make`.
 
-    Those that its capabilities and hooks do not call for are skipped by name. A class that has only one of `factory`
-    and `make` raises TypeError when it is made: pytest would leave it out without a word.
+    Tests are skipped by name if the backend lacks their capabilities or hooks. A class with only one of `factory` and
+    `make` raises TypeError when it is defined: pytest would not collect it.
     """
 
     left_out: ClassVar[dict[str, str]] = {}
-    """The tests that this backend need not pass, and why."""
+    """The skipped tests, each with the reason."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -74,17 +74,19 @@ class StorageContract(
         is_made = overrides_hook(cls, "make") and overrides_hook(cls, "make_database")
         if is_made != hasattr(cls, "factory"):
             missing = "factory, the backend's IStorageFactory" if is_made else cls._how_it_is_made()
-            raise TypeError(f"{cls.__name__} has no {missing}: no test of the contract could run")
+            raise TypeError(f"{cls.__name__} does not define {missing}: no test of the contract would run")
         for base in {OnFaultyDisk, OnFaultyDatabase}.intersection(cls.__mro__):
             if cls.__mro__.index(base) > cls.__mro__.index(StorageContract):
-                raise TypeError(f"{cls.__name__} names {base.__name__} behind StorageContract: name it before that")
+                raise TypeError(f"{cls.__name__} names {base.__name__} after StorageContract: name it before")
         if is_made:
             cls.left_out = skip_unsupported(cls, StorageContract, cls._has)
 
     @classmethod
     def _how_it_is_made(cls) -> str:
         return (
-            "make_database, which gives an IDatabase" if overrides_hook(cls, "make") else "make, which gives a storage"
+            "make_database, which returns an IDatabase"
+            if overrides_hook(cls, "make")
+            else "make, which returns a storage"
         )
 
     @classmethod
@@ -93,15 +95,15 @@ class StorageContract(
 
 
 class OnFaultyDisk(Backend):
-    """Mix this in before `StorageContract` when `make` hands `self.disk` to the storage: it will fail and die there.
+    """A base class for storages whose `make` uses `self.disk`: enables tests of disk faults and crashes.
 
-    Each storage has a disk of its own, on which syncs are remembered and not made.
+    Name it before `StorageContract`. Each storage gets its own disk, which records syncs without doing them.
     """
 
     disk = KillableDisk()
 
     def refuse_puts(self, subject: StorageUnderTest) -> None:
-        """The disk is full: found by a commit, which may fail."""
+        """Make the disk full. A commit, which may fail, lets the storage find out."""
         queue = subject.queue(b"finds-the-disk-full")
         subject.faulty_disk.room = 0
         subject.put(queue, b"x")
@@ -111,9 +113,9 @@ class OnFaultyDisk(Backend):
 
 
 class OnFaultyDatabase(Backend):
-    """Mix this in before `StorageContract` for a `WindowedStorage`: its database will fail, be away and be slow.
+    """A base class for a `WindowedStorage`: enables tests of failing, unreachable and slow databases.
 
-    In place of `make` the test class has `make_database`.
+    Name it before `StorageContract`, and define `make_database` in place of `make`.
     """
 
     has_window = True
@@ -121,15 +123,15 @@ class OnFaultyDatabase(Backend):
 
     @abstractmethod
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
-        """A database that nobody has called yet; made of the same folder again, it has the same queues."""
+        """Return a new database, not called yet. It has the queues that an earlier one left in the folder."""
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> WindowedStorage:
-        """A storage over that database."""
+        """Return a storage over a database with faults."""
         self.database = FaultyDatabase(self.make_database(folder, in_thread), in_thread)
         return WindowedStorage(self.database, clock, MemoryLimit())
 
     def refuse_puts(self, subject: StorageUnderTest) -> None:
-        """The database has no room: found by a commit, which fails."""
+        """Make the database full. A commit, which fails, lets the storage find out."""
         queue = subject.queue(b"finds-no-room")
         subject.commit(queue)
         subject.faulty_database.refuse_puts()
@@ -148,13 +150,13 @@ class DatabaseContract(
     DiskErrorTests,
     DatabaseHistoryTests,
 ):
-    """All tests of an `IDatabase` by itself.
+    """All tests of an `IDatabase`. Inherit this class and define `make_database`.
 
-    Inherit this class and define `make_database`. Tests whose hook is not given are skipped by name.
+    Tests are skipped by name if their hooks are not set.
     """
 
     left_out: ClassVar[dict[str, str]] = {}
-    """The tests that are not run here, each with the reason."""
+    """The skipped tests, each with the reason."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

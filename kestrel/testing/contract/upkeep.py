@@ -1,4 +1,4 @@
-"""What a backend does of itself to keep its medium small changes sizes, and never contents."""
+"""Compaction: a backend that keeps its medium small changes no contents."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kestrel.testing.contract.requirements import requires
 
 PUT_BYTES = 100_000
 KEPT_BYTES = 30_000
-"""Of those a storage may still take so many when all but a few items are gone."""
+"""The bytes that a storage may still take after all but a few items are gone."""
 
 
 @requires("durable")
 class UpkeepTests(Backend):
-    """With `upkeep_settings`."""
+    """Compaction with `upkeep_settings`."""
 
     @pytest.fixture
     def kept_small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
@@ -61,8 +61,8 @@ class UpkeepTests(Backend):
     def _check_that_it_is_small(self, subject: StorageUnderTest) -> None:
         taken = self.taken_bytes(subject)
         assert taken < KEPT_BYTES, (
-            f"it takes {taken} bytes where it may take {KEPT_BYTES}, as taken_bytes() counts; free room that is used"
-            " again need not count, which is for your taken_bytes to say"
+            f"taken_bytes() is {taken} and should be below {KEPT_BYTES}; override taken_bytes() if it counts free space"
+            " that the storage will reuse"
         )
 
     def test_upkeep_of_a_queue_that_nobody_uses_makes_it_no_larger(self, kept_small: StorageUnderTest) -> None:

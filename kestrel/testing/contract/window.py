@@ -1,4 +1,4 @@
-"""A queue that is larger than its memory: what `fill` brings, and what may happen meanwhile."""
+"""Queues larger than their memory limit: fills, and operations during a fill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMORY_BYTES = 300
 
 
 class WindowedBackend(Backend):
-    """With queues of which five items are in memory."""
+    """The base class of tests with queues that keep five items in memory."""
 
     @pytest.fixture
     def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
@@ -29,7 +29,8 @@ class WindowedBackend(Backend):
 
 
 def page_out_head(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
-    """A queue whose head is not in memory, the xid of an open read of its first item, the rest, and a fill of it."""
+    """Return a queue whose head is not in memory, the xid of an open read of its first item, the other items' data,
+    and a pending fill."""
     queue = small.queue()
     small.put(queue, *ITEMS)
     small.commit(queue)
@@ -44,12 +45,12 @@ def page_out_head(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[byt
         filling = queue.fill()
         if filling is not None:
             return queue, first.xid, left, filling
-    raise AssertionError("has_window is said of a backend that has everything in memory")
+    raise AssertionError("has_window is set, but the backend keeps all items in memory")
 
 
 @requires("has_window")
 class WindowTests(WindowedBackend):
-    """Fills that go well."""
+    """Successful fills."""
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_items_beyond_the_limit_stay_out_of_memory_and_come_in_order(
@@ -89,7 +90,7 @@ class WindowTests(WindowedBackend):
         assert queue.mem_items < queue.items == len(ITEMS)
         assert again.take_all_data(queue) == ITEMS
 
-    # While a fill is outstanding.
+    # Operations during a fill.
 
     def test_a_fill_brings_the_head(self, small: StorageUnderTest) -> None:
         queue, _, left, filling = page_out_head(small)
@@ -166,7 +167,7 @@ class WindowTests(WindowedBackend):
 
 @requires("has_window", "disk")
 class WindowFaultTests(WindowedBackend):
-    """Fills that fail."""
+    """Failed fills."""
 
     def test_a_head_that_cannot_be_read_leaves_things_as_they_are_and_is_read_later(
         self, small: StorageUnderTest
