@@ -1,1 +1,1 @@
-"""How fast, how small, how smooth: docs/performance.md says what is measured and what came out."""
+"""Benchmarks of kestrel: throughput, memory and latency. docs/performance.md describes them and their results."""

@@ -1,4 +1,4 @@
-"""All benchmarks, or those that are named, one after the other."""
+"""Run all benchmarks, or the named ones, one after the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
 
 
 def main() -> None:
-    """Run from the command line; the options are passed on."""
+    """Run from the command line. Options are passed on to the benchmarks."""
     parser = options_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; default: all")
     options = parser.parse_args()

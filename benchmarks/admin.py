@@ -1,10 +1,10 @@
-"""How long what the admin port is asked for holds the reactor while there are 2,000 queues.
+"""Reactor time of requests to the admin port, with 2,000 queues.
 
     python -m benchmarks.admin
 
-The queues are kept in journals; of each, items were put and taken. Every answer is made as the server makes it: in
-slices, between which others have their turn. What is measured is the time of all slices of an answer, and the longest
-of them. (That the answers are sent, and parsed by somebody, is not in it.)
+The queues are kept in journals. Items were put to and taken from each of them. Responses are produced in time slices,
+as the server does it, so that other work can run in between. The benchmark measures the total time of the slices of
+each response, and the longest slice. It does not send or parse the responses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CALLS: Final[Mapping[str, tuple[bytes, ...]]] = {
     "/api/history, of 100": (b"api", b"history"),
 }
 BOUNDED: Final = ("/metrics", "/api/overview")
-"""What is asked for again and again."""
+"""The paths that dashboards and monitoring request again and again."""
 MOST_MS: Final = 100.0
 LONGEST_MS: Final = 10.0
 SAMPLE: Final = "(a sample for the history)"
@@ -58,7 +58,7 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The number of queues and repetitions."""
 
     queues: int
     repeats: int
@@ -69,14 +69,14 @@ SHORT: Final = Sizes(100, 2)
 
 
 class Made(NamedTuple):
-    """An answer: its size, and how long each slice took in which it was made."""
+    """A response: its size in bytes, and the seconds that each slice took."""
 
     size: int
     slices_s: Sequence[float]
 
 
 def _made(pieces: Iterator[bytes]) -> Made:
-    """Make an answer in slices, as the server does."""
+    """Produce a response in slices, as the server does."""
     size, slices = 0, []
     is_over = False
     while not is_over:
@@ -93,7 +93,7 @@ def _made(pieces: Iterator[bytes]) -> Made:
 
 
 def answers(folder: Path, queues: int, repeats: int) -> dict[str, list[Made]]:
-    """Every call, so many times, of a server with so many queues."""
+    """Make each call `repeats` times to a server with that many queues. Return the responses by call."""
     server = MemoryServer(folder=folder)
     for number in range(queues):
         name = b"queue-%06d" % number
@@ -106,7 +106,8 @@ def answers(folder: Path, queues: int, repeats: int) -> dict[str, list[Made]]:
             server.clock.advance(0.001 * number)
     server.settle()
     gc.collect()
-    gc.freeze()  # as the server does when it has loaded its queues
+    # The server does this after it has loaded its queues.
+    gc.freeze()
     server_view = ServerView(server.core, server.control, "journal:/queues", time.monotonic, lambda: True)
     routes = Routes(server_view, server.clock, make_cooperator(server.clock))
     for _ in range(SAMPLES):
@@ -131,7 +132,7 @@ def _without_words(steps: Callable[[], Iterator[None]]) -> Iterator[bytes]:
 
 
 def measure(results: Results, sizes: Sizes) -> None:
-    """Every call, several times."""
+    """Measure every call, and add the results."""
     progress("admin", 0, 1)
     with scratch_folder() as folder:
         made = in_fresh_process(answers, folder, sizes.queues, sizes.repeats)
@@ -152,7 +153,7 @@ def measure(results: Results, sizes: Sizes) -> None:
 
 
 def check(results: Results) -> None:
-    """Raise GoalMissed if what is asked for again and again held the reactor for longer than it may."""
+    """Raise GoalMissed if a call in `BOUNDED` took longer than `MOST_MS`, or a slice of it longer than `LONGEST_MS`."""
     missed = [
         f"{row['call']} took {row['total_ms']:.0f} ms of the reactor, {row['longest_ms']:.1f} ms at a time"
         for row in results.rows

@@ -1,13 +1,14 @@
-"""What a backlog costs: the throughput of put and get over a queue that holds many items already, in each storage.
+"""Throughput of put and get over a queue that already holds many items, in each storage.
 
     python -m benchmarks.backlog [--picture docs/performance/backlog.svg]
 
-For each backlog and storage there is a real server process. One client sends it, over the loopback, a batch of 64 sets
-and then one of 64 gets, again and again. The servers take turns, each of a few batches and in ever new orders, so that
-what else goes on in the machine disturbs all of them. What a round measured is divided by what it measured of the empty
-queue: the throughput by the clock, client included, and by the processor's time that the server took. With a journal
-and less memory than items (read-behind) the measurement begins with a window that is half empty, so that from the first
-get on items are read forward as fast as they are taken. The scroll has a small window whatever the setting.
+Each backlog and storage has a real server process. One client sends a batch of 64 sets over the loopback, then a batch
+of 64 gets, and repeats this. The servers take turns of a few batches in random order, so that other load on the machine
+affects all of them. The result of a round is divided by that of the empty queue in the same round. There are two
+ratios: by wall-clock time, including the client, and by the server's CPU time.
+
+In a journal with more items than memory (read-behind), the window is half empty at the start, so that every get causes
+reads from disk. The window of the scroll is small, whatever the setting.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tests.server.running import Client, Processes, Server, eventually, is_servi
 ITEM_BYTES: Final = 64
 BATCH: Final = 64
 LOAD_S: Final = 300.0
-"""How long a server may take to load its queue."""
+"""The time limit for loading a queue."""
 
 COLUMNS: Final = (
     Column("storage", "storage"),
@@ -60,17 +61,17 @@ TITLE: Final = "Throughput by the processor time of the server, as a ratio to th
 
 
 class Sizes(NamedTuple):
-    """How much is measured. Each backlog is served by each of `servers`: a storage and a maxMemorySize in MiB."""
+    """The amount of work. Each backlog is measured with each of `servers`: a storage, and maxMemorySize in MiB."""
 
     backlogs: Sequence[int]
     servers: Sequence[tuple[str, int]]
     rounds: int
     turns: int
-    """Of each server in a round."""
+    """Turns of each server in a round."""
     batches: int
-    """Of puts, and as many of gets, in a turn."""
+    """Batches of puts in a turn, and as many batches of gets."""
     disk_bytes: int
-    """The room that is needed."""
+    """The disk space needed."""
 
 
 BACKLOGS: Final = (0, 1_000, 100_000, 1_000_000, 10_000_000)
@@ -87,23 +88,23 @@ class Place(NamedTuple):
 
     @property
     def taken(self) -> int:
-        """How many items were taken before, so that a journal's window is half empty."""
+        """The number of items taken beforehand, so that a journal's window is half empty."""
         window = self.max_memory_mib * MIB // ITEM_BYTES
         return window // 2 if self.storage == JOURNAL and self.backlog > window else 0
 
     @property
     def config(self) -> str:
-        """That of its server, which has its files in `queues`."""
+        """The configuration of the server, which keeps its files in `queues`."""
         where = 'storage = "scroll:queues"' if self.storage == SCROLL else 'queuePath = "queues"'
         return f'{where}\n[default]\nmaxMemorySize = "{self.max_memory_mib}MiB"\n'
 
 
 Round = dict[str, Cost]
-"""What one server was asked to do in a round, by operation."""
+"""The cost of each operation on one server in a round."""
 
 
 class Load:
-    """The one client of a server."""
+    """The only client of a server."""
 
     def __init__(self, server: Server, client: Client, seed: int) -> None:
         self.server = server
@@ -117,7 +118,7 @@ class Load:
         self._values_bytes = BATCH * (len(self._head) + ITEM_BYTES + len(b"\r\nEND\r\n"))
 
     def turn(self, batches: int, costs: Round) -> None:
-        """Put and get so many batches, one after the other."""
+        """Put and get that many batches in turn, and add their costs."""
         for _ in range(batches):
             began = self._watch.now()
             self._client.ask(self._sets, self._stored)
@@ -156,7 +157,7 @@ def _start(stack: ExitStack, folder: Path, place: Place, seed: int) -> Load:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """Every backlog in every storage."""
+    """Measure every backlog in every storage, and add the results."""
     places = [Place(*server, backlog) for server in sizes.servers for backlog in sizes.backlogs]
     dice = random.Random(seed)
     with scratch_folder() as folder, ExitStack() as stack:

@@ -1,12 +1,13 @@
-"""A million items that expire in the same second keep no client waiting for more than 50 ms.
+"""Latency of other clients while a million items expire in the same second. The goal is 50 ms.
 
     python -m benchmarks.expiry
 
-A real server process starts over a journal of items that all expire at the same moment, some seconds later. A client
-of another queue sets an item, gets it, and so on, one request at a time, and notes how long each takes: before that
-moment, until the last of the million has left, and just after. They leave by the timer, by the timer to another queue,
-or, where there is no timer, because a client gets the one item that stands behind them. Ends with an error if a
-request took longer than promised, but for the short form.
+A real server process starts over a journal of items that all expire at the same moment, some seconds later. A client of
+another queue sends sets and gets, one at a time, and records the latency of each. There are three phases: before the
+items expire, until the last expired item is removed, and just after. The items are removed by the timer, moved by the
+timer to another queue, or, without a timer, removed because a client gets the last item, which does not expire.
+
+The benchmark fails if a request misses the goal, except with --short.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.server.running import Client, Processes, Server, eventually, is_servi
 GOAL_MS: Final = 50.0
 ITEM_BYTES: Final = 10
 LAST: Final = b"this one stays"
-"""It stands behind those that expire."""
+"""The last item, which does not expire."""
 ELSEWHERE: Final = b"elsewhere"
 
 BEFORE: Final = "before"
@@ -58,21 +59,21 @@ COLUMNS: Final = (
 )
 
 LOOKS_EVERY_S: Final = 0.01
-"""How often it is asked how many are left; that is a request as any other."""
+"""The interval in seconds between requests for the number of expired items. They count as requests too."""
 PATIENCE_S: Final = 120.0
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     items: int
     watched_s: float
-    """How long clients are watched before and after."""
+    """How long clients are measured before and after, in seconds."""
     lead_s: float
-    """How long after the making of the journal its items expire; twice that if the server starts too late."""
+    """Seconds between making the journal and its expiry. Doubled if the server starts too late."""
     repeats: int
     disk_bytes: int
-    """The room that is needed."""
+    """The disk space needed."""
 
 
 FULL: Final = Sizes(1_000_000, 2.0, 5.0, 3, 256 * MIB)
@@ -80,14 +81,14 @@ SHORT: Final = Sizes(50_000, 0.3, 2.0, 1, 64 * MIB)
 
 
 class Case(NamedTuple):
-    """What makes the items leave."""
+    """The reason why expired items are removed."""
 
     name: str
     config: str
     moves: bool = False
-    """Whether they go to another queue."""
+    """True if they move to another queue."""
     is_asked: bool = False
-    """Whether a client's get is what makes them leave."""
+    """True if a client's get causes the removal."""
 
 
 _TIMER: Final = 'expirationTimerFrequency = "1s"\n'
@@ -101,7 +102,7 @@ CASES: Final = (
 
 
 class Bystander:
-    """A client that has nothing to do with the items that expire. `latencies_ms` has those of each phase."""
+    """A client of another queue. `latencies_ms` holds its latencies in each phase."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -112,7 +113,7 @@ class Bystander:
         self.latencies_ms = {phase: array("d") for phase in PHASES}
 
     def work(self, phase: str, is_over: Callable[[], bool]) -> None:
-        """Set and get until that is so."""
+        """Send sets and gets until `is_over` returns True."""
         latencies_ms = self.latencies_ms[phase]
         while not is_over():
             for request, reply in self._requests:
@@ -121,12 +122,12 @@ class Bystander:
                 latencies_ms.append((time.perf_counter() - began) * 1000)
 
     def count_as(self, phase: str, noted: str) -> None:
-        """What was noted so far of a later phase belongs to this one."""
+        """Move the latencies recorded under the phase `noted` to `phase`."""
         self.latencies_ms[phase].extend(self.latencies_ms[noted])
         self.latencies_ms[noted] = array("d")
 
     def figures(self, phase: str, queue: bytes) -> Mapping[bytes, int]:
-        """What the server says of a queue; nothing if there is none."""
+        """Return the server's statistics of a queue; empty if there is no such queue."""
         began = time.perf_counter()
         self._client.send(b"dump_stats %b\r\n" % queue)
         lines = []
@@ -138,7 +139,7 @@ class Bystander:
 
 
 class Departure:
-    """Watches how the items leave, and when they have."""
+    """An observer of the removal of the items."""
 
     def __init__(self, bystander: Bystander, items: int) -> None:
         self._bystander = bystander
@@ -147,7 +148,7 @@ class Departure:
         self._began_at = self._ended_at = time.perf_counter()
 
     def is_over(self) -> bool:
-        """Whether all have gone. Asks the server, but not each time."""
+        """Return True if all items are removed. Ask the server at most once every `LOOKS_EVERY_S`."""
         now = time.perf_counter()
         if now < self._look_at:
             return False
@@ -168,19 +169,19 @@ class Departure:
 
     @property
     def items_per_s(self) -> float:
-        """How fast they left, from when the first did."""
+        """The rate of removal, from the first removed item on."""
         return self._items / (self._ended_at - self._began_at)
 
 
 class Run(NamedTuple):
-    """What came out once."""
+    """The result of one run."""
 
     items_per_s: float
     latencies_ms: Mapping[str, array[float]]
 
 
 def run(case: Case, sizes: Sizes, seed: int) -> Run:
-    """Have the items of a new journal expire once."""
+    """Let the items of a new journal expire once, and return the result."""
     lead_s = sizes.lead_s
     while lead_s < PATIENCE_S:
         with scratch_folder() as folder, ExitStack() as stack:
@@ -206,7 +207,8 @@ def _is_serving(server: Server) -> bool:
 
 
 def _watch(bystander: Bystander, asking: Client, case: Case, sizes: Sizes, expiry_s: float) -> Run:
-    bystander.work(BEFORE, lambda: time.time() > expiry_s + 0.001)  # times are stored in whole milliseconds
+    # Stored times are in whole milliseconds.
+    bystander.work(BEFORE, lambda: time.time() > expiry_s + 0.001)
     get_last = b"get %b\r\n" % QUEUE
     if case.is_asked:
         asking.send(get_last)
@@ -223,7 +225,7 @@ def _watch(bystander: Bystander, asking: Client, case: Case, sizes: Sizes, expir
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All cases in turn, several times."""
+    """Run all cases in turn, several times, and add the results."""
     runs: dict[Case, list[Run]] = {case: [] for case in CASES}
     for repeat in range(sizes.repeats):
         for number, case in enumerate(CASES):
@@ -253,7 +255,7 @@ def _add(results: Results, case: Case, phase: str, runs: Sequence[Run]) -> None:
 
 
 def check(results: Results) -> None:
-    """Raise `GoalMissed` if a request took too long that came when the items left, or just after."""
+    """Raise GoalMissed if a request missed the goal during the removal or just after it."""
     late = [row for row in results.rows if row["phase"] != BEFORE and float(row["worst_ms_most"]) > GOAL_MS]
     if late:
         worst = max(late, key=lambda row: float(row["worst_ms_most"]))

@@ -1,11 +1,11 @@
-"""What one client can do to the others: the latency of fifty ordinary connections beside one that is not.
+"""Latency of fifty ordinary connections while another client disturbs the server.
 
     python -m benchmarks.fairness
 
-Fifty connections set and get, one request in flight, against a real server process. They are measured alone and beside
-a client that floods (100,000 requests at once, again and again), one with items of 8 MiB, one that asks for much and
-reads little, and beside 10,000 connections that do nothing; alone and beside in turn. The server has a core of its own
-where there are two. Beside the slow reader and the idle connections it is said what memory they take in the server.
+Fifty connections of a real server process send sets and gets, one request in flight each. They are measured alone and
+next to a disturbing client, in turn. The disturbing clients are: a flood of 100,000 pipelined requests, sent again and
+again; items of 8 MiB; a client that requests much and reads little; and 10,000 idle connections. With two or more cores
+the server gets its own. The server's memory growth is measured too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.server.running import Client
 
 ORDINARY: Final = Load("memcache", connections=50, name="ordinary")
 LEAST_OF_ALL: Final = 19
-"""How nice the disturbers' generators are: what they take of the core must not be taken for the server's slowness."""
+"""The nice value of the disturbing generators, so that they do not take CPU time from the measured client."""
 LEAD_S: Final = 0.2
-"""A disturber works so long before anybody looks."""
+"""Seconds that a disturbing client runs before the measurement starts."""
 LOOKS_EVERY_S: Final = 0.05
 
 COLUMNS: Final = (
@@ -49,15 +49,15 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     rounds: int
     seconds: float
     flood: int
-    """Requests at once."""
+    """Pipelined requests of the flood."""
     large_bytes: int
     slow_bytes: int
-    """That the slow reader asks for."""
+    """Bytes that the slow reader requests."""
     idle: int
 
 
@@ -67,24 +67,24 @@ SHORT: Final = Sizes(1, 0.1, 2_000, MIB, 20 * MIB, 200)
 
 
 class Memory:
-    """The server's, watched from a thread."""
+    """The server's memory, sampled by a thread."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
         self._before_bytes = self._most_bytes = server.memory_bytes()
 
     def look(self) -> None:
-        """Note it if it is more than ever."""
+        """Sample the memory, and keep the maximum."""
         self._most_bytes = max(self._most_bytes, self._server.memory_bytes())
 
     @property
     def grown_bytes(self) -> int:
-        """The most that it was beyond what it was at first."""
+        """The maximum growth of the memory since the start."""
         return self._most_bytes - self._before_bytes
 
 
 class Place(NamedTuple):
-    """What a disturber needs."""
+    """The server, generator and sizes that a disturbing client needs."""
 
     server: Running
     generator: Generator
@@ -107,7 +107,7 @@ def _background(place: Place, load: Load) -> Iterator[None]:
 
 
 def flood(place: Place) -> AbstractContextManager[None]:
-    """One connection that sends so many requests at once, again and again."""
+    """Run one connection that floods the server with pipelined requests."""
     sizes = place.sizes
     return _background(
         place, Load("", connections=1, pipeline=sizes.flood, seconds=sizes.seconds + LEAD_S, name="flood")
@@ -115,7 +115,7 @@ def flood(place: Place) -> AbstractContextManager[None]:
 
 
 def large(place: Place) -> AbstractContextManager[None]:
-    """One connection that sets and gets large items."""
+    """Run one connection that sets and gets large items."""
     sizes = place.sizes
     return _background(
         place, Load("", connections=1, size=sizes.large_bytes, seconds=sizes.seconds + LEAD_S, name="large")
@@ -124,7 +124,7 @@ def large(place: Place) -> AbstractContextManager[None]:
 
 @contextmanager
 def _now_and_then(action: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile a thread does that again and again."""
+    """Call `action` every `LOOKS_EVERY_S` in a thread, while the block runs."""
     is_over = threading.Event()
 
     def act() -> None:
@@ -142,7 +142,7 @@ def _now_and_then(action: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def slow_reader(place: Place) -> Iterator[None]:
-    """A client that asks for the same item of 1 MiB again and again, and reads 64 KiB of it now and then."""
+    """Run a client that requests an item of 1 MiB many times, and reads 64 KiB now and then."""
     with Client(place.server.port, receive_buffer=1 << 16) as client, Client(place.server.port) as owner:
         owner.put(b"slow", bytes(MIB))
         client.send(b"get slow/peek\r\n" * (place.sizes.slow_bytes // MIB))
@@ -156,7 +156,7 @@ def slow_reader(place: Place) -> Iterator[None]:
 
 @contextmanager
 def idle(place: Place) -> Iterator[None]:
-    """Connections on which nothing is said. Each lot is known to be accepted before the next one knocks."""
+    """Open idle connections. After each group, wait until the server has accepted it."""
     with ExitStack() as stack:
         for number in range(place.sizes.idle):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", place.server.port)))
@@ -192,14 +192,15 @@ def _beside(place: Place, disturber: Disturber, load: Load) -> tuple[Figures, in
 
 
 def measure(results: Results, sizes: Sizes, seed: int, generator: Generator, folder: Path, core: int) -> None:
-    """Each disturber, with a server of its own."""
+    """Measure each disturbing client with a server of its own, and add the results."""
     raise_file_limit()
     load = ORDINARY._replace(seconds=sizes.seconds, seed=seed)
     for number, (name, disturber) in enumerate(DISTURBERS.items()):
         progress(f"fairness: beside {name}", number, len(DISTURBERS))
         with running(KESTREL, folder / f"fairness-{number}", DEFAULT, core) as server:
             place = Place(server, generator, sizes)
-            server.work(generator, load)  # so that what the first run takes is not taken for the disturber's
+            # Warm up, so that the costs of a first run are not attributed to the disturbing client.
+            server.work(generator, load)
             pairs = [(server.work(generator, load), *_beside(place, disturber, load)) for _ in range(sizes.rounds)]
         _add(results, name, pairs, sizes.idle if disturber is idle else 1)
     progress("", 1, 1)

@@ -1,13 +1,15 @@
-"""What children cost, in the journal and in the scroll: a put to a queue with none of them, and with up to a thousand.
+"""Cost of fanout children in the journal and the scroll: puts to queues with none and with up to a thousand.
 
     python -m benchmarks.fanout
 
-Speed: a real server process for each storage has all these queues. One client of each sends it, over the loopback, 64
-sets of 1 KiB at once to one of the parents, waits for the replies, and goes on with another, in ever new orders; the
-servers take turns. What a parent took in a round is compared with what the queue without children took in the same
-round, and the scroll with the journal. Memory: in a fresh process items are put in the same way, and the growth of what
-Python has allocated is divided by their number; and what was written is counted: at the
-disk's face, and as the growth of the files in the folder. Then one child is taken from, which others have no part in.
+Speed: each storage has a real server process with all queues. One client per server sends 64 sets of 1 KiB over the
+loopback to one parent, waits for the replies, and continues with another parent in random order. The servers take
+turns. The cost for each parent is compared with that of the queue without children in the same round, and the scroll is
+compared with the journal.
+
+Memory: items are put in the same way in a fresh process. The growth of Python's allocated memory is divided by the
+number of items. Bytes written are counted at the disk interface, and as the growth of the files. Then items are taken
+from one child only.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from tests.server.running import Client, Processes, set_request
 ITEM_BYTES: Final = 1024
 BATCH: Final = 64
 MANY: Final = 1000
-"""To so many children less is put."""
+"""The number of children from which on fewer batches are put."""
 CONFIGS: Final = {JOURNAL: 'queuePath = "queues"\n', SCROLL: 'storage = "scroll:queues"\n'}
 COLUMNS: Final = (
     Column("storage", "storage"),
@@ -68,22 +70,22 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     children: Sequence[int]
-    """How many each parent has."""
+    """The number of children of each parent."""
     rounds: int
     batches: int
-    """Put to each parent in a round, but only one where there are very many children."""
+    """Batches for each parent in a round. A parent with `MANY` children gets one."""
     kept_batches: int
-    """Put where memory is measured."""
+    """Batches put while memory is measured."""
     gets: int
-    """From one child."""
+    """Gets from one child."""
     disk_bytes: int
-    """The room that is needed."""
+    """The disk space needed."""
 
     def batches_for(self, children: int) -> int:
-        """How many are put in a round to a parent with so many children."""
+        """Return the number of batches in a round for a parent with that many children."""
         return 1 if children >= MANY else self.batches
 
 
@@ -96,7 +98,7 @@ def _parent(children: int) -> bytes:
 
 
 def _family(children: int) -> list[bytes]:
-    """The names of a parent and of so many children."""
+    """Return the names of a parent and its children."""
     parent = _parent(children)
     return [parent, *(b"%b+child-%d" % (parent, number) for number in range(children))]
 
@@ -113,18 +115,18 @@ class Load:
         self._sets = set_request(_parent(children), item) * BATCH
 
     def put(self, cost: Cost) -> None:
-        """One batch of items."""
+        """Put one batch of items, and add its cost."""
         began = self._watch.now()
         self._client.ask(self._sets, b"STORED\r\n" * BATCH)
         cost.add(BATCH, began, self._watch.now())
 
 
 Round = dict[tuple[str, int], Cost]
-"""By the storage and the number of children."""
+"""Costs by storage and number of children."""
 
 
 def costs_of_puts(sizes: Sizes, seed: int) -> list[Round]:
-    """What puts took, for each round."""
+    """Measure puts. Return the costs of each round."""
     dice = random.Random(seed)
     with scratch_folder() as folder, ExitStack() as stack:
         loads: dict[tuple[str, int], Load] = {}
@@ -134,7 +136,8 @@ def costs_of_puts(sizes: Sizes, seed: int) -> list[Round]:
             server = stack.enter_context(Processes(folder / storage)).serve(CONFIGS[storage])
             client = clients[storage] = stack.enter_context(server.connect())
             for queue in (queue for children in sizes.children for queue in _family(children)):
-                client.ask(b"get %b/peek\r\n" % queue, b"END\r\n")  # it comes into being
+                # The peek creates the queue.
+                client.ask(b"get %b/peek\r\n" % queue, b"END\r\n")
             watch, item = Watch(server.pid), dice.randbytes(ITEM_BYTES)
             loads |= {(storage, children): Load(client, watch, children, item) for children in sizes.children}
         for load in loads.values():
@@ -163,25 +166,26 @@ def _check_counts(client: Client, sizes: Sizes) -> None:
                 raise ValueError(f"{name} has {stats[f'queue_{name}_items']} items in place of {items}")
 
 
-# Memory, and what is written.
+# Memory, and bytes written.
 
 
 class Kept(NamedTuple):
-    """What an item that was put to a parent and its children is there."""
+    """The cost of storing an item that was put to a parent with all its children."""
 
     bytes: float
-    """What it takes in memory, in all of the queues together."""
+    """Bytes of memory per item, in all queues together."""
     written: float
-    """How many bytes were written for it,"""
+    """Bytes written per item."""
     in_files: float
-    """and by how many the files have grown."""
+    """Growth of the files per item, in bytes."""
     get_cpu_s: float | None
-    """What a get from one of the children takes; None without children."""
+    """CPU seconds of a get from one of the children; None without children."""
 
 
 def keep(folder: Path, storage: str, children: int, sizes: Sizes, seed: int) -> Kept:
-    """Put batches to a parent in this process, over that storage."""
-    raise_file_limit()  # as the server
+    """Put batches to a parent in this process, over that storage. Return the cost per item."""
+    # The server does this too.
+    raise_file_limit()
     clock, disk = Clock(), CountingDisk()
     server = MemoryServer(make_storage(storage, folder, clock, disk=disk), clock=clock)
     for queue in _family(children):
@@ -208,7 +212,7 @@ def _put_batch(server: MemoryServer, children: int, dice: random.Random) -> None
 
 
 def _get_cpu_s(server: MemoryServer, children: int, count: int) -> float:
-    """What one get after the other takes from a child that no other is taken from."""
+    """Return the CPU seconds of a get from a child. Its siblings keep their items."""
     client, queue = server.connect(), _family(children)[1]
     began = time.process_time()
     for _ in range(count):
@@ -218,7 +222,7 @@ def _get_cpu_s(server: MemoryServer, children: int, count: int) -> float:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """Speed, then memory and what is written."""
+    """Measure speed, then memory and bytes written, and add the results."""
     rounds = costs_of_puts(sizes, seed)
     places = [(storage, children) for storage in STORAGES for children in sizes.children]
     kept = {}

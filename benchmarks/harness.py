@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, fresh processes, scratch folders, figures with their spread, tables."""
+"""Shared code of the benchmarks: options, fresh processes, scratch folders, statistics and tables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MB: Final = 1_000_000
 _BAR: Final = 24
 
 
-# What is asked for.
+# Options.
 
 
 def options_parser(about: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has; the first line of `about` is said by --help."""
+    """Return a parser with the options of every benchmark. The first line of `about` is the description in --help."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="another one, other data and another order (default 1)")
     parser.add_argument("--short", action="store_true", help="small sizes: shows that it works, not how fast it is")
@@ -40,12 +40,13 @@ def options_parser(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-# Where it runs.
+# Environment.
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder that is removed in the end, whatever happens; a SIGTERM ends the program in order."""
+    """Provide a folder that is removed when the block ends. SIGTERM ends the program in order, so the folder is
+    removed too."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="kestrel-benchmark-") as folder:
@@ -53,35 +54,35 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def require_room(size: int) -> None:
-    """End the program with a sentence unless scratch folders may take that many bytes."""
+    """Exit with a message if there is not enough space for scratch folders."""
     folder = tempfile.gettempdir()
     if shutil.disk_usage(folder).free < size:
         sys.exit(f"{folder} has less than {size // MB:,} MB of room; set TMPDIR to name another folder")
 
 
 def in_fresh_process(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a module's function in a new process: its memory is as a server's that has just been started."""
+    """Call a module's function in a new process, whose memory is like that of a server that has just started."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(function, *args, **kwargs).result()
 
 
 def resident_bytes() -> int:
-    """The memory that this process takes now."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def progress(what: str, done: int, total: int) -> None:
-    """Show on a terminal how far it is; elsewhere nothing."""
+    """Show a progress bar if standard error is a terminal."""
     if sys.stderr.isatty():
         bar = "#" * (_BAR * done // total)
         print(f"\r\033[K[{bar:{_BAR}}] {what}", end="" if done < total else "\r\033[K", file=sys.stderr, flush=True)
 
 
-# What is measured.
+# Statistics.
 
 
 class Spread(NamedTuple):
-    """Repeated measurements in three numbers."""
+    """The median, minimum and maximum of repeated measurements."""
 
     median: float
     least: float
@@ -89,25 +90,25 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The spread of these values."""
+    """Return the spread of these values."""
     return Spread(statistics.median(values), min(values), max(values))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so many percent of them do not exceed."""
+    """Return the smallest of the values that at least `share` percent of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 class GoalMissed(SystemExit):
-    """A figure is not what was promised: ends the program with that sentence and exit status 1."""
+    """A missed goal. Ends the program with a message and exit status 1."""
 
 
-# What is shown.
+# Results.
 
 
 class Column(NamedTuple):
-    """A column of a table: its key in JSON, its heading, and how its numbers are written."""
+    """A column of a table: its key in JSON, its heading, and the format of its numbers."""
 
     key: str
     heading: str
@@ -115,7 +116,7 @@ class Column(NamedTuple):
 
 
 class Results:
-    """The figures of one benchmark: a table when all are there, or as JSON each at once."""
+    """The results of one benchmark. Prints a table at the end, or each row as JSON at once."""
 
     def __init__(self, benchmark: str, columns: Sequence[Column], *, as_json: bool) -> None:
         self._benchmark = benchmark
@@ -124,13 +125,13 @@ class Results:
         self.rows: list[dict[str, Figure]] = []
 
     def add(self, **figures: Figure) -> None:
-        """One more row; a column without a figure stays empty."""
+        """Add a row. A column without a figure stays empty."""
         self.rows.append(figures)
         if self._as_json:
             print(json.dumps({"benchmark": self._benchmark, **figures}), flush=True)
 
     def lines(self) -> list[str]:
-        """The table."""
+        """Return the lines of the table."""
         cells = [[_shown(row.get(column.key, ""), column.form) for column in self._columns] for row in self.rows]
         together = [[column.heading for column in self._columns], *cells]
         widths = [max(map(len, each)) for each in zip(*together, strict=True)]

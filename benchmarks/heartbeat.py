@@ -1,4 +1,4 @@
-"""How long the reactor keeps others waiting: a timer of a millisecond, and how late it comes."""
+"""A timer of one millisecond that measures how long the reactor delays it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ BEAT_S: Final = 0.001
 
 
 class Beats(NamedTuple):
-    """What a phase was like, beat by beat, in milliseconds."""
+    """The beats of a phase, one value in milliseconds per beat."""
 
     late: array[float]
-    """How much later than it should the next beat came, whatever the reason: code, the interpreter's lock, the system,
-    other processes."""
+    """The delay of the next beat, for any reason: code, the interpreter lock, the system, other processes."""
     busy: array[float]
-    """The processor's time that the reactor's thread used between two beats: what its code took, and nothing else."""
+    """The CPU time of the reactor's thread between two beats."""
 
 
 class Heartbeat:
-    """Beats from `start` to `stop`; each beat belongs to the phase that `phase` began last."""
+    """A timer that beats from `start` to `stop`. Each beat is recorded in the phase that was set last."""
 
     def __init__(self, reactor: IReactorTime) -> None:
         self._reactor = reactor
@@ -32,15 +31,15 @@ class Heartbeat:
         self.phases: dict[str, Beats] = {}
 
     def phase(self, name: str) -> None:
-        """What comes from now on has that name."""
+        """Record the following beats under that name."""
         self._beats = self.phases.setdefault(name, Beats(array("d"), array("d")))
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the timer."""
         self._next()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop the timer."""
         if self._call is not None:
             self._call.cancel()
 

@@ -1,11 +1,12 @@
-"""What a put and a get cost the server's own code, without network and reactor; and, when asked, where that goes.
+"""CPU time of the server's own code for a put and a get, without network and reactor.
 
     python -m benchmarks.hot_path [--profile]
     KESTREL_PURE=1 python -m benchmarks.hot_path
 
-Fifty connections share a queue, or have one each, in journals. Every connection is given its bytes, then the tick ends,
-as a turn of the hub does it. Replies are counted and dropped. The processor's time of this process is divided by the
-requests. `--profile` shows which functions took it: of the compiled modules only where they are called from outside.
+Fifty connections share a queue, or have one each, in journals. Every connection receives its bytes, then the tick ends,
+as in a reactor. Replies are counted and dropped. The CPU time of this process is divided by the number of requests.
+`--profile` prints the functions that took the time. Functions of compiled modules appear only if they are called from
+outside their module.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from kestrel.testing.server import MemoryStatusFile
 CONNECTIONS: Final = 50
 ITEM_BYTES: Final = 64
 SHOWN: Final = 30
-"""Functions of a profile."""
+"""The number of functions shown in a profile."""
 
 COLUMNS: Final = (
     Column("build", "build"),
@@ -51,10 +52,10 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     requests: int
-    """Of each repetition."""
+    """Requests of each repetition."""
     repeats: int
 
 
@@ -64,7 +65,7 @@ CASES: Final = tuple((queues, pipeline) for queues in (1, CONNECTIONS) for pipel
 
 
 class _Replies:
-    """A transport that counts what it is given."""
+    """A transport that counts replies and drops them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -73,11 +74,11 @@ class _Replies:
         self.count += data.count(b"\r\nEND\r\n") + data.count(b"STORED\r\n")
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """It is never full."""
+        """Do nothing: this transport never has to pause a producer."""
 
 
 class _Server:
-    """Queues over journals in that folder, whose ticks end when they are told to, and its connections."""
+    """A server over journals in that folder, with its connections. Its ticks end when `end_tick` is called."""
 
     status: Any
 
@@ -99,7 +100,8 @@ class _Server:
         self.status = core.status
         core.start()
         core.serve()
-        factory = core.connections("memcache", CODEC_FACTORIES["memcache"], self)  # type: ignore[arg-type]  # of which only the status
+        # Only `status` of the control object is used.
+        factory = core.connections("memcache", CODEC_FACTORIES["memcache"], self)
         self.replies = _Replies()
         self.connections: list[Connection] = []
         for _ in range(CONNECTIONS):
@@ -109,14 +111,14 @@ class _Server:
             self.connections.append(connection)
 
     def end_tick(self) -> None:
-        """Do what was to be done soon."""
+        """Run the calls that were scheduled for this tick."""
         soon = self._soon[:]
         self._soon.clear()
         for call in soon:
             call()
 
     def work(self, requests: int, queues: int, pipeline: int) -> int:
-        """At least so many requests, half of them puts. Returns how many."""
+        """Send at least that many requests, half of them puts. Return the number of requests answered."""
         names = [b"q%d" % (number % queues) for number in range(CONNECTIONS)]
         puts = [b"set %b 0 0 %d\r\n%b\r\n" % (name, ITEM_BYTES, bytes(ITEM_BYTES)) * pipeline for name in names]
         gets = [b"get %b\r\n" % name * pipeline for name in names]
@@ -126,13 +128,14 @@ class _Server:
             for each in (puts, gets):
                 for connection, data in zip(self.connections, each, strict=True):
                     connection.dataReceived(data)
-                while self._soon:  # a tick may be over before all that is pipelined is done
+                # A tick may end before all pipelined requests are done.
+                while self._soon:
                     self.end_tick()
         return self.replies.count - before
 
 
 def cpu_us(folder: Path, queues: int, pipeline: int, sizes: Sizes) -> list[float]:
-    """What a request takes, in each repetition."""
+    """Return the CPU microseconds of a request, for each repetition."""
     server = _Server(folder)
     server.work(sizes.requests // 10, queues, pipeline)
     gc.collect()
@@ -145,7 +148,7 @@ def cpu_us(folder: Path, queues: int, pipeline: int, sizes: Sizes) -> list[float
 
 
 def measure(results: Results, sizes: Sizes) -> None:
-    """Every case, each in a process of its own."""
+    """Measure every case in a process of its own, and add the results."""
     for queues, pipeline in CASES:
         with scratch_folder() as folder:
             times = spread(in_fresh_process(cpu_us, folder, queues, pipeline, sizes))
@@ -160,7 +163,7 @@ def measure(results: Results, sizes: Sizes) -> None:
 
 
 def profile(sizes: Sizes) -> None:
-    """Where the time of 16 in flight on one queue goes."""
+    """Print a profile of one queue with 16 requests in flight."""
     with scratch_folder() as folder:
         server = _Server(folder)
         server.work(sizes.requests // 10, 1, 16)

@@ -1,4 +1,4 @@
-"""Journal files as a server would have written them, made in seconds, the same for the same seed."""
+"""Journal files as a server would have written them, made in seconds and reproducible by seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _RUN_BYTES: Final = 1 << 20
 
 
 class JournalMaker:
-    """Writes the journal of one queue: its items all have the same size, and expire at the same time, in milliseconds
-    since the epoch (0: never). `records` counts what was written.
+    """A writer of the journal of one queue. All its items have the same size and expiry.
 
-    A file that has become larger than `file_bytes` is rotated. What was written is on the medium in the end, so that
-    nobody measures the system's writing it out, and it is in the page cache.
+    `expiry_ms` is in milliseconds since the epoch; 0 means never. A file larger than `file_bytes` is rotated. `records`
+    counts the written records. All files are synced at the end, so that measurements are not disturbed by the system
+    writing them back. They remain in the page cache.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class JournalMaker:
         self.size = 0
 
     def put(self, count: int) -> None:
-        """So many items are put."""
+        """Write that many puts."""
         self._repeat(self._puts, count)
 
     def remove(self, count: int) -> None:
-        """So many items are taken."""
+        """Write that many removes."""
         self._repeat([REMOVE_RECORD] * _RUN_BYTES, count)
 
     def put_and_remove(self, count: int) -> None:
-        """So many items are put, and each is taken before the next comes."""
+        """Write that many puts, each followed by a remove."""
         self._repeat([put + REMOVE_RECORD for put in self._puts], count)
         self.records += count
 

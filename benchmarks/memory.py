@@ -1,9 +1,9 @@
-"""What a queued item takes in memory beyond its data.
+"""Memory of a queued item, beyond its data.
 
     python -m benchmarks.memory
 
-Items are put to a queue as a server does it, in a fresh process, and the growth of the process's resident memory is
-divided by their number.
+Items are put to a queue in a fresh process, as a server does it. The growth of the resident memory is divided by their
+number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH: Final = 64
 
 
 class Sizes(NamedTuple):
-    """How much is measured: so many items of each size."""
+    """The number of items of each size, and of repetitions."""
 
     items: dict[int, int]
     repeats: int
@@ -44,7 +44,7 @@ SHORT: Final = Sizes({64: 200_000, 1024: 20_000}, 1)
 
 
 def bytes_per_item(item_bytes: int, count: int, seed: int) -> float:
-    """By how much this process grows for each item that is put."""
+    """Put items, and return the growth of this process per item in bytes."""
     queue = JournalQueue(
         QUEUE, QueueSettings(max_memory_size_bytes=64 * GIB), JournalWriter(Disk(), b"", QUEUE, lambda: ADD_MS)
     )
@@ -59,11 +59,12 @@ def bytes_per_item(item_bytes: int, count: int, seed: int) -> float:
 def _put(queue: JournalQueue, dice: random.Random, item_bytes: int, count: int) -> None:
     for _ in range(count):
         queue.put(encode_item(dice.randbytes(item_bytes), ADD_MS, 0))
-    queue.take_pending()  # as the tick's commit
+    # The commit of a tick does this.
+    queue.take_pending()
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """Items of each size."""
+    """Measure items of each size, and add the results."""
     for item_bytes, count in sizes.items.items():
         over = []
         for repeat in range(sizes.repeats):

@@ -1,8 +1,8 @@
-"""What many small queues take: descriptors, memory, and time at the next start.
+"""Cost of many small queues: descriptors, memory, and the time of the next start.
 
     python -m benchmarks.open_files
 
-Each queue of one storage is put to and taken from, and is empty then.
+An item is put to each queue of one storage and taken again, which leaves the queue empty.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Loaded = dict[bytes, IQueueStorage | Failure]
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     queues: int
     starts: int
@@ -60,7 +60,7 @@ SHORT: Final = Sizes(1_000, 1)
 
 
 class Use(NamedTuple):
-    """What it took to use the queues."""
+    """The cost of using the queues."""
 
     most_open_files: int
     bytes_per_queue: float
@@ -68,7 +68,7 @@ class Use(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What it took to load them."""
+    """The cost of loading the queues."""
 
     seconds: float
     cpu_seconds: float
@@ -76,8 +76,9 @@ class Start(NamedTuple):
 
 
 def _open(folder: Path) -> tuple[JournalStorage, Loaded]:
-    """The storage of a folder, started; its work in threads is done at once instead."""
-    raise_file_limit()  # as the server
+    """Start the storage of a folder, and return it with its queues. Thread work is done at once."""
+    # The server does this too.
+    raise_file_limit()
     storage = JournalStorage(os.fsencode(folder), Clock(), execute, reserve_bytes=0)
     loaded: list[Loaded] = []
     starting: Deferred[Loaded] = storage.start(lambda _: SETTINGS)
@@ -86,7 +87,7 @@ def _open(folder: Path) -> tuple[JournalStorage, Loaded]:
 
 
 def use(folder: Path, count: int) -> Use:
-    """Put to and take from so many queues."""
+    """Put an item to each of that many queues, and take it again. Return the cost."""
     storage, _ = _open(folder)
     before, most_open_files = resident_bytes(), 0
     began = time.perf_counter()
@@ -107,7 +108,7 @@ def use(folder: Path, count: int) -> Use:
 
 
 def start(folder: Path, count: int) -> Start:
-    """Load them."""
+    """Load the queues, and return the cost."""
     before = resident_bytes()
     began, cpu_began = time.perf_counter(), time.process_time()
     storage, loaded = _open(folder)
@@ -120,7 +121,7 @@ def start(folder: Path, count: int) -> Start:
 
 
 def measure(results: Results, sizes: Sizes) -> None:
-    """Use the queues once, then start over them again and again, each time in a fresh process."""
+    """Use the queues once, then load them several times, each in a fresh process. Add the results."""
     with scratch_folder() as folder:
         progress("open_files: the queues are used", 0, sizes.starts + 1)
         used = in_fresh_process(use, folder, sizes.queues)

@@ -1,11 +1,10 @@
-"""What a put and a get cost in the scroll, compared with the journal.
+"""Cost of a put and a get in the scroll, compared with the journal.
 
     python -m benchmarks.operations
 
 Through the storage alone: 64 puts and a commit, then 64 takes and a commit. Through a whole server in this process,
-without a network: 64 sets in one go, then 64 gets. Both storages take turns, each of a few batches and in ever new
-orders; what a round measured of the one is divided by what it measured of the other. With syncJournal 0 each batch is
-synced, which here is done where it is asked for.
+without a network: 64 pipelined sets, then 64 pipelined gets. The storages take turns of a few batches in random order,
+and the results of a round are divided by each other. With syncJournal 0 each batch is synced, in the calling thread.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     item_bytes: Sequence[int]
     rounds: int
     turns: int
-    """Of each storage in a round."""
+    """Turns of each storage in a round."""
     batches: int
-    """Of puts, and as many of gets, in a turn."""
+    """Batches of puts in a turn, and as many batches of gets."""
 
 
 FULL: Final = Sizes((64, 1024), 9, 10, 20)
@@ -61,19 +60,19 @@ SHORT: Final = Sizes((64, 1024), 2, 2, 5)
 
 
 class Load(Protocol):
-    """What puts and gets, and what it has written."""
+    """An object that puts and gets batches. `disk` counts the bytes written."""
 
     disk: CountingDisk
 
     def put(self) -> None:
-        """One batch."""
+        """Put one batch."""
 
     def get(self) -> None:
-        """One batch."""
+        """Get one batch."""
 
 
 class StorageLoad:
-    """Puts to a storage, and gets."""
+    """Puts and gets of a storage, without a server."""
 
     def __init__(self, storage: str, folder: Path, settings: QueueSettings, item: bytes) -> None:
         self._opened = Opened(storage, folder, settings)
@@ -83,14 +82,14 @@ class StorageLoad:
         self._item = item
 
     def put(self) -> None:
-        """One batch."""
+        """Put one batch, and check that it is committed."""
         storage, group = self._storage, (self._queue,)
         for _ in range(BATCH):
             storage.put(group, self._item, ADD_MS, 0)
         self._check(storage.commit(group))
 
     def get(self) -> None:
-        """One batch."""
+        """Take one batch, and check that it is committed."""
         queue = self._queue
         for _ in range(BATCH):
             if queue.take(False) is None:
@@ -107,7 +106,7 @@ class StorageLoad:
 
 
 class ServerLoad:
-    """Sets sent to a whole server, and gets."""
+    """Sets and gets of a whole server in memory."""
 
     def __init__(self, storage: str, folder: Path, settings: QueueSettings, item: bytes) -> None:
         self.disk = CountingDisk()
@@ -120,18 +119,18 @@ class ServerLoad:
         self._values = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (QUEUE, len(item), item) * BATCH
 
     def put(self) -> None:
-        """One batch."""
+        """Set one batch of items."""
         if self._client.ask(self._sets) != b"STORED\r\n" * BATCH:
             raise ValueError("a batch was not stored")
 
     def get(self) -> None:
-        """One batch."""
+        """Get one batch of items."""
         if self._client.ask(self._gets) != self._values:
             raise ValueError("this is no batch of items")
 
 
 class Setting(NamedTuple):
-    """What is the same for both storages."""
+    """The settings that both storages share."""
 
     through: str
     sync_journal_ms: int | None
@@ -139,7 +138,7 @@ class Setting(NamedTuple):
 
 
 class Each(NamedTuple):
-    """What one put took in a round, or one get."""
+    """The cost of one put, or one get, in a round."""
 
     seconds: float
     cpu_seconds: float
@@ -147,7 +146,7 @@ class Each(NamedTuple):
 
 
 Round = dict[tuple[str, str], Each]
-"""By storage and operation."""
+"""Costs by storage and operation."""
 
 
 class _Took:
@@ -165,7 +164,7 @@ class _Took:
 
 
 def compare(folder: Path, setting: Setting, sizes: Sizes, seed: int) -> list[Round]:
-    """What both storages took, in each round."""
+    """Measure both storages. Return the costs of each round."""
     dice, watch = random.Random(seed), Watch(os.getpid())
     item, settings = dice.randbytes(setting.item_bytes), QueueSettings(sync_journal_ms=setting.sync_journal_ms)
     loads: dict[str, Load] = {}
@@ -198,7 +197,7 @@ LOADS: Final[Mapping[str, Callable[[str, Path, QueueSettings, bytes], Load]]] = 
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """Both storages through both, with each syncJournal and items of each size."""
+    """Measure both storages directly and through a server, for each syncJournal and item size. Add the results."""
     settings = [
         Setting(through, sync_journal_ms, item_bytes)
         for through in LOADS

@@ -1,4 +1,4 @@
-"""What operations cost a server process: time by the clock, and the processor's time that it took."""
+"""The cost of operations of a server process: wall-clock time and CPU time."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ import time
 from typing import Final, NamedTuple
 
 _ALL_THREADS: Final = 2
-"""Linux's number for a clock of the processor's time of a whole process (CPUCLOCK_SCHED)."""
+"""Linux's number for the clock of a whole process's CPU time (CPUCLOCK_SCHED)."""
 _LEAST_CPU_S: Final = 0.001
-"""Less may be counted as nothing."""
+"""The minimum CPU time in seconds. Shorter times may be reported as zero."""
 
 
 class Moment(NamedTuple):
-    """When something was, in seconds by the clock and of the server's processor time."""
+    """A moment, in seconds of wall-clock time and of the process's CPU time."""
 
     clock_s: float
     cpu_s: float
 
 
 class Watch:
-    """Tells the time of one process."""
+    """The clocks of one process."""
 
     def __init__(self, pid: int) -> None:
         self._cpu_clock = (~pid << 3) | _ALL_THREADS
 
     def now(self) -> Moment:
-        """This moment."""
+        """Return the present moment."""
         return Moment(time.perf_counter(), time.clock_gettime(self._cpu_clock))
 
 
 class Cost:
-    """What operations took, all together."""
+    """The summed cost of operations."""
 
     def __init__(self) -> None:
         self._operations = 0
         self._clock_s = self._cpu_s = 0.0
 
     def add(self, operations: int, began: Moment, ended: Moment) -> None:
-        """So many more, between these moments."""
+        """Add the cost of that many operations between two moments."""
         self._operations += operations
         self._clock_s += ended.clock_s - began.clock_s
         self._cpu_s += ended.cpu_s - began.cpu_s
 
     @property
     def per_s(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return self._operations / self._clock_s
 
     @property
     def per_cpu_s(self) -> float:
-        """Operations a second of the server's processor time."""
+        """Operations per second of CPU time."""
         return self._operations / max(self._cpu_s, _LEAST_CPU_S)

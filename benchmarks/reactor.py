@@ -1,12 +1,12 @@
-"""How long the reactor is kept from other work while a storage does its heaviest work under traffic.
+"""Delay of the reactor while a storage does its heaviest work under traffic.
 
     python -m benchmarks.reactor
 
-A storage runs under the real reactor, with real threads and files, while a little traffic goes on. Two journals of a
-gigabyte: one of small items that fill the window, which is rewritten, or flushed; one of larger items that is read
-behind, which is packed. Two scrolls of ten million small items: one that gets its checkpoint and its hint, another
-reader, and is read forward faster than its window is long; and one that is released, and flushed. They are loaded
-before, and most are deleted after. A timer of a millisecond says how late it comes.
+A storage runs in a real reactor, with real threads and files, and with a little traffic. Two kinds of journals of 1 GB
+are loaded first. One holds small items that fill the window; it is rewritten or flushed. The other holds larger items
+and is read behind; it is packed. The two scrolls hold ten million small items. One writes its checkpoint and hint, gets
+another reader, and is read faster than its window holds. The other is released and flushed. Most queues are deleted at
+the end. A timer of one millisecond measures the delay.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ COLUMNS: Final = (
 
 TRAFFIC_S: Final = 0.001
 TRAFFIC_ITEMS: Final = 8
-"""Are put, and as many taken, each time,"""
+"""Items put in each call, and usually also the number of items taken."""
 
 MANY_TAKES: Final = 64
-"""and that many where items are read forward."""
+"""Items taken in each call while items are read from files."""
 
 SMALL_BYTES: Final = 64
 LARGE_BYTES: Final = 1024
@@ -79,27 +79,27 @@ PATIENCE_S: Final = 120.0
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     max_memory_bytes: int
     max_journal_bytes: int
     scroll_items: int
     checkpoints_every_s: float
-    """How often a scroll writes what it writes from time to time."""
+    """The interval of a scroll's checkpoints in seconds."""
     phase_s: float
-    """How long a phase is watched at least."""
+    """The minimum duration of a phase in seconds."""
     repeats: int
 
     @property
     def settings(self) -> QueueSettings:
-        """Those of a queue whose journal is kept small."""
+        """Settings of a queue whose journal is kept small."""
         return QueueSettings(
             max_memory_size_bytes=self.max_memory_bytes, max_journal_size_bytes=self.max_journal_bytes
         )
 
     @property
     def patient_settings(self) -> QueueSettings:
-        """The same, but the journal may grow."""
+        """Settings of a queue whose journal may grow without a limit."""
         return QueueSettings(max_memory_size_bytes=self.max_memory_bytes, max_journal_size_bytes=1 << 50)
 
 
@@ -108,7 +108,7 @@ SHORT: Final = Sizes(8 * MIB, 64 * MIB, 400_000, 0.5, 0.3, 1)
 
 
 class Traffic:
-    """Puts to and takes from a queue, a little at each call."""
+    """Traffic of a queue: a few puts and takes in each call."""
 
     def __init__(self, reactor: Any, storage: IStorage, item_bytes: int) -> None:
         self._reactor = reactor
@@ -116,11 +116,11 @@ class Traffic:
         self._data = bytes(item_bytes)
         self._call: IDelayedCall | None = None
         self.queue: Any = None
-        """Which one; None for no traffic."""
+        """The queue; None for no traffic."""
         self.takes = TRAFFIC_ITEMS
 
     def start(self) -> None:
-        """Begin, and go on to the end."""
+        """Put and take items now, and again every `TRAFFIC_S`."""
         self._call = self._reactor.callLater(TRAFFIC_S, self.start)
         queue = self.queue
         if queue is None:
@@ -132,18 +132,19 @@ class Traffic:
                 loading = queue.fill()
                 if loading is None:
                     continue
-                loading.addErrback(lambda _: None)  # the next call tries again
+                # The next call tries again.
+                loading.addErrback(lambda _: None)
                 break
         self._storage.commit((queue,))
 
     def stop(self) -> None:
-        """No more of it."""
+        """Stop the traffic."""
         if self._call is not None:
             self._call.cancel()
 
 
 class Plan(NamedTuple):
-    """A storage's files, and what is done with their queue: names of `Scene`'s steps."""
+    """A storage's files, and the steps to run with its queue: keys of `STEPS`."""
 
     storage: str
     item_bytes: int
@@ -152,7 +153,7 @@ class Plan(NamedTuple):
 
 
 def _make_spent(folder: Path, sizes: Sizes, seed: int) -> None:
-    """The items of a window that is nearly full, after many others that were taken."""
+    """Make a journal that holds a nearly full window of items, after many others that were taken."""
     window = sizes.max_memory_bytes // SMALL_BYTES * 19 // 20
     put_bytes = SMALL_BYTES + ADDX_HEADER_BYTES
     spent = (sizes.max_journal_bytes - window * put_bytes) // (put_bytes + len(REMOVE_RECORD))
@@ -163,7 +164,7 @@ def _make_spent(folder: Path, sizes: Sizes, seed: int) -> None:
 
 
 def _make_read_behind(folder: Path, sizes: Sizes, seed: int) -> None:
-    """A queue that is read behind, half of it read by now."""
+    """Make a journal that is read behind, with half of its items taken."""
     items = sizes.max_journal_bytes // LARGE_BYTES * 5 // 4
     with JournalMaker(folder, seed, LARGE_BYTES, file_bytes=sizes.max_memory_bytes) as maker:
         maker.put(items)
@@ -171,7 +172,7 @@ def _make_read_behind(folder: Path, sizes: Sizes, seed: int) -> None:
 
 
 def _make_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
-    """Many items that nobody has read."""
+    """Make a scroll of many items that no reader has taken."""
     with ScrollMaker(folder, seed, SMALL_BYTES) as maker:
         maker.put(sizes.scroll_items)
 
@@ -186,7 +187,7 @@ PLANS: Final = (
 
 
 class Scene:
-    """A storage over a made journal, its traffic, and the heartbeat of its reactor."""
+    """A storage over prepared files, with its traffic and the heartbeat of its reactor."""
 
     def __init__(self, reactor: Any, threads: ThreadPool, folder: Path, sizes: Sizes, plan: Plan) -> None:
         self._reactor = reactor
@@ -198,7 +199,7 @@ class Scene:
         self.heartbeat = Heartbeat(reactor)
 
     async def run(self, steps: Sequence[str]) -> None:
-        """Load the queue, and do these steps."""
+        """Load the queue, and run these steps."""
         self.heartbeat.start()
         self.heartbeat.phase("idle")
         await self._watch()
@@ -208,7 +209,8 @@ class Scene:
         if isinstance(queue, Failure):
             queue.raiseException()
         self._traffic.queue = queue
-        del queue  # the traffic alone keeps it, so that it can be freed
+        # Only the traffic keeps a reference, so that the queue can be freed.
+        del queue
         self._traffic.start()
         self.heartbeat.phase("traffic alone")
         await self._watch()
@@ -234,41 +236,41 @@ class Scene:
         return not os.listdir(self._folder + b"/" + ERASE_FOLDER)
 
     async def make_smaller(self) -> None:
-        """From now on the journal is to be small: its files are replaced, and the old ones erased."""
+        """Lower the journal's size limit. Wait until its files are replaced and the old ones erased."""
         queue: Any = self._storage.queue(QUEUE, self._sizes.settings)
         await self._watch(lambda: queue.rewrites + queue.packs > 0 and self._is_erased())
 
     async def flush(self) -> None:
-        """Drop every item."""
+        """Drop all items."""
         queue = self._queue()
         queue.clear()
         self._storage.commit((queue,))
         await self._watch()
 
     async def write_hint(self) -> None:
-        """Wait for what a scroll does from time to time."""
+        """Wait until the scroll has written its hint."""
         path = hint_path(self._folder, stem_of(QUEUE))
         await self._watch(lambda: os.path.exists(path))
 
     async def make_child(self) -> None:
-        """Another reader comes."""
+        """Add a reader to the scroll."""
         child = self._storage.queue(QUEUE + b"+child", self._sizes.patient_settings)
         self._storage.commit((child,))
         await self._watch()
 
     async def read_forward(self) -> None:
-        """Take as fast as items come from the files, for as long as a phase lasts."""
+        """Take items as fast as they are read from the files."""
         self._traffic.takes = MANY_TAKES
         await self._watch()
         self._traffic.takes = TRAFFIC_ITEMS
 
     async def take_behind(self) -> None:
-        """Hold the head, and go on: what is taken is beyond it."""
+        """Open the head, and take the items after it."""
         self._queue().take(True)
         await self.read_forward()
 
     async def release(self) -> None:
-        """Let half of the ids be done."""
+        """Release half of the ids."""
         queue = self._queue()
         ranges = IItemRanges(queue)
         ranges.release((ranges.first_id + ranges.next_id) // 2)
@@ -276,7 +278,7 @@ class Scene:
         await self._watch()
 
     async def delete_scroll(self) -> None:
-        """Delete the queue, with all that it has."""
+        """Delete the scroll's queues, and wait until their files are erased."""
         self._traffic.queue = self._storage.queue(b"other", self._sizes.settings)
         for name in (QUEUE + b"+child", QUEUE):
             queue = self._storage.queue(name, self._sizes.patient_settings)
@@ -286,7 +288,7 @@ class Scene:
         await self._watch(lambda: not any(name.startswith(stem) for name in os.listdir(self._folder)))
 
     async def delete(self) -> None:
-        """Delete the queue, and have its memory freed. The traffic goes on elsewhere."""
+        """Delete the queue, and wait until its memory is freed and its files are erased. Traffic uses another queue."""
         self._traffic.queue = self._storage.queue(b"other", self._sizes.settings)
         gc.collect()
         await self._watch()
@@ -313,9 +315,10 @@ STEPS: Final[Mapping[str, Callable[[Scene], Awaitable[None]]]] = {
 
 
 def play(folder: Path, sizes: Sizes, number: int) -> dict[str, Beats]:
-    """Run the plan of that number to its end in this process's reactor; returns the beats of its phases."""
+    """Run the plan of that number in this process's reactor. Return the beats of its phases."""
     plan = PLANS[number]
-    reactor: Any = import_module("twisted.internet.reactor")  # the one of this very process
+    # The import must happen in the process that runs this reactor.
+    reactor: Any = import_module("twisted.internet.reactor")
     use_monotonic_time(reactor)
     threads = ThreadPool(0, STORAGE_THREADS)
     threads.start()
@@ -336,7 +339,7 @@ def play(folder: Path, sizes: Sizes, number: int) -> dict[str, Beats]:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All plans, each several times, each time over a new journal in a fresh process."""
+    """Run each plan several times, each over new files in a fresh process. Add the results."""
     for number, plan in enumerate(PLANS):
         runs: list[dict[str, Beats]] = []
         for repeat in range(sizes.repeats):

@@ -1,10 +1,10 @@
-"""How long a reload of the configuration holds the reactor while there are 10,000 queues.
+"""Time that a reload of the configuration holds the reactor, with 10,000 queues.
 
     python -m benchmarks.reload
 
-The queues are kept in journals and hold an item each. The configurations are read beforehand, as the server reads them
-in a thread; what is measured is the step that makes one of them count. They come in ever new orders, and between two of
-them the first one, in which nothing is set.
+The queues are kept in journals and hold one item each. The server parses configurations in a thread, so they are parsed
+beforehand. The benchmark measures the step that applies one. Configurations are applied in random order, and the empty
+one between any two of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NOTHING: Final = "nothing"
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     queues: int
     repeats: int
@@ -66,7 +66,7 @@ SHORT: Final = Sizes(1_000, 1)
 
 
 class Held(NamedTuple):
-    """For how long the reactor was, in milliseconds."""
+    """The time that a tick held the reactor, in milliseconds."""
 
     clock_ms: float
     cpu_ms: float
@@ -93,11 +93,11 @@ CHANGES: Final[Mapping[str, Callable[[int], str]]] = {
     "a table for each queue": _table_for_each,
     "an alias for each queue": _alias_for_each,
 }
-"""Configurations for so many queues."""
+"""Functions that return a configuration for that many queues."""
 
 
 class _Turns:
-    """What was to be done soon."""
+    """A replacement for the reactor's ticks: the calls scheduled for later."""
 
     def __init__(self) -> None:
         self._soon: deque[Callable[[], object]] = deque()
@@ -106,7 +106,7 @@ class _Turns:
         self._soon.append(call)
 
     def settle(self) -> list[Held]:
-        """Do all of it, tick by tick; returns how long each held the reactor."""
+        """Run all calls, tick by tick. Return the time that each tick held the reactor."""
         held = []
         while self._soon:
             began, cpu_began = time.perf_counter(), time.thread_time()
@@ -117,7 +117,7 @@ class _Turns:
 
 
 def _server(folder: Path, config: Config, turns: _Turns) -> QueueServer:
-    """A server in this process; its timers are those of the real reactor, which does not run."""
+    """Start a server in this process. Its timers belong to the real reactor, which does not run."""
     raise_file_limit()
     reactor: Any = import_module("twisted.internet.reactor")
     use_monotonic_time(reactor)
@@ -140,7 +140,7 @@ def _server(folder: Path, config: Config, turns: _Turns) -> QueueServer:
 
 
 def reload(folder: Path, queues: int, changes: Sequence[str]) -> list[Held]:
-    """Go from nothing to each of these changes, and back; returns how long the longest tick on the way there was."""
+    """Apply each of these changes to the empty configuration. Return the longest tick of each."""
     turns = _Turns()
     nothing = loads("")
     server = _server(folder, nothing, turns)
@@ -148,10 +148,12 @@ def reload(folder: Path, queues: int, changes: Sequence[str]) -> list[Held]:
         server.manager.put(name.encode(), b"x" * 64, 0)
     turns.settle()
     gc.collect()
-    gc.freeze()  # as the server does when it has loaded its queues
+    # The server does this after it has loaded its queues.
+    gc.freeze()
     held = []
     for change in changes:
-        resolved = ResolvedConfig(loads(CHANGES[change](queues)))  # the server does that in a thread
+        # The server does this in a thread.
+        resolved = ResolvedConfig(loads(CHANGES[change](queues)))
         turns.later(partial(server.use, resolved))
         held.append(max(turns.settle()))
         server.use(ResolvedConfig(nothing))
@@ -161,7 +163,7 @@ def reload(folder: Path, queues: int, changes: Sequence[str]) -> list[Held]:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """Every change, several times."""
+    """Measure every change several times, and add the results."""
     dice = random.Random(seed)
     changes = [change for _ in range(sizes.repeats) for change in dice.sample(list(CHANGES), len(CHANGES))]
     progress("reload", 0, 1)

@@ -1,10 +1,10 @@
-"""How fast a journal is replayed: what a start does, for one queue.
+"""Speed of replaying the journal of one queue, as at a start.
 
     python -m benchmarks.replay
 
-Three journals: puts alone that fit in memory, the same with the default maxMemorySize so that most of them stay on
-disk alone, and puts and removes alternating. Each replay has a fresh process; the page cache is warm. A rate is given
-by the clock, and by the processor's time, which other work on the machine disturbs less.
+There are three cases: puts that fit in memory; the same puts with the default maxMemorySize, so that most of them stay
+on disk; and alternating puts and removes. Each replay runs in a fresh process with a warm page cache. Rates are given
+by wall-clock time and by CPU time, which depends less on other load.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     file_bytes: int
     repeats: int
@@ -51,7 +51,7 @@ SHORT: Final = Sizes(20 * MB, 1)
 
 
 class Case(NamedTuple):
-    """A kind of journal, and the memory that its queue may take."""
+    """A kind of journal, and the memory limit of its queue."""
 
     name: str
     folder: str
@@ -66,7 +66,7 @@ CASES: Final = (
 
 
 def replay_seconds(folder: Path, max_memory_bytes: int) -> tuple[float, float]:
-    """Load the queue of that folder: the seconds by the clock, and those of the processor."""
+    """Load the queue in that folder. Return the wall-clock seconds and the CPU seconds."""
     disk, path = Disk(), os.fsencode(folder)
     files = group_by_queue(disk.list_files(path))[QUEUE]
     writer = JournalWriter(disk, path, QUEUE, lambda: ADD_MS)
@@ -80,7 +80,7 @@ def replay_seconds(folder: Path, max_memory_bytes: int) -> tuple[float, float]:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All cases, interleaved, with items of each size."""
+    """Measure all cases in turn, with items of each size, and add the results."""
     for item_bytes in ITEM_BYTES:
         with scratch_folder() as folder:
             journals = _make(folder, sizes, seed, item_bytes)

@@ -1,10 +1,10 @@
-"""How long a start takes over a queue of ten million items, in each storage.
+"""Start time over a queue of ten million items, in each storage.
 
     python -m benchmarks.restart
 
-The journal, after whatever end; and the scroll after an orderly stop, after a crash a while after its last hint was
-written, and without any hint. Each start has a fresh process, and they take turns; the page cache is warm. Then one
-item is taken. What is read is counted at the disk's face.
+There are four cases: the journal, and the scroll after an orderly stop, after a crash some time after its last hint,
+and without a hint. Each start runs in a fresh process with a warm page cache, and the cases take turns. Then one item
+is taken. Bytes read are counted at the disk interface.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     items: int
     since_hint: int
-    """How many of them were put between the last hint and the crash."""
+    """The number of items put between the last hint and the crash."""
     repeats: int
     disk_bytes: int
-    """The room that is needed."""
+    """The disk space needed."""
 
 
 FULL: Final = Sizes(10_000_000, 1_000_000, 5, 4 * GIB)
@@ -63,12 +63,12 @@ SHORT: Final = Sizes(200_000, 20_000, 2, GIB // 4)
 
 
 def leave_after_stop(folder: Path, items: int) -> None:
-    """A server has stopped in order."""
+    """Leave the files of a server that has stopped in order."""
     _opened(folder, items).storage.close()
 
 
 def leave_after_crash(folder: Path, items: int, since_hint: int) -> None:
-    """A server has written its hint, taken so many more puts, and crashed."""
+    """Leave the files of a server that wrote its hint, then stored that many puts, and crashed."""
     opened = _opened(folder, items - since_hint)
     opened.let_checkpoints_come()
     queue, data = opened.queue(), bytes(ITEM_BYTES)
@@ -86,7 +86,7 @@ def _opened(folder: Path, items: int) -> Opened:
 
 
 class Start(NamedTuple):
-    """What a start took."""
+    """The cost of a start."""
 
     seconds: float
     cpu_seconds: float
@@ -96,7 +96,7 @@ class Start(NamedTuple):
 
 
 def start(storage: str, folder: Path, items: int) -> Start:
-    """Start over that folder, and take an item; it is left as it was."""
+    """Start over that folder, and take an item without committing. Return the cost."""
     before = resident_bytes()
     began, cpu_began = time.perf_counter(), time.process_time()
     opened = Opened(storage, folder)
@@ -113,7 +113,7 @@ def start(storage: str, folder: Path, items: int) -> Start:
 
 
 class Case(NamedTuple):
-    """How a server ended: what it left, given the folder, and the seed."""
+    """A way in which a server ended. `leave` makes its files, given a folder, the sizes and a seed."""
 
     name: str
     storage: str
@@ -147,7 +147,7 @@ CASES: Final = (
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All cases, interleaved."""
+    """Measure all cases in turn, and add the results."""
     with scratch_folder() as folder:
         for number, case in enumerate(CASES):
             progress(f"restart: {case.name}", number, len(CASES))

@@ -1,13 +1,14 @@
-"""What grows with connections, queues and items: the start of a server, its first get, memory, descriptors, latency.
+"""Start time, memory, descriptors and latency as connections, queues and items grow.
 
     python -m benchmarks.scale [--only connections]
 
-Each case is a real server process with one thing many times over: connections that are open and idle, queues of ten
-items, items in one queue; and at last with all of it. A start is timed from the launch of the process, Python's own
-start included, until it says that it serves, after an orderly stop and after a kill; the first get follows at once.
-Then a client at a time sets and gets 64 bytes, each pair through another of the connections, to another of the queues.
-What that takes of the server's processor is compared with an empty server of the same storage that has its turns in
-between; times by the clock jump with how the machine wakes two processes up.
+Each case is a real server process with one quantity raised: idle connections, queues of ten items, or items in one
+queue. The last case raises all of them. A start is timed from the launch of the process, including Python's own start,
+until the server logs that it serves. It is timed after an orderly stop and after a kill, and followed by a first get.
+
+Then pairs of a set and a get of 64 bytes are sent, one at a time, each over a random connection to a random queue. The
+server's CPU time is compared with that of an empty server of the same storage, in turn. Wall-clock times vary with how
+the machine schedules the two processes.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from tests.server.running import Client, Processes, Server, eventually, is_servi
 
 ITEM_BYTES: Final = 64
 ITEMS_OF_EACH: Final = 10
-"""What each of many queues holds."""
+"""Items in each of many queues."""
 LOAD_S: Final = 300.0
-"""How long a server may take to load its queues."""
+"""The time limit for loading the queues."""
 TURN: Final = 50
-"""Pairs of requests in a turn, before the empty server has its own."""
+"""Pairs of requests before the empty server takes its turn."""
 
 COLUMNS: Final = (
     Column("storage", "storage"),
@@ -64,7 +65,7 @@ COLUMNS: Final = (
 
 
 class Case(NamedTuple):
-    """How much there is of each."""
+    """The number of connections, queues and items in one queue."""
 
     connections: int = 0
     queues: int = 0
@@ -72,20 +73,20 @@ class Case(NamedTuple):
 
     @property
     def names(self) -> list[bytes]:
-        """The queues that hold a few items, or the one that may hold many."""
+        """The names of the queues that hold a few items, or of the only queue."""
         return [b"queue-%06d" % number for number in range(self.queues)] or [QUEUE]
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     cases: Sequence[Case]
     starts: int
-    """After a stop, and as many after a kill."""
+    """Starts after a stop, and as many after a kill."""
     pairs: int
-    """Of a set and a get, at the end."""
+    """Pairs of a set and a get."""
     disk_bytes: int
-    """The room that is needed."""
+    """The disk space needed."""
 
 
 FULL: Final = Sizes(
@@ -112,21 +113,21 @@ SHORT: Final = Sizes(
 
 
 class Scene:
-    """A folder of queues, and the servers that have it one after the other."""
+    """A folder of queues, and the servers that run over it one after the other."""
 
     def __init__(self, processes: Processes, storage: str) -> None:
         self._processes = processes
         self._storage = storage
 
     def start(self) -> tuple[Server, float]:
-        """A server, and how many seconds it took until it served."""
+        """Start a server. Return it, and the seconds until it served."""
         began = time.perf_counter()
         server = self._processes.start('queuePath = "queues"', "--storage", f"{self._storage}:queues")
         eventually(lambda: is_serving_in(server.logged()), "the queues are loaded", LOAD_S)
         return server, time.perf_counter() - began
 
     def fill(self, case: Case, seed: int) -> None:
-        """The queues, as a server leaves them that has put to them and stopped."""
+        """Make the queues, and stop the server that has put the items."""
         folder = self._processes.folder / "queues"
         if case.backlog:
             make_backlog(self._storage, folder, seed, ITEM_BYTES, case.backlog)
@@ -139,7 +140,7 @@ class Scene:
 
 
 def _first_get(server: Server, queue: bytes, *, is_empty: bool) -> float:
-    """Seconds that the first get took, which is given back."""
+    """Open the first item, abort, and return the seconds that the get took."""
     with server.connect() as client:
         began = time.perf_counter()
         item = client.get(queue + b"/open")
@@ -154,7 +155,7 @@ def _first_get(server: Server, queue: bytes, *, is_empty: bool) -> float:
 def _turn(
     watch: Watch, cost: Cost, clients: Sequence[Client], queues: Sequence[bytes], dice: random.Random
 ) -> list[float]:
-    """Seconds of each request, each pair through some connection and to some queue."""
+    """Send pairs of requests over random connections to random queues. Return the seconds of each request."""
     seconds, item = [], dice.randbytes(ITEM_BYTES)
     first = watch.now()
     for _ in range(TURN):
@@ -218,7 +219,7 @@ def _measure_case(storage: str, case: Case, sizes: Sizes, folder: Path, empty: S
 
 
 def measure(results: Results, sizes: Sizes, seed: int, storages: Sequence[str] = STORAGES) -> None:
-    """Every case in every storage."""
+    """Measure every case in every storage, and add the results."""
     raise_file_limit()
     todo = [(storage, case) for case in sizes.cases for storage in storages]
     with scratch_folder() as folder, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Scroll files as a server would have written them, made in seconds, the same for the same seed."""
+"""Scroll files as a server would have written them, made in seconds and reproducible by seed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ID_BYTES: Final = 8
 
 
 class ScrollMaker:
-    """Writes the scroll of one queue without children: its items all have the same size.
+    """A writer of the scroll of one queue without children. All its items have the same size.
 
-    Files are rotated as a server does it. What was written is on the medium in the end, as with `JournalMaker`.
+    Files are rotated as a server does it. All files are synced at the end.
     """
 
     def __init__(self, folder: Path, seed: int, item_bytes: int) -> None:
@@ -42,7 +42,7 @@ class ScrollMaker:
         self._begin_file()
 
     def put(self, count: int) -> None:
-        """So many items are put."""
+        """Write that many puts."""
         while count > 0:
             room = (self._file_bytes - self._file.tell()) // self._record_bytes
             if not room:
@@ -62,7 +62,7 @@ class ScrollMaker:
             self._puts[_ID_AT + place :: self._record_bytes] = ids[place::_ID_BYTES]
 
     def take(self, count: int) -> None:
-        """So many items are taken, all in all."""
+        """Write the state of a reader that has taken that many items in total."""
         stem = stem_of(QUEUE)
         with open(self._folder + b"/" + reader_name(stem, DEFAULT_READER), "wb") as file:
             file.write(encode_state(ReaderState(DoneSet(count))))

@@ -1,12 +1,13 @@
-"""What a scroll remembers of what is done out of order, behind a reader that does not go on.
+"""Memory and files of a scroll for ids that are done out of order, behind a reader that is stuck.
 
     python -m benchmarks.slow_reader
 
-A queue of ten million items is taken whole but for one open read at its head, which is held, or but for many, each far
-from the next. Two children are put to in turn, both together and the one alone; it takes everything, while the other
-holds its first item and takes nothing else, or everything behind it. All the while it is noted how many ranges of ids
-are kept as done beyond the head, and how large the file is that says so; every so often there is a checkpoint. Then
-the process is gone without a stop, and a fresh one starts.
+In two cases all ten million items of a queue are taken, except one open read at its head, or many open reads far from
+each other. In two more cases items are put to two children in turn: to both, and to one alone. That child takes
+everything. Its sibling opens its first item, and takes either nothing else or everything after it.
+
+The benchmark records the number of ranges of done ids and the size of the reader file. Checkpoints happen at regular
+intervals. At the end the process exits without a stop, and a fresh one starts.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     items: int
     held_every: int
-    """Where many reads are held, how far they are from each other."""
+    """The distance between open reads, where there are many."""
     child_items: int
-    """Put to the children, half of them to the one alone."""
+    """Items put to the children, half of them to one child alone."""
     checkpoint_items: int
-    """Taken between two checkpoints."""
+    """Items taken between two checkpoints."""
     disk_bytes: int
-    """The room that is needed."""
+    """The disk space needed."""
 
 
 FULL: Final = Sizes(10_000_000, 10_000, 2_000_000, 1_000_000, 2 * GIB)
@@ -74,7 +75,7 @@ SHORT: Final = Sizes(200_000, 1_000, 50_000, 70_000, GIB // 4)
 
 
 class Slow:
-    """The reader that does not go on, and the most that is kept of it."""
+    """The reader that is stuck, and the maximum that the storage kept for it."""
 
     def __init__(self, opened: Opened, name: bytes, sizes: Sizes) -> None:
         self._opened = opened
@@ -87,14 +88,14 @@ class Slow:
         self.most_ranges = self.most_file_bytes = self.most_memory_bytes = 0
 
     def hold(self) -> None:
-        """Open the head."""
+        """Open the head and keep it open."""
         if self._opened.take(self.queue, opened=True) is None:
             raise ValueError("there is nothing to hold")
         self._opened.storage.commit((self.queue,))
         self.held += 1
 
     def take(self, count: int) -> None:
-        """Take so many."""
+        """Take that many items."""
         queue, opened = self.queue, self._opened
         began = time.process_time()
         for _ in range(count):
@@ -106,7 +107,7 @@ class Slow:
         self.gone_by(count)
 
     def gone_by(self, count: int) -> None:
-        """So many items were taken, by whomever: see what is kept, and let a checkpoint come when it is time."""
+        """Count that many items taken by any reader. Sample the sizes, and run a checkpoint if one is due."""
         self._until_checkpoint -= count
         self.look()
         if self._until_checkpoint <= 0:
@@ -115,14 +116,14 @@ class Slow:
             self.look()
 
     def look(self) -> None:
-        """Note how much is kept now."""
+        """Sample the sizes, and keep the maximum."""
         self.most_ranges = max(self.most_ranges, len(self.queue.done))
         self.most_file_bytes = max(self.most_file_bytes, self.queue.file.size)
         self.most_memory_bytes = max(self.most_memory_bytes, resident_bytes() - self._before)
 
 
 def hold_one(folder: Path, sizes: Sizes) -> Slow:
-    """One open read at the head; everything behind it is taken."""
+    """Open one read at the head, and take all items after it."""
     slow = Slow(Opened(SCROLL, folder), QUEUE, sizes)
     slow.hold()
     for start in range(1, sizes.items, BATCH):
@@ -131,7 +132,7 @@ def hold_one(folder: Path, sizes: Sizes) -> Slow:
 
 
 def hold_many(folder: Path, sizes: Sizes) -> Slow:
-    """Open reads far from each other; everything between them is taken."""
+    """Open reads far from each other, and take all items between them."""
     slow = Slow(Opened(SCROLL, folder), QUEUE, sizes)
     for first in range(0, sizes.items, sizes.held_every):
         slow.hold()
@@ -142,12 +143,12 @@ def hold_many(folder: Path, sizes: Sizes) -> Slow:
 
 
 def child_stands_still(folder: Path, sizes: Sizes) -> Slow:
-    """A child holds its first item and takes nothing else."""
+    """Let one child open its first item and take nothing else, while its sibling takes everything."""
     return _with_sibling(folder, sizes, takes=False)
 
 
 def child_takes_behind(folder: Path, sizes: Sizes) -> Slow:
-    """A child holds its first item and takes what comes behind it."""
+    """Let one child open its first item and take all items after it, while its sibling takes everything."""
     return _with_sibling(folder, sizes, takes=True)
 
 
@@ -173,7 +174,7 @@ def _with_sibling(folder: Path, sizes: Sizes, *, takes: bool) -> Slow:
 
 
 class Case(NamedTuple):
-    """What is held and what is taken, and whose items are there before."""
+    """The items that stay open and the items that are taken. `queue` is the measured queue."""
 
     name: str
     act: Callable[[Path, Sizes], Slow]
@@ -189,7 +190,7 @@ CASES: Final = (
 
 
 class Kept(NamedTuple):
-    """The most that was kept while things were taken."""
+    """The maximum that was kept while items were taken."""
 
     held: int
     done_ranges: int
@@ -197,11 +198,11 @@ class Kept(NamedTuple):
     memory_bytes: int
     take_cpu_s: float | None
     items: int
-    """Those that come again after a crash."""
+    """Items that are delivered again after a crash."""
 
 
 class Start(NamedTuple):
-    """What a start took, and what it keeps."""
+    """The cost of a start, and what is kept after it."""
 
     seconds: float
     cpu_seconds: float
@@ -212,7 +213,7 @@ class Start(NamedTuple):
 
 
 def use(folder: Path, case: Case, sizes: Sizes) -> Kept:
-    """Hold and take, and be gone."""
+    """Run the case in this process, which then ends without a stop. Return the maximum that was kept."""
     slow = case.act(folder, sizes)
     return Kept(
         slow.held,
@@ -225,7 +226,7 @@ def use(folder: Path, case: Case, sizes: Sizes) -> Kept:
 
 
 def start(folder: Path, case: Case, items: int) -> Start:
-    """Start over what is there, and take what is left."""
+    """Start over the files of a case, and take the remaining items. Return the cost."""
     before = resident_bytes()
     began, cpu_began = time.perf_counter(), time.process_time()
     opened = Opened(SCROLL, folder)
@@ -246,7 +247,7 @@ def start(folder: Path, case: Case, items: int) -> Start:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All cases, one after the other."""
+    """Measure all cases in turn, and add the results."""
     for number, case in enumerate(CASES):
         progress(f"slow_reader: {case.name}", number, len(CASES))
         with scratch_folder() as folder:

@@ -1,13 +1,14 @@
-"""How fast Spark reads journals, compared with a plain reader in Python.
+"""Speed of Spark reading journals, compared with a plain reader in Python.
 
     python -m benchmarks.spark
 
-A set of journal files of 1 GB is read by the plain reader (`kestrel.journal.record_cursor`) on one core, which takes
-one of its files, and by the source of Spark with one and with two tasks at a time, into a sink that takes every column
-of every row and drops it: all columns, all but the items, and the times and sizes of items alone. So is one file of
-that size. The page cache is warm, each
-Spark has read something before, and the turns are interleaved. *planned* is how long it takes to find out which task
-reads what; *start* how long a query takes that finds an empty file: Spark starts several Pythons for each.
+A set of journal files of 1 GB is read in two ways. The plain reader (`kestrel.journal.record_cursor`) reads one of the
+files on one core. The Spark source reads all files, with one and with two parallel tasks, into a sink that accepts and
+drops all rows. It reads all columns, all columns except the items, or only the times and sizes of items. A single file
+of 1 GB is read by Spark in the same way.
+
+The page cache is warm, each Spark session is warmed up, and the cases are interleaved. *planned* is the time to assign
+files to tasks. *start* is the time of a query over an empty file: Spark starts several Python processes for each query.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ ONE_FILE_ITEM_BYTES: Final = 1024
 
 PRUNING_ITEM_BYTES: Final = 4096
 PRUNING_GOAL: Final = 3.0
-"""So many times as fast the set is read without these items."""
+"""The minimum speed of reading times and sizes, relative to reading all columns."""
 
 COLUMNS: Final = (
     Column("files", "files", ",d"),
@@ -69,13 +70,13 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     set_bytes: int
     files: int
     repeats: int
     warming: int
-    """Rounds before them, for the JVM's compiler."""
+    """Unmeasured rounds, which warm up the JVM's compiler."""
     item_bytes: Sequence[int] = ITEM_BYTES
     masters: Sequence[str] = ("local[1]", "local[2]")
 
@@ -85,7 +86,7 @@ SHORT: Final = Sizes(4 * MB, 2, 1, 0, (4096,), ("local[2]",))
 
 
 class Set(NamedTuple):
-    """A journal that was made."""
+    """A set of journal files."""
 
     folder: Path
     item_bytes: int
@@ -110,7 +111,7 @@ CASES: Final = tuple(
 
 
 class Timed(NamedTuple):
-    """What a turn took."""
+    """The cost of reading a set once."""
 
     case: Case
     size: int
@@ -119,23 +120,23 @@ class Timed(NamedTuple):
     cpu_s: float
     planned_s: float = 0.0
     idle_s: float = 0.0
-    """What the same query takes where there is nothing to read."""
+    """The duration of the same query over an empty file."""
 
     @property
     def reading_s(self) -> float:
-        """What is left of it."""
+        """The duration without `idle_s`."""
         return max(1e-9, self.seconds - self.idle_s)
 
 
 def make(folder: Path, seed: int, item_bytes: int, size: int, files: int) -> Set:
-    """A journal of so many files, or near to that."""
+    """Make a journal with about that many files."""
     with JournalMaker(folder, seed, item_bytes, file_bytes=size // files) as journal:
         journal.put(size // (item_bytes + ADDX_HEADER_BYTES))
     return Set(folder, item_bytes, len(list(folder.iterdir())), journal.size, journal.records)
 
 
 def plain(journal: Set) -> Timed:
-    """One file of the set, record by record. Runs in a process of its own."""
+    """Read one file of the set, record by record. Called in a process of its own."""
     path = min(journal.folder.iterdir())
     began, cpu_began = time.perf_counter(), time.process_time()
     with FileReader(Disk(), os.fsencode(path)) as reader:
@@ -145,7 +146,7 @@ def plain(journal: Set) -> Timed:
 
 
 def by_spark(journals: Sequence[Set], sizes: Sizes) -> list[list[Timed]]:
-    """The turns of each set. Runs in a process of its own: it leaves a JVM."""
+    """Read each set with Spark several times. Called in a process of its own, because it leaves a JVM behind."""
     found: list[list[Timed]] = [[] for _ in journals]
     for round_number in range(-sizes.warming, sizes.repeats):
         for where in sizes.masters:
@@ -153,7 +154,8 @@ def by_spark(journals: Sequence[Set], sizes: Sizes) -> list[list[Timed]]:
             spark = session("benchmark", settings=settings)
             try:
                 empty = _empty(journals[0].folder.parent / "empty")
-                _read(spark, {"path": str(min(journals[0].folder.iterdir()))})  # workers start
+                # This starts the workers.
+                _read(spark, {"path": str(min(journals[0].folder.iterdir()))})
                 idle_s = _timed(spark, empty, CASES[0], 0.0).seconds
                 for journal, turns in zip(journals, found, strict=True):
                     timed = [_timed(spark, journal, case, idle_s) for case in CASES if case.where == where]
@@ -182,14 +184,15 @@ def _timed(spark: SparkSession, journal: Set, case: Case, idle_s: float) -> Time
 
 
 def _cpu_s() -> float:
-    """What this process and all below it have taken of the processors: the JVM and its workers, which go on running."""
+    """Return the CPU seconds of this process and its descendants: the JVM and its workers, which keep running."""
     parents, ticks = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
             parents[pid] = int(fields[1])
-            ticks[pid] = sum(map(int, fields[11:15]))  # its own, and those of children that have ended
+            # These fields are its own times and those of its ended children.
+            ticks[pid] = sum(map(int, fields[11:15]))
     total = 0
     for pid in ticks:
         above = pid
@@ -214,7 +217,7 @@ def _planning_s(options: dict[str, str]) -> float:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All sets."""
+    """Make all sets, read them, and add the results."""
     require_room(int(1.1 * sizes.set_bytes * (len(sizes.item_bytes) + 1)))
     with scratch_folder() as folder:
         journals = [
@@ -264,12 +267,12 @@ def _rows(turns: Sequence[Timed]) -> Iterator[dict[str, str | float]]:
 
 
 def _ratio(rates: Sequence[float], others: Sequence[float]) -> float:
-    """The median of those of turns that were near each other."""
+    """Return the median of the ratios of adjacent runs."""
     return statistics.median(rate / other for rate, other in zip(rates, others, strict=True))
 
 
 def check(results: Results) -> None:
-    """Raise `GoalMissed` where a figure is not what was promised."""
+    """Raise GoalMissed if reading times and sizes is too slow."""
     for row in results.rows:
         is_judged = row["item_bytes"] == PRUNING_ITEM_BYTES and row["read"] == TIMES_AND_SIZES
         if is_judged and float(row["to_all_reading"]) < PRUNING_GOAL:

@@ -1,4 +1,4 @@
-"""The storages that are compared, each over a folder, and a disk that counts."""
+"""The compared storages, each over a folder, and a disk that counts bytes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Loaded = dict[bytes, IQueueStorage | Failure]
 
 
 class CountingDisk(Disk):
-    """Counts the bytes that go to files and come from them."""
+    """A disk that counts the bytes read from and written to files."""
 
     def __init__(self) -> None:
         self.bytes_written = 0
         self.bytes_read = 0
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """Write all of it."""
+        """Write all of the data, and count it."""
         self.bytes_written += len(data)
         super().write(descriptor, data)
 
     def read(self, descriptor: int, offset: int, size: int) -> bytes:
-        """The bytes from `offset` on."""
+        """Read up to `size` bytes at `offset`, and count them."""
         data = super().read(descriptor, offset, size)
         self.bytes_read += len(data)
         return data
@@ -55,7 +55,7 @@ def make_storage(
     disk: Disk | None = None,
     now_ms: Callable[[], int] | None = None,
 ) -> IStorage:
-    """A storage over that folder, without a reserve; unless told otherwise it does at once what is for a thread."""
+    """Return a storage over that folder, without a reserve. By default thread work is done at once."""
     kind: Callable[..., IStorage] = {JOURNAL: JournalStorage, SCROLL: ScrollStorage}[name]
     times = {} if now_ms is None else {"now_ms": now_ms}
     return kind(os.fsencode(folder), clock, in_thread, reserve_bytes=0, disk=disk, **times)
@@ -71,9 +71,9 @@ def make_backlog(
     taken: int = 0,
     journal_file_bytes: int | None = None,
 ) -> None:
-    """What a server would have left of a queue with so many items, after so many others that were taken.
+    """Write the files of a queue that holds that many items, after `taken` others were taken.
 
-    The files of a journal are of that size, or as large as maxMemorySize lets a backlog's become.
+    Files of a journal have the size `journal_file_bytes`, or the size up to which a server lets a backlog's files grow.
     """
     if name == SCROLL:
         with ScrollMaker(folder, seed, item_bytes) as scroll:
@@ -87,13 +87,13 @@ def make_backlog(
 
 
 def bytes_in(folder: Path) -> int:
-    """What the files in that folder take, without those in folders of it."""
+    """Return the total size of the files directly in that folder."""
     with os.scandir(folder) as entries:
         return sum(entry.stat().st_size for entry in entries if entry.is_file())
 
 
 class Opened:
-    """A storage that is started, with a clock of its own, and the queues that it had."""
+    """A started storage with its own clock, and the queues that it found."""
 
     def __init__(self, name: str, folder: Path, settings: QueueSettings | None = None) -> None:
         self.settings = settings or QueueSettings()
@@ -109,16 +109,16 @@ class Opened:
         self.queues = loaded[0]
 
     def queue(self, name: bytes = QUEUE) -> Any:
-        """The queue of that name."""
+        """Return the queue of that name."""
         return self.storage.queue(name, self.settings)
 
     def take(self, queue: Any, opened: bool = False) -> Any:
-        """The head of a queue, brought into memory first if need be; None if there is none."""
+        """Take the head of a queue, loading it into memory if needed. Return None if the queue is empty."""
         item = queue.take(opened)
         while item is None and queue.fill() is not None:
             item = queue.take(opened)
         return item
 
     def let_checkpoints_come(self) -> None:
-        """So much time goes by that whatever is done from time to time is done."""
+        """Move the clock forward by a minute, so that periodic work is done."""
         self.clock.advance(60)

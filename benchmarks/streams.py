@@ -1,14 +1,16 @@
-"""How fast items come out of live queues as a stream of Spark, compared with a plain client.
+"""Speed of reading live queues as a Spark stream, compared with a plain client.
 
     python -m benchmarks.streams
 
-A queue is filled, and then read to its end: by Spark with one and with two tasks at a time (trigger `availableNow`,
-into a sink that takes every column of every row and drops it), or by a client in Python that asks for one page after
-the other. *exactly_once* reads scrolls by the items' ids, the client pages of 4 MiB which it releases in the end;
-*at_least_once* takes items of journals as open reads and confirms them, the client 1000 at a time. Each server is a
-process of its own, and with two of them each has half of the items. All count the items and add up their CRC-32, which
-have to be those of what was put. Each Spark has read something before; in each round it takes turns with the client.
-*start* is how long a stream takes that finds an empty queue (not measured with --short).
+A queue is filled, and then read to its end. Spark reads it with one and with two parallel tasks, with the trigger
+`availableNow`, into a sink that accepts and drops all rows. A plain client in Python requests one page after the other.
+
+*exactly_once* reads scrolls by item ids. The client uses pages of 4 MiB and releases them at the end. *at_least_once*
+opens items of journals and confirms them. The client uses 1000 items at a time.
+
+Each server is a process of its own. With two servers, each has half of the items. All readers count the items and sum
+their CRC-32 values, which must match the items that were put. Each Spark session is warmed up, and takes turns with the
+client. *start* is the time of a stream over an empty queue (not measured with --short).
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from tests.server.running import Processes
 
 QUEUE: Final = b"work"
 WHO: Final = READER.encode()
-"""The client reads by ids under the name that streams have."""
+"""The reader name of streams, which the plain client uses for reads by id."""
 
 PLAIN: Final = "plain Python"
 MASTERS: Final = ("local[1]", "local[2]")
@@ -70,7 +72,7 @@ ITEMS_AT_ONCE: Final = 1000
 PUT_BYTES: Final = 1 << 20
 HOLD_MS: Final = 60_000
 TURN_S: Final = 600.0
-"""A stream that has not ended by then is stuck."""
+"""Seconds after which a stream counts as stuck."""
 
 COLUMNS: Final = (
     Column("delivery", "delivery"),
@@ -91,10 +93,10 @@ COLUMNS: Final = (
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     items: Mapping[int, int]
-    """How many, by their size in bytes."""
+    """The number of items, by their size in bytes."""
     repeats: int
     servers: Sequence[int] = (1, MOST_SERVERS)
     masters: Sequence[str] = MASTERS
@@ -106,14 +108,14 @@ SHORT: Final = Sizes({1024: 2000}, 1, (1,), ("local[2]",), warms_up=False)
 
 
 class Place(NamedTuple):
-    """A server that runs."""
+    """A running server."""
 
     address: str
     pid: int
 
 
 class Case(NamedTuple):
-    """What is read, and from how many servers."""
+    """The kind of delivery, and the number of servers and the item size."""
 
     delivery: Delivery
     servers: int
@@ -121,7 +123,7 @@ class Case(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What has come."""
+    """The items that a reader has received."""
 
     items: int
     crc: int
@@ -129,29 +131,29 @@ class Seen(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """What a turn took."""
+    """The cost of reading the queues once."""
 
     items: int
     seconds: float
     server_cpu_s: float
     batches: int
     start_s: float = 0.0
-    """What the same stream takes where there is nothing to read."""
+    """The duration of the same stream over an empty queue."""
 
     @property
     def per_s(self) -> float:
-        """Items a second."""
+        """Items per second."""
         return self.items / self.seconds
 
     @property
     def reading_per_s(self) -> float | None:
-        """The same, without its start; None where that is most of it, and the rest is noise."""
+        """Items per second without `start_s`; None if the start takes most of the time, so that the rest is noise."""
         reading_s = self.seconds - self.start_s
         return self.items / reading_s if reading_s > self.seconds / 4 else None
 
 
 class Pair(NamedTuple):
-    """Turns of Spark and of the client that were near each other."""
+    """Adjacent runs of Spark and of the client."""
 
     case: Case
     where: str
@@ -162,12 +164,12 @@ class Pair(NamedTuple):
 Read = Callable[[Sequence[Place]], Seen]
 
 
-# The servers, and what is in them.
+# Servers and their contents.
 
 
 @contextmanager
 def serving(folder: Path, servers: int) -> Iterator[dict[Delivery, list[Place]]]:
-    """So many servers with each storage."""
+    """Run that many servers with each storage."""
     with ExitStack() as stack:
         places: dict[Delivery, list[Place]] = {}
         for delivery, storage in STORAGES.items():
@@ -181,7 +183,7 @@ def serving(folder: Path, servers: int) -> Iterator[dict[Delivery, list[Place]]]
 
 
 def fill(places: Sequence[Place], item_bytes: int, items: int, seed: int) -> Seen:
-    """Put so many, the same number to each; what they are together."""
+    """Put the items, an equal share to each server. Return their count and checksum."""
     body = random.Random(seed).randbytes(item_bytes - 8)
     at_once = max(1, min(ITEMS_AT_ONCE, PUT_BYTES // item_bytes))
     crc = 0
@@ -207,11 +209,11 @@ def forget(places: Sequence[Place]) -> None:
             server.ask_once(lambda calls: calls.delete(QUEUE))
 
 
-# Who reads.
+# Readers.
 
 
 def by_ranges(places: Sequence[Place]) -> Seen:
-    """The plain client that reads by ids: one server after the other."""
+    """Read all items by id with a plain client, one server after the other."""
     items = crc = 0
     for place in places:
         with RetryingServer(place.address) as server:
@@ -234,7 +236,7 @@ def _release(calls: ThriftCalls, end_id: int) -> Call[RangeState]:
 
 
 def by_opens(places: Sequence[Place]) -> Seen:
-    """The plain client that takes items and confirms them: one server after the other."""
+    """Open and confirm all items with a plain client, one server after the other."""
     items = crc = 0
     for place in places:
         with RetryingServer(place.address) as server:
@@ -254,7 +256,7 @@ PLAIN_READS: Final[Mapping[Delivery, Read]] = {Delivery.EXACTLY_ONCE: by_ranges,
 
 
 class Streams:
-    """The streams of one Spark, each with a checkpoint of its own in that folder."""
+    """The streams of one Spark session, each with its own checkpoint in that folder."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -262,7 +264,7 @@ class Streams:
         self._number = 0
 
     def read(self, delivery: Delivery, places: Sequence[Place]) -> Seen:
-        """All that is there now."""
+        """Read all items that are in the queues now."""
         self._number += 1
         options = {
             "servers": ",".join(place.address for place in places),
@@ -288,7 +290,7 @@ class Streams:
 
 
 def timed(places: Sequence[Place], put: Seen, read: Read, start_s: float = 0.0) -> Timed:
-    """What it takes to read what was put, all of it. The queues are deleted."""
+    """Read all items and check them. Return the cost, and delete the queues."""
     watches = [Watch(place.pid) for place in places]
     cpu_began = sum(watch.now().cpu_s for watch in watches)
     began = time.perf_counter()
@@ -301,11 +303,11 @@ def timed(places: Sequence[Place], put: Seen, read: Read, start_s: float = 0.0) 
     return Timed(seen.items, seconds, cpu_s, seen.batches, start_s)
 
 
-# The turns.
+# Measurement.
 
 
 def pairs(places: Mapping[Delivery, Sequence[Place]], folder: Path, sizes: Sizes, seed: int) -> list[Pair]:
-    """All turns. Runs in a process of its own: it leaves a JVM."""
+    """Run all cases. Called in a process of its own, because it leaves a JVM behind."""
     found: list[Pair] = []
     cases = [Case(*each) for each in _products(places, sizes)]
     total = len(cases) * len(sizes.masters) * sizes.repeats
@@ -346,7 +348,7 @@ def _settings(where: str) -> dict[str, str]:
 def _starts(
     streams: Streams, places: Mapping[Delivery, Sequence[Place]], sizes: Sizes, seed: int
 ) -> dict[tuple[Delivery, int], float]:
-    """How long a stream takes that finds nothing, once workers are started."""
+    """Return the duration of a stream over empty queues, once the workers have started."""
     starts = {}
     for delivery, its_places in places.items():
         read = partial(streams.read, delivery)
@@ -373,7 +375,7 @@ def _pair(
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """All cases."""
+    """Measure all cases, and add the results."""
     require_room(4 * max(item_bytes * items for item_bytes, items in sizes.items.items()) + 100 * MB)
     with scratch_folder() as folder, serving(folder, max(sizes.servers)) as places:
         found = in_fresh_process(pairs, places, folder / "checkpoints", sizes, seed)
@@ -382,7 +384,7 @@ def measure(results: Results, sizes: Sizes, seed: int) -> None:
 
 
 def rows_of(found: Sequence[Pair]) -> Iterator[dict[str, Figure]]:
-    """The rows of all turns, the client's before Spark's."""
+    """Yield the rows of all runs. The client's row comes before Spark's."""
     by_case: defaultdict[Case, dict[str, list[Pair]]] = defaultdict(lambda: defaultdict(list))
     for pair in found:
         by_case[pair.case][pair.where].append(pair)

@@ -1,4 +1,4 @@
-"""Curves as an SVG picture, drawn by hand: panels side by side, each with the same axes."""
+"""Curves as an SVG picture: panels side by side with the same axes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _GREY: Final = "#666"
 
 
 class Curve(NamedTuple):
-    """A line over some backlogs, each with its ratio."""
+    """A line: ratios over backlogs."""
 
     name: str
     points: list[tuple[int, Spread]]
 
 
 class _Panel:
-    """One panel: backlogs stand at equal distances, ratios from nothing up to `top`."""
+    """One panel. Backlogs have equal distances, and ratios range from 0 to `top`."""
 
     def __init__(self, left: int, xs: Sequence[int], top: float) -> None:
         self._left = left + _LEFT
@@ -54,7 +54,7 @@ class _Panel:
         yield _text(self._left + self._width / 2, _TOP + self._height + 40, "items in the queue", "middle")
 
     def curve(self, curve: Curve, colour: str, shift: int) -> Iterator[str]:
-        """The line through the medians, with a bar from the least to the most."""
+        """Draw the line through the medians, with a bar from the least to the most at each point."""
         places = [(self.x(value) + shift, ratio) for value, ratio in curve.points]
         for x, ratio in places:
             ends = f'y1="{self.y(ratio.least):.1f}" y2="{self.y(min(ratio.most, self._top)):.1f}"'
@@ -66,7 +66,7 @@ class _Panel:
 
 
 def draw(title: str, panels: Mapping[str, Sequence[Curve]]) -> str:
-    """The picture as text."""
+    """Return the picture as SVG text."""
     width = _PANEL_WIDTH * len(panels)
     curves = [curve for each in panels.values() for curve in each]
     xs = sorted({value for curve in curves for value, _ in curve.points})
