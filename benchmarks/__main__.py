@@ -49,11 +49,11 @@ BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
 def main() -> None:
     """Run from the command line. Options are passed on to the benchmarks."""
     parser = options_parser(__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(BENCHMARKS)}; default: all")
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
-        parser.error(f"there is no benchmark {sorted(unknown)[0]}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown benchmark {sorted(unknown)[0]}; choose from {', '.join(BENCHMARKS)}")
     passed_on = [each for each in sys.argv[1:] if each not in BENCHMARKS]
     missed = []
     for name in options.names or BENCHMARKS:

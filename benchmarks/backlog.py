@@ -127,7 +127,7 @@ class Load:
             values = self._client.receive(self._values_bytes)
             got = self._watch.now()
             if not values.startswith(self._head) or len(values) != self._values_bytes:
-                raise ValueError(f"this is no batch of items: {values[:80]!r}")
+                raise ValueError(f"the reply is not a batch of items: {values[:80]!r}")
             costs["put"].add(BATCH, began, put)
             costs["get"].add(BATCH, put, got)
 
@@ -152,7 +152,7 @@ def _start(stack: ExitStack, folder: Path, place: Place, seed: int) -> Load:
     client = stack.enter_context(server.connect())
     items = int(client.stats().get(f"queue_{QUEUE.decode()}_items", "0"))
     if items != place.backlog:
-        raise ValueError(f"there are {items} items in place of {place.backlog}")
+        raise ValueError(f"there are {items} items, not {place.backlog}")
     return Load(server, client, seed)
 
 
@@ -163,7 +163,7 @@ def measure(results: Results, sizes: Sizes, seed: int) -> None:
     with scratch_folder() as folder, ExitStack() as stack:
         loads: dict[Place, Load] = {}
         for number, place in enumerate(places):
-            progress(f"backlog: {place.backlog:,} items are loaded", number, len(places))
+            progress(f"backlog: loading {place.backlog:,} items", number, len(places))
             own = folder / str(number)
             own.mkdir()
             loads[place] = _start(stack, own, place, seed)
@@ -217,7 +217,7 @@ def _curves(results: Results, operation: str) -> list[Curve]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
-    parser.add_argument("--picture", type=Path, help="an SVG file to draw the curves to")
+    parser.add_argument("--picture", type=Path, help="draw the curves to this SVG file")
     options = parser.parse_args(arguments)
     sizes = SHORT if options.short else FULL
     require_room(sizes.disk_bytes)

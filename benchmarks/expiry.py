@@ -154,7 +154,7 @@ class Departure:
             return False
         self._give_up_at = self._give_up_at or now + PATIENCE_S
         if now > self._give_up_at:
-            raise TimeoutError("the items do not leave")
+            raise TimeoutError("the expired items were not removed in time")
         figures = self._bystander.figures(WHILE, QUEUE)
         looked_at = time.perf_counter()
         self._look_at = looked_at + LOOKS_EVERY_S
@@ -196,10 +196,10 @@ def run(case: Case, sizes: Sizes, seed: int) -> Run:
             items = bystander.figures(BEFORE, QUEUE)[b"items"]
             if expiry_s - time.time() > sizes.watched_s:
                 if items != sizes.items + 1:
-                    raise ValueError("the journal was not as it was made")
+                    raise ValueError("the server did not find all items of the journal")
                 return _watch(bystander, asking, case, sizes, expiry_s)
             lead_s *= 2
-    raise TimeoutError("the server needs too long to start")
+    raise TimeoutError("the server did not start before the items expired")
 
 
 def _is_serving(server: Server) -> bool:
@@ -220,7 +220,7 @@ def _watch(bystander: Bystander, asking: Client, case: Case, sizes: Sizes, expir
     watched_until = time.perf_counter() + sizes.watched_s
     bystander.work(AFTER, lambda: time.perf_counter() > watched_until)
     if case.moves and bystander.figures(AFTER, ELSEWHERE)[b"items"] != sizes.items:
-        raise ValueError("not every item has moved")
+        raise ValueError("some items did not move")
     return Run(departure.items_per_s, bystander.latencies_ms)
 
 

@@ -228,7 +228,7 @@ def _add(results: Results, name: str, pairs: Sequence[tuple[Figures, Figures, in
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="less of everything: half a minute")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: takes half a minute")
     options = parser.parse_args(arguments)
     sizes = SHORT if options.short else QUICK if options.quick else FULL
     where = cores()

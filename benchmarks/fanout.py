@@ -163,7 +163,7 @@ def _check_counts(client: Client, sizes: Sizes) -> None:
         items = BATCH * (1 + sizes.rounds * sizes.batches_for(children))
         for name in map(bytes.decode, _family(children)):
             if stats[f"queue_{name}_items"] != str(items):
-                raise ValueError(f"{name} has {stats[f'queue_{name}_items']} items in place of {items}")
+                raise ValueError(f"{name} has {stats[f'queue_{name}_items']} items, not {items}")
 
 
 # Memory, and bytes written.

@@ -34,9 +34,9 @@ _BAR: Final = 24
 def options_parser(about: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark. The first line of `about` is the description in --help."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="another one, other data and another order (default 1)")
-    parser.add_argument("--short", action="store_true", help="small sizes: shows that it works, not how fast it is")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line in place of a table")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of data and order (default 1)")
+    parser.add_argument("--short", action="store_true", help="small sizes, to check that the benchmark works")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
     return parser
 
 
@@ -57,7 +57,7 @@ def require_room(size: int) -> None:
     """Exit with a message if there is not enough space for scratch folders."""
     folder = tempfile.gettempdir()
     if shutil.disk_usage(folder).free < size:
-        sys.exit(f"{folder} has less than {size // MB:,} MB of room; set TMPDIR to name another folder")
+        sys.exit(f"{folder} has less than {size // MB:,} MB of free space: set TMPDIR to another folder")
 
 
 def in_fresh_process(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

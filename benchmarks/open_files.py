@@ -115,7 +115,7 @@ def start(folder: Path, count: int) -> Start:
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     bytes_per_queue = (resident_bytes() - before) / count
     if len(loaded) != count or any(isinstance(each, Failure) for each in loaded.values()):
-        raise ValueError("not every queue was loaded")
+        raise ValueError("some queues were not loaded")
     storage.close()
     return Start(seconds, cpu_seconds, bytes_per_queue)
 
@@ -123,11 +123,11 @@ def start(folder: Path, count: int) -> Start:
 def measure(results: Results, sizes: Sizes) -> None:
     """Use the queues once, then load them several times, each in a fresh process. Add the results."""
     with scratch_folder() as folder:
-        progress("open_files: the queues are used", 0, sizes.starts + 1)
+        progress("open_files: using the queues", 0, sizes.starts + 1)
         used = in_fresh_process(use, folder, sizes.queues)
         starts = []
         for number in range(sizes.starts):
-            progress("open_files: a start", number + 1, sizes.starts + 1)
+            progress("open_files: starting", number + 1, sizes.starts + 1)
             starts.append(in_fresh_process(start, folder, sizes.queues))
         progress("", 1, 1)
     seconds = spread([each.seconds for each in starts])

@@ -102,7 +102,7 @@ class StorageLoad:
         for _, outcome in pending:
             outcome.addCallback(safe.append)
         if len(safe) != len(pending):
-            raise ValueError("a batch is not safe")
+            raise ValueError("a batch was not committed")
 
 
 class ServerLoad:
@@ -126,7 +126,7 @@ class ServerLoad:
     def get(self) -> None:
         """Get one batch of items."""
         if self._client.ask(self._gets) != self._values:
-            raise ValueError("this is no batch of items")
+            raise ValueError("the reply is not a batch of items")
 
 
 class Setting(NamedTuple):

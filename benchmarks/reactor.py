@@ -226,7 +226,7 @@ class Scene:
         gives_up_at = ends_at + PATIENCE_S
         while self._reactor.seconds() < ends_at or not is_over():
             if self._reactor.seconds() > gives_up_at:
-                raise TimeoutError("it did not come to an end")
+                raise TimeoutError("the phase did not end in time")
             await deferLater(self._reactor, 0.01)
 
     def _queue(self) -> Any:

@@ -75,7 +75,7 @@ def replay_seconds(folder: Path, max_memory_bytes: int) -> tuple[float, float]:
     queue = load_queue(disk, path, files, settings, writer, ADD_MS)
     seconds = time.perf_counter() - began, time.process_time() - cpu_began
     if queue.repaired_bytes:
-        raise ValueError("the journal was not as it was made")
+        raise ValueError("the replay repaired a journal that should be intact")
     return seconds
 
 

@@ -81,7 +81,7 @@ def leave_after_crash(folder: Path, items: int, since_hint: int) -> None:
 def _opened(folder: Path, items: int) -> Opened:
     opened = Opened(SCROLL, folder)
     if opened.queue().items != items:
-        raise ValueError("the scroll was not as it was made")
+        raise ValueError("the scroll does not hold the items that were put")
     return opened
 
 
@@ -104,10 +104,10 @@ def start(storage: str, folder: Path, items: int) -> Start:
     memory_bytes, bytes_read = resident_bytes() - before, opened.disk.bytes_read
     queue = opened.queue()
     if queue.items != items:
-        raise ValueError(f"there are {queue.items} items in place of {items}")
+        raise ValueError(f"there are {queue.items} items, not {items}")
     asked = time.perf_counter()
     if opened.take(queue) is None:
-        raise ValueError("the head was not to be had")
+        raise ValueError("the head could not be taken")
     got = time.perf_counter()
     return Start(started - began, cpu_started - cpu_began, bytes_read, memory_bytes, got - asked)
 

@@ -146,7 +146,7 @@ def _first_get(server: Server, queue: bytes, *, is_empty: bool) -> float:
         item = client.get(queue + b"/open")
         seconds = time.perf_counter() - began
         if (item is None) is not is_empty:
-            raise ValueError(f"the first get brought {item!r:.80}")
+            raise ValueError(f"the first get returned {item!r:.80}")
         if item is not None:
             client.ask(b"get %b/abort\r\n" % queue, b"END\r\n")
     return seconds
@@ -164,7 +164,7 @@ def _turn(
         client.ask(set_request(queue, item), b"STORED\r\n")
         stored = time.perf_counter()
         if client.get(queue) is None:
-            raise ValueError("there was no item")
+            raise ValueError("the queue was empty")
         seconds += [stored - began, time.perf_counter() - stored]
     cost.add(2 * TURN, first, watch.now())
     return seconds
@@ -239,7 +239,7 @@ def measure(results: Results, sizes: Sizes, seed: int, storages: Sequence[str] =
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
-    parser.add_argument("--only", choices=Case._fields, help="leave out the cases without any of these")
+    parser.add_argument("--only", choices=Case._fields, help="run only the cases with this quantity")
     options = parser.parse_args(arguments)
     sizes = SHORT if options.short else FULL
     if options.only:

@@ -90,7 +90,7 @@ class Slow:
     def hold(self) -> None:
         """Open the head and keep it open."""
         if self._opened.take(self.queue, opened=True) is None:
-            raise ValueError("there is nothing to hold")
+            raise ValueError("the queue has no item to open")
         self._opened.storage.commit((self.queue,))
         self.held += 1
 
@@ -100,7 +100,7 @@ class Slow:
         began = time.process_time()
         for _ in range(count):
             if opened.take(queue) is None:
-                raise ValueError("there is nothing to take")
+                raise ValueError("the queue has no item to take")
         opened.storage.commit((queue,))
         self.cpu_s += time.process_time() - began
         self.taken += count
@@ -163,7 +163,7 @@ def _with_sibling(folder: Path, sizes: Sizes, *, takes: bool) -> Slow:
         opened.storage.commit((slow.queue, fast))
         for _ in range(BATCH):
             if opened.take(fast) is None:
-                raise ValueError("there is nothing to take")
+                raise ValueError("the queue has no item to take")
         opened.storage.commit((fast,))
         if not slow.held:
             slow.hold()
@@ -235,7 +235,7 @@ def start(folder: Path, case: Case, items: int) -> Start:
     queue = opened.queue(case.queue)
     done_ranges = len(queue.done)
     if queue.items != items:
-        raise ValueError(f"there are {queue.items} items in place of {items}")
+        raise ValueError(f"there are {queue.items} items, not {items}")
     cpu_began = time.process_time()
     for number in range(1, items + 1):
         if opened.take(queue) is None:

@@ -277,17 +277,17 @@ def check(results: Results) -> None:
         is_judged = row["item_bytes"] == PRUNING_ITEM_BYTES and row["read"] == TIMES_AND_SIZES
         if is_judged and float(row["to_all_reading"]) < PRUNING_GOAL:
             raise GoalMissed(
-                f"items of {PRUNING_ITEM_BYTES} B: their times and sizes are read only {row['to_all_reading']:.1f}"
-                f" times as fast as all of them by {row['where']}, not {PRUNING_GOAL:.0f} times"
+                f"items of {PRUNING_ITEM_BYTES} B: {row['where']} reads times and sizes {row['to_all_reading']:.1f}"
+                f" times as fast as all columns; the goal is {PRUNING_GOAL:.0f} times"
             )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
-    parser.add_argument("--megabytes", type=int, default=FULL.set_bytes // MB, help="of a set (default %(default)s)")
-    parser.add_argument("--items", type=int, nargs="+", default=ITEM_BYTES, help="their sizes in bytes")
-    parser.add_argument("--repeats", type=int, default=FULL.repeats, help="turns of each (default %(default)s)")
+    parser.add_argument("--megabytes", type=int, default=FULL.set_bytes // MB, help="MB of a set (default %(default)s)")
+    parser.add_argument("--items", type=int, nargs="+", default=ITEM_BYTES, help="item sizes in bytes")
+    parser.add_argument("--repeats", type=int, default=FULL.repeats, help="runs of each case (default %(default)s)")
     options = parser.parse_args(arguments)
     full = FULL._replace(set_bytes=options.megabytes * MB, repeats=options.repeats, item_bytes=options.items)
     with Results("spark", COLUMNS, as_json=options.json) as results:

@@ -244,7 +244,7 @@ def by_opens(places: Sequence[Place]) -> Seen:
                 items += len(page)
                 crc += sum(crc32(item.data) for item in page)
                 if server.ask_once(partial(_confirm, ids=[item.id for item in page])) != len(page):
-                    raise ValueError("items were not held any more")
+                    raise ValueError("open reads ended before they were confirmed")
     return Seen(items, crc)
 
 
@@ -281,7 +281,7 @@ class Streams:
         )
         if not query.awaitTermination(int(TURN_S)):
             query.stop()
-            raise ValueError(f"a stream has not ended within {TURN_S:.0f} s")
+            raise ValueError(f"a stream did not end within {TURN_S:.0f} s")
         batches = [each.observedMetrics["seen"] for each in query.recentProgress if "seen" in each.observedMetrics]
         with_items = [batch for batch in batches if batch["items"]]
         return Seen(
@@ -298,7 +298,7 @@ def timed(places: Sequence[Place], put: Seen, read: Read, start_s: float = 0.0) 
     seconds = time.perf_counter() - began
     cpu_s = sum(watch.now().cpu_s for watch in watches) - cpu_began
     if seen._replace(batches=0) != put:
-        raise ValueError(f"{put.items} items were put, and {seen.items} came, or others")
+        raise ValueError(f"the {seen.items} items read differ from the {put.items} items put")
     forget(places)
     return Timed(seen.items, seconds, cpu_s, seen.batches, start_s)
 
@@ -426,7 +426,7 @@ def _row(case: Case, where: str, turns: Sequence[Timed]) -> dict[str, Figure]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
-    parser.add_argument("--repeats", type=int, default=FULL.repeats, help="turns of each (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=FULL.repeats, help="runs of each case (default %(default)s)")
     options = parser.parse_args(arguments)
     sizes = SHORT if options.short else FULL._replace(repeats=options.repeats)
     with Results("streams", COLUMNS, as_json=options.json) as results:

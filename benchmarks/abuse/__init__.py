@@ -1,6 +1,6 @@
-"""Clients that mean harm, one kind at a time, against a real server process: what an ordinary client has of it.
+"""Abusive clients against a real server process, one kind at a time, and the latency of an ordinary client.
 
     python -m benchmarks.abuse --seconds 10
 
-`verdict.py` decides whether an abuse has passed, `measurement.py` measures it, and `catalogue.py` lists all abuses.
+`verdict.py` decides whether the server passes, `measurement.py` measures an abuse, and `catalogue.py` lists all abuses.
 """

@@ -1,4 +1,4 @@
-"""Runs every abuse, or those that are named, and prints a line for each."""
+"""Run all abuses, or the named ones, and print a line for each."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ IN_MEMORY: Final = "/dev/shm"
 
 
 def rounds_of(seconds: float) -> int:
-    """How many rounds that time is split into."""
+    """Return the number of rounds for that many seconds."""
     return max(1, min(MOST_ROUNDS, int(seconds / ROUND_S)))
 
 
 def row(abuse: Abuse, outcome: Outcome, failed: list[str]) -> str:
-    """What is said of one: the figures, and then what became of the abuser."""
+    """Return the line of one abuse: the figures, and the most frequent outcomes for the abuser."""
     seen = outcome.seen
     figures = f"{'-':>9} {'-':>9} {'-':>6}"
     if seen.rounds:
         figures = f"{seen.quiet_ms:9.2f} {seen.abuse_ms:9.2f} {seen.ratio:6.1f}"
-    fates = ", ".join(f"{count:,} {what}" for what, count in outcome.fates.most_common(4)) or "nothing became of it"
+    fates = ", ".join(f"{count:,} {what}" for what, count in outcome.fates.most_common(4)) or "no outcome"
     mark = "FAILED" if failed else "ok"
     return (
         f"{mark:6}  {abuse.name:28} {figures} {seen.grown_bytes / (1 << 20):7.1f} {abuse.most_mib:5} "
@@ -44,26 +44,26 @@ def row(abuse: Abuse, outcome: Outcome, failed: list[str]) -> str:
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether all passed."""
+    """Run from the command line. Return the exit status: 0 if all abuses passed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="another one, another order (default 1)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each abuse, quiet rounds included")
-    parser.add_argument("--short", action="store_true", help="for noisy machines: p99 may be a hundred times as much")
-    parser.add_argument("names", nargs="*", metavar="name", help="only those whose name has this in it")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default 1)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds for each abuse, including quiet rounds")
+    parser.add_argument("--short", action="store_true", help="for noisy machines: raises the p99 floor a hundredfold")
+    parser.add_argument("names", nargs="*", metavar="name", help="run only abuses whose name contains this")
     options = parser.parse_args()
     chosen = [each for each in ABUSES if not options.names or any(name in each.name for name in options.names)]
     if not chosen:
-        parser.error(f"there is no such abuse; there are: {', '.join(each.name for each in ABUSES)}")
+        parser.error(f"no abuse matches; choose from: {', '.join(each.name for each in ABUSES)}")
     floor_ms = SHORT_MS if options.short else FLOOR_MS
     rounds = rounds_of(options.seconds)
     raise_file_limit()
     print(
         f"seed {options.seed}, {options.seconds:g} s for each abuse in {rounds} rounds, a third of it quiet; {BUILD}.\n"
-        f"An abuser is a process of niceness {NICE} that takes at most {SHARE:.0%} of a core, not the server's.\n"
-        f"An abuse fails: where p99 is over {MOST_RATIO:g} times that in quiet and not below {floor_ms:g} ms; where the"
-        f" server grows by more than stated;\nwhere the ordinary client sees an error, or the log a traceback or more "
-        f"than {LINES_PER_S:g} lines a second.\n\n"
-        f"        {'':28} {'p99 quiet':>9} {'under it':>9} {'times':>6} {'grown':>7} {'may':>5} {'log':>6}\n"
+        f"The abuser is a process of nice value {NICE} that uses at most {SHARE:.0%} of a core, not the server's.\n"
+        f"An abuse fails if p99 is over {MOST_RATIO:g} times the quiet p99 and at least {floor_ms:g} ms; if the"
+        f" server exceeds its memory growth;\nif the ordinary client gets an error; or if the log has a traceback or "
+        f"over {LINES_PER_S:g} lines a second.\n\n"
+        f"        {'':28} {'p99 quiet':>9} {'abuse':>9} {'ratio':>6} {'growth':>7} {'limit':>5} {'log':>6}\n"
         f"        {'':28} {'ms':>9} {'ms':>9} {'':6} {'MiB':>7} {'MiB':>5} {'lines':>6}"
     )
     passed = failed_count = 0
@@ -74,7 +74,7 @@ def main() -> int:
         arena = Arena(Path(scratch), where, seconds=options.seconds, rounds=rounds, seed=options.seed)
         for abuse in chosen:
             if abuse in NEED_ROOT and not may_repair():
-                print(f"left out  {abuse.name}: only root may close a connection without a packet", flush=True)
+                print(f"skipped  {abuse.name}: needs root, to close a connection without sending a packet", flush=True)
                 continue
             outcome = arena.measure(abuse, _progress)
             _progress("")

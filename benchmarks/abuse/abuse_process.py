@@ -1,7 +1,7 @@
-"""What an abuse is, and the process that commits it.
+"""The description of an abuse, and the process that runs it.
 
-It must be the server that the ordinary client waits for, and not the abuser's own work: the abuser is a process of its
-own, nicer than the others, and pauses whenever it has taken more than its share of a core.
+The ordinary client must wait for the server, not for the abuser. So the abuser is a process of its own with a higher
+nice value. It pauses whenever it has used more than its share of a core.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.server.running import Client, Server
 
 NICE: Final = 5
 SHARE: Final = 0.3
-"""Of a core, by the abuser's own count of its seconds of a processor."""
+"""The abuser's share of a core, by its own CPU time."""
 PAUSE_S: Final = 0.002
 END_S: Final = 60.0
-"""So long after its time it may take an abuser to come to its end."""
+"""Seconds that an abuser may take to finish after its time is over."""
 
 Fates = Counter[str]
-"""What became of the abuser: words to how often."""
+"""Outcomes for the abuser: how often each happened."""
 
 
 class Place:
-    """Where an abuser is at work, and until when."""
+    """The server's ports and folder, and the time limit of an abuser. It counts outcomes."""
 
     def __init__(self, ports: Mapping[str, int], folder: Path, seconds: float, seed: int) -> None:
         self.ports = ports
@@ -46,7 +46,7 @@ class Place:
         self._cpu_s = time.process_time()
 
     def goes_on(self) -> bool:
-        """Whether there is time for more; pauses first if it has worked too much."""
+        """Return True if there is time left. Pause first if the abuser has used too much CPU time."""
         while (now := time.monotonic()) < self._until:
             if time.process_time() - self._cpu_s <= SHARE * (now - self.began) + PAUSE_S:
                 return True
@@ -54,24 +54,24 @@ class Place:
         return False
 
     def pause(self, seconds: float) -> None:
-        """Do nothing, but not beyond the end."""
+        """Sleep for that many seconds, but not beyond the time limit."""
         time.sleep(max(0.0, min(seconds, self._until - time.monotonic())))
 
     def connect(self, protocol: str = "memcache", receive_buffer: int | None = None) -> Client:
-        """A connection that gives up soon."""
+        """Return a connection with a timeout of five seconds."""
         client = Client(self.ports[protocol], receive_buffer)
         client.socket.settimeout(5)
         return client
 
     def lot(self, count: int, protocol: str = "memcache", receive_buffer: int | None = None) -> list[Client]:
-        """So many connections, or as many as there is time for."""
+        """Return that many connections, or as many as there is time for."""
         clients: list[Client] = []
         while len(clients) < count and self.goes_on():
             clients.append(self.connect(protocol, receive_buffer))
         return clients
 
     def is_hung_up_on(self, client: Client) -> bool:
-        """Whether the server has closed that connection by now, which is noted, with its last words."""
+        """Return True if the server has closed the connection. Count whether it sent anything before."""
         client.socket.setblocking(False)
         said = b""
         try:
@@ -83,11 +83,11 @@ class Place:
             pass
         finally:
             client.socket.settimeout(5)
-        self.fates["hung up on" if not said else "told why and hung up on"] += 1
+        self.fates["disconnected" if not said else "disconnected with a message"] += 1
         return True
 
     def send_what_is_taken(self, client: Client, data: bytes | memoryview) -> int:
-        """Send without waiting; returns how many bytes the other side had room for, -1 if it has hung up."""
+        """Send without blocking. Return the number of bytes that the system accepted; -1 if the server has hung up."""
         client.socket.setblocking(False)
         sent = 0
         try:
@@ -102,45 +102,45 @@ class Place:
         return sent
 
     def reply_line(self, client: Client) -> bytes:
-        """The next line; empty when the server has hung up."""
+        """Return the next line; empty if the server has hung up."""
         with suppress(ConnectionError):
             return client.line()
         return b""
 
 
 def nothing(server: Server) -> None:
-    """What most need before."""
+    """Do nothing. The default of `Abuse.prepare`."""
 
 
 def nothing_wrong(server: Server) -> Sequence[str]:
-    """What is wrong afterwards."""
+    """Return no complaints. The default of `Abuse.check`."""
     return ()
 
 
 def no_arguments(folder: Path) -> Sequence[str]:
-    """What most servers are started with."""
+    """Return no arguments. The default of `Abuse.arguments`."""
     return ()
 
 
 class Abuse(NamedTuple):
-    """One kind. `act` runs in a process of its own, for as long as its place `goes_on`."""
+    """A kind of abuse. `act` runs in a process of its own, as long as `Place.goes_on` returns True."""
 
     name: str
     act: Callable[[Place], None]
     most_mib: int
-    """By so much may the server grow."""
+    """The limit of the server's memory growth in MiB."""
     config: str = ""
     prepare: Callable[[Server], None] = nothing
     check: Callable[[Server], Sequence[str]] = nothing_wrong
-    """Called at the end, when the server is in quiet again."""
+    """Called after the abuse, when the server is quiet again. Returns complaints."""
     arguments: Callable[[Path], Sequence[str]] = no_arguments
     files: Mapping[str, str] = {}
-    """Put into the server's folder before it starts."""
+    """Files to write to the server's folder before it starts, by path."""
 
 
 @contextmanager
 def at_work(abuse: Abuse, ports: Mapping[str, int], folder: Path, seconds: float, seed: int) -> Iterator[Fates]:
-    """Meanwhile the abuse goes on; what became of it is there at the end. Raises if the abuser itself failed."""
+    """Run the abuse while the block runs. The yielded outcomes are filled in at its end. Raise if the abuser failed."""
     context = multiprocessing.get_context("fork")
     ours, its = context.Pipe(duplex=False)
     process = context.Process(target=_commit, args=(abuse, ports, folder, seconds, seed, its), daemon=True)
@@ -150,7 +150,7 @@ def at_work(abuse: Abuse, ports: Mapping[str, int], folder: Path, seconds: float
     try:
         yield fates
         if not ours.poll(seconds + END_S):
-            raise RuntimeError("the abuser came to no end")
+            raise RuntimeError("the abuser did not finish")
         told = ours.recv()
         if isinstance(told, str):
             raise RuntimeError(f"the abuser failed: {told}")
@@ -174,11 +174,12 @@ def _commit(
     except BaseException as error:
         told.send(f"{type(error).__name__}: {error}")
     sys.stdout.flush()
-    os._exit(0)  # which closes what is still open, and runs nothing of the process that this is a copy of
+    # Close the connections without running cleanup code of the forked parent.
+    os._exit(0)
 
 
 def reset(client: Client) -> None:
-    """Leave without an orderly end."""
+    """Close a connection with a reset."""
     with suppress(OSError):
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.close()

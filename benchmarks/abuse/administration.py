@@ -1,4 +1,4 @@
-"""Orders of somebody who is no administrator."""
+"""Administrative commands from a client that is not an administrator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ORDERS: Final = (
 
 
 def prepare(server: Server) -> None:
-    """What is to be there afterwards."""
+    """Put the item that must remain."""
     with server.connect() as client:
         client.put(b"kept", b"hello")
 
 
 def orders(place: Place) -> None:
-    """One a connection or many, as fast as can be."""
+    """Send one random command on each of many connections."""
     while place.goes_on():
         with place.connect(place.dice.choice(("memcache", "text"))) as client:
             client.send(place.dice.choice(ORDERS))
@@ -29,7 +29,7 @@ def orders(place: Place) -> None:
 
 
 def nothing_done(server: Server) -> list[str]:
-    """The item is there, the status as it was, and all of it is a few lines in the log."""
+    """Check that the item remains and that the status is unchanged."""
     wrong = []
     with server.connect() as client:
         if client.get(b"kept/peek") != b"hello":

@@ -1,4 +1,4 @@
-"""All kinds of harm there are, each with the settings of its server and by how many MiB that may grow."""
+"""All abuses, with the settings of the server and the limit of its memory growth in MiB."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ ABUSES: Final = (
     Abuse(
         "a disk that hangs",
         disk.hanging_disk,
-        192,  # beside the 16 MiB of what is uncommitted and in line, each connection may send on behind its put
+        # In addition to 16 MiB of uncommitted and queued data, each connection may send more after its put.
+        192,
         config=disk.CONFIG,
         check=disk.nothing_lost,
         files=disk.FILES,

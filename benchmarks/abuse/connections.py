@@ -1,4 +1,4 @@
-"""Connections: slow ones, many, half ones, and those whose client is gone."""
+"""Abusive connections: slow, numerous, half-finished, or with a client that has vanished."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.server.running import Client, Server, eventually, set_request
 
 MIB: Final = 1 << 20
 LITTLE: Final = 64 * 1024
-"""A receive buffer of a client that is not going to read."""
+"""The receive buffer of a client that does not read."""
 SLOW: Final = 300
 NOT_READING: Final = 20
 VANISHING: Final = 50
@@ -21,12 +21,12 @@ HALF: Final = 60
 
 _SO_ATTACH_FILTER: Final = 26
 _DROP_ALL: Final = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-"""A packet filter of one instruction: nothing comes in."""
+"""A packet filter of one instruction that drops all incoming packets."""
 _TCP_REPAIR: Final = 19
 
 
 def slow_senders(place: Place) -> None:
-    """Hundreds of requests of which a byte comes now and then."""
+    """Send hundreds of requests very slowly, one byte at a time."""
     clients = place.lot(SLOW)
     requests = (set_request(b"slow", bytes(100)), b"get slow\r\n", b"stats" + b" " * 100 + b"\r\n")
     sent = dict.fromkeys(clients, 0)
@@ -47,18 +47,18 @@ def slow_senders(place: Place) -> None:
 
 
 def put_a_big_item(server: Server) -> None:
-    """What slow readers ask for."""
+    """Put the item that slow readers request."""
     with server.connect() as client:
         client.put(b"big", bytes(MIB))
 
 
 def readers_that_do_not_read(place: Place) -> None:
-    """Ask for a TiB each, and read nothing."""
+    """Request a TiB on each connection, and read nothing."""
     _ask_for_much(place, place.lot(NOT_READING, receive_buffer=LITTLE), reads=0)
 
 
 def readers_that_hardly_read(place: Place) -> None:
-    """The same, but a few bytes now and then."""
+    """Request a TiB on each connection, and read a few bytes now and then."""
     _ask_for_much(place, place.lot(NOT_READING, receive_buffer=LITTLE), reads=100)
 
 
@@ -66,7 +66,7 @@ def _ask_for_much(place: Place, clients: list[Client], reads: int) -> None:
     requests = memoryview(b"get big/peek\r\n" * 1_000_000)
     for client in clients:
         taken = place.send_what_is_taken(client, requests)
-        place.fates["no longer listened to" if taken < len(requests) else "listened to to the end"] += 1
+        place.fates["no longer read" if taken < len(requests) else "read to the end"] += 1
     while place.goes_on():
         for client in clients:
             if reads:
@@ -75,15 +75,16 @@ def _ask_for_much(place: Place, clients: list[Client], reads: int) -> None:
 
 
 def put_what_vanishing_clients_take(server: Server) -> None:
-    """As many items as they may hold."""
+    """Put one item for each vanishing client."""
     with server.connect() as client:
         client.put(b"held", *[b"%d" % number for number in range(VANISHING)])
 
 
 def vanishing(place: Place) -> None:
-    """Take an item each, and are gone as if a cable was pulled: one half have heard the answer, the others never do.
+    """Open an item on each connection and vanish, as if the cable was pulled. Half of the clients read the reply
+    first.
 
-    Their system takes in no packet any more, so the server hears neither an end nor that there is nobody.
+    A packet filter drops all incoming packets. So the server sees neither a FIN nor a reset.
     """
     clients = place.lot(VANISHING)
     for number, client in enumerate(clients):
@@ -99,7 +100,7 @@ def vanishing(place: Place) -> None:
             _deafen(client)
         place.fates["vanished"] += 1
     with place.connect() as other:
-        eventually(lambda: other.stats()["curr_connections"] == "2", "the vanished are noticed", within_s=30)
+        eventually(lambda: other.stats()["curr_connections"] == "2", "the server closes vanished clients", within_s=30)
     place.fates["noticed"] += len(clients)
 
 
@@ -109,7 +110,7 @@ def _deafen(client: Client) -> None:
 
 
 def all_are_back(server: Server) -> list[str]:
-    """What vanishing clients held open is in the queue."""
+    """Check that all items that vanished clients had open are in the queue again."""
     with server.connect() as client:
         stats = client.stats()
         items, held = stats["queue_held_items"], stats["queue_held_open_transactions"]
@@ -119,7 +120,7 @@ def all_are_back(server: Server) -> list[str]:
 
 
 def may_repair() -> bool:
-    """Whether this process may end its connections without a packet, which root may."""
+    """Return True if this process may close connections without sending a packet. That needs root."""
     with socket.socket() as tried, suppress(OSError):
         tried.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
         return True
@@ -127,7 +128,7 @@ def may_repair() -> bool:
 
 
 def without_an_end(place: Place) -> None:
-    """Take an item each, and close without that a packet leaves: as a machine that is switched off and on again."""
+    """Open an item on each connection, and close without sending a packet, like a machine that is power-cycled."""
     clients = place.lot(VANISHING)
     for client in clients:
         client.send(b"get held/open\r\n")
@@ -137,7 +138,7 @@ def without_an_end(place: Place) -> None:
         client.close()
         place.fates["vanished"] += 1
     with place.connect() as other:
-        eventually(lambda: other.stats()["curr_connections"] == "2", "the vanished are noticed", within_s=30)
+        eventually(lambda: other.stats()["curr_connections"] == "2", "the server closes vanished clients", within_s=30)
     place.fates["noticed"] += len(clients)
 
 
@@ -145,7 +146,7 @@ MOST_CONNECTIONS: Final = 200
 
 
 def over_the_limit(place: Place) -> None:
-    """Twice as many as there may be, again and again."""
+    """Open twice as many connections as allowed, again and again."""
     while place.goes_on():
         clients = place.lot(2 * MOST_CONNECTIONS)
         place.pause(0.1)
@@ -155,14 +156,14 @@ def over_the_limit(place: Place) -> None:
             with suppress(BlockingIOError):
                 line = place.reply_line(client)
                 refused += 1
-                place.fates["refused with a reason" if b"connections" in line else "refused without a word"] += 1
-        place.fates["let in"] += len(clients) - refused
+                place.fates["refused with a message" if b"connections" in line else "refused without a message"] += 1
+        place.fates["accepted"] += len(clients) - refused
         for client in clients:
             client.close()
 
 
 def comings_and_goings(place: Place) -> None:
-    """Connect and close as fast as can be, in order and not."""
+    """Connect and close as fast as possible, with and without a reset."""
     while place.goes_on():
         client = place.connect()
         match place.dice.randrange(4):
@@ -176,11 +177,11 @@ def comings_and_goings(place: Place) -> None:
             case _:
                 client.send(b"set nothing 0 0 100\r\nhalf")
                 reset(client)
-        place.fates["came and went"] += 1
+        place.fates["connected and left"] += 1
 
 
 def half_requests(place: Place) -> None:
-    """Begin a put of 16 MiB on each of many connections, and send half of it."""
+    """Start a put of 16 MiB on each of many connections, and send half of it."""
     half = memoryview(set_request(b"work", bytes(16 * MIB)))[: 8 * MIB]
     clients = place.lot(HALF)
     sent = dict.fromkeys(clients, 0)
@@ -193,7 +194,7 @@ def half_requests(place: Place) -> None:
                 sent[client] += taken
             if taken < 0 or place.is_hung_up_on(client):
                 if taken < 0:
-                    place.fates["hung up on"] += 1
+                    place.fates["disconnected"] += 1
                 client.close()
                 clients[number] = place.connect()
                 sent[clients[number]] = 0

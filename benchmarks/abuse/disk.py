@@ -1,4 +1,4 @@
-"""A disk that hangs while clients put, with a reply only when what they put is on it."""
+"""A disk that hangs during puts, on a server that replies after a sync."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.abuse.abuse_process import Place
 from tests.server.running import Client, Server, set_request
 
 HANGS: Final = "hangs"
-"""While there is a file of that name in the server's folder, no sync comes to an end."""
+"""While a file of this name is in the server's folder, syncs do not return."""
 ACKNOWLEDGED: Final = "acknowledged"
 REFUSED: Final = "refused"
-"""Where the abuser writes down what was said of its items, a number a line."""
+"""Files in which the abuser lists its acknowledged and its refused items, one number a line."""
 PUTTERS: Final = 100
 ITEM_BYTES: Final = 256 * 1024
 EACH: Final = 3
-"""Puts of a client: more of them together than may be uncommitted and in line."""
+"""Puts of each client. Together they exceed the limit of uncommitted and queued bytes."""
 HANG_S: Final = 0.02
 
 _SEAM: Final = f"""
@@ -48,7 +48,7 @@ keepJournal = false
 
 
 def hanging_disk(place: Place) -> None:
-    """Put and put while it hangs; afterwards hear what became of it."""
+    """Put items while the disk hangs. Then read all replies."""
     hangs, number = place.folder / HANGS, time.monotonic_ns() // 1000
     clients = place.lot(PUTTERS)
     asked: dict[Client, list[int]] = {client: [] for client in clients}
@@ -60,14 +60,15 @@ def hanging_disk(place: Place) -> None:
                     break
                 request = set_request(b"journaled", b"%020d" % number + bytes(ITEM_BYTES - 20))
                 if len(asked[client]) < EACH:
-                    # All of it, or it would be half a request: a client that is not listened to is left alone.
+                    # Send whole requests. A half request would time out, so stop using a client that the server does
+                    # not read from.
                     client.socket.settimeout(0.2)
                     asked[client].append(number)
                     number += 1
                     try:
                         client.send(request)
                     except TimeoutError:
-                        place.fates["no longer listened to"] += 1
+                        place.fates["no longer read"] += 1
                         asked[client] += [-1] * EACH
             place.pause(0.01)
     finally:
@@ -88,7 +89,7 @@ def _hear(place: Place, asked: Mapping[Client, list[int]]) -> None:
 
 
 def nothing_lost(server: Server) -> list[str]:
-    """Whatever was acknowledged is there, whatever was refused is not."""
+    """Check that all acknowledged items are in the queue, and no refused ones."""
     folder = server.output.parent
     found = set()
     with server.connect() as client:

@@ -1,4 +1,4 @@
-"""Bytes that are no requests: garbage, other protocols, TLS that stops halfway."""
+"""Bytes that are not requests: garbage, other protocols, unfinished TLS handshakes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OTHERS: Final = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500) + b"\n",  # TLS
     b"\x80\x0b" + bytes(22) + b"\n",  # binary memcache
     b"*1\r\n$4\r\nPING\r\n",
-    b"\0\0\0\x08\x04\xd2\x16\x2f",  # PostgreSQL that asks for TLS
+    b"\0\0\0\x08\x04\xd2\x16\x2f",  # PostgreSQL's request for TLS
     b"SSH-2.0-OpenSSH_9.9\r\n",
 )
 
 
 def garbage(place: Place) -> None:
-    """Garbage and other protocols, on every port."""
+    """Send garbage and other protocols to every port."""
     protocols = sorted(place.ports)
     while place.goes_on():
         data = place.dice.choice(OTHERS) if place.dice.random() < 0.3 else place.dice.randbytes(
@@ -34,11 +34,11 @@ def garbage(place: Place) -> None:
             client.send(data + b"\r\n")
             client.stop_sending()
             client.to_the_end()
-        place.fates["hung up on"] += 1
+        place.fates["disconnected"] += 1
 
 
 def tls_for_text(folder: Path) -> Sequence[str]:
-    """Serve the text protocol with TLS alone."""
+    """Return arguments that serve the text protocol over TLS."""
     certificates = folder / "certificates"
     certificates.mkdir()
     cert_file, key_file = Authority(certificates).sign("mq.example")
@@ -46,7 +46,7 @@ def tls_for_text(folder: Path) -> Sequence[str]:
 
 
 def half_handshakes(place: Place) -> None:
-    """TLS handshakes that stop after the first message, or within it."""
+    """Start TLS handshakes that stop after the first message, or within it."""
     hello = _hello()
     clients = place.lot(HALVES, "text")
     while place.goes_on():
@@ -74,10 +74,10 @@ def _hello() -> bytes:
 
 
 def plain_to_tls(place: Place) -> None:
-    """Plain requests to a port that speaks TLS."""
+    """Send plain requests to a TLS port."""
     while place.goes_on():
         with place.connect("text") as client, suppress(ConnectionError):
             client.send(b"put work:\nhello\n\n" if place.dice.random() < 0.5 else place.dice.randbytes(300))
             client.stop_sending()
             client.to_the_end()
-        place.fates["hung up on"] += 1
+        place.fates["disconnected"] += 1

@@ -1,4 +1,4 @@
-"""One abuse, measured: a server of its own, an ordinary client in quiet and under abuse, in turn."""
+"""The measurement of one abuse: an ordinary client's latency without and with it, in turn, on a new server."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PROTOCOLS: Final = ("memcache", "text", "thrift", "admin")
 QUIET_SHARE: Final = 1 / 3
 LET_GO_S: Final = 20.0
 BURST: Final = ":backlog=1024"
-"""The system lets a burst of connections beyond the backlog wait for a second each."""
+"""A larger backlog: with a full one, connections of a burst are delayed by a second each."""
 GONE: Final = (OSError, AssertionError, ValueError, IndexError, RuntimeError)
-"""How something is wrong with a server."""
+"""Errors of a client or check that count as a failure of the server."""
 
 
 class Outcome(NamedTuple):
-    """What was seen, and what became of the abuser."""
+    """The measured figures, and the outcomes for the abuser."""
 
     seen: Seen
     fates: Fates
 
 
 class Arena:
-    """Has a server for each abuse in a folder of its own."""
+    """A folder in which each abuse gets a server of its own."""
 
     def __init__(self, folder: Path, where: Cores, *, seconds: float, rounds: int, seed: int) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class Arena:
         self._seed = seed
 
     def measure(self, abuse: Abuse, progress: Callable[[str], None]) -> Outcome:
-        """All rounds of one."""
+        """Run all rounds of an abuse, and return the result."""
         folder = self._folder / abuse.name.replace(" ", "-").replace("/", "-")
         folder.mkdir()
         for name, text in abuse.files.items():
@@ -67,13 +67,16 @@ class Arena:
             try:
                 abuse.prepare(server)
                 with server.connect() as client:
-                    client.put(b"late", b"x")  # its queue is one of those that are there
+                    # The queue must exist before the abuse starts.
+                    client.put(b"late", b"x")
                 lines_before = server.logged().count("\n")
                 ports = {protocol: server.port_of(protocol) for protocol in PROTOCOLS}
                 with closing(Bystander(server)) as bystander:
-                    bystander.p99_ms(0.1)  # so that what the first requests take is none of the quiet
+                    # Warm up: the first requests take longer.
+                    bystander.p99_ms(0.1)
                     before = server.memory_bytes()
-                    Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # the peak begins anew
+                    # Reset the peak of the resident memory.
+                    Path(f"/proc/{server.pid}/clear_refs").write_text("5")
                     for number in range(self._rounds):
                         progress(f"{abuse.name}: round {number + 1} of {self._rounds}")
                         quiet_ms = bystander.p99_ms(self._seconds * QUIET_SHARE)
@@ -87,7 +90,7 @@ class Arena:
                 with server.connect() as late:
                     late.put(b"late", b"y")
                     if [late.get(b"late"), late.get(b"late")] != [b"x", b"y"]:
-                        raise ValueError("who comes later is not served")
+                        raise ValueError("a client that connected after the abuse was not served")
                 wrong += abuse.check(server)
                 lines = server.logged().count("\n") - lines_before
             except GONE as error:
@@ -106,7 +109,7 @@ _OWN_TIMEOUT: Final = "\n".join(line for line in CONFIG.splitlines() if not line
 
 
 def _let_go(server: Server) -> None:
-    """Return when the server has let go of the abuser, who is gone."""
+    """Wait until the server has closed the abuser's connections."""
 
     def is_alone() -> bool:
         try:
@@ -115,8 +118,10 @@ def _let_go(server: Server) -> None:
                 while not (line := client.line()).startswith(b"STAT curr_connections "):
                     if not line:
                         return False
-                return line.split()[-1] == b"2"  # figures of queues, of which there may be many, are left unread
-        except GONE:  # it came while those were still there who were one too many
+                # Leave the figures of the queues unread. There may be many.
+                return line.split()[-1] == b"2"
+        # The server was still at its connection limit.
+        except GONE:
             return False
 
     eventually(is_alone, "the server lets go of the abuser", within_s=LET_GO_S)

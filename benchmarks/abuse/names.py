@@ -1,4 +1,4 @@
-"""Names that are to lead out of the folder of the queues, or to files in it that are something else."""
+"""Queue names that try to reach files outside the queue folder, or other files inside it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES: Final[Mapping[str, str]] = {
     "queues/folder/work": CANARY,
     "queues/work~~what~~is~~this": CANARY,
 }
-"""What lies about before the server starts."""
+"""Files that exist before the server starts."""
 
 NAMES: Final = (
     *(b"../canary", b"../../canary", b"..", b".", b"/tmp/canary", b"//", b"a/../../canary", b"folder/work", b"~"),
@@ -36,7 +36,7 @@ NAMES: Final = (
 
 
 def nasty_names(place: Place) -> None:
-    """Each over each protocol, with puts, gets, flushes and deletes."""
+    """Use each name over each protocol, in puts, gets, flushes and deletes."""
     while place.goes_on():
         for name in NAMES:
             if not place.goes_on():
@@ -72,7 +72,7 @@ def _thrift(method: bytes, name: bytes) -> bytes:
 
 
 def nothing_touched(server: Server) -> list[str]:
-    """No file outside of the queue folder, none changed, and in it none that is of no queue."""
+    """Check that no file was changed, and that new files are in the queue folder and belong to queues."""
     root = server.output.parent
     wrong = []
     for name, text in FILES.items():
@@ -83,12 +83,13 @@ def nothing_touched(server: Server) -> list[str]:
         if name in FILES or (path.parent == root and name.partition(".")[0] in ("server-0", "kestrel")):
             continue
         if not path.is_relative_to(root / "queues") or not _is_of_a_queue(path.relative_to(root / "queues")):
-            wrong.append(f"{name!r} should not be")
+            wrong.append(f"{name!r} should not exist")
     return wrong
 
 
 def _is_of_a_queue(path: Path) -> bool:
-    if path.parts[0] == ".kestrel":  # the server's own
+    # The server's own files.
+    if path.parts[0] == ".kestrel":
         return True
     name = str(path).encode("utf-8", "surrogateescape")
     with suppress(BadQueueName):

@@ -1,4 +1,4 @@
-"""An ordinary client: it puts and takes 64 bytes, some hundred times a second, and remembers how long each took."""
+"""An ordinary client: it puts and gets 64 bytes, 200 times a second, and measures each request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.server.running import Client, Server, set_request
 
 QUEUE: Final = b"bystander"
 EVERY_S: Final = 0.005
-"""A put and a get are due."""
+"""The interval in seconds between pairs of a put and a get."""
 ITEM: Final = bytes(range(64))
 _GET: Final = b"get %b\r\n" % QUEUE
 _VALUE: Final = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (QUEUE, len(ITEM), ITEM)
@@ -19,14 +19,14 @@ _SET: Final = set_request(QUEUE, ITEM)
 
 
 class Bystander:
-    """Keeps its one connection. What is not answered as it should be raises."""
+    """A client with one connection. A wrong reply raises an exception."""
 
     def __init__(self, server: Server) -> None:
         self._client: Client = server.connect()
         self.round_trips = 0
 
     def p99_ms(self, seconds: float) -> float:
-        """Go on for so long. A server that stands still for a second has delayed more than one request: `stalls`."""
+        """Run for that many seconds, and return the p99 in milliseconds, corrected by `stalls`."""
         taken: list[float] = []
         end = time.perf_counter() + seconds
         while (due := time.perf_counter() + EVERY_S) < end:
@@ -39,10 +39,10 @@ class Bystander:
         return percentile(taken, 99) * 1000
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()
 
 
 def stalls(taken_s: float) -> list[float]:
-    """What those would have waited who ask as often as is due: this one, and all that stood behind it."""
+    """Return the waiting times of this request and of the requests that were due meanwhile (coordinated omission)."""
     return [taken_s - EVERY_S * late for late in range(max(1, math.ceil(taken_s / EVERY_S)))]

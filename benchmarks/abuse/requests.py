@@ -1,4 +1,4 @@
-"""Requests that are fine, but for how many they are, or how large, or what for."""
+"""Valid requests in abusive numbers or sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_QUEUES: Final = 1000
 
 
 def pipelines(place: Place) -> None:
-    """100,000 requests at once, again and again, from a thread that does not wait for the replies."""
+    """Pipeline 100,000 requests again and again. A thread sends them without waiting for replies."""
     requests = set_request(b"work", b"x" * 10) * AT_ONCE
     gets = b"get work\r\n" * AT_ONCE
     replies = (b"STORED\r\n", b"VALUE work 0 10\r\nxxxxxxxxxx\r\nEND\r\n")
@@ -36,7 +36,7 @@ def pipelines(place: Place) -> None:
 
 
 def large_items(place: Place) -> None:
-    """Items of 8 to 16 MiB, put and taken."""
+    """Put and get items of 8 to 16 MiB."""
     with place.connect() as client:
         client.socket.settimeout(60)
         data = place.dice.randbytes(16 * MIB)
@@ -44,12 +44,12 @@ def large_items(place: Place) -> None:
             item = data[: place.dice.randrange(8 * MIB, 16 * MIB + 1)]
             client.put(b"work", item)
             if client.get(b"work") != item:
-                raise ValueError("another item came")
+                raise ValueError("a get returned another item")
             place.fates["put and taken"] += 1
 
 
 def many_queues(place: Place) -> None:
-    """A tiny item for each of thousands of queues."""
+    """Put a small item to each of thousands of queues."""
     number = 0
     with place.connect() as client:
         while place.goes_on():
@@ -62,14 +62,14 @@ def many_queues(place: Place) -> None:
 
 
 def no_more_queues_than_allowed(server: Server) -> list[str]:
-    """As `stats` counts them."""
+    """Check that `stats` lists at most `MOST_QUEUES` queues."""
     with server.connect() as client:
         queues = sum(name.endswith("_total_items") and name.startswith("queue_") for name in client.stats())
-    return [f"there are {queues} queues"] if queues > MOST_QUEUES else []
+    return [f"there are {queues} queues, more than {MOST_QUEUES}"] if queues > MOST_QUEUES else []
 
 
 def gets_of_nothing(place: Place) -> None:
-    """Gets and peeks on queues that nobody has put to, another name each time."""
+    """Get and peek from queues without items, with a new name each time."""
     number = 0
     with place.connect() as client:
         while place.goes_on():
@@ -81,12 +81,12 @@ def gets_of_nothing(place: Place) -> None:
 
 
 def waiting_gets(place: Place) -> None:
-    """Hundreds of gets that wait on the same few queues, and leave in the middle of it for others to come."""
+    """Keep hundreds of gets waiting on a few queues. Replace connections while their gets wait."""
     _wait(place, lambda number: b"get wait%d/t=%d\r\n" % (number % 7, 1 + number % 500))
 
 
 def monitors(place: Place) -> None:
-    """The same with monitors."""
+    """Keep hundreds of monitors waiting on a few queues. Replace connections while their monitors wait."""
     _wait(place, lambda number: b"monitor wait%d 1 1000\r\n" % (number % 7))
 
 
@@ -100,4 +100,4 @@ def _wait(place: Place, request: object) -> None:
         clients[number].close()
         clients[number] = client = place.connect()
         client.send(b"".join(request(number * 20 + each) for each in range(20)))
-        place.fates["left while they waited"] += 1
+        place.fates["left while waiting"] += 1

@@ -1,4 +1,4 @@
-"""Clients that ask for lists of all queues and do not read them."""
+"""Clients that request lists of all queues and do not read them."""
 
 from __future__ import annotations
 
@@ -51,17 +51,18 @@ def make_queues(server: Server) -> None:
 
 
 def lists(place: Place) -> None:
-    """Ask for the lists of memcache and text, a thousand times each, and read nothing."""
+    """Request each list of memcache and text a thousand times, and read nothing."""
     _leave_unread(place, LISTS)
 
 
 def answers(place: Place) -> None:
-    """Ask for the answers of the admin port, a thousand times each, and read nothing."""
+    """Request each response of the admin port a thousand times, and read nothing."""
     _leave_unread(place, ANSWERS)
 
 
 def _leave_unread(place: Place, requests: tuple[tuple[str, bytes], ...]) -> None:
-    clients = []  # which keeps them open
+    # References keep the connections open.
+    clients = []
     for number in range(CLIENTS):
         if not place.goes_on():
             break

@@ -1,1 +1,1 @@
-"""Our server beside its peers: the same work for each, by a load generator in C."""
+"""Comparison of kestrel with other servers: the same work for each, from a load generator in C."""

@@ -1,12 +1,13 @@
-"""Our server beside its peers: the same work for beanstalkd, Redis, memcached and ours, one thing varied at a time.
+"""Comparison of kestrel with beanstalkd, Redis and memcached under the same work.
 
     python -m benchmarks.peers [--quick] [--results FILE.json] [--picture FILE.svg]
 
-Each server has a folder of its own below TMPDIR, listens on the loopback, and runs on one core; the load generator,
-which checks every reply, runs on another. In a round every server gets the same work for a short time, one after the
-other, and what ours did is divided by what each other one did in that round. Servers that are not installed are left
-out. docs/performance.md says what is varied, and why. A missed goal is said so; the exit status is 0 unless a reply was
-wrong.
+Each server has its own folder below TMPDIR, listens on the loopback, and runs on one core. The load generator checks
+every reply and runs on another core. In a round every server gets the same work for a short time, one after the other.
+The result of kestrel is divided by that of each other server in the same round. Servers that are not installed are left
+out. docs/performance.md describes the cases, each of which varies one parameter.
+
+Missed goals are reported. The exit status is 0 unless a reply was wrong.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from benchmarks.peers.servers import cores, on_core
 from kestrel.config.units import GIB, MIB
 from kestrel.server.reactor import raise_file_limit
 
-TITLE: Final = "Items a second of ours, as a multiple of another server's"
+TITLE: Final = "Items per second of kestrel, as a multiple of another server's"
 SIZES: Final = {
     "full": (FULL, fairness.FULL, 6 * GIB),
     "quick": (QUICK, fairness.QUICK, 2 * GIB),
     "short": (SHORT, fairness.SHORT, GIB // 2),
 }
-"""How much is measured, and the room that it needs."""
+"""The amount of work by form, and the disk space needed."""
 
 
 def compare(
     form: str, seed: int, *, as_json: bool = False, results_path: Path | None = None, picture_path: Path | None = None
 ) -> list[Goal]:
-    """Measure, tell, and write down what was told; returns the goals."""
+    """Measure, print and write the results. Return the goals."""
     sizes, fairness_sizes, disk_bytes = SIZES[form]
     require_room(disk_bytes)
     raise_file_limit()
@@ -87,18 +88,18 @@ def compare(
         for goal in judged:
             print(json.dumps({"benchmark": "goals", **goal._asdict(), "is_seen": goal.is_seen}))
     else:
-        print(f"\nThe longest that our reactor worked at a stretch, a sync before each reply: {longest_ms:.1f} ms\n")
+        print(f"\nLongest work of the reactor between two polls, syncing each reply: {longest_ms:.1f} ms\n")
         if form != "full":
-            print("The goals are those of the whole run; this one is too short to judge by.\n")
+            print("The goals apply to a full run. This run is too short to judge them.\n")
         print("\n".join(goal.line() for goal in judged))
     return judged
 
 
 def notes(machine: dict[str, object]) -> list[str]:
-    """What a reader of the figures must know of the machine."""
+    """Return warnings about the machine that readers of the figures need to know."""
     said = []
     if machine["cores"] == 1:
-        said.append("There is one core: the servers share it with the load generator, which takes from all of them.")
+        said.append("There is only one core: the servers share it with the load generator, which slows them all.")
     if machine["file_system"] in IN_MEMORY:
         said.append(f"{machine['folder']} is in memory: a sync costs nothing there. Set TMPDIR to a folder on a disk.")
     return said
@@ -113,9 +114,9 @@ def _write(path: Path, text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="less of everything: under three minutes")
-    parser.add_argument("--results", type=Path, help="a JSON file for all figures")
-    parser.add_argument("--picture", type=Path, help="an SVG file to draw the ratios to")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: takes under three minutes")
+    parser.add_argument("--results", type=Path, help="write all results to this JSON file")
+    parser.add_argument("--picture", type=Path, help="draw the ratios to this SVG file")
     options = parser.parse_args(arguments)
     form = "short" if options.short else "quick" if options.quick else "full"
     compare(form, options.seed, as_json=options.json, results_path=options.results, picture_path=options.picture)

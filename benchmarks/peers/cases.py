@@ -1,4 +1,4 @@
-"""What is varied: one thing at a time, from a base in the middle."""
+"""The cases. Each varies one parameter from a base case."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ BASE_LOAD: Final = Load("memcache", connections=50, size=64, pipeline=1, queues=
 
 
 class Case(NamedTuple):
-    """One point: the same work for all servers."""
+    """One point on an axis: the same work for all servers."""
 
     axis: str
     point: str
-    """Where on the axis it stands, in a few letters."""
+    """A short label of the point on the axis."""
     load: Load = BASE_LOAD
     setting: Setting = DEFAULT
     backlog: int = 0
-    """Items that the queues have before."""
+    """Items in the queues beforehand."""
     has_no_group_commit: bool = False
-    """Whether ours without group commit takes part."""
+    """True if kestrel without group commit takes part."""
     longer: int = 1
-    """So many times as long as others: where each reply waits for the disk, a round of the circle takes a second."""
+    """The duration as a multiple of that of other cases. With a sync per reply, a round of the workload takes a
+    second."""
 
     @property
     def name(self) -> str:
-        """Its name, unlike all others."""
+        """The unique name of the case."""
         return f"{self.axis} {self.point}"
 
     @property
     def work(self) -> tuple[object, ...]:
-        """What is done, wherever it stands on whatever axis."""
+        """The work of the case, independent of axis and point."""
         return self[2:]
 
     @property
     def servers_for(self) -> tuple[object, ...]:
-        """Cases where this is the same may share servers, one after the other."""
-        children = self.load.children if self.load.workload == "fanout" else 0  # which nobody takes away again
+        """Cases with equal values can share servers, one after the other."""
+        # The children remain after the case.
+        children = self.load.children if self.load.workload == "fanout" else 0
         return self.setting, self.backlog, children
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """The amount of work."""
 
     connections: Sequence[int]
     wide_pipelines: Sequence[int]
@@ -61,13 +63,13 @@ class Sizes(NamedTuple):
     backlogs: Sequence[int]
     rounds: int
     seconds: float
-    """Of each server in a round."""
+    """Seconds of work for each server in a round."""
     warm_s: float
-    """Before the first round."""
+    """Seconds of work before the first round."""
     memory_items: int
-    """Of 1 KiB, in the case of memory,"""
+    """Items of 1 KiB in the memory comparison."""
     memory_mib: int
-    """and what they may take there (maxMemorySize)."""
+    """maxMemorySize in the memory comparison."""
 
 
 FULL: Final = Sizes(
@@ -86,7 +88,7 @@ SHORT: Final = Sizes((10, 50), (50,), (1,), (0, 1_000), 1, 0.1, 0.05, 5_000, 1)
 
 
 def cases(sizes: Sizes, seed: int = 1) -> list[Case]:
-    """All cases; the bytes of their items come from that seed."""
+    """Return all cases. The seed determines the bytes of the items."""
     base = BASE_LOAD._replace(seed=seed)
     own_queues = base._replace(queues=None)
 

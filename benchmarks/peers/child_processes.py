@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that has started them, however that ends."""
+"""Child processes that never outlive their parent, however it ends."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _HELD_BACK: Final = {signal.SIGINT, signal.SIGTERM}
 
 
 def _begin() -> None:
-    """In the child: be killed when the parent is gone."""
+    """Ask the kernel to kill this child when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start that, with the options of `Popen`. Its standard input is empty.
+    """Start the command, with options of `Popen`. Its standard input is empty.
 
-    A signal that comes meanwhile is heard after it: Python swallows what a handler raises in the middle of a fork, and
-    a SIGTERM would be no end.
+    SIGINT and SIGTERM are blocked meanwhile and delivered afterwards. Python drops exceptions that a signal handler
+    raises during a fork, so a SIGTERM would be lost.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     process = None
@@ -36,7 +36,8 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def _hear(mask: set[signal.Signals | int], process: subprocess.Popen[Any] | None) -> None:
-    """Let signals through again; where one ends us nobody will know of the process."""
+    """Restore the signal mask. If a pending signal raises, kill the process first, because the caller does not know it
+    yet."""
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     except BaseException:

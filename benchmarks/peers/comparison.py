@@ -1,4 +1,4 @@
-"""All cases, by all servers that are here."""
+"""The measurement of all cases on all servers that are installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MEMORY_ITEM_BYTES: Final = 1024
 
 
 class Memory(NamedTuple):
-    """What a server takes for many items."""
+    """The memory of a server with many items."""
 
     server: str
     items: int
@@ -47,7 +47,7 @@ class Memory(NamedTuple):
     after_bytes: int
 
     def row(self) -> dict[str, Figure]:
-        """As figures."""
+        """Return the row of this server."""
         return {
             "server": self.server,
             "items": self.items,
@@ -57,7 +57,7 @@ class Memory(NamedTuple):
 
 
 class Comparison:
-    """Everything is done in that folder; the servers run on that core."""
+    """A comparison in that folder. The servers run on that core."""
 
     def __init__(self, folder: Path, core: int, sizes: Sizes, seed: int) -> None:
         self._folder = folder
@@ -68,7 +68,7 @@ class Comparison:
         self._started = 0
         self.generator = Generator(folder)
         self.commands: dict[str, str] = {}
-        """How servers were called."""
+        """The command lines of the servers, by name and sync setting."""
         with self.started(KESTREL) as ours:
             self.build = build(ours)
         known = {each: each.version() for each in (KESTREL, BEANSTALKD, REDIS, MEMCACHED)}
@@ -80,14 +80,14 @@ class Comparison:
 
     @contextmanager
     def started(self, program: Program, setting: Setting = DEFAULT) -> Iterator[Running]:
-        """A server over a new folder."""
+        """Start a server over a new folder."""
         self._started += 1
         with running(program, self._folder / f"server-{self._started}", setting, self._core) as server:
             self.commands.setdefault(f"{program.name}, synced {setting.sync}", server.command)
             yield server
 
     def measure(self) -> list[Measured]:
-        """Every case; what stands on several axes is measured once."""
+        """Measure every case. Cases with the same work on several axes are measured once."""
         every_case = cases.cases(self._sizes, self._seed)
         together = [case for case in every_case if case.axis == cases.BACKLOG]
         works = {case.work: case for case in reversed(every_case) if case not in together}
@@ -106,19 +106,19 @@ class Comparison:
         return [program for program in (*self.programs, SYNC_EACH) if any(takes_part(program, case) for case in some)]
 
     def _one_after_the_other(self, group: Sequence[Case], clock: Clock) -> Iterator[Measured]:
-        """Cases that share their servers."""
+        """Measure cases that share their servers, one after the other."""
         with ExitStack() as stack:
             servers = [stack.enter_context(self.started(each, group[0].setting)) for each in self._taking_part(*group)]
             for case in group:
                 yield from self._rounds({case: servers}, clock)
 
     def _together(self, some: Sequence[Case], clock: Clock) -> list[Measured]:
-        """Cases that are compared with each other: all their servers are there at the same time."""
+        """Measure cases that are compared with each other. All their servers run at the same time."""
         with ExitStack() as stack:
             places: dict[Case, list[Running]] = {case: [] for case in some}
             for case, servers in places.items():
                 for program in self._taking_part(case):
-                    clock.show(f"{case.name}: {program.name} is filled")
+                    clock.show(f"{case.name}: filling {program.name}")
                     servers.append(stack.enter_context(self.started(program, case.setting)))
                     interleaved_runs.fill(self.generator, servers[-1], case.load, case.backlog)
             return self._rounds(places, clock)
@@ -127,7 +127,7 @@ class Comparison:
         return interleaved_runs.measure(self.generator, places, self._sizes, self._dice, clock)
 
     def memory(self) -> list[Memory]:
-        """What each server takes for many items of 1 KiB in one queue, each started for it."""
+        """Measure the memory of each server with many items of 1 KiB in one queue."""
         figures = []
         load = Load("", size=MEMORY_ITEM_BYTES, queues=1, seed=self._seed)
         setting = Setting(max_memory_mib=self._sizes.memory_mib)
@@ -141,7 +141,7 @@ class Comparison:
         return figures
 
     def longest_tick_ms(self) -> float:
-        """The longest that the reactor of ours works at a stretch where each reply is synced (`twistd_launcher.py`)."""
+        """Return the longest time that kestrel's reactor works without polling, with a sync per reply."""
         case = next(case for case in cases.cases(self._sizes, self._seed) if case.has_no_group_commit)
         told = self._folder / "longest"
         with self.started(watched(told), case.setting) as server:

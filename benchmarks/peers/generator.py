@@ -1,4 +1,4 @@
-"""The load generator, `load.c`: built when it is needed, and one run of it."""
+"""The load generator: builds `load.c` and runs it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ COMPILERS: Final = ("gcc", "cc", "clang")
 FLAGS: Final = ("-O2", "-std=c11")
 
 LONGEST_S: Final = 300.0
-"""No run takes longer, whatever its server does."""
+"""The time limit of a run in seconds."""
 
 
 class WrongReply(SystemExit):
-    """A server said what it should not have: ends the program with that sentence and exit status 1."""
+    """A wrong reply. Ends the program with a message and exit status 1."""
 
 
 class Load(NamedTuple):
-    """What a run of the generator does; `seconds` or, where they are given, `items`."""
+    """The work of one run. It ends after `seconds`, or after `items` if that is set."""
 
     protocol: str
     workload: str = "set-get"
     connections: int = 50
     size: int = 64
-    """Of an item, in bytes."""
+    """Bytes of an item."""
     pipeline: int = 1
-    """How many requests are in flight on each connection."""
+    """Requests in flight on each connection."""
     queues: int | None = None
-    """None: one for each connection, up to 50."""
+    """The number of queues; None for one per connection, up to 50."""
     children: int = 1
     seconds: float = 1.0
     items: int | None = None
     is_behind: bool = False
-    """Whether there are items already, so that those that come are others."""
+    """True if the queues hold other items already, so that replies cannot be predicted."""
     name: str = "bench"
     seed: int = 1
 
     def arguments(self, port: int, pid: int | None = None) -> list[str]:
-        """The options of `load`."""
+        """Return the command line options of `load`."""
         named: dict[str, object | None] = {
             "protocol": self.protocol,
             "port": port,
@@ -65,7 +65,7 @@ class Load(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What came out of a run. Times in microseconds are of replies; of items, where consumers wait."""
+    """The results of a run. Latencies are in microseconds, of replies; with waiting consumers, of items."""
 
     requests: int
     items: int
@@ -77,12 +77,12 @@ class Figures(NamedTuple):
     p999_us: float
     max_us: float
     busy: float
-    """The share of a processor that the generator itself took."""
+    """The share of a core that the generator used."""
     server_cpu_s: float
 
     @property
     def cpu_us(self) -> float:
-        """The processor's time that the server took for a request."""
+        """The server's CPU time per request in microseconds."""
         return self.server_cpu_s * 1_000_000 / max(1, self.requests)
 
 
@@ -92,17 +92,17 @@ class Generator:
     def __init__(self, folder: Path) -> None:
         compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
         if compiler is None:
-            sys.exit("There is no C compiler for the load generator (Debian: apt-get install gcc libc6-dev).")
+            sys.exit("The load generator needs a C compiler (Debian: apt-get install gcc libc6-dev).")
         self.path = folder / "load"
         subprocess.run([compiler, *FLAGS, "-o", str(self.path), str(SOURCE)], check=True)
 
     def start(self, load: Load, port: int, pid: int | None = None) -> subprocess.Popen[str]:
-        """Begin a run. Whoever begins it ends it."""
+        """Start a run. The caller must end the process."""
         command = [str(self.path), *load.arguments(port, pid)]
         return child_processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, load: Load, port: int, pid: int, server: str = "server") -> Figures:
-        """A whole run against the server of that process; raises `WrongReply`."""
+        """Do a whole run against the server with that process id. Raise WrongReply for a wrong reply."""
         with self.start(load, port, pid) as process:
             try:
                 return self.finish(process, server)
@@ -111,7 +111,7 @@ class Generator:
 
     @staticmethod
     def finish(process: subprocess.Popen[str], server: str = "server") -> Figures:
-        """Wait for the end of a run; raises `WrongReply`."""
+        """Wait for the end of a run, and return its results. Raise WrongReply for a wrong reply."""
         out, err = process.communicate(timeout=LONGEST_S)
         if process.returncode:
             raise WrongReply(f"{server}: {err.strip()}")

@@ -1,4 +1,4 @@
-"""What was promised, and whether it was seen."""
+"""The performance goals, and whether the results reach them."""
 
 from __future__ import annotations
 
@@ -11,43 +11,44 @@ from benchmarks.peers.interleaved_runs import ITEMS, Measured
 from benchmarks.peers.servers import BEANSTALKD, COMPILED, KESTREL, KESTREL_PURE, PURE, REDIS, SYNC_EACH
 
 OURS: Final = (KESTREL.name, KESTREL_PURE.name)
-"""The second takes part where the first is compiled."""
+"""Both builds of kestrel. The pure one is measured separately if the installed one is compiled."""
 
 WITHOUT_SYNC: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = {
     BEANSTALKD.name: {COMPILED: (2.0, 8.0), PURE: (1.4, 3.8)},
     REDIS.name: {COMPILED: (0.9, 2.0)},
 }
-"""Times as many items a second as that server, at 10 to 500 connections: with one request in flight, and with 16."""
+"""The required ratio of items per second to that server, with 10 to 500 connections: with 1 and with 16 requests in
+flight."""
 WITH_SYNC: Final = 8.0
-"""Times as many as without group commit, and as beanstalkd."""
+"""The required ratio of items per second to kestrel without group commit, and to beanstalkd."""
 WITH_BACKLOG: Final = 0.8
 MEMORY_OVER_LIMIT: Final = 100 * MB
-"""What a server may take beyond maxMemorySize."""
+"""The memory that a server may use beyond maxMemorySize, in bytes."""
 
 
 class Goal(NamedTuple):
-    """One of them, and what was seen; `is_seen` is whether it was reached."""
+    """A goal and the measured value."""
 
     what: str
     wanted: float
     seen: float
     is_least: bool = True
-    """Whether at least that is wanted; else at most."""
+    """True if `wanted` is a minimum, False if it is a maximum."""
 
     @property
     def is_seen(self) -> bool:
-        """Whether it was reached."""
+        """True if the goal is reached."""
         return self.seen >= self.wanted if self.is_least else self.seen <= self.wanted
 
     def line(self) -> str:
-        """In a line."""
+        """Return the goal as a line of text."""
         bound = "at least" if self.is_least else "at most"
-        verdict = "seen" if self.is_seen else "MISSED"
+        verdict = "met" if self.is_seen else "MISSED"
         return f"{verdict:6}  {self.what}: {self.seen:,.2f}, {bound} {self.wanted:,.2f}"
 
 
 def goals(measured: Sequence[Measured], build: str) -> list[Goal]:
-    """Those that can be judged by what was measured. `build` is what our server said of itself."""
+    """Return the goals that these results can decide. `build` is the build that the server reports."""
     return [*_without_sync(measured, build), *_with_sync(measured), *_with_backlog(measured)]
 
 
@@ -68,7 +69,8 @@ def _without_sync(measured: Sequence[Measured], build: str) -> Iterator[Goal]:
 def _with_sync(measured: Sequence[Measured]) -> Iterator[Goal]:
     for each in measured:
         if each.case.has_no_group_commit:
-            # The one without group commit is pure: what the extension brings is no merit of the group commit.
+            # The server without group commit is pure. A comparison with the compiled build would also measure the
+            # extension.
             like_it = KESTREL_PURE.name if KESTREL_PURE.name in each.names() else KESTREL.name
             for ours, other in ((like_it, SYNC_EACH.name), *((ours, BEANSTALKD.name) for ours in OURS)):
                 ratio = each.ratio(ours, other, ITEMS)
@@ -89,7 +91,7 @@ def _with_backlog(measured: Sequence[Measured]) -> Iterator[Goal]:
 
 
 def memory_goal(server: str, items: int, memory_bytes: int, limit_bytes: int) -> Goal:
-    """Of the memory that a server takes with more items of 1 KiB than maxMemorySize, in MB."""
+    """Return the goal for the resident memory in MB of a server that holds more items of 1 KiB than maxMemorySize."""
     most = (limit_bytes + MEMORY_OVER_LIMIT) / MB
     what = f"{server}, resident memory behind {items:,} items of 1 KiB, in MB"
     return Goal(what, most, memory_bytes / MB, is_least=False)

@@ -1,6 +1,6 @@
-"""Short runs of all servers in turn, and what they tell of each other.
+"""Short runs of all servers in turn, and ratios of their results.
 
-What else goes on in the machine hits all servers of a round, so figures of one round are divided by each other.
+Other load on the machine affects all servers of a round, so the ratios are computed within each round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILL_CONNECTIONS: Final = 4
 FILL_PIPELINE: Final = 256
 
 Round = Mapping[str, Figures]
-"""By the server's name."""
+"""Results by the server's name."""
 
 
 ITEMS: Final = "items"
@@ -34,23 +34,23 @@ def _figure(figures: Figures, name: str) -> float:
 
 
 class Measured(NamedTuple):
-    """One case."""
+    """The results of one case."""
 
     case: Case
     rounds: Sequence[Round]
     memory_bytes: Mapping[str, int]
 
     def names(self) -> list[str]:
-        """The servers that took part."""
+        """Return the names of the servers that took part."""
         return list(self.memory_bytes)
 
     def median(self, server: str) -> Figures:
-        """The medians of its figures."""
+        """Return the medians of a server's figures over the rounds."""
         runs = [each[server] for each in self.rounds]
         return Figures(*(spread(values).median for values in zip(*runs, strict=True)))  # type: ignore[arg-type]
 
     def ratio(self, one: str, other: str, figure: str) -> Spread | None:
-        """How many times as much the one did, round by round; None unless both were there and did something."""
+        """Return the ratio of two servers over the rounds. None if one did not take part, or if `other` has a zero."""
         if not {one, other} <= set(self.memory_bytes):
             return None
         pairs = [(_figure(each[one], figure), _figure(each[other], figure)) for each in self.rounds]
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
 
 
 def takes_part(program: Program, case: Case) -> bool:
-    """Whether that server has what the work asks for: a cache has no queues and no disk, beanstalkd has no fanout."""
+    """Return True if the server supports the work: a cache has neither queues nor a disk, beanstalkd has no fanout."""
     if program.name in (MEMCACHED.name, CEILING):
         return case.load.workload == "set-get" and not case.backlog and case.setting.sync == NEVER
     if program is SYNC_EACH:
@@ -67,14 +67,14 @@ def takes_part(program: Program, case: Case) -> bool:
 
 
 def load_for(program: Program, case: Case, seconds: float) -> Load:
-    """That work for that server. What is shared by all clients of a cache would be lost when they overwrite it."""
+    """Return the load of a case for a server. Clients of a cache do not share a key, which they would overwrite."""
     is_cache = program.name in (MEMCACHED.name, CEILING)
     load = case.load._replace(queues=None) if is_cache else case.load
     return load._replace(seconds=seconds * case.longer)
 
 
 def fill(generator: Generator, server: Running, load: Load, items: int) -> None:
-    """Put so many items into the queues of that work; none: do nothing."""
+    """Put that many items into the queues of the load. Do nothing if it is 0."""
     if not items:
         return
     many = load._replace(
@@ -86,7 +86,7 @@ def fill(generator: Generator, server: Running, load: Load, items: int) -> None:
 def measure(
     generator: Generator, places: Mapping[Case, Sequence[Running]], sizes: Sizes, dice: random.Random, clock: Clock
 ) -> list[Measured]:
-    """Let servers do the work of their cases, all of them in each round, in ever new orders."""
+    """Run the work of each case on its servers, all of them in each round, in random order."""
     pairs = [
         (case, server) for case, servers in places.items() for server in servers if takes_part(server.program, case)
     ]

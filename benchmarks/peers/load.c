@@ -1,16 +1,15 @@
-/* load: asks a queue server on this machine as fast as it answers, checks every byte that comes back, and says how fast
- * that was.
+/* load: sends requests to a queue server on this machine, checks every byte of the replies, and reports the speed.
  *
  *     load --protocol memcache --port 22133 --connections 50 --size 64 --pipeline 1 --workload set-get --seconds 2
  *     load serve --port 0
  *
- * A *flight* is some requests of the same kind that leave with one write. The next flight of a connection goes when all
- * replies to the last one are there. A workload is a circle of flights, for example puts, then gets. One thread does
- * everything; it keeps no more of a connection than where it is.
+ * A *flight* is a number of requests of the same kind that are sent with one write. A connection sends its next
+ * flight when it has all replies to the last one. A workload is a cycle of flights, for example puts, then gets. One
+ * thread does everything. Its state of a connection is small.
  *
- * A wrong reply ends the program with status 1 and a sentence. Status 2: it was called wrongly. Else one JSON object is
- * printed. `load serve` is the least that can answer the memcache words: asked by this program it shows what this
- * program can do at most.
+ * A wrong reply ends the program with a message and status 1. Wrong usage is status 2. Otherwise one JSON object is
+ * printed. `load serve` is a minimal server for the memcache requests. A run against it shows the limit of this
+ * program.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -33,7 +32,7 @@
 enum { WRONG_REPLY = 1, CALLED_WRONGLY = 2 };
 
 static const uint64_t NS = 1000000000;
-static const int PATIENCE_S = 60; /* so long without any reply, and it is said that there is none */
+static const int PATIENCE_S = 60; /* without any reply for so long, the run fails */
 
 static _Noreturn void end(int status, const char *form, ...) {
     va_list values;
@@ -46,7 +45,7 @@ static _Noreturn void end(int status, const char *form, ...) {
 
 static void *allocate(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
-    if (!memory) end(CALLED_WRONGLY, "there is no memory for %zu times %zu bytes", count, size);
+    if (!memory) end(CALLED_WRONGLY, "cannot allocate %zu times %zu bytes", count, size);
     return memory;
 }
 
@@ -58,7 +57,7 @@ static uint64_t now_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * NS + (uint64_t)now.tv_nsec;
 }
 
-/* Times. Each power of two has 64 boxes, so that a time is known to 1.6 percent and the memory is fixed. */
+/* Latencies. Each power of two has 64 boxes, so a latency has a precision of 1.6 percent and memory use is constant. */
 
 enum { BOX_BITS = 6, BOXES = (64 - BOX_BITS + 1) << BOX_BITS };
 
@@ -73,7 +72,7 @@ static unsigned box_of(uint64_t ns) {
     return (shift << BOX_BITS) + (unsigned)(ns >> shift);
 }
 
-static uint64_t top_of(unsigned box) { /* the longest time that the box has */
+static uint64_t top_of(unsigned box) { /* the longest time that falls into the box */
     if (box < 2u << BOX_BITS) return box;
     unsigned shift = (box >> BOX_BITS) - 1;
     return (((uint64_t)(box & ((1u << BOX_BITS) - 1)) + (1u << BOX_BITS) + 1) << shift) - 1;
@@ -94,11 +93,11 @@ static double percentile_us(double share) {
     return (double)times.most_ns / 1000;
 }
 
-/* What the servers are asked, and what they say. In these texts
- *   %q  is the queue's name     %l  the length of that name     %n  the length of an item     %d  an item
- *   %i  the number that the server knows an item by             %c  how many items are in the queue then
- *   %h  the length of the name with ":held" behind it
- * Where a reply has neither %i nor %c, every byte of it is known beforehand. */
+/* Requests and replies as text, with these placeholders:
+ *   %q  the queue's name     %l  the length of that name     %n  the length of an item     %d  an item
+ *   %i  the server's id of an item             %c  the number of items in the queue after the put
+ *   %h  the length of the name followed by ":held"
+ * Every byte of a reply without %i and %c can be predicted. */
 
 struct exchange_text {
     const char *request, *reply;
@@ -106,28 +105,28 @@ struct exchange_text {
 
 struct dialect {
     const char *name;
-    const char *hello;              /* answered with one line; whoever has that line is known to the server */
+    const char *hello;              /* the reply is one line; after it, the server has accepted the connection */
     const char *child;              /* the name of a fanout queue's child */
-    bool has_fanout;                /* whether the server puts to the children, or the client must */
-    bool keeps_last;                /* whether all gets of a flight bring the item that was put last */
-    struct exchange_text begin;     /* once, before the clock runs; none where there is no text */
-    struct exchange_text put, take; /* as a plain client does it */
-    struct exchange_text hold;      /* take so that the item comes back if the client dies; none: it is as `take` */
-    struct exchange_text finish;    /* of what was taken, or only of what was held (`finishes_takes`) */
+    bool has_fanout;                /* the server puts to the children; otherwise the client does */
+    bool keeps_last;                /* all gets of a flight return the item that was put last */
+    struct exchange_text begin;     /* sent once before the measurement; optional */
+    struct exchange_text put, take; /* put and take without confirmation */
+    struct exchange_text hold;      /* take so that the item comes back if the client dies; none: `take` does that */
+    struct exchange_text finish;    /* confirm an item that was taken, or only one that was held (`finishes_takes`) */
     bool finishes_takes;
-    struct exchange_text leave; /* of the last that is held */
-    struct exchange_text wait;  /* take, or wait until there is one */
+    struct exchange_text leave; /* confirm the last item that is held */
+    struct exchange_text wait;  /* take, or wait for an item */
 };
 
 #define VALUE "VALUE %q 0 %n\r\n%d\r\nEND\r\n"
 #define WORD(length, word) "$" #length "\r\n" word "\r\n"
 #define QUEUE_WORD "$%l\r\n%q\r\n"
-#define HELD_WORD "$%h\r\n%q:held\r\n" /* what is being worked on, for each queue */
+#define HELD_WORD "$%h\r\n%q:held\r\n" /* the list of the items that are being processed */
 #define ITEM_WORD "$%n\r\n%d\r\n"
 
 static const struct dialect DIALECTS[] = {
     {
-        .name = "memcache", /* to Kestrel's queues: one request finishes an item and takes the next */
+        .name = "memcache", /* kestrel: one request confirms an item and takes the next */
         .hello = "version\r\n",
         .child = "%s+c%d",
         .has_fanout = true,
@@ -138,7 +137,7 @@ static const struct dialect DIALECTS[] = {
         .wait = {"get %q/t=120000\r\n", VALUE},
     },
     {
-        .name = "cache", /* the same words to a cache: it keeps the last item alone, and gives it to each who asks */
+        .name = "cache", /* memcached: it keeps only the last item, and every get returns it */
         .hello = "version\r\n",
         .keeps_last = true,
         .put = {"set %q 0 0 %n\r\n%d\r\n", "STORED\r\n"},
@@ -166,7 +165,7 @@ static const struct dialect DIALECTS[] = {
     },
 };
 
-/* What is asked for. */
+/* Options. */
 
 enum workload { SET_GET, RELIABLE, WAITING, FILL, DRAIN, FANOUT };
 static const char *const WORKLOADS[] = {"set-get", "reliable", "waiting", "fill", "drain", "fanout"};
@@ -174,7 +173,7 @@ static const char *const WORKLOADS[] = {"set-get", "reliable", "waiting", "fill"
 enum { MOST_CONNECTIONS = 100000, MOST_CHILDREN = 100, MOST_PIPELINE = 1000000, MOST_SECONDS = 3600 };
 static const uint64_t MOST_ITEMS = UINT64_C(1) << 40, MOST_SIZE = 64 << 20, MOST_MEMORY = UINT64_C(4) << 30;
 
-/* More queues than that would measure files and names, where connections are meant. */
+/* More queues would measure files and names instead of connections. */
 enum { OWN_QUEUES = 50 };
 
 static struct {
@@ -183,16 +182,16 @@ static struct {
     enum workload workload;
     unsigned connections, queues, pipeline, children;
     size_t size;
-    uint64_t items; /* 0: as many as there is time for */
+    uint64_t items; /* 0: until the time is over */
     double seconds;
     uint64_t seed;
-    bool is_behind; /* there are items already, put by somebody else */
+    bool is_behind; /* the queues hold items of other clients already */
     bool prints_times;
-    int pid; /* the server's; 0: not told */
-    const char *name; /* of the queues; a number follows */
+    int pid; /* of the server; 0: unknown */
+    const char *name; /* prefix of the queue names; a number follows */
 } asked = {.name = "bench", .connections = 1, .pipeline = 1, .children = 1, .size = 64, .seconds = 1, .seed = 1};
 
-/* An item is the same bytes each time, but for a number in the first of them. */
+/* All items have the same bytes, except for a number at the start. */
 
 static char *item;
 
@@ -207,17 +206,17 @@ static void make_item(void) {
     }
 }
 
-/* A request, as often as a flight has it, ready to be written but for what differs by item. */
+/* The requests of a flight, ready to be sent except for the bytes that differ by item. */
 
 enum mark { NO_MARK, ITEM_MARK, ID_MARK };
-enum { ID_DIGITS = 12 }; /* in requests; leading zeros make all of them as long */
+enum { ID_DIGITS = 12 }; /* in requests; leading zeros give all ids the same length */
 
 struct request {
     char *bytes;
     size_t stride;
     enum mark mark;
     size_t mark_at;
-    uint64_t filled_for; /* whose marks are in it now: many connections may share a queue */
+    uint64_t filled_for; /* the flight whose marks are in it: connections may share a queue */
 };
 
 enum piece_kind { LITERAL, ITEM, ID, COUNT };
@@ -241,13 +240,13 @@ struct exchange {
     struct reply reply;
 };
 
-/* Steps of a workload, the same for all queues; exchanges are made of them for each queue. */
+/* The steps of a workload, equal for all queues. Each queue has its own exchanges. */
 
 struct step {
     const struct exchange_text *text;
-    unsigned place; /* of a fanout queue: 0 the parent, else a child */
+    unsigned place; /* in a fanout: 0 for the parent, else the child */
     bool puts, takes;
-    bool ends; /* with its reply an item has gone all its way */
+    bool ends; /* the reply to this step completes an item */
 };
 
 enum { MOST_STEPS = 2 * (MOST_CHILDREN + 1) + 1 };
@@ -259,11 +258,11 @@ struct plan {
 };
 
 static struct plan begin_plan, circle_plan, leave_plan;
-static struct plan consumer_plan; /* of those who wait; `circle_plan` is then the producer's */
+static struct plan consumer_plan; /* of waiting consumers; `circle_plan` is the producers' then */
 
 static void add_step(struct plan *plan, struct step step) {
     if (!step.text->request)
-        end(CALLED_WRONGLY, "%s cannot be asked for %s", asked.dialect->name, WORKLOADS[asked.workload]);
+        end(CALLED_WRONGLY, "protocol %s does not support workload %s", asked.dialect->name, WORKLOADS[asked.workload]);
     plan->steps[plan->count++] = step;
 }
 
@@ -292,7 +291,7 @@ static void plan_workload(void) {
         add_step(&circle_plan, put);
         if (dialect->hold.request) add_take(&circle_plan, &dialect->hold, 0, dialect->finish.request != NULL);
         else if (finishes) add_take(&circle_plan, &dialect->take, 0, true);
-        else end(CALLED_WRONGLY, "%s cannot be asked for reliable", dialect->name);
+        else end(CALLED_WRONGLY, "protocol %s does not support workload reliable", dialect->name);
         if (dialect->leave.request) add_step(&leave_plan, (struct step){.text = &dialect->leave});
         break;
     case WAITING:
@@ -300,7 +299,7 @@ static void plan_workload(void) {
         add_take(&consumer_plan, &dialect->wait, 0, finishes);
         break;
     case FANOUT:
-        if (!dialect->child) end(CALLED_WRONGLY, "%s cannot be asked for fanout", dialect->name);
+        if (!dialect->child) end(CALLED_WRONGLY, "protocol %s does not support workload fanout", dialect->name);
         places += asked.children;
         for (unsigned place = 0; place < (dialect->has_fanout ? 1 : places); place++)
             add_step(&circle_plan, (struct step){&dialect->put, place, .puts = true});
@@ -313,7 +312,7 @@ static void plan_workload(void) {
         add_step(&begin_plan, (struct step){.text = &make_child, .place = place});
 }
 
-/* Texts become bytes. */
+/* Texts are turned into bytes here. */
 
 static size_t name_of(char *name, size_t room, unsigned queue, unsigned place) {
     char parent[48];
@@ -322,7 +321,7 @@ static size_t name_of(char *name, size_t room, unsigned queue, unsigned place) {
     return (size_t)snprintf(name, room, asked.dialect->child, parent, place);
 }
 
-/* One request of that text. Without `to` only its length is told. */
+/* Write one request, and return its length. Without `to`, only return the length. */
 static size_t write_request(char *to, const char *text, const char *name, struct request *request) {
     size_t at = 0;
     for (; *text; text++) {
@@ -372,7 +371,7 @@ static void make_reply(struct reply *reply, const char *text, const char *name) 
         case 'n': to += sprintf(to, "%zu", asked.size); break;
         default:
             add_piece(reply, LITERAL, literal, (size_t)(to - literal));
-            literal = to; /* the rest of the room is the next literal's */
+            literal = to; /* the next literal uses the remaining room */
             if (*text == 'd') add_piece(reply, ITEM, item, asked.size);
             else add_piece(reply, *text == 'i' ? ID : COUNT, NULL, 0);
             reply->has_id |= *text == 'i';
@@ -401,28 +400,28 @@ struct connection {
     int file;
     unsigned number, queue;
     const struct plan *plan;
-    struct connection *producer; /* of the items that it takes: itself, but for those who wait */
-    uint64_t first;              /* the number of the first item of this round of the circle */
+    struct connection *producer; /* of the items that it takes: itself, except for waiting consumers */
+    uint64_t first;              /* number of the first item of this round */
     uint64_t left;               /* items that it may still put or take */
-    uint64_t *ids;               /* by place in the flight: what the server, or the item, said */
+    uint64_t *ids;               /* by slot of the flight: ids from the server or the item */
     unsigned step, asked, replied;
     size_t sent;
     uint64_t sent_ns;
-    unsigned piece; /* of the reply that comes now, and how much of it is there */
+    unsigned piece; /* the current piece of the current reply, and the bytes read of it */
     size_t offset;
-    uint64_t number_read; /* in that reply: what differs by item, or the digits so far */
+    uint64_t number_read; /* in that reply: the item's number, or the digits so far */
     bool is_idle, is_done, wants_room;
-    bool is_stored, has_arrived; /* the item of a producer whose consumers wait */
+    bool is_stored, has_arrived; /* the state of a producer's item, with waiting consumers */
 };
 
 static struct connection *connections;
 static unsigned connection_count;
-static unsigned circling, working; /* those that put or take; those, and they who say good-bye */
+static unsigned circling, working; /* connections that put or take; the same and those that send `leave` */
 static int events;
-static bool knows_order; /* each queue has one client, and nothing from before: what must come is known to the byte */
+static bool knows_order; /* each queue has one client and had no items: every reply can be predicted */
 
-static uint64_t stop_ns; /* from then on no round of the circle is begun; those that are under way are ended, so that
-                          * all kinds of requests have their share */
+/* no round starts after this time; rounds in progress are completed, so that each kind of request has its share */
+static uint64_t stop_ns;
 static uint64_t requests, items;
 
 static const struct exchange *exchange_of(const struct connection *c) {
@@ -471,12 +470,12 @@ static void wrong_number(const struct connection *c, const char *what, uint64_t 
 /* Sending. */
 
 static uint64_t flight_key(const struct connection *c) {
-    return (c->first << 20) + c->number; /* there are fewer connections than that */
+    return (c->first << 20) + c->number; /* there are fewer connections than 2^20 */
 }
 
 static void fill(const struct connection *c, struct request *request) {
     if (request->mark == NO_MARK || (c->sent && request->filled_for == flight_key(c))) return;
-    bool is_taken = !c->plan->steps[c->step].puts; /* then it names what came, whatever that was */
+    bool is_taken = !c->plan->steps[c->step].puts; /* a confirmation names the item that was received */
     char *at = request->bytes + request->mark_at;
     for (unsigned slot = 0; slot < c->asked; slot++, at += request->stride) {
         uint64_t number = is_taken ? c->ids[slot] : item_number(c, slot);
@@ -519,7 +518,7 @@ static void send_flight(struct connection *c, unsigned step, unsigned count) {
     send_rest(c);
 }
 
-/* Receiving. What a piece of a reply should be is compared with what came, as far as it came. */
+/* Receiving. The bytes of a piece are compared as they arrive. */
 
 static void item_came(struct connection *c) {
     uint64_t mask = UINT64_MAX >> 8 * (sizeof mask - number_bytes()), expected = item_number(c, c->replied) & mask;
@@ -539,7 +538,7 @@ static void number_came(struct connection *c, enum piece_kind kind) {
     if (c->ids) c->ids[c->replied] = c->number_read;
 }
 
-/* How many of these bytes belong to the piece; `is_whole` when it ends with them. */
+/* Return how many of the bytes belong to the piece. *is_whole tells whether it ends with them. */
 static size_t read_piece(struct connection *c, const struct piece *piece, const char *bytes, size_t size,
                          bool *is_whole) {
     size_t at = 0;
@@ -573,14 +572,14 @@ static void reply_came(struct connection *c, uint64_t now) {
     if (c->plan == &begin_plan || c->plan == &leave_plan) return;
     requests++;
     items += step->ends;
-    /* Where consumers wait, it is the way of the item that counts. */
+    /* With waiting consumers, the latency is that of an item, from its put to its arrival. */
     if (c->producer != c && step->takes) note_time(now - c->producer->sent_ns);
     else if (asked.workload != WAITING) note_time(now - c->sent_ns);
 }
 
 static void read_replies(struct connection *c, const char *bytes, size_t size, uint64_t now) {
     while (size) {
-        if (c->is_idle || c->is_done) end(WRONG_REPLY, "connection %u: bytes that nothing was asked for", c->number);
+        if (c->is_idle || c->is_done) end(WRONG_REPLY, "connection %u: bytes after the last reply", c->number);
         const struct reply *reply = &exchange_of(c)->reply;
         bool is_whole = false;
         size_t taken = read_piece(c, &reply->pieces[c->piece], bytes, size, &is_whole);
@@ -596,20 +595,21 @@ static void read_replies(struct connection *c, const char *bytes, size_t size, u
 
 static char received[1 << 18];
 
-/* True when it was as much as there was room for. */
+/* Read once. Return true if the buffer was filled. */
 static bool receive(struct connection *c) {
     ssize_t size = recv(c->file, received, sizeof received, 0);
-    if (size < 0 && errno == EAGAIN && c->plan == &begin_plan) /* which is asked before others, and waits */
+    /* This plan runs on a blocking socket, before the measurement. */
+    if (size < 0 && errno == EAGAIN && c->plan == &begin_plan)
         end(WRONG_REPLY, "connection %u: no reply within %d s", c->number, PATIENCE_S);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (size <= 0)
-        end(WRONG_REPLY, "connection %u: the server hung up (%s), with %u of %u replies there", c->number,
+        end(WRONG_REPLY, "connection %u: the server hung up (%s) after %u of %u replies", c->number,
             size ? strerror(errno) : "closed", c->replied, c->asked);
     read_replies(c, received, (size_t)size, now_ns(CLOCK_MONOTONIC));
     return (size_t)size == sizeof received;
 }
 
-/* What is told, from the first request to the last reply. */
+/* The times of the first request and of the last reply, for the report. */
 
 struct moment {
     uint64_t ns, server_ns;
@@ -621,7 +621,7 @@ static double seconds_of(struct timeval time) { return (double)time.tv_sec + (do
 static struct moment this_moment(void) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    /* Linux's number for the clock that counts the processor's time of all threads of another process. */
+    /* Linux's number for the clock of the CPU time of another process, all threads included. */
     clockid_t server = (clockid_t)(~(unsigned)asked.pid << 3 | 2);
     return (struct moment){now_ns(CLOCK_MONOTONIC), asked.pid ? now_ns(server) : 0, seconds_of(usage.ru_utime),
                            seconds_of(usage.ru_stime)};
@@ -629,7 +629,7 @@ static struct moment this_moment(void) {
 
 static struct moment began, ended;
 
-/* Going on: what a connection does when all replies to a flight are there. */
+/* What a connection does when it has all replies to a flight. */
 
 static void end_work(struct connection *c) {
     c->is_done = true;
@@ -656,7 +656,7 @@ static void begin_round(struct connection *c, uint64_t now) {
     }
 }
 
-/* The next put goes when the last is acknowledged and has arrived. */
+/* Send the next put when the last one is acknowledged and its item has arrived. */
 static void produce(struct connection *producer, uint64_t now) {
     if (!producer->is_stored || !producer->has_arrived) return;
     producer->is_stored = producer->has_arrived = producer->is_idle = false;
@@ -687,7 +687,7 @@ static void go_on(struct connection *c, uint64_t now) {
     }
 }
 
-/* Beginning. */
+/* Starting. */
 
 static void connect_to_server(struct connection *c) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)asked.port)};
@@ -702,7 +702,7 @@ static void connect_to_server(struct connection *c) {
         end(CALLED_WRONGLY, "port %d of this machine: %s", asked.port, strerror(errno));
 }
 
-/* With its answer the server has accepted the connection: so its line of those who knock never gets too long. */
+/* Wait for a reply, which shows that the server has accepted the connection. So the listen queue stays short. */
 static void greet(const struct connection *c) {
     const char *hello = asked.dialect->hello;
     char last = 0;
@@ -729,8 +729,8 @@ static void begin(struct connection *c) {
     if (epoll_ctl(events, EPOLL_CTL_ADD, c->file, &event)) end(CALLED_WRONGLY, "epoll: %s", strerror(errno));
 }
 
-/* With consumers: all producers come first, then one consumer for each, then a second. While one takes, the other
- * waits already, so that no put finds nobody. */
+/* With consumers, all producers come first, then one consumer for each, then a second one for each. While one
+ * consumer handles an item, the second one is waiting, so every put finds a waiter. */
 enum { CONSUMERS = 2 };
 
 static void make_connections(void) {
@@ -780,7 +780,7 @@ static void work(void) {
     stop_ns = asked.items ? UINT64_MAX : began.ns + (uint64_t)(asked.seconds * (double)NS);
     uint64_t heard_ns = began.ns;
     working = circling = asked.connections;
-    for (unsigned number = connection_count; number-- > 0;) { /* those who wait come first */
+    for (unsigned number = connection_count; number-- > 0;) { /* waiting consumers start first */
         struct connection *c = &connections[number];
         c->is_idle = false;
         if (c->producer == c) begin_round(c, began.ns);
@@ -801,11 +801,11 @@ static void work(void) {
     tell();
 }
 
-/* `load serve`: the memcache words, answered from a ring of bytes for each connection. */
+/* `load serve`: answers memcache requests from a buffer per connection. */
 
 struct served {
     int file;
-    char *in, *out, *kept; /* requests, replies, and lengths and bytes of items */
+    char *in, *out, *kept; /* requests; replies; lengths and bytes of items */
     size_t in_size, in_room, out_at, out_size, out_room, kept_at, kept_size, kept_room;
     bool wants_room;
 };
@@ -814,7 +814,7 @@ static char *room_for(char **bytes, size_t *room, size_t size) {
     if (size > *room) {
         *room = 2 * size;
         *bytes = realloc(*bytes, *room);
-        if (!*bytes) end(CALLED_WRONGLY, "there is no memory");
+        if (!*bytes) end(CALLED_WRONGLY, "out of memory");
     }
     return *bytes;
 }
@@ -824,7 +824,7 @@ static void answer(struct served *s, const char *bytes, size_t size) {
     s->out_size += size;
 }
 
-/* How many bytes the next request takes; 0 while it is not whole. */
+/* Answer the next request, and return its length; 0 if it is incomplete. */
 static size_t serve_one(struct served *s, char *bytes, size_t size) {
     char *line_end = memchr(bytes, '\n', size), *name = memchr(bytes, ' ', size), head[300];
     if (!line_end) return 0;
@@ -859,7 +859,7 @@ static size_t serve_one(struct served *s, char *bytes, size_t size) {
     return line;
 }
 
-/* False when the client is gone. */
+/* Read and answer requests. Return false if the client is gone. */
 static bool serve_some(struct served *s) {
     room_for(&s->in, &s->in_room, s->in_size + sizeof received);
     ssize_t came = recv(s->file, s->in + s->in_size, sizeof received, 0);
@@ -914,24 +914,24 @@ static void serve(void) {
     }
 }
 
-/* Being called. */
+/* Command line. */
 
 static const char USAGE[] =
     "load --protocol memcache|cache|beanstalk|redis --port PORT [options]\n"
-    "load serve [--port PORT]       answer the memcache words; 0, the default: a free port, which is printed\n"
-    "  --connections N   that ask at the same time (1); with waiting, N that put, and 2 N that wait\n"
-    "  --queues N        that the connections share; default: one for each connection, up to 50\n"
+    "load serve [--port PORT]       answer memcache requests; 0, the default: a free port, which is printed\n"
+    "  --connections N   concurrent connections (1); with waiting, N that put, and 2 N that wait\n"
+    "  --queues N        queues shared by the connections; default: one per connection, up to 50\n"
     "  --workload WHAT   set-get, reliable, waiting, fill, drain or fanout (set-get)\n"
-    "  --children N      of each fanout queue (1)\n"
-    "  --size BYTES      of an item (64)\n"
+    "  --children N      children of each fanout queue (1)\n"
+    "  --size BYTES      size of an item (64)\n"
     "  --pipeline N      requests in a flight (1)\n"
-    "  --seconds S       then no puts are begun any more; what was put is still taken (1)\n"
-    "  --items N         so many, in place of a time\n"
-    "  --behind          there are items already: which come is not known beforehand\n"
-    "  --name NAME       that the names of the queues begin with (bench)\n"
-    "  --seed N          other bytes in the items (1)\n"
-    "  --latencies       the JSON has all times, as pairs: microseconds at most, how many\n"
-    "  --pid PID         of the server: the JSON has the processor's time that it took\n";
+    "  --seconds S       time after which no puts are started; remaining items are still taken (1)\n"
+    "  --items N         number of items, instead of a time\n"
+    "  --behind          the queues hold items already, so replies cannot be predicted\n"
+    "  --name NAME       prefix of the queue names (bench)\n"
+    "  --seed N          random seed of the items' bytes (1)\n"
+    "  --latencies       add all latencies to the JSON, as pairs of an upper limit in microseconds and a count\n"
+    "  --pid PID         process id of the server: adds its CPU time to the JSON\n";
 
 enum option_key { PROTOCOL = 256, PORT, CONNECTIONS, QUEUES, WORKLOAD, CHILDREN, SIZE, PIPELINE, SECONDS, ITEMS, BEHIND,
                   NAME, SEED, LATENCIES, PID, HELP };
@@ -953,7 +953,7 @@ static uint64_t number_in(const char *text, uint64_t from, uint64_t to) {
     errno = 0;
     uint64_t number = strtoull(text, &rest, 10);
     if (*text < '0' || *text > '9' || *rest || errno || number < from || number > to)
-        end(CALLED_WRONGLY, "\"%s\" is no number from %" PRIu64 " to %" PRIu64, text, from, to);
+        end(CALLED_WRONGLY, "\"%s\" is not a number from %" PRIu64 " to %" PRIu64, text, from, to);
     return number;
 }
 
@@ -961,27 +961,27 @@ static double seconds_in(const char *text) {
     char *rest;
     double seconds = strtod(text, &rest);
     if (*text < '0' || *text > '9' || *rest || !(seconds > 0 && seconds <= MOST_SECONDS))
-        end(CALLED_WRONGLY, "\"%s\" is no number of seconds up to %d", text, MOST_SECONDS);
+        end(CALLED_WRONGLY, "\"%s\" is not a number of seconds up to %d", text, MOST_SECONDS);
     return seconds;
 }
 
 static const char *name_in(const char *text) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     if (!*text || strlen(text) > 32 || text[strspn(text, letters)])
-        end(CALLED_WRONGLY, "\"%s\" is no name of up to 32 letters, digits, - and _", text);
+        end(CALLED_WRONGLY, "\"%s\" is not a name of up to 32 letters, digits, - and _", text);
     return text;
 }
 
 static enum workload workload_in(const char *text) {
     for (unsigned number = 0; number < sizeof WORKLOADS / sizeof *WORKLOADS; number++)
         if (!strcmp(text, WORKLOADS[number])) return (enum workload)number;
-    end(CALLED_WRONGLY, "there is no workload \"%s\"", text);
+    end(CALLED_WRONGLY, "unknown workload \"%s\"", text);
 }
 
 static const struct dialect *dialect_in(const char *text) {
     for (unsigned number = 0; number < sizeof DIALECTS / sizeof *DIALECTS; number++)
         if (!strcmp(text, DIALECTS[number].name)) return &DIALECTS[number];
-    end(CALLED_WRONGLY, "there is no protocol \"%s\"", text);
+    end(CALLED_WRONGLY, "unknown protocol \"%s\"", text);
 }
 
 static void read_options(int count, char **words) {
@@ -1011,8 +1011,8 @@ static void read_options(int count, char **words) {
 
 static void check_options(void) {
     bool is_waiting = asked.workload == WAITING;
-    if (!asked.dialect || !asked.port) end(CALLED_WRONGLY, "--protocol and --port must be named");
-    if (is_waiting && asked.pipeline > 1) end(CALLED_WRONGLY, "who waits has one request in flight");
+    if (!asked.dialect || !asked.port) end(CALLED_WRONGLY, "--protocol and --port are required");
+    if (is_waiting && asked.pipeline > 1) end(CALLED_WRONGLY, "the waiting workload needs --pipeline 1");
     if (!asked.queues || asked.queues > asked.connections || is_waiting)
         asked.queues = is_waiting || asked.queues ? asked.connections : (unsigned)least(asked.connections, OWN_QUEUES);
     unsigned kinds = asked.workload == FANOUT ? 2 * asked.children + 2 : 3;
@@ -1028,7 +1028,7 @@ int main(int count, char **words) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    alarm(MOST_SECONDS + 10 * PATIENCE_S); /* whatever happens, nothing of it stays */
+    alarm(MOST_SECONDS + 10 * PATIENCE_S); /* never run longer than this, whatever happens */
     events = epoll_create1(EPOLL_CLOEXEC);
     read_options(count - serves, words + serves);
     if (serves) serve();

@@ -1,4 +1,4 @@
-"""Where it was measured."""
+"""The description of the machine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 def cpu_model() -> str:
-    """What the system calls its processor."""
+    """Return the name of the processor."""
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return found[1] if found else platform.machine()
 
 
 def file_system(path: str) -> str:
-    """The kind of file system that has that path."""
+    """Return the type of the file system that holds the path."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     holding = [(where, kind) for where, kind in mounts if os.path.commonpath((where, os.path.realpath(path))) == where]
     return max(holding, key=lambda mount: len(mount[0]))[1]
 
 
 def describe() -> dict[str, object]:
-    """Date, processor, system, and where the servers have their folders."""
+    """Return the date, processor and system, and the folder of the servers."""
     folder = tempfile.gettempdir()
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""Ratios along each axis as an SVG picture, which can be read on a light page and on a dark one."""
+"""Ratios along each axis as an SVG picture, for light and dark pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 34, 80
 _INSET: Final = 24
 _ACROSS: Final = 3
 _BOUNDS: Final = (1 / 16, 64.0)
-"""What is beyond is drawn at the edge."""
+"""The bounds of the ratios. Values beyond them are drawn at the edge."""
 
 _COLOURS: Final = {
     "#1f5fa8": "#6cb0ff",
@@ -26,7 +26,7 @@ _COLOURS: Final = {
     "#8a6d00": "#e0c04a",
     "#a03050": "#ff8fab",
 }
-"""Of the curves: on a light page, and on a dark one."""
+"""The colours of the curves: on a light page, and on a dark one."""
 
 
 def _style(back: str, text: str, grid: str, one: str, curves: Iterable[str]) -> str:
@@ -48,14 +48,14 @@ text {{ font: 12px sans-serif }} .title {{ font-weight: bold }} .one {{ stroke-w
 
 
 class Curve(NamedTuple):
-    """A ratio at some points of an axis."""
+    """The ratios at some points of an axis."""
 
     name: str
     ratios: Mapping[str, Spread]
 
 
 class _Panel:
-    """One axis: its points stand at equal distances, ratios on a scale where doubling is always the same step."""
+    """The panel of one axis. Points have equal distances, and ratios a logarithmic scale."""
 
     def __init__(self, left: float, top: float, points: Sequence[str], bounds: tuple[int, int]) -> None:
         self._left, self._top = left + _LEFT, top + _TOP
@@ -95,7 +95,7 @@ class _Panel:
 
 
 def draw(title: str, axes: Mapping[str, Sequence[Curve]]) -> str:
-    """The picture as text: a panel for each axis, with a curve for each pair of servers."""
+    """Return the picture as SVG text: a panel for each axis, with a curve for each pair of servers."""
     names = list(dict.fromkeys(curve.name for curves in axes.values() for curve in curves))
     bounds = _powers([ratio for curves in axes.values() for curve in curves for ratio in curve.ratios.values()])
     width, height = _ACROSS * _PANEL_WIDTH, _HEAD + -(-len(axes) // _ACROSS) * _PANEL_HEIGHT
@@ -120,7 +120,7 @@ def draw(title: str, axes: Mapping[str, Sequence[Curve]]) -> str:
 
 
 def _powers(ratios: Sequence[Spread]) -> tuple[int, int]:
-    """The powers of two that all ratios stand between, and one."""
+    """Return the exponents of the powers of two between which all ratios lie. The range includes 1/2 to 2."""
     least, most = _BOUNDS
     low = max(least, min([0.5, *(ratio.median for ratio in ratios if ratio.median > 0)]))
     high = min(most, max([2.0, *(ratio.median for ratio in ratios)]))

@@ -1,4 +1,4 @@
-"""What was measured, as rows of a table and of a file."""
+"""The results as table rows and curves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS: Final = (
     Column("pure_items_ratio", "pure to it, items", ".2f"),
     Column("pure_requests_ratio", "requests", ".2f"),
 )
-"""The ratios stand in the row of the server that ours are divided by."""
+"""Columns of the cases. A ratio is in the row of the server that kestrel is compared with."""
 
 MEMORY_COLUMNS: Final = (
     Column("server", "server"),
@@ -41,7 +41,7 @@ MEMORY_COLUMNS: Final = (
 
 
 def rows(measured: Sequence[Measured]) -> Iterator[dict[str, Figure]]:
-    """A row for each case and server."""
+    """Yield a row for each case and server."""
     for each in measured:
         for server in each.memory_bytes:
             yield {
@@ -75,7 +75,7 @@ def _ratios(measured: Measured, server: str) -> Mapping[str, Figure]:
 
 
 def curves(measured: Sequence[Measured]) -> dict[str, list[Curve]]:
-    """By axis: the ratios of items, of ours to those of other people."""
+    """Return curves by axis: the ratios of items per second of kestrel to other servers."""
     drawn: dict[str, dict[str, dict[str, Spread]]] = {}
     for each in measured:
         for ours in (KESTREL.name, KESTREL_PURE.name):

@@ -1,6 +1,6 @@
-"""The servers that are compared: how each is started over a folder of its own, asked and stopped.
+"""The compared servers: how each is started over its own folder, used and stopped.
 
-All listen on the loopback alone, on ports that the system has picked, and keep what they keep in their folder.
+All listen on the loopback only, on ports that the system has chosen, and keep their files in their folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.server.running import ANY_PORT, TWISTD, Client, Processes, eventually
 NEVER: Final = "never"
 EVERY_100_MS: Final = "100 ms"
 EACH_REPLY: Final = "each reply"
-"""How safe a reply is, of these three: when what it says is on the disk itself."""
+"""The three settings of durability: when a reply's data is synced."""
 
 CEILING: Final = "ceiling"
 
@@ -36,38 +36,38 @@ REST_S: Final = 10.0
 LOOKS_EVERY_S: Final = 0.01
 IDLE_SHARE: Final = 0.1
 STARTS: Final = 5
-"""So often a port is tried that the system says is free: another program may be faster."""
+"""The number of free ports to try. Another program may take a port first."""
 MOST_ITEM_BYTES: Final = 16 << 20
 MOST_CLIENTS: Final = 10_000
 
 
 class Setting(NamedTuple):
-    """What a server is started with."""
+    """The settings of a server."""
 
     sync: str = NEVER
     max_memory_mib: int | None = None
-    """Of a queue, for ours; None: the default."""
+    """maxMemorySize of kestrel's queues in MiB; None for the default."""
 
 
 DEFAULT: Final = Setting()
 
 
 class Cores(NamedTuple):
-    """Where the two sides run; the same core where there is only one."""
+    """The cores of the generator and of the server. They are the same on a machine with one core."""
 
     generator: int
     server: int
 
 
 def cores() -> Cores:
-    """The first two that this process may run on."""
+    """Return the first two cores that this process may use."""
     allowed = sorted(os.sched_getaffinity(0))
     return Cores(allowed[0], allowed[-1] if len(allowed) < 2 else allowed[1])
 
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """Run there, and whatever is started meanwhile."""
+    """Run this process and the processes it starts on that core, while the block runs."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -77,7 +77,7 @@ def on_core(core: int) -> Iterator[None]:
 
 
 def pin(pid: int, core: int) -> None:
-    """Let all threads of a process, and those to come, run on that core alone."""
+    """Let all present and future threads of a process run on that core only."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread), {core})
@@ -89,20 +89,20 @@ class Program(NamedTuple):
     name: str
     protocol: str
     command: Callable[[Path, int, Setting], list[str]]
-    """Its command line over a folder and a port; ours is not called: it picks the port itself."""
+    """Returns the command line for a folder and a port. Not called for kestrel, which chooses its port itself."""
     version: Callable[[], str | None]
-    """None: it is not here."""
+    """Returns the version, or None if the server is not installed."""
     changes: tuple[str, ...] = ()
-    """Of ours: what stands in place of twistd, before its arguments."""
+    """For kestrel: the words that replace the twistd command."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the server of this repository."""
+        """True if this is kestrel."""
         return bool(self.changes)
 
 
 class Running:
-    """A server that listens."""
+    """A server that is listening."""
 
     def __init__(self, program: Program, pid: int, port: int, command: Sequence[str]) -> None:
         self.program = program
@@ -112,13 +112,13 @@ class Running:
         self.command = shlex.join(command)
 
     def work(self, generator: Generator, load: Load) -> Figures:
-        """Have it do that, asked in its own words, and come to rest; raises `WrongReply`."""
+        """Run a load against the server, and wait until it is idle. Raise WrongReply for a wrong reply."""
         figures = generator.run(load._replace(protocol=self.program.protocol), self.port, self.pid, self.name)
         self._rest()
         return figures
 
     def _rest(self) -> None:
-        """Return when it does nothing any more: it is not to say good-bye to thousands while others are measured."""
+        """Wait until the server is idle. Closing thousands of connections must not disturb the next measurement."""
         watch = Watch(self.pid)
         seen, deadline = watch.now(), time.monotonic() + REST_S
         while time.monotonic() < deadline:
@@ -128,12 +128,12 @@ class Running:
                 break
 
     def memory_bytes(self) -> int:
-        """Its resident memory."""
+        """Return the resident memory in bytes."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-# Those of others.
+# Other servers.
 
 
 def _says(*command: str) -> str | None:
@@ -149,7 +149,8 @@ def _beanstalkd(folder: Path, port: int, setting: Setting) -> list[str]:
 
 
 def _redis(folder: Path, port: int, setting: Setting) -> list[str]:
-    sync = "always" if setting.sync == EACH_REPLY else "everysec"  # the nearest that it has
+    # The setting of Redis that is nearest.
+    sync = "always" if setting.sync == EACH_REPLY else "everysec"
     named = {"bind": "127.0.0.1", "port": port, "dir": folder, "save": "", "daemonize": "no"}
     named |= {"appendonly": "yes", "appendfsync": sync, "maxclients": MOST_CLIENTS}
     return ["redis-server", *(word for name, value in named.items() for word in (f"--{name}", str(value)))]
@@ -167,15 +168,15 @@ MEMCACHED: Final = Program("memcached", "cache", _memcached, lambda: _says("memc
 
 
 def ceiling(load: Path) -> Program:
-    """The least that can answer at all (`load serve`): no server can be seen to be faster than that."""
+    """Return the minimal server (`load serve`): an upper bound for the results of any server."""
     return Program(CEILING, "memcache", lambda _, port, __: [str(load), "serve", "--port", str(port)], lambda: "")
 
 
-# Ours.
+# Kestrel.
 
 
 def _no_command(folder: Path, port: int, setting: Setting) -> list[str]:
-    raise ValueError("ours is started by its own means")
+    raise ValueError("kestrel has no command line: it is started by Processes")
 
 
 def _our_version() -> str:
@@ -185,7 +186,7 @@ def _our_version() -> str:
 
 
 def ours(name: str, *changes: str) -> Program:
-    """Our server, with other words in place of twistd."""
+    """Return kestrel as a program. `changes` replace the twistd command."""
     return Program(name, "memcache", _no_command, _our_version, changes or (str(TWISTD),))
 
 
@@ -197,33 +198,33 @@ IS_PURE: Final = "KESTREL_PURE=1"
 KESTREL: Final = ours("kestrel")
 KESTREL_PURE: Final = ours("kestrel, pure", "/usr/bin/env", IS_PURE, str(TWISTD))
 SYNC_EACH: Final = ours("kestrel, a sync each", *LAUNCH, "--sync-each")
-"""Without group commit (`benchmarks/peers/twistd_launcher.py`)."""
+"""Kestrel without group commit (see `twistd_launcher.py`)."""
 
 
 def watched(path: Path) -> Program:
-    """Ours, with what its reactor is watched by (`benchmarks/peers/twistd_launcher.py`)."""
+    """Return kestrel with a watched reactor (see `twistd_launcher.py`). It writes to that path."""
     return ours(KESTREL.name, *LAUNCH, "--watch", str(path))
 
 
 def build(running: Running) -> str:
-    """Whether ours runs `compiled` or `pure`, as it says itself; one that says nothing is pure."""
+    """Return the build that the server reports: `compiled` or `pure`. A server without a report counts as pure."""
     with Client(running.port) as client:
         return client.stats().get("build", PURE)
 
 
 def config_text(setting: Setting) -> str:
-    """The configuration of ours: everything is as by default, but for what the setting says."""
+    """Return kestrel's configuration: the defaults, except for the setting."""
     sync = {NEVER: '"never"', EVERY_100_MS: '"100ms"', EACH_REPLY: "0"}[setting.sync]
     memory = "" if setting.max_memory_mib is None else f'maxMemorySize = "{setting.max_memory_mib}MiB"\n'
     return f'queuePath = "queues"\nstatusFile = "status"\n[default]\nsyncJournal = {sync}\n{memory}'
 
 
-# Started and stopped.
+# Start and stop.
 
 
 @contextmanager
 def running(program: Program, folder: Path, setting: Setting, core: int | None = None) -> Iterator[Running]:
-    """A server of that program over a new folder, on that core; it is stopped and its folder removed in the end."""
+    """Run a server over a new folder on that core. When the block ends, stop it and remove the folder."""
     folder.mkdir(parents=True)
     try:
         start = _our_process if program.is_ours else _others_process
@@ -243,7 +244,7 @@ def _our_process(program: Program, folder: Path, setting: Setting, core: int | N
 
         def serves() -> bool:
             if server.process.poll() is not None:
-                sys.exit(f"{program.name} does not run:\n{server.stdout()}{server.stderr()}")
+                sys.exit(f"{program.name} does not start:\n{server.stdout()}{server.stderr()}")
             return is_serving_in(server.logged())
 
         eventually(serves, "the server serves", START_S)
@@ -293,7 +294,7 @@ def _free_port() -> int:
 
 
 def _is_reached(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Whether the process comes to listen there; and not another one, for which ours would have ended."""
+    """Return True once the process listens on the port. If another process has taken the port, ours ends."""
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):

@@ -1,10 +1,10 @@
 """A modified twistd: `python -m benchmarks.peers.twistd_launcher [--sync-each] [--watch FILE] kestrel ...`.
 
---sync-each: what a server without group commit would be. A tick carries out one command of one client, writes its
-record, and syncs it there and then, on the reactor; its reply leaves after that. Wants `syncJournal = 0`.
+--sync-each: simulate a server without group commit. Each tick runs one command of one client, and writes and syncs its
+record on the reactor thread before the reply is sent. Requires `syncJournal = 0`.
 
---watch: for how long the reactor's thread works between two looks at the network. On SIGUSR1 the longest such time
-since the last SIGUSR1, in milliseconds, is written to that file.
+--watch: measure how long the reactor's thread works between two polls of the network. On SIGUSR1, write the longest
+time since the last SIGUSR1, in milliseconds, to the file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PATIENCE_S: Final = 10.0
 
 
 def _here(_reactor: object, _pool: object, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Deferred[Any]:
-    """What takes a thread elsewhere is done at once."""
+    """Run a function at once that would run in a thread."""
     return maybeDeferred(function, *args, **kwargs)
 
 
 @contextmanager
 def syncing_each() -> Iterator[None]:
-    """One command a tick, and no thread for a sync."""
+    """Run one command a tick, and sync on the reactor thread."""
     from kestrel.queues.tick_scheduler import TickScheduler
 
     has_time = TickScheduler.has_time
@@ -49,7 +49,7 @@ def syncing_each() -> Iterator[None]:
 
 
 class WatchedPoller:
-    """The reactor's epoll object, and how long it is before it is asked again."""
+    """A wrapper of the reactor's epoll object that measures the time between polls."""
 
     def __init__(self, poller: Any) -> None:
         self._poller = poller
@@ -57,7 +57,7 @@ class WatchedPoller:
         self._longest_s = 0.0
 
     def poll(self, timeout: float, most_events: int) -> Any:
-        """Wait for events; what was done since the last ones is over."""
+        """Record the time since the last poll returned, and wait for events."""
         if self._answered_at is not None:
             self._longest_s = max(self._longest_s, time.perf_counter() - self._answered_at)
         try:
@@ -69,7 +69,7 @@ class WatchedPoller:
         return getattr(self._poller, name)
 
     def tell(self, path: Path) -> None:
-        """Write down the longest time, and forget it. A reader finds all of it or nothing."""
+        """Write the longest time to a file, and reset it. The file is replaced atomically."""
         written = path.with_suffix(".new")
         written.write_text(f"{self._longest_s * 1000:.3f}")
         written.rename(path)
@@ -77,7 +77,7 @@ class WatchedPoller:
 
 
 def watch(path: Path) -> None:
-    """Watch the reactor, which must be Twisted's on epoll."""
+    """Watch the reactor, which must be Twisted's epoll reactor."""
     from twisted.internet import reactor
 
     poller = WatchedPoller(reactor._poller)  # type: ignore[attr-defined]
@@ -86,19 +86,19 @@ def watch(path: Path) -> None:
 
 
 def longest_ms(pid: int, path: Path) -> float:
-    """Ask a server that is watched so; the next answer is about the time from now on."""
+    """Ask a watched server for its longest time in milliseconds, and reset it."""
     path.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR1)
     deadline = time.monotonic() + PATIENCE_S
     while not path.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError("the server does not tell how long its reactor works")
+            raise TimeoutError("the watched server did not write its longest time")
         time.sleep(0.01)
     return float(path.read_text())
 
 
 def main() -> None:
-    """Run twistd with what stands behind our own options."""
+    """Run twistd with the arguments that follow the launcher's own options."""
     words = sys.argv[1:]
     syncs_each = words[:1] == ["--sync-each"]
     words = words[syncs_each:]
@@ -107,7 +107,8 @@ def main() -> None:
         words = words[2:]
     sys.argv = ["twistd", *words]
     if syncs_each:
-        os.environ["KESTREL_PURE"] = "1"  # it is our Python that is changed
+        # The changes work only in pure Python.
+        os.environ["KESTREL_PURE"] = "1"
         with syncing_each():
             run()
     else:

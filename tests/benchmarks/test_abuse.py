@@ -28,7 +28,7 @@ def test_figures_are_the_medians_of_the_rounds() -> None:
 def test_what_is_slower_than_the_ratio_and_than_the_floor_fails() -> None:
     assert failures(seen((2.0, 2.0 * MOST_RATIO)), MIB) == []
     assert failures(seen((0.1, FLOOR_MS - 0.1)), MIB) == []
-    assert failures(seen((0.1, FLOOR_MS)), MIB) == ["p99 5.0 ms is 50.0 times that in quiet"]
+    assert failures(seen((0.1, FLOOR_MS)), MIB) == ["p99 5.0 ms is 50.0 times the quiet p99"]
     assert failures(seen((2.0, 10.5)), MIB, floor_ms=11.0) == []
 
 

@@ -204,7 +204,7 @@ def test_memory_may_be_a_bit_more_than_the_limit_of_the_queue() -> None:
 
 def test_a_goal_is_told_in_a_line() -> None:
     assert Goal("more", 2.0, 1.5).line() == "MISSED  more: 1.50, at least 2.00"
-    assert Goal("less", 2.0, 1.5, is_least=False).line() == "seen    less: 1.50, at most 2.00"
+    assert Goal("less", 2.0, 1.5, is_least=False).line() == "met     less: 1.50, at most 2.00"
 
 
 def test_the_time_that_is_left_is_that_of_the_steps_that_are_left() -> None:
@@ -426,8 +426,8 @@ def test_a_short_comparison_tells_all_of_it(
     assert "appendfsync always" in results["commands"]["redis, synced each reply"]
     assert ElementTree.parse(drawn).getroot().tag == f"{SVG}svg"
     told_lines = capsys.readouterr().out.splitlines()
-    assert {("seen" if goal["is_seen"] else "MISSED", goal["what"]) for goal in results["goals"]} == {
-        (line[:6].strip(), line[8:].partition(":")[0]) for line in told_lines if line.startswith(("seen  ", "MISSED"))
+    assert {("met" if goal["is_seen"] else "MISSED", goal["what"]) for goal in results["goals"]} == {
+        (line[:6].strip(), line[8:].partition(":")[0]) for line in told_lines if line.startswith(("met   ", "MISSED"))
     }
 
 
