@@ -28,7 +28,7 @@ from tests.server.running import Client
 
 ORDINARY: Final = Load("memcache", connections=50, name="ordinary")
 LEAST_OF_ALL: Final = 19
-"""The nice value of the disturbing generators, so that they do not take CPU time from the measured client."""
+"""The nice value of disturbing generators: they must not take CPU time from the measured client."""
 LEAD_S: Final = 0.2
 """Seconds that a disturbing client runs before the measurement starts."""
 LOOKS_EVERY_S: Final = 0.05

@@ -47,7 +47,7 @@ from tests.server.running import Client, Processes, set_request
 ITEM_BYTES: Final = 1024
 BATCH: Final = 64
 MANY: Final = 1000
-"""The number of children from which on fewer batches are put."""
+"""Parents with at least this many children get fewer batches."""
 CONFIGS: Final = {JOURNAL: 'queuePath = "queues"\n', SCROLL: 'storage = "scroll:queues"\n'}
 COLUMNS: Final = (
     Column("storage", "storage"),

@@ -45,8 +45,7 @@ def options_parser(about: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Provide a folder that is removed when the block ends. SIGTERM ends the program in order, so the folder is
-    removed too."""
+    """Provide a folder that is removed when the block ends, even on SIGTERM."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="kestrel-benchmark-") as folder:

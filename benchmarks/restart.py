@@ -113,7 +113,7 @@ def start(storage: str, folder: Path, items: int) -> Start:
 
 
 class Case(NamedTuple):
-    """A way in which a server ended. `leave` makes its files, given a folder, the sizes and a seed."""
+    """The way a server ended. `leave` makes its files, given a folder, the sizes and a seed."""
 
     name: str
     storage: str

@@ -73,7 +73,8 @@ def make_backlog(
 ) -> None:
     """Write the files of a queue that holds that many items, after `taken` others were taken.
 
-    Files of a journal have the size `journal_file_bytes`, or the size up to which a server lets a backlog's files grow.
+    `journal_file_bytes` is the size of a journal's files. Its default is the size that a server lets a backlog's files
+    reach.
     """
     if name == SCROLL:
         with ScrollMaker(folder, seed, item_bytes) as scroll:

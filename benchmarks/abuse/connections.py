@@ -81,10 +81,10 @@ def put_what_vanishing_clients_take(server: Server) -> None:
 
 
 def vanishing(place: Place) -> None:
-    """Open an item on each connection and vanish, as if the cable was pulled. Half of the clients read the reply
-    first.
+    """Open an item on each connection, and vanish as if the cable was pulled.
 
-    A packet filter drops all incoming packets. So the server sees neither a FIN nor a reset.
+    Half of the clients read the reply first. A packet filter drops all incoming packets, so the server sees neither a
+    FIN nor a reset.
     """
     clients = place.lot(VANISHING)
     for number, client in enumerate(clients):

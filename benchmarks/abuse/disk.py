@@ -13,7 +13,7 @@ HANGS: Final = "hangs"
 """While a file of this name is in the server's folder, syncs do not return."""
 ACKNOWLEDGED: Final = "acknowledged"
 REFUSED: Final = "refused"
-"""Files in which the abuser lists its acknowledged and its refused items, one number a line."""
+"""Files that list the abuser's acknowledged and refused items, one number a line."""
 PUTTERS: Final = 100
 ITEM_BYTES: Final = 256 * 1024
 EACH: Final = 3

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 class Arena:
-    """A folder in which each abuse gets a server of its own."""
+    """A folder with a server for each abuse."""
 
     def __init__(self, folder: Path, where: Cores, *, seconds: float, rounds: int, seed: int) -> None:
         self._folder = folder

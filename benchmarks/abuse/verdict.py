@@ -1,4 +1,4 @@
-"""The criteria by which a server passes an abuse. Only arithmetic."""
+"""The limits that a server must keep to pass an abuse. Only arithmetic."""
 
 from __future__ import annotations
 

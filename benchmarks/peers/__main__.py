@@ -5,7 +5,7 @@
 Each server has its own folder below TMPDIR, listens on the loopback, and runs on one core. The load generator checks
 every reply and runs on another core. In a round every server gets the same work for a short time, one after the other.
 The result of kestrel is divided by that of each other server in the same round. Servers that are not installed are left
-out. docs/performance.md describes the cases, each of which varies one parameter.
+out. docs/performance.md describes the cases. Each case varies one parameter.
 
 Missed goals are reported. The exit status is 0 unless a reply was wrong.
 """

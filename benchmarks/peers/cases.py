@@ -32,8 +32,7 @@ class Case(NamedTuple):
     has_no_group_commit: bool = False
     """True if kestrel without group commit takes part."""
     longer: int = 1
-    """The duration as a multiple of that of other cases. With a sync per reply, a round of the workload takes a
-    second."""
+    """The duration, relative to other cases. With a sync per reply, a round of the work takes a second."""
 
     @property
     def name(self) -> str:

@@ -36,8 +36,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def _hear(mask: set[signal.Signals | int], process: subprocess.Popen[Any] | None) -> None:
-    """Restore the signal mask. If a pending signal raises, kill the process first, because the caller does not know it
-    yet."""
+    """Restore the signal mask. If a pending signal raises, kill the process, which the caller does not know yet."""
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     except BaseException:

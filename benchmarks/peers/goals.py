@@ -17,8 +17,7 @@ WITHOUT_SYNC: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = {
     BEANSTALKD.name: {COMPILED: (2.0, 8.0), PURE: (1.4, 3.8)},
     REDIS.name: {COMPILED: (0.9, 2.0)},
 }
-"""The required ratio of items per second to that server, with 10 to 500 connections: with 1 and with 16 requests in
-flight."""
+"""The required ratio of items per second to that server, with 1 and with 16 requests in flight."""
 WITH_SYNC: Final = 8.0
 """The required ratio of items per second to kestrel without group commit, and to beanstalkd."""
 WITH_BACKLOG: Final = 0.8

@@ -23,8 +23,7 @@ def run_immediately(function: Callable[..., Any], *args: object) -> Deferred[Any
 
 
 class MemoryTables:
-    """The queues and items of a `MemoryDatabase`. They outlive it: databases over the same tables have the same
-    queues.
+    """The queues and items of a `MemoryDatabase`. They outlive it: databases can share them one after the other.
 
     A batch that would leave a queue with wrong totals raises AssertionError and changes nothing.
     """
@@ -63,8 +62,7 @@ class MemoryTables:
         return list(self.queues.values())
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> list[StoredItem]:
-        """Return up to `n` items after that position, and up to `max_bytes` of data, but at least one item if there is
-        any."""
+        """Return up to `n` items and `max_bytes` of data after that position, but at least one item if there is any."""
         items = self.items.get(name, [])
         begin = bisect_right(items, position, key=_position)
         found: list[StoredItem] = []
@@ -179,8 +177,7 @@ class MemoryDatabase:
 
 @attrs.define
 class _Fault:
-    """A fault of one operation: it spares the next `after` calls, then makes `times` calls fail (None: all later
-    ones)."""
+    """A fault of one operation: `after` calls succeed, then `times` calls fail (None: all later calls)."""
 
     error: StorageError
     times: int | None
@@ -263,8 +260,7 @@ class FaultyDatabase:
         self._faults.setdefault("apply", []).append(fault)
 
     def go_away(self, *, is_done: bool = False) -> None:
-        """Lose the connection: reads and batches fail with `DatabaseAway`. With `is_done`, batches are applied all the
-        same."""
+        """Lose the connection: reads and batches fail with `DatabaseAway`. With `is_done`, batches are applied."""
         self.fail("apply", DatabaseAway("the database does not answer"), is_done=is_done)
         self.fail("read_after", DatabaseAway("the database does not answer"))
 
@@ -277,7 +273,7 @@ class FaultyDatabase:
         self._held_operations.add(operation)
 
     def release(self, operation: str) -> None:
-        """Deliver the answers of an operation that were held back, oldest first, and hold back no more of them."""
+        """Deliver the answers of an operation that were held back, oldest first, and stop holding them back."""
         self._held_operations.discard(operation)
         kept = [each for each in self._held if each.operation == operation]
         self._held = [each for each in self._held if each.operation != operation]

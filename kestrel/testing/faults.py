@@ -153,8 +153,7 @@ class FaultyDisk(Disk):
         self._before[operation] = action
 
     def die_after(self, calls: int) -> None:
-        """Let that many operations succeed, and raise `ProcessDied` in the next one. A write then writes half its
-        data."""
+        """Let that many operations succeed, and raise `ProcessDied` in the next. A write then writes half its data."""
         self._calls_left = calls
 
     def _check(self, operation: str) -> None:

@@ -134,8 +134,7 @@ class MemoryNetwork:
         self._endpoints: list[MemoryEndpoint] = []
 
     def endpoint(self, server: MemoryServer, protocol: str = "memcache") -> MemoryEndpoint:
-        """Return an endpoint that connects to the server with that protocol. The server must use `clock` of this
-        network."""
+        """Return an endpoint that connects to a server with that protocol. The server must use `self.clock`."""
         endpoint = MemoryEndpoint(server, protocol)
         self._endpoints.append(endpoint)
         return endpoint

@@ -141,8 +141,7 @@ class SteppedStorage(MemoryStorage):
         return [queue.name for queue, _, _ in self._committing]
 
     def end_commits(self, *names: bytes, error: Exception | None = None) -> None:
-        """End the commits of these queues, or of all if no name is given. With `error` they fail, and the queues are
-        dead."""
+        """End the commits of these queues, or without names of all. With `error` they fail, and the queues are dead."""
         ending = [each for each in self._committing if not names or each[0].name in names]
         assert ending, "no commit of these queues is pending"
         self._committing = [each for each in self._committing if each not in ending]

@@ -109,7 +109,7 @@ class MemoryTransport(StringTransport):
             self._read()
 
     def end_input(self) -> None:
-        """Record that the client sends no more bytes."""
+        """Record that the client's input has ended."""
         self._input_ended = True
         if not self.unread and self._can_read():
             self._read()

@@ -65,35 +65,30 @@ class Backend(ABC):
         "max_journal_size_bytes": 4000,
         "min_journal_compact_delay_ms": None,
     }
-    """Queue settings with which a few kilobytes trigger compaction."""
+    """Queue settings that make a few kilobytes trigger compaction."""
 
     max_examples: ClassVar[int] = 60
     """The number of random histories to try."""
 
     @abstractmethod
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> IStorage:
-        """Return a new storage, not started yet. A durable storage has the queues that an earlier one left in the
-        folder."""
+        """Return a storage that is not started. It has the queues that a durable storage left in the folder."""
 
     def after_a_kill(self, subject: StorageUnderTest, folder: Path) -> None:
-        """Fill `folder` with the files that remain if the storage's process is killed now. Default: a copy of its
-        folder."""
+        """Fill `folder` with the files that a kill would leave now. Default: a copy of the storage's folder."""
         shutil.copytree(subject.folder, folder)
 
     def after_a_power_failure(self, subject: StorageUnderTest, folder: Path) -> None:
-        """Fill `folder` with the files that remain if the machine loses power now. Default: the durable state of the
-        faulty disk."""
+        """Fill `folder` with the files that a power failure would leave now. Default: the faulty disk's durable data."""
         subject.faulty_disk.medium.copy(os.fsencode(subject.folder), os.fsencode(folder))
 
     def compact(self, subject: StorageUnderTest, queue: IQueueStorage) -> None:
-        """Make the backend compact that queue, which has no uncommitted changes. Default: move the clock forward by an
-        hour."""
+        """Make the backend compact a queue without uncommitted changes. Default: advance the clock by an hour."""
         subject.clock.advance(HOUR_S)
         subject.run_threads()
 
     def taken_bytes(self, subject: StorageUnderTest) -> int:
-        """Return the bytes that the whole storage takes on its medium. Default: the lengths of the files in its
-        folder."""
+        """Return the bytes that the storage takes on its medium. Default: the lengths of the files in its folder."""
         return sum(path.stat().st_size for path in subject.folder.rglob("*") if path.is_file())
 
     @property
@@ -331,8 +326,7 @@ class StorageUnderTest:
                         os.close(int(name))
 
     def end(self) -> None:
-        """Close this storage and all storages derived from it. Fail if a database was called against the rules of
-        `IDatabase`."""
+        """Close this storage and all that derive from it. Fail if one of them broke the rules of `IDatabase`."""
         for subject in self._successors:
             if subject.disk is not None:
                 subject.disk.mend()

@@ -38,8 +38,7 @@ class DatabaseBackend(ABC):
     """Hook: fill the database, so that it has no room for more data."""
 
     is_embedded: ClassVar[bool] = False
-    """Hook: the database runs in its owner's process and keeps its files in the folder. Enables tests of kills, disk
-    faults and power failures."""
+    """Hook: the database runs in its owner's process, with its files in the folder. Enables crash and disk tests."""
 
     unsafe_files: ClassVar[tuple[str, ...]] = ("*-shm",)
     """Patterns of files that the database rebuilds after a crash. They may be written through mapped memory."""
@@ -52,8 +51,7 @@ class DatabaseBackend(ABC):
         """Return a new database, not called yet. It has the queues that an earlier one left in the folder."""
 
     def after_a_kill(self, owner: OwnedDatabase, folder: Path) -> None:
-        """Fill `folder` with the files that remain if the owner's process is killed now, without an owner. Default: a
-        copy."""
+        """Fill `folder` with the files that a kill of the owner would leave now, without an owner. Default: a copy."""
         shutil.copytree(owner.folder, folder)
 
     @pytest.fixture

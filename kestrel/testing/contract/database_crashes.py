@@ -181,8 +181,7 @@ class CrashTests(_ShimTests):
             shutil.rmtree(folder)
 
     def _record(self, folder: Path, disk: Shim, script: Sequence[BatchStep]) -> tuple[list[int], list[int]]:
-        """Apply all batches in a process. Return two log sizes for each: when it was sent, and when it was
-        acknowledged."""
+        """Apply all batches in a process. Return the log sizes when each was sent, and when each was acknowledged."""
         sent, done = [], []
         with self._process(folder, disk) as process:
             answers = [process.open()]
@@ -227,8 +226,7 @@ class DiskErrorTests(_ShimTests):
             )
 
     def _apply_with_faults(self, tmp_path: Path, disk: Shim, field: str) -> Iterator[tuple[CallOutcome, str]]:
-        """Apply batches. While the n-th is applied, each n-th call fails. Yield outcomes with faults; check all
-        contents."""
+        """Apply batches. During the n-th, every n-th call fails. Yield the outcomes with faults; check the contents."""
         script = steps(_FAULTS)
         failures = f"failed_{field.removesuffix('_fails')}s"
         seen = 0

@@ -252,8 +252,7 @@ class ModelCheckedStorage:
         return result
 
     def _after_a_restart(self, model: QueueModel) -> State:
-        """Return the queue's state after a restart: open reads first. Without `order_kept`, items are in the order of
-        their puts."""
+        """Return the state after a restart: open reads first, or without `order_kept` in the order of the puts."""
         entries = [*model.opened.values(), *model.items]
         return tuple(entries if self._is_order_kept else sorted(entries, key=lambda entry: entry.add_ms))
 
@@ -400,8 +399,7 @@ def _mixed_cuts(states: Sequence[State]) -> list[State]:
 
 
 def differences(found: Sequence[ModelItem], *expected: Sequence[ModelItem]) -> str:
-    """Describe how these items differ from the expected state, or from the nearest possible state, one difference a
-    line."""
+    """Describe the differences from the expected state, or from the nearest of several, one a line."""
     lines = min(([*_differing(found, each)] for each in expected), key=len)
     nearest = f"the nearest of {len(expected)} possible states" if len(expected) > 1 else "the expected state"
     return "\n".join([f"{nearest} differs from the {len(found)} items that were found:", *lines])

@@ -46,8 +46,7 @@ def skip_reason(missing: str) -> str:
 
 
 def skip_unsupported(tests: type, contract: type, has: Callable[[str], bool]) -> dict[str, str]:
-    """Replace the contract's tests whose requirements are not met with skipped tests. Return the reason for each, by
-    name."""
+    """Replace the contract's tests that have unmet requirements by skipped tests. Return the skip reasons by name."""
     reasons = {}
     for name in [name for name in dir(contract) if name.startswith("test_")]:
         missing = [each for each in requirements_of(getattr(contract, name)) if not has(each)]

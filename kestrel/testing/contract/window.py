@@ -29,8 +29,7 @@ class WindowedBackend(Backend):
 
 
 def page_out_head(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
-    """Return a queue whose head is not in memory, the xid of an open read of its first item, the other items' data,
-    and a pending fill."""
+    """Return a queue whose head is paged out, the xid of an open read, the other items' data, and a pending fill."""
     queue = small.queue()
     small.put(queue, *ITEMS)
     small.commit(queue)
