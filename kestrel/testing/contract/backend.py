@@ -79,7 +79,7 @@ class Backend(ABC):
         shutil.copytree(subject.folder, folder)
 
     def after_a_power_failure(self, subject: StorageUnderTest, folder: Path) -> None:
-        """Fill `folder` with the files that a power failure would leave now. Default: the faulty disk's durable data."""
+        """Fill `folder` with the files a power failure would leave now. Default: the faulty disk's durable data."""
         subject.faulty_disk.medium.copy(os.fsencode(subject.folder), os.fsencode(folder))
 
     def compact(self, subject: StorageUnderTest, queue: IQueueStorage) -> None:
@@ -98,7 +98,7 @@ class Backend(ABC):
 
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """A storage that was started over an empty folder."""
+        """Provide a storage that was started over an empty folder."""
         subject = StorageUnderTest(self, tmp_path / "queues")
         yield subject
         subject.end()

@@ -56,7 +56,7 @@ class DatabaseBackend(ABC):
 
     @pytest.fixture
     def owner(self, tmp_path: Path) -> Iterator[OwnedDatabase]:
-        """The owner of a new, empty database."""
+        """Provide the owner of a new, empty database."""
         owner = OwnedDatabase(self, tmp_path / "database")
         yield owner
         owner.end()

@@ -101,7 +101,7 @@ class _ShimTests(DatabaseBackend):
 
     @pytest.fixture
     def disk(self, tmp_path: Path) -> Iterator[Shim]:
-        """The shim of a process whose database is in `tmp_path / "database"`. It logs all operations."""
+        """Provide the shim of a process whose database is in `tmp_path / "database"`. It logs all operations."""
         if compiler() is None:
             pytest.skip("needs a C compiler: install gcc")
         with Shim(tmp_path, tmp_path / "database", has_log=True) as disk:

@@ -18,7 +18,7 @@ class FullDatabaseTests(DatabaseBackend):
 
     @pytest.fixture
     def full(self, owner: OwnedDatabase) -> OwnedDatabase:
-        """A full database with twenty items."""
+        """Provide a full database with twenty items."""
         for position in range(1, ITEMS + 1):
             owner.put(b"work", item(position, b"x" * ITEM_BYTES))
         assert self.fill_database is not None

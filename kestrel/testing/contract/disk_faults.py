@@ -93,7 +93,7 @@ class CommitFailureTests(Backend):
 
     @pytest.fixture
     def synced(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """A storage that syncs before it acknowledges."""
+        """Provide a storage that syncs before it acknowledges."""
         subject = StorageUnderTest(self, tmp_path / "synced", sync_journal_ms=0)
         yield subject
         subject.end()

@@ -22,7 +22,7 @@ class UpkeepTests(Backend):
 
     @pytest.fixture
     def kept_small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """A storage with limits of a few kilobytes."""
+        """Provide a storage with limits of a few kilobytes."""
         subject = StorageUnderTest(self, tmp_path / "kept-small", **self.upkeep_settings)
         yield subject
         subject.end()

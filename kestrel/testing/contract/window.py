@@ -22,7 +22,7 @@ class WindowedBackend(Backend):
 
     @pytest.fixture
     def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """A storage whose queues hold 300 bytes in memory."""
+        """Provide a storage whose queues hold 300 bytes in memory."""
         subject = StorageUnderTest(self, tmp_path / "small", max_memory_size_bytes=MEMORY_BYTES)
         yield subject
         subject.end()
