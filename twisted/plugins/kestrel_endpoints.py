@@ -1,4 +1,4 @@
-"""Makes the endpoint strings `reloadtls:` and `mtls:` known to Twisted."""
+"""Twisted plugin that registers the endpoint strings `reloadtls:` and `mtls:`."""
 
 from kestrel.net.tls_endpoint import TlsEndpointParser
 
