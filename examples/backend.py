@@ -1,12 +1,12 @@
-"""A durable storage of one's own, in one file: a file for each queue, and all items in memory.
+"""A complete durable storage in one module, with one file per queue and all items in memory.
 
-A file is lines of JSON, of which the first one names the queue. Each commit appends what was recorded and syncs it, in
-a thread. A file that has grown is written anew under the next number, and so is that of a queue that failed: what a
-failed sync leaves is not to be trusted. Of several numbers the highest counts. `docs/storage.md` says what a backend is
-asked for; `tests/storage/test_example.py` runs the contract suite on this one.
+A file consists of JSON lines, and the first line names the queue. Each commit appends its records and syncs the file,
+in a thread. A file that has grown is rewritten under the next number. The file of a failed queue is rewritten too,
+because its contents are unknown after a failed sync. The file with the highest number is valid. `docs/storage.md`
+describes what a backend has to do, and `tests/storage/test_example.py` runs the contract suite on this one.
 
-What a larger one does better: a queue that failed is read and written anew in the reactor, a restart reads every file
-whole, and each commit syncs, whatever `syncJournal` says.
+To stay short, this backend reads and rewrites a failed queue on the reactor thread, reads whole files at a start, and
+syncs at each commit regardless of `syncJournal`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 
 MAX_ITEM_BYTES: Final = 16 << 20
 SLACK_BYTES: Final = 4096
-"""A file may have twice its items' bytes and so much more before it is written anew."""
+"""A file is rewritten when it exceeds twice the size of its items by this many bytes."""
 
 
 @implementer(IStorageFactory)
 class LinesStorageFactory:
-    """``lines:FOLDER``. An item's errors, and the order of what was put back, are forgotten by a restart."""
+    """The factory of ``lines:FOLDER``. A restart loses error counts and the order of items that were put back."""
 
     name = "lines"
     help = "lines:FOLDER  keeps each queue in a file of JSON lines"
@@ -49,14 +49,14 @@ class LinesStorageFactory:
     def storage(
         self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> LinesStorage:
-        """A storage over that folder."""
+        """Return a storage for a folder. It opens nothing yet."""
         if not argument or options:
             raise BadStorageArgument("lines: needs a folder, as in lines:/var/spool/kestrel, and takes no options")
         return LinesStorage(argument.encode("utf-8", "surrogateescape"), in_thread, memory)
 
 
 class Entry(NamedTuple):
-    """An item of a queue, with its number there."""
+    """An item with its number in the queue."""
 
     number: int
     data: bytes
@@ -65,24 +65,24 @@ class Entry(NamedTuple):
     errors: int = 0
 
     def line(self) -> bytes:
-        """The record of its put."""
+        """Return the record of the put."""
         return line("put", self.number, base64.b64encode(self.data).decode("ascii"), self.add_ms, self.expiry_ms)
 
 
 def line(*fields: object) -> bytes:
-    """A record."""
+    """Return a record: its fields as one JSON line."""
     return json.dumps(fields).encode("ascii") + b"\n"
 
 
 @implementer(IQueueStorage)
 class LinesQueue:
-    """One queue. What it records waits in `recorded` for the next commit."""
+    """A queue. `recorded` holds its records until the next commit."""
 
     def __init__(self, name: bytes, path: bytes, memory: MemoryLimit, entries: Sequence[Entry] = ()) -> None:
         self.name = name
         self.path = path
         self.disk_bytes = 0
-        """What of the file is safe; 0 also says that there is no file yet."""
+        """Size of the committed part of the file. 0: the file does not exist yet."""
         self.failure: str | None = None
         self.is_deleted = False
         self.replayed_items = len(entries)
@@ -96,57 +96,57 @@ class LinesQueue:
 
     @property
     def items(self) -> int:
-        """In the queue; all of them are in memory."""
+        """Number of items in the queue, without open reads."""
         return len(self._waiting)
 
     @property
     def mem_items(self) -> int:
-        """All of them."""
+        """Number of items in memory. All items are in memory."""
         return self.items
 
     @property
     def mem_bytes(self) -> int:
-        """All of them."""
+        """Bytes of the items in memory. All items are in memory."""
         return self.bytes
 
     @property
     def open_reads(self) -> int:
-        """How many there are."""
+        """Number of open reads."""
         return len(self._opened)
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """What every backend tells."""
+        """Statistics that every backend reports."""
         return {"logsize": self.disk_bytes, "journal_rewrites": 0, "journal_rotations": 0}
 
     def check(self) -> None:
-        """Raise `QueueFailed` if this object is dead."""
+        """Raise `QueueFailed` if this queue has failed."""
         if self.failure is not None:
             raise QueueFailed(self.failure)
 
     def kept(self) -> list[Entry]:
-        """All that a restart would bring, in order: open reads are items like others."""
+        """Return all items that a restart restores, in order, including open reads."""
         return sorted((*self._opened.values(), *self._waiting))
 
     def append(self, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """One more item."""
+        """Append an item."""
         entry = Entry(next(self._numbers), data, add_ms, expiry_ms)
         self._waiting.append(entry)
         self.bytes += len(data)
         self.recorded.append(entry.line())
 
     def fill(self) -> Deferred[None] | None:
-        """None: the head is in memory."""
+        """Return None, because the head is always in memory."""
         self.check()
         return None
 
     def peek(self) -> Item | None:
-        """The head."""
+        """Return the head without removing it, or None if the queue is empty."""
         self.check()
         return Item(*self._waiting[0][1:]) if self._waiting else None
 
     def take(self, opened: bool) -> Item | None:
-        """The head, removed."""
+        """Remove and return the head, or None if the queue is empty. `opened` makes it an open read."""
         self.check()
         if not self._waiting:
             return None
@@ -156,32 +156,33 @@ class LinesQueue:
             self.recorded.append(line("done", [entry.number]))
             return Item(*entry[1:])
         xid = next(self._xids)
-        self._opened[xid] = entry  # nothing is recorded: after a crash the item is in the queue
+        # An open read is not recorded, so that the item is in the queue after a crash.
+        self._opened[xid] = entry
         return Item(*entry[1:], xid)
 
     def is_open(self, xid: int) -> bool:
-        """Whether that is an open read."""
+        """Return True if `xid` is an open read."""
         return xid in self._opened
 
     def _ended(self, xids: Iterable[int]) -> list[Entry]:
         return [self._opened.pop(xid) for xid in xids if xid in self._opened]
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """These are done."""
+        """Remove the items of open reads. Return how many of the xids were open."""
         self.check()
         ended = self._ended(xids)
         self.recorded.append(line("done", [entry.number for entry in ended]))
         return len(ended)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """These are at the head again."""
+        """Put open reads back at the head, `xids[0]` first. `failed` adds one error to each."""
         self.check()
         for entry in self._ended(reversed(xids)):
             self._waiting.appendleft(entry._replace(errors=entry.errors + failed))
             self.bytes += len(entry.data)
 
     def clear(self) -> None:
-        """Only open reads stay."""
+        """Remove all items except open reads."""
         self.check()
         self._waiting.clear()
         self.bytes = 0
@@ -190,7 +191,7 @@ class LinesQueue:
 
 @implementer(IStorage)
 class LinesStorage:
-    """All queues of a folder."""
+    """A storage that keeps all queues of one folder."""
 
     def __init__(self, folder: bytes, in_thread: InThread, memory: MemoryLimit, disk: Disk | None = None) -> None:
         self._folder = folder
@@ -201,22 +202,22 @@ class LinesStorage:
         self._deleted: list[LinesQueue] = []
         self._file_numbers = count(1)
         self._jobs: set[Deferred[None]] = set()
-        """They fire when what runs in a thread has ended."""
+        """Deferreds of the running thread jobs, which fire when the job has ended."""
 
     @property
     def refusal(self) -> str | None:
-        """All items are in memory, so there is room for no more when it is full."""
+        """Reason why puts are refused, or None. All items are in memory, so puts need free memory."""
         return "the server's memory is full" if self._memory.is_reached else None
 
-    # From the folder to queues.
+    # Opening queues.
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Own the folder, and read it in a thread."""
+        """Lock the folder, and read all queues in a thread."""
         try:
             self._disk.make_folder(self._folder)
             self._lock = FolderLock(self._folder + b"/lock")
         except OSError as error:
-            raise StorageError(f"the folder cannot be used: {error}") from error
+            raise StorageError(f"the storage folder cannot be used: {error}") from error
         return self._in_thread(self._load_all)
 
     def _load_all(self) -> dict[bytes, IQueueStorage | Failure]:
@@ -237,7 +238,10 @@ class LinesStorage:
         return dict(self._queues)
 
     def _load(self, path: bytes, size: int) -> LinesQueue | None:
-        """The queue of the first so many bytes of a file, which is cut behind its last whole line; None without one."""
+        """Return the queue in the first `size` bytes of a file, or None if they hold no complete line.
+
+        Truncate the file behind its last complete line.
+        """
         with FileReader(self._disk, path) as reader:
             data = reader.read(0, size)
         whole = data[: data.rfind(b"\n") + 1]
@@ -265,7 +269,7 @@ class LinesStorage:
         return queue
 
     def queue(self, name: bytes, settings: QueueSettings) -> LinesQueue:
-        """The queue of that name, opened again if it failed."""
+        """Return the queue of that name. Create a missing queue, and reopen a failed one."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = LinesQueue(name, self._new_path(name), self._memory)
@@ -277,7 +281,7 @@ class LinesStorage:
         return queue
 
     def _opened_again(self, dead: LinesQueue) -> LinesQueue:
-        """What of it is safe, in a new file."""
+        """Return a new queue with the committed items of a failed one, in a new file."""
         path = self._new_path(dead.name)
         queue = self._load(dead.path, dead.disk_bytes) if dead.disk_bytes else None
         if queue is None:
@@ -293,10 +297,10 @@ class LinesStorage:
         stem = blake2b(name, digest_size=16).hexdigest().encode("ascii")
         return b"%b/%b.%d.lines" % (self._folder, stem, next(self._file_numbers))
 
-    # What is recorded.
+    # Recording changes.
 
     def put(self, queues: Sequence[LinesQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """To all, or to none."""
+        """Append an item to all of the queues, or raise without changing any."""
         if len(data) > MAX_ITEM_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_ITEM_BYTES} bytes")
         if self.refusal is not None:
@@ -307,10 +311,11 @@ class LinesStorage:
             queue.append(data, add_ms, expiry_ms)
 
     def delete(self, queue: LinesQueue) -> None:
-        """Gone from memory; the file goes with the commit."""
+        """Delete a queue from memory. Its next commit deletes the file."""
         if queue.is_deleted:
             return
-        for each in {queue, self._queues.pop(queue.name, queue)}:  # two, if it had died and was opened anew
+        # If the queue had failed and was reopened, these are two objects.
+        for each in {queue, self._queues.pop(queue.name, queue)}:
             each.is_deleted = True
             each.failure = "the queue was deleted"
             each.memory.is_now(0)
@@ -319,7 +324,7 @@ class LinesStorage:
     # Commits.
 
     def commit(self, queues: Sequence[LinesQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """A job in a thread for each queue with something to write."""
+        """Start a thread job for each queue with records. Return the queues of each job with its Deferred."""
         pairs: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
             if queue in self._deleted:
@@ -391,7 +396,7 @@ class LinesStorage:
     # Stop.
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """What runs ends first, then what is left to be written is, then the folder is anybody's."""
+        """Wait for running jobs, commit the remaining records, and unlock the folder."""
 
         def commit_all(_: object) -> Deferred[Any]:
             pairs = self.commit([*self._queues.values(), *self._deleted])
@@ -411,6 +416,6 @@ def _split(file_name: bytes) -> tuple[bytes, int]:
 
 
 def _all_lines(queue: LinesQueue) -> bytes:
-    """A file that holds what the queue does, and no more."""
+    """Return the bytes of a new file with exactly the items of the queue."""
     lines = (entry.line() for entry in queue.kept())
     return b"".join((line("queue", queue.name.decode("latin-1")), *lines))

@@ -1,8 +1,8 @@
-"""Workers of a Twisted program that wait in line for jobs, in memory, and one job that comes back.
+"""A Twisted program whose workers wait for jobs in memory. One job is put back and done again.
 
     .venv/bin/python examples/blocking_queue.py [WORKERS]
 
-Nobody is ever blocked: a worker that finds no job gets a Deferred, and is served in the order of coming.
+No call blocks. A worker that finds no job gets a Deferred, and waiting workers are served in order.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from twisted.internet.task import deferLater, react
 from kestrel.library import ConcurrentBlockingQueue, FullPolicy
 
 Jobs = ConcurrentBlockingQueue[tuple[str, int]]
-"""Jobs have a name and a number: how often they were tried. Any object but None is an item."""
+"""A queue of jobs: a name, and the number of earlier attempts. Any object except None can be an item."""
 
 
 async def work(reactor: Any, name: str, jobs: Jobs) -> int:
-    """Do jobs until none has come for a while; returns how many."""
+    """Do jobs until none arrives for 0.2 seconds. Return the number of jobs done."""
     done = 0
     while (job := await jobs.get(deadline_s=0.2)) is not None:
         what, tries = job
         await deferLater(reactor, 0.01)
         if what == "wash" and not tries:
             print(f"{name}: {what} must be done again")
-            jobs.put_head((what, tries + 1))  # in front of all others, however full the queue is
+            # put_head also works on a full queue.
+            jobs.put_head((what, tries + 1))
         else:
             print(f"{name}: {what} is done")
             done += 1
@@ -35,7 +36,7 @@ async def work(reactor: Any, name: str, jobs: Jobs) -> int:
 
 
 async def main(reactor: Any, workers: int) -> None:
-    """Let workers wait, then give them jobs."""
+    """Start workers, then give them jobs. Then show a queue that drops its oldest item."""
     jobs: Jobs = ConcurrentBlockingQueue(reactor, max_items=2)
     at_work = [Deferred.fromCoroutine(work(reactor, f"worker {number}", jobs)) for number in range(1, workers + 1)]
     print(f"{jobs.waiter_count} wait")

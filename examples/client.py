@@ -1,12 +1,11 @@
-"""A Twisted program that has its work from a queue server: pages are put by one, fetched by three.
+"""A Twisted program that puts pages into a queue of a server and fetches them with three workers.
 
     make run                                              in one shell
     .venv/bin/python examples/client.py [HOST[:PORT] ...] in another
 
-puts ten pages and works on them, until there have been none for a second. The third page fails when it is tried for
-the first time: it goes back to the head of its queue, and one of the three takes it again. Kill it half-way, with
-Ctrl-C or kill -9, and start it again: no page is lost. The status at the end is 1 where the servers fail, and 130 after
-Ctrl-C.
+It puts ten pages and works on them until none has arrived for a second. The first attempt at the third page fails. The
+page goes back to the head of its queue, and a worker takes it again. Stop the program with Ctrl-C or kill -9, and start
+it again: no page is lost. The exit status is 1 if the servers fail, and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ QUEUE = "pages"
 
 
 class Worker:
-    """Takes a page at a time."""
+    """A worker that fetches one page at a time."""
 
     failures = 0
 
@@ -36,7 +35,7 @@ class Worker:
         self._name = name
 
     async def run(self) -> None:
-        """Work until there has been nothing to do for a second."""
+        """Fetch pages until none has arrived for a second."""
         while await self._one():
             pass
 
@@ -59,7 +58,7 @@ class Worker:
 
 
 async def main(reactor: Any, servers: Sequence[str]) -> None:
-    """Put some pages, and have three workers fetch them."""
+    """Put ten pages, and let three workers fetch them."""
     async with Client(reactor, servers) as client:
         print(f"servers: {await client.version()}")
         stored = await client.put_many(QUEUE, [b"page %d" % number for number in range(1, 11)])
@@ -73,9 +72,10 @@ async def main(reactor: Any, servers: Sequence[str]) -> None:
 
 
 async def program(reactor: Any) -> None:
-    """The same from the shell: Ctrl-C and servers that fail end it with a line."""
+    """Run `main` for the shell: print one line and exit after Ctrl-C or a failure of the servers."""
     working = Deferred.fromCoroutine(main(reactor, sys.argv[1:] or ["localhost"]))
-    signal.signal(signal.SIGINT, lambda *_: reactor.callFromThread(working.cancel))  # pages in work go back
+    # Cancelling puts the pages of the workers back.
+    signal.signal(signal.SIGINT, lambda *_: reactor.callFromThread(working.cancel))
     try:
         await working
     except ClientFailure as error:

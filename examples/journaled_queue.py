@@ -1,10 +1,10 @@
-"""A Twisted program that writes down events once, and has two readers that each go their own way.
+"""A Twisted program that stores each event once for two independent readers.
 
     .venv/bin/python examples/journaled_queue.py [FOLDER]
 
-keeps its journal in that folder, or in a temporary one. The mailer is done with an event when its mail is out, and a
-mail that fails three times is dropped; the counter comes later and counts what is new. Start it again over the same
-folder: both go on where they were.
+It keeps its journal in FOLDER, or in a temporary folder. The mail reader confirms an event when its mail is sent, and
+drops a mail that fails three times. The count reader is created later and counts new events. Start the program again
+with the same folder: both readers continue at their positions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueue
 
 
 class Words:
-    """A codec: text in UTF-8."""
+    """A codec between text and UTF-8."""
 
     def encode(self, item: str) -> bytes:
-        """The bytes that stand for it."""
+        """Return the text as UTF-8."""
         return item.encode()
 
     def decode(self, data: bytes) -> str:
-        """The text that these bytes stand for."""
+        """Return the text of UTF-8 bytes."""
         return data.decode()
 
 
 def has_failed(item: QueueItem) -> bool:
-    """Take care of an item that was given back: True if it is to be gone."""
+    """Return True if an item that was put back shall be dropped, because it has failed three times."""
     if item.errors < 3:
         return False
     print(f"mail: {item.data.decode()} has failed {item.errors} times and is dropped")
@@ -42,7 +42,8 @@ def has_failed(item: QueueItem) -> bool:
 
 CONFIG = JournaledQueueConfig(
     name=b"events",
-    sync_journal_ms=0,  # a put fires when the event is on the disk itself
+    # The Deferred of a put fires after a sync.
+    sync_journal_ms=0,
     reader_configs={
         b"mail": JournaledQueueReaderConfig(error_handler=has_failed),
         b"count": JournaledQueueReaderConfig(max_age_ms=24 * 60 * 60 * 1000),
@@ -51,25 +52,27 @@ CONFIG = JournaledQueueConfig(
 
 
 async def send_mails(mail: Reader) -> None:
-    """Send all that wait; one address is always wrong."""
+    """Send a mail for each event. The address of bob always fails."""
     while (item := await mail.get(deadline_s=0)) is not None:
         if item.data == b"bob signs up":
-            mail.unget(item.id)  # it goes to the next consumer, with one more error
+            # The next consumer gets the item, with one more error.
+            mail.unget(item.id)
         else:
             print(f"mail: {item.data.decode()}")
             mail.commit(item.id)
 
 
 async def main(reactor: Any, folder: str) -> None:
-    """Write events, and let each reader read what it has not read."""
+    """Write events, and let each reader read its new ones. Then show a queue of objects in memory."""
     queue = JournaledQueue(CONFIG, folder, reactor)
     try:
         await queue.setup()
     except StorageError as error:
-        sys.exit(f"the folder cannot be had: {error}")
+        sys.exit(f"the folder cannot be used: {error}")
     reactor.addSystemEventTrigger("before", "shutdown", queue.close)
 
-    mail = queue.reader(b"mail")  # the first reader has all that was put before there was one
+    # The first reader gets the items that were put before it existed.
+    mail = queue.reader(b"mail")
     print(f"mail: {mail.items} events are left from the last time")
     for event in (b"ann signs up", b"bob signs up"):
         safe = queue.put(event)
@@ -77,14 +80,15 @@ async def main(reactor: Any, folder: str) -> None:
         await safe
     await send_mails(mail)
 
-    count = queue.reader(b"count")  # one that comes later begins behind the last item
+    # A later reader starts behind the last item.
+    count = queue.reader(b"count")
     queue.put(b"cleo signs up")
     print(f"count: {count.items} events are new")
     while (item := await count.get(deadline_s=0)) is not None:
         count.commit(item.id)
     await queue.checkpoint()
 
-    # A queue with one reader may be a queue of objects. Without a folder it is in memory.
+    # A queue with one reader can hold objects. Without a folder it is in memory.
     memory = JournaledQueue(JournaledQueueConfig(name=b"steps"), None, reactor)
     await memory.setup()
     steps = memory.to_transactional_blocking_queue(Words())

@@ -1,9 +1,9 @@
-"""A Twisted program with a durable queue in itself: orders are packed, then shipped.
+"""A Twisted program with its own durable queue, in which orders are packed and then shipped.
 
     .venv/bin/python examples/library.py [FOLDER [SECONDS]]
 
-keeps its queue in that folder, or in a temporary one. Each step takes so many seconds, none unless they are given. Give
-it one, stop it half-way, with Ctrl-C or kill -9, and start it again over the same folder: no order is lost.
+It keeps its queue in FOLDER, or in a temporary folder. Each step takes SECONDS (default: 0). With SECONDS of 1, stop it
+with Ctrl-C or kill -9, and start it again with the same folder: no order is lost.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from kestrel.errors import StorageError
 from kestrel.library import PersistentQueue
 
 SETTINGS = QueueSettings(
-    sync_journal_ms=0,  # `safe` waits for the disk itself
-    open_transaction_timeout_ms=30_000,  # an order that nobody finishes in half a minute is another's
+    # `safe` waits for a sync.
+    sync_journal_ms=0,
+    # An order that is not finished within half a minute goes to another consumer.
+    open_transaction_timeout_ms=30_000,
     max_redeliveries=3,
     error_queue=b"orders_that_fail",
 )
 
 
 async def main(reactor: Any, folder: str, step_s: float) -> None:
-    """Take up what is left from the last time, take some new orders, and work until there are none."""
+    """Add three orders, and work on them and on those left from the last run, until none is left."""
     queue = PersistentQueue(b"orders", folder, reactor, settings=SETTINGS)
     try:
         await queue.setup()
     except StorageError as error:
-        sys.exit(f"the folder cannot be had: {error}")
+        sys.exit(f"the folder cannot be used: {error}")
     reactor.addSystemEventTrigger("before", "shutdown", queue.close)
     print(f"{queue.items} orders are left from the last time")
 
@@ -47,7 +49,8 @@ async def main(reactor: Any, folder: str, step_s: float) -> None:
         await deferLater(reactor, step_s)
         what, _, order = item.data.partition(b" ")
         if what == b"pack":
-            queue.continue_(item.xid, b"ship " + order)  # packed, and to be shipped: both or neither
+            # Confirm the packing and add the shipping atomically.
+            queue.continue_(item.xid, b"ship " + order)
         else:
             queue.confirm_remove(item.xid)
     await queue.safe()

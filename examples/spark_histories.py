@@ -1,4 +1,4 @@
-"""What became of the items of every queue, counted on Spark.
+"""A Spark job that counts the items of each queue by their final state.
 
     spark-submit examples/spark_histories.py /var/spool/kestrel
     spark-submit --master spark://10.0.0.1:7077 examples/spark_histories.py '/srv/queues/*'
@@ -15,9 +15,9 @@ from kestrel.spark import histories
 
 
 def main(paths: list[str]) -> int:
-    """Read the journals there, and print a line for each queue and state."""
+    """Read the journals in the folders, and print one line for each queue and state. Return the exit status."""
     if not paths:
-        print("Name folders of journals, or patterns of them.", file=sys.stderr)
+        print("No journals given. Name folders of journals, or patterns of folders.", file=sys.stderr)
         return 2
     spark = SparkSession.builder.appName("histories").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

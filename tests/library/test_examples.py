@@ -81,5 +81,5 @@ def test_an_example_whose_folder_is_in_use_says_so_in_a_sentence(tmp_path: Path,
     finally:
         lock.release()
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("the folder cannot be had: ")
+    assert done.stderr.startswith("the folder cannot be used: ")
     assert done.stderr.count("\n") == 1
