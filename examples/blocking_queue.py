@@ -39,7 +39,7 @@ async def main(reactor: Any, workers: int) -> None:
     """Start workers, then give them jobs. Then show a queue that drops its oldest item."""
     jobs: Jobs = ConcurrentBlockingQueue(reactor, max_items=2)
     at_work = [Deferred.fromCoroutine(work(reactor, f"worker {number}", jobs)) for number in range(1, workers + 1)]
-    print(f"{jobs.waiter_count} wait")
+    print(f"waiting workers: {jobs.waiter_count}")
     for what in ("wash", "dry", "iron", "fold"):
         if not jobs.put((what, 0)):
             print(f"{what} is refused: {jobs.size} jobs wait already")

@@ -73,7 +73,7 @@ async def main(reactor: Any, folder: str) -> None:
 
     # The first reader gets the items that were put before it existed.
     mail = queue.reader(b"mail")
-    print(f"mail: {mail.items} events are left from the last time")
+    print(f"mail: {mail.items} events are left from the last run")
     for event in (b"ann signs up", b"bob signs up"):
         safe = queue.put(event)
         assert safe is not None, "a reader refuses it"

@@ -37,7 +37,7 @@ async def main(reactor: Any, folder: str, step_s: float) -> None:
     except StorageError as error:
         sys.exit(f"the folder cannot be used: {error}")
     reactor.addSystemEventTrigger("before", "shutdown", queue.close)
-    print(f"{queue.items} orders are left from the last time")
+    print(f"{queue.items} orders are left from the last run")
 
     for number in range(1, 4):
         queue.add(b"pack order %d" % number)
@@ -54,7 +54,7 @@ async def main(reactor: Any, folder: str, step_s: float) -> None:
         else:
             queue.confirm_remove(item.xid)
     await queue.safe()
-    print("all is done")
+    print("all orders are done")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A cluster on this machine: a ZooKeeper, and servers that announce themselves in it.
+"""A program that runs a cluster on this machine: a ZooKeeper, and servers that announce themselves in it.
 
     python examples/cluster/run.py
     python examples/cluster/run.py --servers 5 --base-port 23000 --zookeeper zk1:2181,zk2:2181
 
-Everything lies below var/cluster, and is there again the next time. Ctrl-C stops it in order. A server that ends
-otherwise is started again after a moment, as systemd would do it.
+All files are below var/cluster, and the next run uses them again. Ctrl-C stops all programs in order. A server that
+ends in any other way is restarted after a pause, as systemd would do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import ServerSetUri, parse_server_set
 
-if TYPE_CHECKING:  # it imports kazoo, which is an extra
+if TYPE_CHECKING:
+    # This module imports kazoo, which is in an extra.
     from kestrel.cluster.follower import Members
 
 HERE: Final = Path(__file__).resolve().parent
@@ -37,16 +38,16 @@ LOCAL: Final = "127.0.0.1"
 
 PORTS_EACH: Final = 10
 PORTS: Final = {"memcache": 0, "thrift": 1, "text": 2, "admin": 3}
-"""Of each server, counted from its first."""
+"""Offsets of a server's ports from its first port."""
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, kill, and the end of the terminal."""
+"""Signals of Ctrl-C, of `kill`, and of a terminal that closes."""
 
 PATIENCE_S: Final = 60.0
 ANSWER_S: Final = 5.0
-"""How long a ZooKeeper that runs already may take."""
+"""Time limit for the reply of a ZooKeeper that was not started here."""
 DEBIAN: Final = Path("/usr/share/java/zookeeper.jar")
-"""It names the other jars that it needs."""
+"""ZooKeeper of Debian. The manifest of this jar names the other jars."""
 ZOOKEEPER: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-Dlog4j2.disableJmx=true", "-Dzookeeper.jmx.log4j.disable=true")
 ZOOKEEPER_CONFIG: Final = """\
@@ -58,7 +59,7 @@ admin.enableServer=false
 
 
 class Program:
-    """A program with its output in a file, which can be started again."""
+    """A program that can be restarted, with its output in the file `log`."""
 
     def __init__(self, name: str, folder: Path, *command: str | Path) -> None:
         self.name = name
@@ -77,21 +78,22 @@ class Program:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                start_new_session=True,  # out of reach of this terminal's Ctrl-C, so that there is an order
+                # Keeps Ctrl-C of this terminal away from the program, so that programs stop in order.
+                start_new_session=True,
             )
 
     def start_again(self) -> None:
-        """It must have ended."""
+        """Start the program again. It must have ended."""
         self.process = self._start()
 
     def said(self) -> str:
-        """What it has said since it was started."""
+        """Return the output since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._begins_at)
             return log.read().decode(errors="replace")
 
     def ready(self, is_ready: Callable[[], object]) -> None:
-        """Wait until it is; a program that is not is the end."""
+        """Wait until `is_ready` returns true. Exit with an error if the program ends or takes too long."""
         ends_s = time.monotonic() + PATIENCE_S
         while not is_ready():
             if self.process.poll() is not None or time.monotonic() > ends_s:
@@ -100,9 +102,9 @@ class Program:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Have it end in order."""
+        """Terminate the program, and kill it after 30 seconds."""
         if self.process.poll() is not None:
-            tell(f"{self.name} did not run any more")
+            tell(f"{self.name} was not running")
             return
         self.process.terminate()
         try:
@@ -111,11 +113,11 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            tell(f"{self.name} did not stop, and was killed")
+            tell(f"{self.name} did not stop and was killed")
 
 
 class Server(Program):
-    """One of the cluster, by its number."""
+    """A kestrel server of the cluster."""
 
     def __init__(self, number: int, folder: Path, base_port: int, uri: ServerSetUri) -> None:
         self.ports = {name: base_port + (number - 1) * PORTS_EACH + port for name, port in PORTS.items()}
@@ -124,7 +126,7 @@ class Server(Program):
         hosts = ",".join(map(str, uri.hosts))
         (folder / "kestrel.toml").write_text(template.substitute(self.ports, hosts=hosts, path=uri.path))
         for port in self.ports.values():
-            check_free(port, "say another --base-port")
+            check_free(port, "choose another --base-port")
         twistd = PYTHON.with_name("twistd")
         command = (twistd, "--nodaemon", "--pidfile=", "kestrel", "--config", "kestrel.toml")
         super().__init__(f"server {number}", folder, *command)
@@ -134,19 +136,19 @@ class Server(Program):
         )
 
     def has_joined(self) -> bool:
-        """Whether it serves, and the sets are as its status says."""
+        """Return True if the server has joined the server sets of its status."""
         return re.search(r"this server is now in ", self.said()) is not None
 
 
 def tell(line: str) -> None:
-    """Show progress."""
+    """Print a line at once."""
     print(line, flush=True)
 
 
 def check_free(port: int, way_out: str) -> None:
-    """End where somebody else has that port."""
+    """Exit with an error if the port is in use. `way_out` says what to do."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
             probe.bind((LOCAL, port))
             probe.listen()
@@ -155,7 +157,7 @@ def check_free(port: int, way_out: str) -> None:
 
 
 def class_path() -> str:
-    """Where ZooKeeper's classes are; ends with a way out where they are not."""
+    """Return the Java class path of ZooKeeper. Exit with an error if ZooKeeper is not installed."""
     if DEBIAN.exists():
         return f"{DEBIAN}:{DEBIAN.with_name('slf4j-simple.jar')}"
     spark = importlib.util.find_spec("pyspark")
@@ -164,40 +166,39 @@ def class_path() -> str:
         if any(jars.glob("zookeeper-*.jar")):
             return f"{jars}/*"
     sys.exit(
-        "There is no ZooKeeper here. Name one that runs (--zookeeper HOST:PORT), or install one: "
-        "Debian's (apt-get install libzookeeper-java default-jre-headless), "
-        "or the one that comes with PySpark (pip install 'kestrel-mq[spark]')."
+        "ZooKeeper is not installed. Name a running one (--zookeeper HOST:PORT), or install it from Debian "
+        "(apt-get install libzookeeper-java default-jre-headless) or with PySpark (pip install 'kestrel-mq[spark]')."
     )
 
 
 def start_zookeeper(folder: Path, port: int) -> Program:
-    """One for this cluster alone."""
+    """Start a ZooKeeper for this cluster."""
     classes = class_path()
     java = shutil.which("java")
     if java is None:
-        sys.exit("ZooKeeper wants Java (Debian: apt-get install default-jre-headless), or say --zookeeper HOST:PORT.")
-    check_free(port, f"if a ZooKeeper is there, say --zookeeper {LOCAL}:{port}; otherwise another --zookeeper-port")
+        sys.exit("ZooKeeper needs Java. Install it (Debian: apt-get install default-jre-headless), or use --zookeeper HOST:PORT.")
+    check_free(port, f"for a ZooKeeper use --zookeeper {LOCAL}:{port}; otherwise choose another --zookeeper-port")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "zoo.cfg"
     config.write_text(ZOOKEEPER_CONFIG.format(folder=folder, port=port))
-    tell(f"ZooKeeper starts, out of {classes.partition(':')[0]}")
+    tell(f"ZooKeeper starts from {classes.partition(':')[0]}")
     return Program("ZooKeeper", folder, java, *JAVA_OPTIONS, "-cp", classes, ZOOKEEPER, config)
 
 
 class Watch:
-    """Tells of the sets whenever they change."""
+    """A listener that prints the server sets after each change."""
 
     def __init__(self) -> None:
         self.servers: Mapping[int, Server] = {}
-        """By the ports of their main endpoints; others are shown as they are."""
+        """Servers of this cluster by memcache port. Other members are printed by address."""
 
     def changed(self, members: Members) -> None:
-        """Called in a thread."""
+        """Print the members of both sets. Runs in a thread."""
         if members.reads or members.writes:
             tell(f"gets go to {self._listed(members.reads)}; puts go to {self._listed(members.writes)}")
 
     def _listed(self, members: tuple[Member, ...]) -> str:
-        return ", ".join(sorted(self._name(member) for member in members)) or "nobody"
+        return ", ".join(sorted(self._name(member) for member in members)) or "no server"
 
     def _name(self, member: Member) -> str:
         server = self.servers.get(member.service.port) if member.service.host == LOCAL else None
@@ -205,7 +206,7 @@ class Watch:
 
 
 def look_after(servers: list[Server], away_s: float) -> NoReturn:
-    """Start again whatever ends, after so long; for ever."""
+    """Restart each server `away_s` seconds after it has ended, for ever."""
     ended_s: dict[Server, float] = {}
     while True:
         time.sleep(0.1)
@@ -216,15 +217,15 @@ def look_after(servers: list[Server], away_s: float) -> NoReturn:
             if server not in ended_s:
                 ended_s[server] = time.monotonic()
                 how = f"by signal {-status}" if status < 0 else f"with status {status}"
-                tell(f"{server.name} has ended {how}, and is started again in {away_s:g} s")
+                tell(f"{server.name} has ended {how} and will be restarted in {away_s:g} s")
             elif time.monotonic() - ended_s[server] > away_s:
                 del ended_s[server]
                 server.start_again()
-                tell(f"{server.name} starts again (process {server.process.pid})")
+                tell(f"{server.name} restarts (process {server.process.pid})")
 
 
 def how_to_use(uri: ServerSetUri, servers: list[Server]) -> str:
-    """What a person may try."""
+    """Return a text with commands for trying the cluster."""
     cli = "kestrel-cli" if shutil.which("kestrel-cli") else PYTHON.with_name("kestrel-cli")
     first = f"{LOCAL}:{servers[0].ports['memcache']}"
     return f"""
@@ -233,30 +234,30 @@ In another shell:
     {cli} --server {uri} put work hello
     {cli} --server {uri} get work
     {cli} --server {uri} status
-    {cli} --server {first} status ReadOnly      # and see here what becomes of it
+    {cli} --server {first} status ReadOnly      # the sets printed here change
 Ctrl-C stops everything."""
 
 
 def options() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(description="A cluster on this machine: a ZooKeeper, and servers in it.")
-    parser.add_argument("--servers", type=int, default=3, metavar="N", help="so many (3)")
+    parser.add_argument("--servers", type=int, default=3, metavar="N", help="number of servers (3)")
     parser.add_argument(
         "--base-port", type=int, default=22200, metavar="PORT",
-        help=f"the first server's memcache port (22200); each server has {PORTS_EACH} from there: "
+        help=f"memcache port of the first server (22200); each server uses {PORTS_EACH} ports: "
         + ", ".join(f"{name} +{port}" for name, port in PORTS.items()),
     )  # fmt: skip
-    parser.add_argument("--folder", type=Path, default=Path("var/cluster"), help="for everything (var/cluster)")
-    parser.add_argument("--zookeeper", metavar="HOST:PORT,...", help="one that runs already (one is started)")
-    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="of the one started (2181)")
+    parser.add_argument("--folder", type=Path, default=Path("var/cluster"), help="folder for all files (var/cluster)")
+    parser.add_argument("--zookeeper", metavar="HOST:PORT,...", help="use a running ZooKeeper instead of starting one")
+    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="port of the started ZooKeeper (2181)")
     parser.add_argument(
-        "--away", type=float, default=5.0, metavar="SECONDS", help="until a server that has ended is started again (5)"
+        "--away", type=float, default=5.0, metavar="SECONDS", help="pause before a server is restarted (5)"
     )
-    parser.add_argument("--path", default="/services/kestrel", help="of the server sets (/services/kestrel)")
+    parser.add_argument("--path", default="/services/kestrel", help="path of the server sets (/services/kestrel)")
     arguments = parser.parse_args()
     last = arguments.base_port + arguments.servers * PORTS_EACH
     if arguments.servers < 1 or not 0 < arguments.base_port < last <= 65536:
-        parser.error("there is at least one server, and its ports are between 1 and 65535")
+        parser.error("--servers must be at least 1, and all ports must be between 1 and 65535")
     try:
         hosts = arguments.zookeeper or f"{LOCAL}:{arguments.zookeeper_port}"
         arguments.uri = parse_server_set(f"zk://{hosts}{arguments.path}")
@@ -264,12 +265,12 @@ def options() -> argparse.Namespace:
     except (ValueError, KazooMissing) as error:
         parser.error(str(error))
     if arguments.uri.credentials or not re.fullmatch(r"[\w./-]+", arguments.uri.path):
-        parser.error("--zookeeper has hosts alone, and --path letters, digits and . _ - /")
+        parser.error("--zookeeper takes only hosts and ports; --path takes only letters, digits and . _ - /")
     return arguments
 
 
 def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
-    """Start everything; what must be stopped is on the stack."""
+    """Start all programs and supervise them. The stack stops them at the end."""
     from kestrel.cluster.follower import Follower, ZooKeeperUnavailable
 
     folder = arguments.folder.absolute()
@@ -285,8 +286,8 @@ def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
         try:
             follower.start().wait(ANSWER_S)
         except ZooKeeperUnavailable as error:
-            sys.exit(f"ZooKeeper does not say who is in {error}")
-    tell(f"ZooKeeper is there, and {uri} names the server sets")
+            sys.exit(f"the server sets cannot be read from {error}")
+    tell(f"ZooKeeper is ready; {uri} names the server sets")
     servers: list[Server] = []
     for number in range(1, arguments.servers + 1):
         server = Server(number, folder / f"server-{number}", arguments.base_port, uri)
@@ -300,12 +301,12 @@ def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
 
 
 def main() -> int:
-    """Run it until it is interrupted."""
+    """Run the cluster until a signal interrupts it. Return the exit status."""
     arguments = options()
 
     def interrupted(number: int, frame: object) -> NoReturn:
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)  # it stops already
+            signal.signal(each, signal.SIG_IGN)  # shutdown has begun
         raise KeyboardInterrupt
 
     for each in SIGNALS:

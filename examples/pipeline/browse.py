@@ -1,8 +1,8 @@
-"""Makes views of pages, and puts them to the queue `views`, as the web servers of a shop would.
+"""A program that generates page views and puts them into the queue `views`, like the web servers of a shop.
 
     python examples/pipeline/browse.py --servers localhost:2229 --views 2000
 
-Time passes faster in it: a view is half a second behind the one before it.
+The times of the views are half a second apart, so simulated time passes faster than real time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from kestrel.client.blocking import BlockingClient
 
 PAGES = {"/": 10, "/search": 6, "/shoes": 4, "/hats": 3, "/buy": 1}
-"""How often they are looked at, to each other."""
+"""Pages with their relative frequency."""
 
 BETWEEN = timedelta(milliseconds=500)
 
 
 def views(count: int, begin: datetime, seed: int) -> Iterator[bytes]:
-    """So many views, the first at that time."""
+    """Generate `count` views as JSON, the first at the time `begin`."""
     dice = random.Random(seed)
     for number in range(count):
         time = begin + number * BETWEEN
@@ -32,9 +32,9 @@ def views(count: int, begin: datetime, seed: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Put them."""
-    parser = argparse.ArgumentParser(description="Put views of pages.")
-    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, with commas (localhost:2229)")
+    """Parse the command line and put the views."""
+    parser = argparse.ArgumentParser(description="Put page views into the queue views.")
+    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, separated by commas (localhost:2229)")
     parser.add_argument("--views", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--from", dest="begin", type=datetime.fromisoformat, default=datetime.now(UTC))

@@ -1,8 +1,8 @@
-"""Takes counts from the queue `popular`, as a page that shows what is popular would.
+"""A program that takes counts from the queue `popular` and prints them, like a page with the most popular products.
 
     python examples/pipeline/popular.py --servers localhost:2229 --for 60
 
-A count is confirmed once it is shown. One that comes twice has the key of the first, and is dropped.
+Each count is confirmed after it is printed. A duplicate has the key of an earlier count and is dropped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from kestrel.client.blocking import BlockingClient
 
 
 def main() -> None:
-    """Show them as they come."""
-    parser = argparse.ArgumentParser(description="Show counts of views.")
-    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, with commas (localhost:2229)")
-    parser.add_argument("--for", dest="seconds", type=float, default=60.0, help="for so many seconds (60)")
-    parser.add_argument("--until", type=int, help="or until so many views were counted")
+    """Print counts until the time is over or enough views were counted."""
+    parser = argparse.ArgumentParser(description="Print counts of page views.")
+    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, separated by commas (localhost:2229)")
+    parser.add_argument("--for", dest="seconds", type=float, default=60.0, help="run time in seconds (60)")
+    parser.add_argument("--until", type=int, help="stop after this many views")
     arguments = parser.parse_args()
     ends_s = time.monotonic() + arguments.seconds
-    seen: set[bytes] = set()  # a shop would keep keys for as long as its stream may have been down
+    # A real consumer would store the keys for as long as the stream may be down.
+    seen: set[bytes] = set()
     views = 0
     with BlockingClient(arguments.servers.split(","), "thrift") as client:
         while (left_s := ends_s - time.monotonic()) > 0 and (arguments.until is None or views < arguments.until):
@@ -33,7 +34,7 @@ def main() -> None:
                 key, data = keyed.split(item)
                 count = json.loads(data)
                 if key in seen:
-                    print(f"  {key.decode()} came again", flush=True)
+                    print(f"  {key.decode()} is a duplicate", flush=True)
                     continue
                 print(f"{count['from']}  {count['page']:<8} {count['views']:>4} views", flush=True)
             seen.add(key)

@@ -1,9 +1,9 @@
-"""The whole pipeline on this machine: a server, the stream, somebody who browses, and what is popular.
+"""A program that runs the whole pipeline on this machine: server, stream, producer and consumer.
 
     python examples/pipeline/run.py
     python examples/pipeline/run.py --master 'local-cluster[2,1,1024]'
 
-Everything lies in a folder of its own under var/pipeline, and is stopped at the end.
+Each run has its own folder under var/pipeline. At the end all programs are stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE_S = 180.0
 
 
 class Program:
-    """A program with its output in a file."""
+    """A running program with its output in a file."""
 
     def __init__(self, stack: ExitStack, folder: Path, name: str, *command: str | Path) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Program:
         stack.callback(self.stop)
 
     def says(self, pattern: str) -> str:
-        """Wait for words that it says, and return what stands in the brackets."""
+        """Wait until the output matches `pattern`. Return the first group of the match."""
         ends_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < ends_s:
             if match := re.search(pattern, self.log.read_text(errors="replace")):
@@ -50,7 +50,7 @@ class Program:
         sys.exit(f"the {self.name} did not start; see {self.log}")
 
     def stop(self) -> None:
-        """Have it end, with all that it has started."""
+        """Terminate the program and its child processes, and kill them after 20 seconds."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
         try:
@@ -61,11 +61,11 @@ class Program:
 
 
 def main() -> int:
-    """Run it, and show what comes out."""
+    """Run the pipeline and print the counts. Return the exit status."""
     parser = argparse.ArgumentParser(description="Run the pipeline on this machine.")
     parser.add_argument("--master", default="local[2]", help="where Spark runs (local[2])")
-    parser.add_argument("--folder", type=Path, default=Path("var/pipeline"), help="for everything (var/pipeline)")
-    parser.add_argument("--views", type=int, default=2000, help="so many (2000)")
+    parser.add_argument("--folder", type=Path, default=Path("var/pipeline"), help="parent folder of all files (var/pipeline)")
+    parser.add_argument("--views", type=int, default=2000, help="number of views (2000)")
     arguments = parser.parse_args()
     folder = arguments.folder.absolute() / datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ def main() -> int:
         server.says(r"serves (\d+) queue")
         servers = f"127.0.0.1:{server.says(r'thrift: listening on 127.0.0.1:([0-9]+)')}"
         with BlockingClient(servers, "thrift") as client:
-            # Who looks at a child makes it, and from then on it is given what is put.
+            # A peek creates the child, which gets all items from then on.
             for child in ("views+archive", "views+count"):
                 client.peek(child)
         print(f"the server listens on {servers}; Spark starts", flush=True)
@@ -98,17 +98,17 @@ def main() -> int:
         stream.says(r"(\d) queries run")
         begin = datetime.now(UTC)
         browse(servers, "--views", str(arguments.views), "--from", begin.isoformat())
-        # Windows are over when somebody comes much later: that view is counted in none that is over.
+        # A much later view ends all windows before it, and is not counted in them.
         later = begin + timedelta(seconds=arguments.views / 2 + 180)
         browse(servers, "--views", "1", "--from", later.isoformat())
         popular: list[str | Path] = [PYTHON, HERE / "popular.py", "--servers", servers, "--for", str(PATIENCE_S)]
         subprocess.run([*popular, "--until", str(arguments.views)], check=True)
-    print(f"the views are in {folder / 'views'}, as Parquet files by day; {folder / 'stream.log'} is what Spark said")
+    print(f"Parquet files by day: {folder / 'views'}; output of Spark: {folder / 'stream.log'}")
     return 0
 
 
 def browse(servers: str, *options: str) -> None:
-    """Put views."""
+    """Put views by running browse.py."""
     subprocess.run([PYTHON, HERE / "browse.py", "--servers", servers, *options], check=True)
 
 

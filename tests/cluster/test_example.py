@@ -101,10 +101,10 @@ def test_one_command_starts_a_cluster_and_a_signal_stops_it_in_order(processes: 
         example.says("gets go to server 1, server 2; puts go to server 2\n")
         (pid,) = example.says(r"server 2 starts \(process (\d+)\)")
         os.kill(int(pid), signal.SIGKILL)
-        example.says("server 2 has ended by signal 9, and is started again in 5 s")
+        example.says("server 2 has ended by signal 9 and will be restarted in 5 s")
         assert example.stop() == 0
         assert example.said().endswith(
-            "server 2 did not run any more\nserver 1 has stopped\nZooKeeper has stopped\neverything has stopped\n"
+            "server 2 was not running\nserver 1 has stopped\nZooKeeper has stopped\neverything has stopped\n"
         )
         assert processes.running() == []
 
@@ -127,13 +127,13 @@ def test_what_cannot_be_started_is_said_with_a_way_out(
 ) -> None:
     taken = str(zookeeper.port)
     same = Example(processes, "--zookeeper-port", taken)
-    same.says(f"if a ZooKeeper is there, say --zookeeper 127.0.0.1:{taken}; otherwise another --zookeeper-port")
+    same.says(f"for a ZooKeeper use --zookeeper 127.0.0.1:{taken}; otherwise choose another --zookeeper-port")
     assert same.process.wait(PATIENCE_S) == 1
     ports = Example(processes, "--base-port", taken, "--zookeeper", zookeeper.hosts, "--path", prefix)
-    ports.says(f"port {taken} of 127.0.0.1 cannot be listened on .*: say another --base-port")
+    ports.says(f"port {taken} of 127.0.0.1 cannot be listened on .*: choose another --base-port")
     assert ports.process.wait(PATIENCE_S) == 1
     with own_port() as away:
         nobody = Example(processes, "--zookeeper", f"127.0.0.1:{away}")
-        nobody.says(f"ZooKeeper does not say who is in zk://127.0.0.1:{away}/services/kestrel: Connection refused")
+        nobody.says(f"the server sets cannot be read from zk://127.0.0.1:{away}/services/kestrel: Connection refused")
         assert nobody.process.wait(PATIENCE_S) == 1
     assert processes.running() == []

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 60
 
 BLOCKING_QUEUE = """\
-1 wait
+waiting workers: 1
 fold is refused: 2 jobs wait already
 worker 1: wash must be done again
 worker 1: wash is done
@@ -26,7 +26,7 @@ the latest price is 12, 2 were dropped
 """
 
 FIRST_TIME = """\
-mail: 0 events are left from the last time
+mail: 0 events are left from the last run
 mail: ann signs up
 mail: bob signs up has failed 3 times and is dropped
 count: 1 events are new
@@ -35,7 +35,7 @@ a step: knead the dough
 """
 
 SECOND_TIME = """\
-mail: 1 events are left from the last time
+mail: 1 events are left from the last run
 mail: cleo signs up
 mail: ann signs up
 mail: bob signs up has failed 3 times and is dropped

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 60
 
 OUTPUT = """\
-0 orders are left from the last time
+0 orders are left from the last run
 3 new orders are safe
 pack order 1
 pack order 2
@@ -28,7 +28,7 @@ pack order 3
 ship order 1
 ship order 2
 ship order 3
-all is done
+all orders are done
 """
 
 
@@ -55,7 +55,7 @@ def test_the_example_runs_again_over_the_folder_that_it_is_given(tmp_path: Path)
     assert queue.remove(opened=True) is not None
     reactor.result(queue.close())
     rest = OUTPUT.partition("\n")[2]
-    told = "1 orders are left from the last time\n" + rest.replace("pack order 1\n", "ship order 0\npack order 1\n")
+    told = "1 orders are left from the last run\n" + rest.replace("pack order 1\n", "ship order 0\npack order 1\n")
     assert run_the_example(str(folder)) == told
 
 
