@@ -176,7 +176,7 @@ def start_zookeeper(folder: Path, port: int) -> Program:
     classes = class_path()
     java = shutil.which("java")
     if java is None:
-        sys.exit("ZooKeeper needs Java. Install it (Debian: apt-get install default-jre-headless), or use --zookeeper HOST:PORT.")
+        sys.exit("ZooKeeper needs Java (Debian: apt-get install default-jre-headless), or use --zookeeper HOST:PORT.")
     check_free(port, f"for a ZooKeeper use --zookeeper {LOCAL}:{port}; otherwise choose another --zookeeper-port")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "zoo.cfg"
@@ -249,7 +249,7 @@ def options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--folder", type=Path, default=Path("var/cluster"), help="folder for all files (var/cluster)")
     parser.add_argument("--zookeeper", metavar="HOST:PORT,...", help="use a running ZooKeeper instead of starting one")
-    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="port of the started ZooKeeper (2181)")
+    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="port of the new ZooKeeper (2181)")
     parser.add_argument(
         "--away", type=float, default=5.0, metavar="SECONDS", help="pause before a server is restarted (5)"
     )

@@ -34,7 +34,7 @@ def views(count: int, begin: datetime, seed: int) -> Iterator[bytes]:
 def main() -> None:
     """Parse the command line and put the views."""
     parser = argparse.ArgumentParser(description="Put page views into the queue views.")
-    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, separated by commas (localhost:2229)")
+    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, comma-separated (localhost:2229)")
     parser.add_argument("--views", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--from", dest="begin", type=datetime.fromisoformat, default=datetime.now(UTC))

@@ -59,8 +59,8 @@ def count(spark: SparkSession, servers: str, folder: str) -> StreamingQuery:
 def main() -> int:
     """Run both queries until one fails or Ctrl-C stops them. Return the exit status."""
     parser = argparse.ArgumentParser(description="Archive and count page views.")
-    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, separated by commas (localhost:2229)")
-    parser.add_argument("--folder", default="var/pipeline", help="folder for checkpoints and files, visible to all workers")
+    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, comma-separated (localhost:2229)")
+    parser.add_argument("--folder", default="var/pipeline", help="folder that all workers can reach")
     arguments = parser.parse_args()
     folder = arguments.folder if "://" in arguments.folder else str(Path(arguments.folder).absolute())
     spark = SparkSession.builder.appName("views").config("spark.sql.session.timeZone", "UTC").getOrCreate()

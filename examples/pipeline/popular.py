@@ -18,7 +18,7 @@ from kestrel.client.blocking import BlockingClient
 def main() -> None:
     """Print counts until the time is over or enough views were counted."""
     parser = argparse.ArgumentParser(description="Print counts of page views.")
-    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, separated by commas (localhost:2229)")
+    parser.add_argument("--servers", default="localhost:2229", help="thrift ports, comma-separated (localhost:2229)")
     parser.add_argument("--for", dest="seconds", type=float, default=60.0, help="run time in seconds (60)")
     parser.add_argument("--until", type=int, help="stop after this many views")
     arguments = parser.parse_args()

@@ -64,7 +64,7 @@ def main() -> int:
     """Run the pipeline and print the counts. Return the exit status."""
     parser = argparse.ArgumentParser(description="Run the pipeline on this machine.")
     parser.add_argument("--master", default="local[2]", help="where Spark runs (local[2])")
-    parser.add_argument("--folder", type=Path, default=Path("var/pipeline"), help="parent folder of all files (var/pipeline)")
+    parser.add_argument("--folder", type=Path, default=Path("var/pipeline"), help="folder of all files (var/pipeline)")
     parser.add_argument("--views", type=int, default=2000, help="number of views (2000)")
     arguments = parser.parse_args()
     folder = arguments.folder.absolute() / datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
