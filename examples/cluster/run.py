@@ -249,7 +249,7 @@ def options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--folder", type=Path, default=Path("var/cluster"), help="folder for all files (var/cluster)")
     parser.add_argument("--zookeeper", metavar="HOST:PORT,...", help="use a running ZooKeeper instead of starting one")
-    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="port of the new ZooKeeper (2181)")
+    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="port of a new ZooKeeper")
     parser.add_argument(
         "--away", type=float, default=5.0, metavar="SECONDS", help="pause before a server is restarted (5)"
     )

@@ -1,8 +1,8 @@
-"""How fast queues in PostgreSQL are, beside those in a journal: `python benchmark.py [--rounds 5] [CONNINFO]`.
+"""A benchmark of the PostgreSQL storage against the journal: `python benchmark.py [--rounds 5] [CONNINFO]`.
 
-Both make each commit safe on the medium before it counts (the journal with syncJournal = 0). They take turns, round by
-round, each over nothing; what is told is the median of the rounds, and of their ratios. Without a connection string a
-private PostgreSQL is started, beside the journal in the folder for temporary files, with the settings it comes with.
+Both sync each commit (the journal with syncJournal = 0). They alternate, and each round starts with empty storages. The
+results are medians of the rounds and of their ratios. Without CONNINFO a private PostgreSQL with default settings runs
+in the folder for temporary files, like the journal.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Measure = Callable[[IStorage], Awaitable[float]]
 
 
 async def committed(storage: IStorage, *queues: IQueueStorage) -> None:
-    """What was recorded on these is safe."""
+    """Commit the changes of these queues, and wait until they are safe."""
     await gatherResults([outcome for _, outcome in storage.commit(queues)])
 
 
 async def put_one_by_one(storage: IStorage) -> float:
-    """Items per second of one client, which waits for each reply."""
+    """Return the items per second that one client puts. It waits for each reply."""
     queue = storage.queue(b"one", SETTINGS)
     begin = time.perf_counter()
     for _ in range(300):
@@ -55,7 +55,7 @@ async def put_one_by_one(storage: IStorage) -> float:
 
 
 async def put_by_hundreds(storage: IStorage, name: bytes = b"hundreds") -> float:
-    """Items per second of a hundred clients, which all wait for their replies."""
+    """Return the items per second that a hundred clients put. All wait for their replies."""
     queue = storage.queue(name, SETTINGS)
     begin = time.perf_counter()
     for _ in range(100):
@@ -66,7 +66,7 @@ async def put_by_hundreds(storage: IStorage, name: bytes = b"hundreds") -> float
 
 
 async def put_to_ten_queues(storage: IStorage) -> float:
-    """Items per second of a thousand clients, a hundred for each of ten queues."""
+    """Return the items per second that a thousand clients put, a hundred for each of ten queues."""
     begin = time.perf_counter()
     names = [b"ten-%d" % number for number in range(10)]
     await gatherResults([Deferred.fromCoroutine(put_by_hundreds(storage, name)) for name in names])
@@ -74,7 +74,7 @@ async def put_to_ten_queues(storage: IStorage) -> float:
 
 
 async def get_by_hundreds(storage: IStorage) -> float:
-    """Items per second that a hundred clients take and confirm, of those that `put_by_hundreds` has left."""
+    """Return the items per second that a hundred clients take and confirm. `put_by_hundreds` has put the items."""
     queue = storage.queue(b"hundreds", SETTINGS)
     begin = time.perf_counter()
     taken = 0
@@ -104,7 +104,7 @@ MEASURES: Final[dict[str, Measure]] = {
 
 @asynccontextmanager
 async def started(storage: IStorage) -> AsyncIterator[IStorage]:
-    """That storage, which has no queues."""
+    """Start an empty storage, and close it at the end."""
     await storage.start(lambda name: SETTINGS)
     try:
         yield storage
@@ -113,18 +113,18 @@ async def started(storage: IStorage) -> AsyncIterator[IStorage]:
 
 
 async def figures(storage: IStorage) -> dict[str, float]:
-    """What each measure gives."""
+    """Return the result of each measurement on an empty storage."""
     async with started(storage):
         return {name: await measure(storage) for name, measure in MEASURES.items()}
 
 
 def in_journal(clock: IReactorTime, folder: Path) -> IStorage:
-    """A storage over an empty folder."""
+    """Return a journal storage for an empty folder."""
     return JournalStorage(os.fsencode(folder), clock, deferToThread, reserve_bytes=0)
 
 
 def in_postgres(clock: IReactorTime, conninfo: str) -> IStorage:
-    """A storage over an empty schema."""
+    """Return a PostgreSQL storage for a new schema."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
     return PostgresStorageFactory().storage(conninfo, {"schema": SCHEMA}, clock, deferToThread, MemoryLimit())
@@ -132,7 +132,7 @@ def in_postgres(clock: IReactorTime, conninfo: str) -> IStorage:
 
 @contextmanager
 def database(conninfo: str) -> Iterator[str]:
-    """That one, or one of our own."""
+    """Give the connection string, or that of a private server if it is empty."""
     if conninfo:
         yield conninfo
     else:
@@ -141,14 +141,14 @@ def database(conninfo: str) -> Iterator[str]:
 
 
 async def compare(clock: IReactorTime, conninfo: str, rounds: int) -> None:
-    """Measure both in turns, and say what came out."""
+    """Measure both storages alternately, and print the results."""
     journal: list[dict[str, float]] = []
     postgres: list[dict[str, float]] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="kestrel-benchmark-") as folder:
             journal.append(await figures(in_journal(clock, Path(folder))))
         postgres.append(await figures(in_postgres(clock, conninfo)))
-    print(f"{'items of 1 KiB per second':30} {'journal':>9} {'postgres':>9} {'ratio':>7}   (least to most)")
+    print(f"{'items of 1 KiB per second':30} {'journal':>9} {'postgres':>9} {'ratio':>7}   (minimum to maximum)")
     for name in MEASURES:
         ratios = [theirs[name] / ours[name] for ours, theirs in zip(journal, postgres, strict=True)]
         middle = [median(each[name] for each in side) for side in (journal, postgres)]
@@ -157,9 +157,9 @@ async def compare(clock: IReactorTime, conninfo: str, rounds: int) -> None:
 
 
 def main() -> None:
-    """Read the command line and measure."""
+    """Parse the command line and run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("conninfo", nargs="?", default="", help="where; the schema kestrel_benchmark is lost")
+    parser.add_argument("conninfo", nargs="?", default="", help="database; deletes its schema kestrel_benchmark")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with database(options.conninfo) as conninfo:

@@ -1,8 +1,8 @@
-"""The same through a whole server and its sockets: `python benchmark_server.py [--rounds 5]`.
+"""A benchmark of servers with PostgreSQL and with journals: `python benchmark_server.py [--rounds 5]`.
 
-A server over a journal that syncs before each reply, one over a journal that leaves that to the system (what Kestrel
-does by default), and one over a private PostgreSQL take turns, each over nothing. Clients put items of 1 KiB, each of
-them one after the other, and take them as open reads, which they close. One process is all the clients.
+Three servers alternate, each with empty queues: a journal that syncs before each reply, a journal without syncs (the
+default of Kestrel), and a private PostgreSQL. Clients send one request after another. They put items of 1 KiB, and take
+them as open reads, which they close. One process runs all clients.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NEVER: Final = 'journal, syncJournal = "never"'
 POSTGRES: Final = "postgres"
 
 MEASURES: Final = {"1 client": (1, 400), "50 clients": (50, 8000)}
-"""How many clients, and how many items in all."""
+"""Number of clients and total number of items of each measurement."""
 
 PATIENCE_S: Final = 30.0
 
 
 @contextmanager
 def server(storage: str, sync: str) -> Iterator[int]:
-    """A server over that; gives the port of its memcache protocol."""
+    """Run a server with this storage and `syncJournal`, and give its memcache port."""
     with tempfile.TemporaryDirectory(prefix="kestrel-benchmark-") as folder, ExitStack() as stack:
         config = Path(folder, "kestrel.toml")
         config.write_text(f"[default]\nsyncJournal = {sync}\n")
@@ -60,7 +60,7 @@ def server(storage: str, sync: str) -> Iterator[int]:
 
 
 def per_second(port: int, clients: int, request: bytes, reply_bytes: int, count: int) -> float:
-    """So many requests, each client one after the other; `reply_bytes` is how long each reply is."""
+    """Return the requests per second. Each client sends one request at a time; a reply has `reply_bytes`."""
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         for _ in range(clients):
@@ -76,7 +76,7 @@ def per_second(port: int, clients: int, request: bytes, reply_bytes: int, count:
             sent += 1
         while done < count:
             ready = selector.select(PATIENCE_S)
-            assert ready, "the server does not answer"
+            assert ready, "the server does not reply"
             for key, _ in ready:
                 connection = key.fileobj  # type: ignore[assignment]
                 missing[connection] -= len(connection.recv(reply_bytes))
@@ -90,7 +90,7 @@ def per_second(port: int, clients: int, request: bytes, reply_bytes: int, count:
 
 
 def figures(storage: str, sync: str) -> dict[str, float]:
-    """What each measure gives."""
+    """Return the result of each measurement on a server with empty queues."""
     found = {}
     with server(storage, sync) as port:
         for name, (clients, count) in MEASURES.items():
@@ -101,7 +101,7 @@ def figures(storage: str, sync: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure all in turns, and say what came out."""
+    """Measure the three servers alternately, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds: dict[str, list[dict[str, float]]] = {JOURNAL: [], NEVER: [], POSTGRES: []}
@@ -110,7 +110,7 @@ def main() -> None:
         rounds[NEVER].append(figures("journal:{folder}/queues", '"never"'))
         with PrivateServer(is_synced=True) as database:
             rounds[POSTGRES].append(figures(f"postgres:{database.conninfo}", "0"))
-    print(f"{'requests per second':26} {JOURNAL:>26} {NEVER:>32} {POSTGRES:>10}   ratio to both (least to most)")
+    print(f"{'requests per second':26} {JOURNAL:>26} {NEVER:>32} {POSTGRES:>10}   ratio to both (minimum to maximum)")
     for name in rounds[JOURNAL][0]:
         middle = [median(each[name] for each in side) for side in rounds.values()]
         ratios = [

@@ -78,7 +78,7 @@ def test_a_server_whose_database_another_one_has_taken_ends_and_says_so(processe
             other = others.serve("", "--storage", storage)
             server.signal(signal.SIGCONT)
             client.send(b"set work 0 0 1\r\nx\r\n")
-            sentence = b"another server has taken the queues over; restart this one where they are to be its own"
+            sentence = b"another server has taken the queues over; to take them back, restart this server"
             assert client.line() == b"SERVER_ERROR %b\r\n" % sentence
         assert server.exit_status() == EX_TRY_AGAIN
         assert server.stderr() == f"kestrel: {sentence.decode()}\n"

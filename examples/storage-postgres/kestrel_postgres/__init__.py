@@ -1,14 +1,14 @@
-"""Kestrel's queues in PostgreSQL: a storage backend, `postgres`, as a package of its own.
+"""A storage backend that keeps Kestrel queues in PostgreSQL: `--storage postgres:CONNECTION`.
 
-    factory.py     the described string `postgres:...`, and what is made of it
-    database.py    the three questions that a storage has (`IDatabase`), each of them a job for a connection
-    connection.py  a connection: made when it is needed, given up when it is silent
-    failures.py    what the database's errors mean to the storage
-    session.py     what is set in each session, and why
-    schema.py      the tables
-    ownership.py   one owner at a time: the lock, the epoch, the number of the last batch
-    batch_sql.py   a batch as SQL
-    queries.py     SQL that reads
-    cleanup.py     erasing, bit by bit, what queues have left behind
-    testing.py     a private PostgreSQL for tests
+    factory.py     parses `postgres:...` and creates the storage
+    database.py    implements `IDatabase` with three connections
+    connection.py  opens a connection on demand, and closes it if the database does not reply
+    failures.py    maps errors of the database to errors of the storage
+    session.py     settings of each session
+    schema.py      tables
+    ownership.py   exclusive ownership: lock, epoch, and number of the last batch
+    batch_sql.py   converts a batch to SQL
+    queries.py     reads queues and items
+    cleanup.py     deletes the items of removed queues in slices
+    testing.py     runs a private PostgreSQL for tests
 """

@@ -1,8 +1,8 @@
-"""A batch as SQL: a few statements for all its queues together, whose parameters are whole columns.
+"""Conversion of a batch to a few SQL statements, which cover all queues and take whole columns as parameters.
 
-What a queue is, the database knows by a number, its id. A queue that is deleted gives its id up, and all its items
-are out of sight with it; they are erased later, bit by bit (`sweeping`). So is a queue that is emptied while it has
-many items: those that stay get a new id. Otherwise a flush of a million items would hold all queues up for seconds.
+The database identifies a queue by an id. Deleting a queue abandons its id, which hides all its items. `cleanup` deletes
+them later, in slices. When a flush removes many items, the remaining items get a new id, and the old one is abandoned.
+Otherwise a flush of a million items would delay all queues for seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kestrel_postgres.queries import Queue
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 
 MANY_ITEMS: Final = 10_000
-"""So many items are worth a new id for those that stay."""
+"""Number of removed items from which the remaining ones get a new id."""
 
 INSERT_BYTES: Final = 4 << 20
-"""Data in one statement, but for a single item. A message may have 1 GiB, and the database copies it some times."""
+"""Limit of data in one statement, unless a single item is larger. The database copies each message several times."""
 
 ITEM_BYTES: Final = 64
-"""What an item takes of a statement beside its data."""
+"""Bytes of an item in a statement, without its data."""
 
 FORGET_QUEUES: Final = "DELETE FROM queues WHERE id = ANY(%b::bigint[])"
 
@@ -67,15 +67,18 @@ LAST_POSITION: Final = 2**63 - 1
 
 
 class Plan:
-    """What a batch comes to, when the queues that there are have these ids and the next new one gets that id."""
+    """The SQL statements of a batch.
+
+    `queues` are the present queues by name, and `next_queue` is the id of the next new queue.
+    """
 
     def __init__(self, batch: WriteBatch, queues: Mapping[bytes, Queue], next_queue: int) -> None:
         self.next_queue = next_queue
-        """The id of the next new queue, afterwards."""
+        """Id of the next new queue after the batch."""
         self._after: dict[bytes, Queue | None] = {}
-        """The queues that changed; None for those that are no more."""
+        """Changed queues by name. None: the queue is deleted."""
         self.left: list[int] = []
-        """Ids that were given up."""
+        """Abandoned ids, whose items have to be deleted."""
         self._new: list[tuple[int, StoredQueue]] = []
         self._updated: list[tuple[int, StoredQueue]] = []
         self._removed: list[tuple[int, int, int]] = []
@@ -86,7 +89,7 @@ class Plan:
             self._add(changes, queues.get(changes.queue.name))
 
     def statements(self) -> Iterator[Statement]:
-        """All of it, in this order; none of them has a result."""
+        """Generate the statements in order. None returns rows."""
         if self.left:
             yield FORGET_QUEUES, [self.left]
             yield LEAVE, [self.left]
@@ -104,7 +107,7 @@ class Plan:
             yield PUT, _columns([(id, item.position, item.data, *item[2:]) for id, item in puts])
 
     def bring_up_to_date(self, queues: dict[bytes, Queue]) -> None:
-        """Now that it is applied."""
+        """Update the mapping of present queues after the batch is applied."""
         for name, queue in self._after.items():
             if queue is not None:
                 queues[name] = queue
@@ -131,7 +134,7 @@ class Plan:
         return id
 
     def _remove(self, changes: QueueChanges, before: Queue) -> int:
-        """Returns the id that the queue has afterwards."""
+        """Record the removes of a queue. Return its id after the batch."""
         stay = changes.queue.items - len(changes.puts)
         go = before.stored.items - stay
         if go < MANY_ITEMS or go < 10 * stay:
@@ -157,7 +160,7 @@ class Plan:
 
 
 def _between(removed: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges of positions between those."""
+    """Generate the ranges of positions that are not in the removed ranges."""
     begin = 0
     for first, last in removed:
         if first > begin:

@@ -1,7 +1,7 @@
-"""Erasing what queues have left behind: no one sees it any more, so it has time, and needs no owner.
+"""Deletion of the items of abandoned queue ids, in slices.
 
-An id that was given up never comes back. So whoever still erases under it, even a server that no longer owns the
-queues, can hit nothing that counts.
+An abandoned id is never used again. Deleting its items is therefore safe for any server, even one that no longer owns
+the queues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from kestrel_postgres.connection import Connection
 
 SLICE: Final = 5000
-"""Items erased at once: some 20 ms of the database's time, between which others have theirs."""
+"""Items deleted at once, about 20 ms of work, so that other transactions run in between."""
 
 NEXT: Final = "SELECT queue, erased_to FROM leftovers ORDER BY queue LIMIT 1 FOR UPDATE"
 
@@ -28,19 +28,19 @@ SELECT max(position) FROM gone
 """
 
 GO_ON_BEHIND: Final = "UPDATE leftovers SET erased_to = %s WHERE queue = %s"
-# And not at the beginning: the index still has what was erased, until the next vacuum.
+# The next slice starts behind this position, because the index keeps deleted entries until the next vacuum.
 
 FORGET: Final = "DELETE FROM leftovers WHERE queue = %s"
 
 
 def has_leftovers(connection: Connection) -> bool:
-    """Whether there is anything to be erased."""
+    """Return True if items of abandoned ids remain."""
     [(is_there,)] = connection.execute("SELECT EXISTS (SELECT FROM leftovers)")
     return bool(is_there)
 
 
 def erase_slice(connection: Connection) -> bool:
-    """Erase some items of one queue that is left; returns whether there may be more to do."""
+    """Delete a slice of the items of one abandoned id. Return True if more may remain."""
     with connection.transaction():
         left = connection.execute(NEXT).fetchone()
         if left is None:

@@ -1,4 +1,4 @@
-"""A connection to the database: made when it is needed, used by one job at a time, given up when it is silent."""
+"""A database connection for one job at a time, opened on demand and closed if the database does not reply."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 Result = TypeVar("Result")
 
-# It warns of errors that are raised besides. Without a handler that would go to the standard error.
+# psycopg logs warnings of errors that it also raises. Without a handler they would go to stderr.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 CLOSE_S: Final = 5.0
-"""How long a job that is under way may still take when the line is to be closed."""
+"""Time that a running job may still take when the line is closed."""
 
 CLOSED: Final = "the storage is closed"
 
 
 class _Asked(NamedTuple):
-    """A job that waits for its turn."""
+    """A job in the queue of a line."""
 
     job: Callable[[Connection], Any]
     more_s: float
@@ -43,12 +43,11 @@ class _Asked(NamedTuple):
 
 
 class Line:
-    """One connection. What is asked of it waits for its turn.
+    """A connection that runs jobs in a thread, one after another.
 
-    `begin` is called in the thread with each new connection, before anything else is done with it. A job that takes
-    longer than `timeout_s`, and what it was given beyond that, finds its connection cut: that is how a database, or a
-    network, that says nothing more comes to an end. No timeout of the database's could do that, and none of TCP's where
-    it is the database that hangs.
+    `begin` is called in the thread with each new connection, before the first job. If a job takes longer than
+    `timeout_s` plus its own extra time, its connection is shut down. This covers a database that hangs, which no
+    timeout of TCP detects, and a dead network, which no timeout of the database detects.
     """
 
     def __init__(
@@ -68,22 +67,23 @@ class Line:
         self._is_busy = False
         self._idle: Deferred[None] | None = None
         self._is_closed = False
-        # Of the thread that has the job.
+        # The following attributes belong to the thread of the job.
         self._connection: Connection | None = None
         self._is_unsafe = False
         self._why_not: str | None = None
-        """Why there is no connection, if making it has failed."""
-        # By the socket the reactor thread cuts the connection, while the other one may be about to close it.
+        """Reason why the last attempt to connect has failed, or None."""
+        # The reactor thread shuts the socket down while the thread of the job may be closing it.
         self._cutting = threading.Lock()
         self._socket: socket.socket | None = None
         self._is_cut = False
 
     def run(self, job: Callable[[Connection], Result], more_s: float = 0) -> Deferred[Result]:
-        """Call the job with the connection, in a thread. It has `more_s` beyond the usual time.
+        """Call the job with the connection in a thread, and return its result. It may take `more_s` beyond the timeout.
 
-        Fails with what the job raises, or with what `failures` makes of an error of the database. `DatabaseAway` says
-        that the connection is lost, or cannot be made; after any other the database has undone what it was about. Who
-        waits while it cannot be made fails as well: many may wait, and each attempt takes its time.
+        The Deferred fails with the exception of the job, or with the storage error for an error of the database
+        (`failures`). `DatabaseAway` means that the connection is lost or cannot be opened. After every other error the
+        database has rolled back. If the connection cannot be opened, all waiting jobs fail too, because each further
+        attempt would take time.
         """
         if self._is_closed:
             return fail(DatabaseAway(CLOSED))
@@ -93,7 +93,7 @@ class Line:
         return answer
 
     def close(self) -> Deferred[None]:
-        """Hang up. What has not had its turn fails; what is under way has a few seconds to end."""
+        """Close the connection. Waiting jobs fail, and a running job has `CLOSE_S` to end."""
         self._is_closed = True
         self._fail_waiting(CLOSED)
         cutting = self._clock.callLater(CLOSE_S, self._cut)
@@ -143,7 +143,7 @@ class Line:
             asked.answer.errback(DatabaseAway(reason))
 
     def _cut(self) -> None:
-        # Whoever waits for the socket is woken, and finds the connection at its end.
+        # The shutdown wakes the thread that waits for the socket, which then sees the end of the connection.
         with self._cutting:
             self._is_cut = True
             if self._socket is not None:
@@ -159,7 +159,8 @@ class Line:
             self._check_is_safe()
             return result
         except psycopg.Error as error:
-            raise self._meaning(connection, error) from None  # its own traceback may tell what was in the statement
+            # The original traceback may contain data of the statement.
+            raise self._meaning(connection, error) from None
         except BaseException:
             self._hang_up()
             raise
@@ -169,7 +170,7 @@ class Line:
             try:
                 return self._connect()
             except psycopg.Error as error:
-                # Whatever it says, it says nothing of the batch that waits for this, and which may have been applied.
+                # The error says nothing about the waiting batch, which may have been applied before.
                 self._hang_up()
                 away = self._away(f"the database cannot be used: {failures.sentence(error)}")
                 self._why_not = str(away)
@@ -180,13 +181,13 @@ class Line:
         return self._connection
 
     def _connect(self) -> Connection:
-        # Each statement is prepared at its first use: they are few, and come again and again.
+        # Prepare each statement at its first use, because there are few and they are used often.
         connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         self._connection = connection
-        # All our numbers are bigint. By itself it chooses by their values, and prepares a statement for each choice.
+        # All numbers are bigint. psycopg would choose types by value, and prepare a statement for each choice.
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         connection.add_notice_handler(self._noticed)
-        # A descriptor of its own, so that who cuts it can never hit another file that has got the number since.
+        # A separate descriptor, so that a late shutdown cannot hit another file with a reused number.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         if self._is_cut:
             self._cut()
@@ -200,15 +201,17 @@ class Line:
 
     def _check_is_safe(self) -> None:
         is_unsafe, self._is_unsafe = self._is_unsafe, False
-        if is_unsafe:  # the next connection begins with a commit, and once that is safe, so is all before it
-            raise DatabaseAway("what was committed is not on its synchronous standby: somebody ended the wait for it")
+        if is_unsafe:
+            # The next connection begins with a commit. When that is safe, all earlier commits are safe too.
+            raise DatabaseAway("the commit is not on its synchronous standby: the wait for the standby was cancelled")
 
     def _meaning(self, connection: Connection, error: psycopg.Error) -> Exception:
         if not _is_alive_after_rollback(connection):
             self._hang_up()
             return self._away(f"the connection is lost: {failures.sentence(error)}")
         if error.sqlstate == failures.READ_ONLY:
-            self._hang_up()  # another server may be the one to write to by now
+            # Another server may be the primary now.
+            self._hang_up()
         return failures.meaning(error)
 
     def _away(self, sentence: str) -> DatabaseAway:
@@ -225,7 +228,7 @@ class Line:
 
 
 def _is_alive_after_rollback(connection: Connection) -> bool:
-    """Only then has the database answered, and undone what it was about."""
+    """Roll back. Return True if the connection works and has no open transaction."""
     if connection.info.transaction_status is TransactionStatus.INERROR:
         with suppress(psycopg.Error):
             connection.execute("ROLLBACK")

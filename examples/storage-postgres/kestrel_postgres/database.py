@@ -1,7 +1,7 @@
-"""`PostgresDatabase`: what a `WindowedStorage` asks of a database (`IDatabase`), as jobs for connections to PostgreSQL.
+"""`PostgresDatabase`, which implements `IDatabase` with three independent connections to PostgreSQL.
 
-Three connections, none of which waits for another: one writes, and owns the queues; one reads; one erases, and is not
-made before there is something to be erased.
+One connection writes and owns the queues, one reads, and one deletes the items of removed queues. The last is opened
+only when needed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from kestrel_postgres.ownership import LOCK_S, Ownership
 log = Logger()
 
 SLOWEST: Final = 1 << 20
-"""Bytes in a second. A batch that was given up while it is sent comes again, and would do so for ever."""
+"""Lowest assumed network speed, in bytes per second. A large batch gets more time, or it would be retried for ever."""
 
 
 @implementer(IDatabase)
 class PostgresDatabase:
-    """Queues in one schema of a PostgreSQL database (`IDatabase`).
+    """Queues in one schema of a PostgreSQL database.
 
-    `conninfo` is a connection string. Whatever takes longer than `timeout_s` is given up, but for a large batch, which
-    has a second more for each MiB; a lock that somebody else has is waited for `lock_s`, which is shorter.
+    `conninfo` is a connection string. A job fails after `timeout_s`; a batch has one more second for each MiB. `lock_s`
+    is the time limit for acquiring a lock, and must be shorter than `timeout_s`.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class PostgresDatabase:
         self._writing = Line(clock, in_thread, conninfo, timeout_s, self._begin_writing)
         self._reading = Line(clock, in_thread, conninfo, timeout_s, self._begin)
         self._sweeping = Line(clock, in_thread, conninfo, timeout_s, self._begin)
-        # Of the reactor thread: the batch that reads must see.
+        # The following attributes belong to the reactor thread. Reads must see the batch of this number.
         self._number = 0
         self._is_something_left = False
         self._is_erasing = False
         self._is_closed = False
-        # Of the thread that has the connection that writes.
+        # The following attributes belong to the thread of the write connection.
         self._ownership = Ownership()
         self._queues: dict[bytes, queries.Queue] = {}
 
-    # What a storage asks.
+    # IDatabase.
 
     def list_queues(self) -> Deferred[Sequence[StoredQueue]]:
-        """Take the queues, and tell which there are. The tables are made where there are none."""
+        """Take ownership of the queues, and return all of them. Create missing tables."""
 
         def listed(found: tuple[list[StoredQueue], bool]) -> list[StoredQueue]:
             queues, has_leftovers = found
@@ -76,7 +76,7 @@ class PostgresDatabase:
         return self._writing.run(self._list).addCallback(listed)
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
-        """The items of that queue behind that position, lowest first."""
+        """Return up to `n` items of a queue above a position, lowest first, with at most `max_bytes` of data."""
         epoch, number = self._ownership.epoch, self._number
 
         def read(connection: Connection) -> Sequence[StoredItem]:
@@ -85,7 +85,7 @@ class PostgresDatabase:
         return self._reading.run(read)
 
     def apply(self, batch: WriteBatch) -> Deferred[None]:
-        """Do all of that batch in one transaction."""
+        """Apply all changes of a batch in one transaction."""
 
         def applied(leaves_something: bool) -> None:
             self._number = batch.number
@@ -97,7 +97,7 @@ class PostgresDatabase:
         return writing.addCallback(applied)
 
     def close(self) -> Deferred[None]:
-        """Hang up. Closing the connection that writes lets go of the queues."""
+        """Close all connections. Closing the write connection releases the queues."""
         self._is_closed = True
         lines = [line.close() for line in (self._sweeping, self._reading, self._writing)]
         return DeferredList(lines, consumeErrors=True).addCallback(lambda _: None)
@@ -112,21 +112,22 @@ class PostgresDatabase:
         if self._ownership.epoch is None:
             schema.ensure(connection, self._schema)
         self._ownership.claim(connection)
-        # With each connection anew: the answer to the last batch may be what got lost with the one before.
+        # Read for each connection, because the reply to the last batch may have been lost with the previous one.
         self._queues = {queue.stored.name: queue for queue in queries.list_queues(connection)}
 
     def _list(self, connection: Connection) -> tuple[list[StoredQueue], bool]:
         return [queue.stored for queue in self._queues.values()], cleanup.has_leftovers(connection)
 
     def _apply(self, connection: Connection, batch: WriteBatch) -> bool:
-        """Returns whether there is something to be erased now."""
+        """Apply a batch. Return True if items of abandoned ids may remain."""
         ownership = self._ownership
         if batch.number == ownership.number:
-            return True  # it was applied, and its answer got lost, with what it said of that
+            # The batch was applied, but the reply, which would say if items remain, was lost.
+            return True
         if batch.number < ownership.number:
             raise StorageError(f"batch {batch.number} comes after batch {ownership.number}")
         plan = Plan(batch, self._queues, ownership.next_queue)
-        # All of it is sent at once, and answered at once. What follows a statement that fails is not done.
+        # The pipeline sends all statements at once. After a failed statement the rest is skipped.
         with connection.pipeline():
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
             ownership.fence(connection, batch.number, plan.next_queue)
@@ -138,10 +139,10 @@ class PostgresDatabase:
         plan.bring_up_to_date(self._queues)
         return bool(plan.left)
 
-    # Erasing.
+    # Deleting items of abandoned ids.
 
     def _sweep(self) -> None:
-        """Erase one slice after the other, until nothing is left or it fails."""
+        """Delete slices until none remains or one fails."""
         self._is_something_left = True
         if not self._is_erasing:
             self._erase()
@@ -153,13 +154,15 @@ class PostgresDatabase:
             self._sweeping.run(cleanup.erase_slice).addCallbacks(self._erased, self._not_erased)
 
     def _erased(self, is_something_left: bool) -> None:
-        self._is_something_left |= is_something_left  # a batch may have left more since this one looked
+        # A batch may have abandoned another id meanwhile.
+        self._is_something_left |= is_something_left
         self._erase()
 
     def _not_erased(self, failure: Failure) -> None:
         self._is_erasing = False
-        if not self._is_closed:  # the next batch that leaves something, or the next start, goes on with it
+        # The next batch that abandons an id, or the next start, continues.
+        if not self._is_closed:
             log.warn(
-                "What deleted queues have left in the database is not erased yet: {reason}",
+                "The data of deleted queues is not erased yet and uses space in the database: {reason}",
                 reason=failure.getErrorMessage(),
             )

@@ -1,4 +1,4 @@
-"""`postgres:CONNECTION`: the backend by its described string."""
+"""The factory of the storage `postgres:CONNECTION`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ EXAMPLE: Final = "postgres:host=/run/postgresql dbname=kestrel"
 SECRETS: Final = frozenset({"password", "sslpassword"})
 
 SHORTEST_MS: Final = 10_000
-"""Beside what a lock is waited for, twice over."""
+"""Minimum of `timeout`: twice the time limit for acquiring a lock."""
 
 LONGEST_SCHEMA: Final = 63
-"""What PostgreSQL would cut off behind that many bytes would be another schema than the one that is named."""
+"""Limit of PostgreSQL for names. It would truncate a longer one, and so use another schema."""
 
 
 @implementer(IStorageFactory)
 class PostgresStorageFactory:
-    """``postgres:CONNECTION`` (`IStorageFactory`)."""
+    """The factory of ``postgres:CONNECTION``."""
 
     name = "postgres"
     help = (
         "postgres:CONNECTION[?schema=NAME][&timeout=TIME]  keeps queues in a PostgreSQL database. CONNECTION is a"
-        f" connection string of PostgreSQL's, as in {EXAMPLE} or postgres:postgresql://kestrel@db1,db2/kestrel; its"
-        " parameters may also be options. schema (kestrel) is where the tables are. timeout (30s) is how long the"
-        " database may be silent before it counts as away."
+        f" PostgreSQL connection string, as in {EXAMPLE} or postgres:postgresql://kestrel@db1,db2/kestrel. Its"
+        " parameters may also be written as options. schema (kestrel) contains the tables. timeout (30s) limits the"
+        " wait for a reply of the database."
     )
     capabilities = CAPABILITIES
     unused_settings = UNUSED_SETTINGS
@@ -54,13 +54,13 @@ class PostgresStorageFactory:
         in_thread: InThread,
         memory: MemoryLimit,
     ) -> IStorage:
-        """A storage in that database; nothing is touched before it is started."""
+        """Return a storage for the database. It connects when it is started."""
         return WindowedStorage(self.database(argument, options, clock, in_thread), clock, memory)
 
     def database(
         self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
     ) -> PostgresDatabase:
-        """The database below it."""
+        """Return the database for a storage argument and its options. It connects at its first use."""
         conninfo = _conninfo(argument, {name: value for name, value in options.items() if name not in OURS})
         schema = options.get("schema", "kestrel")
         if not 0 < len(schema.encode()) <= LONGEST_SCHEMA or "\0" in schema:
@@ -69,14 +69,14 @@ class PostgresStorageFactory:
 
 
 def _conninfo(argument: str, options: Mapping[str, str]) -> str:
-    """A connection string. No sentence repeats what was written, which may have a password in it."""
+    """Return a connection string. Error messages never quote the input, which may contain a password."""
     if not argument:
         raise BadStorageArgument(f"postgres: needs a connection string, as in {EXAMPLE}")
     known = {each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults()}
     unknown = sorted(set(options) - known)
     if unknown:
         raise BadStorageArgument(
-            f"postgres: has no option {', '.join(unknown)}; it knows {', '.join(sorted(OURS))} and the parameters of a"
+            f"postgres: has no option {', '.join(unknown)}; it takes {', '.join(sorted(OURS))} and the parameters of a"
             " PostgreSQL connection"
         )
     try:
@@ -86,12 +86,12 @@ def _conninfo(argument: str, options: Mapping[str, str]) -> str:
         if unknown:
             raise BadStorageArgument(f"postgres: a PostgreSQL connection has no parameter {unknown[0]}") from None
         raise BadStorageArgument(
-            f"postgres: that is no connection string of PostgreSQL; write it as in {EXAMPLE}, where a ? is written as"
-            " %3F in a URL, and cannot be otherwise"
+            f"postgres: the argument is not a PostgreSQL connection string; write it as in {EXAMPLE}. A ? is only"
+            " possible in a URL, as %3F"
         ) from None
     if SECRETS & given.keys():
         raise BadStorageArgument(
-            "postgres: write no password here, where the log and the list of processes show it; it belongs in"
+            "postgres: a password is not accepted here, because the log and the process list would show it; put it in"
             " ~/.pgpass, in the file that passfile= names, or in PGPASSWORD"
         )
     others = {name: value for name, value in CONNECT.items() if name not in given}
@@ -104,5 +104,5 @@ def _timeout_s(options: Mapping[str, str]) -> float:
     except ValueError as error:
         raise BadStorageArgument(f"postgres: timeout: {error}") from error
     if timeout_ms < SHORTEST_MS:
-        raise BadStorageArgument("postgres: timeout: less than ten seconds is too short for a database")
+        raise BadStorageArgument("postgres: timeout: must be at least 10s")
     return timeout_ms / 1000

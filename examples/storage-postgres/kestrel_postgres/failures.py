@@ -1,4 +1,4 @@
-"""What the errors of PostgreSQL mean to the storage. The sentences name no data and no password."""
+"""Mapping of PostgreSQL errors to storage errors. Messages contain no data and no password."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ import psycopg
 
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageRefused
 
-TAKEN_OVER: Final = "another server has taken the queues over; restart this one where they are to be its own"
+TAKEN_OVER: Final = "another server has taken the queues over; to take them back, restart this server"
 
 DISK_FULL: Final = "53100"
 READ_ONLY: Final = "25006"
 NOT_NULL: Final = "23502"
 
 NOT_REPLICATED: Final = "SyncRepWaitForLSN"
-"""Where in PostgreSQL a warning comes from, whatever its language: a commit was to wait for a synchronous standby, and
-that wait was ended, by `pg_cancel_backend` or a timeout. Nothing else tells it from one that is safe."""
+"""Function in PostgreSQL that warns if a commit stops waiting for its synchronous standby.
+
+`pg_cancel_backend` or a timeout causes this. The name does not depend on the language of the server, and only this
+warning distinguishes such a commit from a safe one.
+"""
 
 PASSING: Final = (
-    "40",  # deadlock, serialization: do it again
-    "53",  # memory, connections, and other things that the database is short of for now
-    "55P03",  # somebody else holds a lock
-    "57",  # an operator, a shutdown, a timeout
+    "40",  # deadlock, serialization failure
+    "53",  # not enough memory, connections or other resources
+    "55P03",  # another session holds a lock
+    "57",  # operator intervention, shutdown, timeout
 )
-"""Beginnings of the SQLSTATEs that say nothing about the batch: it may as well come again."""
+"""Prefixes of SQLSTATEs that do not depend on the batch, which can be retried."""
 
 
 def meaning(error: psycopg.Error) -> StorageError:
-    """The database answered with this, and has undone what it was part of."""
+    """Return the storage error for an error after which the database has rolled back."""
     state = error.sqlstate or ""
     if state == DISK_FULL:
         return StorageRefused(sentence(error))
@@ -42,7 +45,7 @@ def meaning(error: psycopg.Error) -> StorageError:
 
 
 def sentence(error: psycopg.Error) -> str:
-    """The error in one line. Its details are left out: they may hold what a client put."""
+    """Return an error in one line, without its details, which may contain items."""
     said = error.diag.message_primary or str(error) or type(error).__name__
     line = "; ".join(part.strip() for part in said.splitlines() if part.strip())
     return f"{line} ({error.sqlstate})" if error.sqlstate else line

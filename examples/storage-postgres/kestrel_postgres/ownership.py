@@ -1,10 +1,10 @@
-"""One owner at a time: a lock for those who are alive, an epoch for those who do not know that they have lost it.
+"""Exclusive ownership of the queues, with a lock and an epoch.
 
-The lock is the session's, and goes with it: when the server dies, and also when just its connection does. So it cannot
-keep a server from writing that was out of reach for a while and comes back. The epoch can: it is in a row that each
-batch changes, and a batch of another epoch fails there.
+The lock belongs to the session and ends with it, even if only the connection of the server breaks. It cannot stop a
+server that was disconnected for a while from writing. The epoch can: it is in a row that each batch changes, and a
+batch with another epoch fails.
 
-The same row has the number of the last batch. After a lost connection it tells whether that batch was applied.
+This row also has the number of the last batch. After a lost connection it shows whether that batch was applied.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kestrel_postgres.connection import Connection
 from kestrel_postgres.failures import TAKEN_OVER
 
 LOCK_S: Final = 5.0
-"""How long a lock is waited for: longer than the database takes to notice that a session is dead which holds it."""
+"""Time limit for acquiring a lock. It exceeds the time in which the database notices a dead session with the lock."""
 
 LOCK: Final = "SELECT pg_advisory_lock(1802859380, ('owner'::regclass::oid::bigint - 2147483648)::int)"
-# Two numbers that say which lock: "kest", and the table, so that each schema has a lock of its own.
+# The first number is "kest". The second identifies the table, so that each schema has its own lock.
 
 FENCE: Final = """
 UPDATE owner SET
     batch = CASE WHEN epoch = %(epoch)s AND batch = %(previous)s THEN %(number)s END,
     next_queue = %(next_queue)s
 """
-# Without an answer to wait for: where the row is another owner's, it is set to NULL, which it must not be. So it fails,
-# and with it all that follows in its transaction, which is on its way already.
+# This needs no round trip. If the row belongs to another owner, `batch` becomes NULL, which violates its constraint.
+# The transaction fails, including the statements that are already sent.
 
 IS_MINE: Final = "UPDATE owner SET server = server WHERE epoch = %s RETURNING batch, next_queue"
-# A write, and not a SELECT. A batch that was applied while its answer got lost may not have reached the standby that
-# it has to wait for: when this is safe, that is as well.
+# This is an UPDATE, not a SELECT, because the last batch may not have reached its synchronous standby when its reply
+# was lost. When this commit is safe, the batch is safe too.
 
 TAKE: Final = "UPDATE owner SET epoch = epoch + 1, batch = 0, server = %s RETURNING epoch, next_queue"
 
@@ -47,21 +47,22 @@ WHO_I_AM: Final = "SELECT pid, backend_start::text FROM pg_stat_get_activity(pg_
 
 
 class Ownership:
-    """What the row of the owner has, as far as is known. Used in the thread that has the connection that writes."""
+    """The known values of the row of the owner. Belongs to the thread of the write connection."""
 
     def __init__(self) -> None:
         self.epoch: int | None = None
-        """Ours; None before the queues were taken."""
+        """Epoch of this server. None: it does not own the queues yet."""
         self.number = 0
-        """That of the last batch that is known to be applied."""
+        """Number of the last batch that is known to be applied."""
         self.next_queue = 0
-        """The id of the next new queue."""
+        """Id of the next new queue."""
         self._session: tuple[Any, ...] | None = None
 
     def claim(self, connection: Connection) -> None:
-        """Take the queues, or after a lost connection make sure that they are still ours.
+        """Take ownership of the queues, or verify it after a lost connection.
 
-        Raises `StorageInUse`, or `OwnershipLost`, or `DatabaseAway` as long as that cannot be told.
+        Raises `StorageInUse` if another server owns them at the start, `OwnershipLost` if another server has taken
+        them, and `DatabaseAway` while the owner is unknown.
         """
         if self.epoch is None:
             self._take(connection)
@@ -70,7 +71,8 @@ class Ownership:
         self._session = connection.execute(WHO_I_AM).fetchone()
 
     def fence(self, connection: Connection, number: int, next_queue: int) -> None:
-        """Make what follows in this transaction part of that batch, or fail."""
+        """Check the epoch and record the batch number, so that the transaction fails if another server owns the
+        queues."""
         connection.execute(
             FENCE,
             {"epoch": self.epoch, "previous": self.number, "number": number, "next_queue": next_queue},
@@ -90,7 +92,7 @@ class Ownership:
         if epoch_there != epoch:
             raise OwnershipLost(TAKEN_OVER)
         if self._session is not None:
-            # Our own old session may not have noticed yet that there is nobody at the other end.
+            # The database may not have noticed yet that our old session has ended.
             connection.execute(END_SESSION, self._session)
         if not _has_lock(connection):
             raise DatabaseAway("the old session with the database still holds the queues")
@@ -100,14 +102,14 @@ class Ownership:
         number, next_queue = row
         if number < self.number:
             raise OwnershipLost(
-                "the database has lost changes that it had acknowledged (a standby that was behind took over?):"
-                " restart this server to go on with what there is"
+                "the database has lost changes that it had acknowledged (did a lagging standby take over?): restart"
+                " this server to continue with the remaining items"
             )
         self.number, self.next_queue = number, next_queue
 
 
 def _has_lock(connection: Connection) -> bool:
-    """Waits for it as long as the session waits for locks."""
+    """Acquire the lock. Return False if another session holds it until the lock timeout."""
     try:
         connection.execute(LOCK)
     except psycopg.errors.LockNotAvailable:

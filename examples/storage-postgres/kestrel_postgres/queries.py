@@ -1,4 +1,4 @@
-"""SQL that reads: which queues there are, and the items behind a position."""
+"""SQL queries that list the queues and read the items above a position."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ LEFT JOIN LATERAL (
 ) AS i ON i.bytes <= %(max_bytes)s OR i.number = 1
 ORDER BY i.position
 """
-# Sizes are added up in the database, so that what is too much is never sent. It must not look at all n items for that
-# when a few are enough: so it looks at no more than twice as many as there should be by the queue's average.
+# The database sums the sizes, so that it sends no more than `max_bytes`. A few items may be enough, so it does not
+# examine all n items, but at most about twice as many as the average item size suggests.
 #
-# Items behind gone_to alone: in front of it the index is full of entries of rows that are no more, and are there until
-# the next vacuum.
+# Only items above gone_to are read, because below it the index contains deleted entries until the next vacuum.
 #
-# The owner's row comes with it, of the same moment: it tells whether this is the database that the batches went to.
+# The row of the owner, from the same snapshot, shows if this database has applied the batches.
 
 
 class Queue(NamedTuple):
-    """A queue, and what its items are found by: names are long, and a name that comes again is another queue."""
+    """A queue with the id that its items refer to. A new queue with an old name has a new id."""
 
     id: int
     stored: StoredQueue
 
 
 def list_queues(connection: Connection) -> list[Queue]:
-    """All queues."""
+    """Return all queues."""
     with connection.cursor(binary=True) as cursor:
         return [Queue(id, StoredQueue(*columns)) for id, *columns in cursor.execute(QUEUES)]
 
@@ -54,9 +53,9 @@ def list_queues(connection: Connection) -> list[Queue]:
 def read_after(
     connection: Connection, name: bytes, position: int, n: int, max_bytes: int, *, epoch: int | None, number: int
 ) -> Sequence[StoredItem]:
-    """The items behind that position, as they are after batch `number` of that epoch, or a later one.
+    """Return the items above a position, as of batch `number` or a later one.
 
-    Raises `OwnershipLost` in another epoch, and `DatabaseAway` when this database has not come that far.
+    Raises `OwnershipLost` if the database has another epoch, and `DatabaseAway` if it has not applied that batch yet.
     """
     with connection.cursor(binary=True) as cursor:
         cursor.execute(ITEMS, {"name": name, "position": position, "n": n, "max_bytes": max_bytes})
@@ -65,5 +64,5 @@ def read_after(
     if epoch_there != epoch:
         raise OwnershipLost(TAKEN_OVER)
     if number_there < number:
-        raise DatabaseAway("the database that is read is behind the one that is written to")
+        raise DatabaseAway("the connected database lags behind the primary")
     return [StoredItem(*row[2:]) for row in rows if row[2] is not None]

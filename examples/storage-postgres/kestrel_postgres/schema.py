@@ -1,4 +1,4 @@
-"""The tables: what they hold, and how they are made when there are none yet."""
+"""The tables and their creation."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from kestrel.errors import StorageError
 from kestrel_postgres.connection import Connection
 
 LAYOUT: Final = 1
-"""The number of this layout, which the database remembers."""
+"""Version of the table layout, which is stored in the table owner."""
 
 OWNER: Final = """
 CREATE TABLE owner (
-    layout int NOT NULL,         -- of these tables
-    epoch bigint NOT NULL,       -- rises with each server that takes the queues over
-    batch bigint NOT NULL,       -- the last one that was applied in this epoch
-    next_queue bigint NOT NULL,  -- the id of the next queue: none is ever given twice
-    server text NOT NULL,        -- who has them, for people
+    layout int NOT NULL,         -- version of these tables
+    epoch bigint NOT NULL,       -- increases with each new owner
+    batch bigint NOT NULL,       -- number of the last batch in this epoch
+    next_queue bigint NOT NULL,  -- id of the next queue; ids are never reused
+    server text NOT NULL,        -- description of the owner
     one boolean PRIMARY KEY DEFAULT true CHECK (one)
 ) WITH (fillfactor = 10)
 """
-# One row, which each batch changes. With room beside it on its page the new version goes there, no index is touched,
-# and the next one clears the old ones away: the table stays as small as it is, without a vacuum.
+# The table has one row, which each batch changes. The low fill factor keeps the new version on the same page. No index
+# changes, and the next update removes old versions, so the table stays small without a vacuum.
 
 QUEUES: Final = """
 CREATE TABLE queues (
@@ -55,17 +55,17 @@ CREATE TABLE items (
 """
 
 EXTERNAL: Final = "ALTER TABLE items ALTER COLUMN data SET STORAGE EXTERNAL"
-# By itself PostgreSQL compresses what is longer than 2 kB, which takes more time than all the rest of a put.
+# By default PostgreSQL compresses values above 2 kB, which takes more time than the rest of a put.
 
 LEFTOVERS: Final = """
 CREATE TABLE leftovers (
-    queue bigint PRIMARY KEY,           -- the id of one that is no more, whose items are still to be erased
-    erased_to bigint NOT NULL DEFAULT 0 -- nothing stands at this position or below
+    queue bigint PRIMARY KEY,           -- abandoned id, whose items have to be deleted
+    erased_to bigint NOT NULL DEFAULT 0 -- no items remain up to this position
 )
 """
 
 MAKING: Final = 0x6B65_7374
-"""The advisory lock of those who make tables ("kest")."""
+"""Key of the advisory lock for creating tables ("kest")."""
 
 RIGHTS: Final = """
 SELECT current_user, has_database_privilege(current_database(), 'CREATE'), schema.oid IS NOT NULL,
@@ -79,35 +79,35 @@ SELECT current_user, has_schema_privilege(schema.oid, 'USAGE')
 FROM pg_namespace AS schema JOIN pg_class AS made ON relnamespace = schema.oid
 WHERE nspname = %s AND relname = 'owner' AND relkind IN ('r', 'p')
 """
-# Of a database with many schemas pg_tables, which is a view, would be read from one end to the other.
+# The view pg_tables would be scanned completely, which is slow in a database with many schemas.
 
 
 def ensure(connection: Connection, schema: str) -> None:
-    """The tables are there, in the first schema of the search path, and in a layout that this release knows.
+    """Create the tables in the schema if they are missing, and check their layout.
 
-    Raises `StorageError` when they are in another one, or cannot be made.
+    Raises `StorageError` if they have another layout or cannot be created.
     """
     if not _is_there(connection, schema):
         with connection.transaction():
-            # Two servers may start at the same time; the second one finds them made.
+            # Two servers may start at the same time. The second one finds the tables.
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (MAKING,))
             if not _is_there(connection, schema):
                 _make(connection, schema)
     [(layout,)] = connection.execute("SELECT layout FROM owner")
     if layout != LAYOUT:
         raise StorageError(
-            f"the tables in the schema {schema!r} have layout {layout}, and this release of kestrel-postgres knows"
-            f" {LAYOUT}: use the release that made them"
+            f"the tables in the schema {schema!r} have layout {layout}, but this release of kestrel-postgres needs"
+            f" {LAYOUT}: use the release that created them"
         )
 
 
 def _is_there(connection: Connection, schema: str) -> bool:
-    # Not to_regclass: it may not know yet of a schema that another session has just made.
+    # to_regclass may not see a schema that another session has just created.
     found = connection.execute(IS_THERE, (schema,)).fetchone()
     if found is not None:
         account, may_use = found
         if not may_use:
-            raise StorageError(f"the schema {schema!r} is not {account}'s to use: name another one, as in ?schema=mine")
+            raise StorageError(f"{account} may not use the schema {schema!r}: name another one, as in ?schema=mine")
     return found is not None
 
 
@@ -116,12 +116,13 @@ def _make(connection: Connection, schema: str) -> None:
     name = sql.Identifier(schema)
     if not is_there and not may_make_schemas:
         own = sql.SQL("CREATE SCHEMA {} AUTHORIZATION {}").format(name, sql.Identifier(account)).as_string(connection)
-        raise StorageError(f"{account} may not make a schema in this database: have its owner say {own}")
+        raise StorageError(f"{account} may not create a schema in this database: its owner has to run {own}")
     if is_there and not may_make_tables:
-        raise StorageError(f"{account} may make no tables in the schema {schema!r}: name another, as in ?schema=mine")
+        raise StorageError(f"{account} may not create tables in schema {schema!r}: name another, as in ?schema=mine")
     if strange:
-        raise StorageError(f"the schema {schema!r} has tables of something else: name another, as in ?schema=mine")
-    if not is_there:  # IF NOT EXISTS would ask for the right to make one even where it is there
+        raise StorageError(f"the schema {schema!r} has tables of another program: name another one, as in ?schema=mine")
+    # IF NOT EXISTS would require the right to create a schema even if the schema exists.
+    if not is_there:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     for statement in (OWNER, QUEUES, ITEMS, EXTERNAL, LEFTOVERS):
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""What is set in each session with the database, and why."""
+"""Connection parameters and settings of each database session."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from kestrel.errors import StorageError
 from kestrel_postgres.connection import Connection
 
 OLDEST: Final = 140_000
-"""PostgreSQL 14 is the first that notices a client that has gone while it works for it."""
+"""PostgreSQL 14, the first version that notices a disconnected client while it runs a statement."""
 
 CONNECT: Final[Mapping[str, str]] = {
     "connect_timeout": "10",
-    # A network that has gone without a word: noticed after 10 + 3 * 5 s where nothing is under way, and after 30 s
-    # where something has been sent that is never acknowledged.
+    # A dead network is noticed after 10 + 3 * 5 s on an idle connection, and after 30 s if sent data is not
+    # acknowledged.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
-    # Of several hosts the one that takes writes. A standby is as good as none.
+    # Connect to the host that accepts writes. A standby is useless.
     "target_session_attrs": "read-write",
     "application_name": "kestrel",
     "client_encoding": "UTF8",
 }
-"""How to connect, where the connection string says nothing else."""
+"""Connection parameters that the connection string may override."""
 
 SESSION: Final[Mapping[str, str]] = {
-    # The same as above, seen from the database: until it has given up a dead session of ours, that one holds our lock.
+    # These let the database notice a dead network. Until then our dead session still holds the lock.
     "tcp_keepalives_idle": "10s",
     "tcp_keepalives_interval": "5s",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "30s",
-    # Every statement here goes along an index, from where it has to begin to where it has enough. The planner, which
-    # knows a queue only as it was at the last ANALYZE, would now and then think it shorter to read the whole table, or
-    # the whole queue, and sort it; and it need not think again each time.
+    # Every statement should scan an index over just the rows that it needs. The planner knows a queue only as of the
+    # last ANALYZE, and would sometimes choose to read and sort a whole table or queue. A generic plan saves planning
+    # again.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -49,7 +49,7 @@ SESSION: Final[Mapping[str, str]] = {
 
 
 def begin(connection: Connection, schema: str, timeout_s: float, lock_s: float) -> None:
-    """Set all that. Raises `StorageError` when the server is too old."""
+    """Apply the settings to a new session. Raises `StorageError` if the server is too old."""
     if connection.info.server_version < OLDEST:
         raise StorageError("the database is older than PostgreSQL 14")
     timeout = f"{round(timeout_s * 1000)}ms"
@@ -57,7 +57,7 @@ def begin(connection: Connection, schema: str, timeout_s: float, lock_s: float) 
         **SESSION,
         "search_path": sql.Identifier(schema).as_string(connection),
         "lock_timeout": f"{round(lock_s * 1000)}ms",
-        # So that a session that was cut does not go on for long, with its locks.
+        # Ends a disconnected session, which still holds its locks.
         "statement_timeout": timeout,
         "idle_in_transaction_session_timeout": timeout,
     }
@@ -65,6 +65,6 @@ def begin(connection: Connection, schema: str, timeout_s: float, lock_s: float) 
         "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS t(name, value)",
         (list(settings), list(settings.values())),
     )
-    # The same for one that is busy. Servers on some systems cannot.
+    # Detects a disconnected client during a statement. Servers on some systems do not support it.
     with suppress(psycopg.errors.InvalidParameterValue):
         connection.execute("SET client_connection_check_interval = '1s'")

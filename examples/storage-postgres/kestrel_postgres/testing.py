@@ -1,15 +1,15 @@
-"""A private PostgreSQL for tests: a data folder of its own, reached through a unix socket, gone afterwards.
+"""A private PostgreSQL server for tests, with its own data folder and Unix socket, which is deleted afterwards.
 
     with PrivateServer() as server:
         psycopg.connect(server.conninfo)
 
-It is made with the programs of Debian's package `postgresql`, whose own clusters are left alone. Where the tests run as
-root it runs as the user `postgres`, since PostgreSQL refuses to run as root.
+It uses the programs of Debian's package `postgresql` and does not touch other clusters. If the tests run as root, the
+server runs as the user `postgres`, because PostgreSQL refuses to run as root.
 
     python -m kestrel_postgres.testing FOLDER
 
-makes a template there. With KESTREL_PG_TEMPLATE=FOLDER in the environment each new server begins with a copy of it,
-which takes a small part of the time that `initdb` takes.
+creates a template in FOLDER. With KESTREL_PG_TEMPLATE=FOLDER in the environment each new server starts with a copy of
+it, which is much faster than `initdb`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from types import TracebackType
 from typing import Final
 
 PATIENCE_S: Final = 60.0
-"""A start that takes longer has failed."""
+"""Time limit for a start or stop of the server."""
 
 MEMORY: Final = "/dev/shm"
-"""Where files take less time, on systems that have it."""
+"""Memory filesystem, if the system has one."""
 
 UNPRIVILEGED: Final = "postgres"
-"""The user that Debian's package makes."""
+"""User that Debian's package creates."""
 
 
 def programs() -> Path | None:
-    """The folder of the newest PostgreSQL that is installed, or None. Debian does not put it on PATH."""
+    """Return the program folder of the newest installed PostgreSQL, or None. Debian does not put it on PATH."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if found:
         return max(found, key=lambda path: int(path.parent.name))
@@ -46,37 +46,38 @@ def programs() -> Path | None:
 
 
 def as_unprivileged(command: list[str | Path]) -> list[str | Path]:
-    """That command, by a user that PostgreSQL puts up with, and ended with the process that starts it."""
-    setpriv: list[str | Path] = ["setpriv", "--pdeathsig=QUIT"]  # even if that one is killed
+    """Return a command that runs `command` as a non-root user, and ends it when this process ends."""
+    # pdeathsig works even if this process is killed.
+    setpriv: list[str | Path] = ["setpriv", "--pdeathsig=QUIT"]
     if os.geteuid() == 0:
         setpriv += [f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}", "--init-groups"]
     return [*setpriv, *command]
 
 
 def make_data_folder(folder: Path) -> None:
-    """Make it, its parent being there, and belong to whom the server will run as."""
+    """Create a data folder that the user of the server owns. Its parent must exist."""
     folder.mkdir(mode=0o700)
     if os.geteuid() == 0:
         shutil.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
 
 
 def fill(command: list[str | Path]) -> None:
-    """Run what fills a data folder."""
+    """Run a command that fills a data folder."""
     subprocess.run(as_unprivileged(command), check=True, capture_output=True)
 
 
 def initdb(found: Path, data: Path) -> list[str | Path]:
-    """How the programs in that folder make a database in an empty data folder."""
+    """Return the command that creates a database in an empty data folder, with the programs in `found`."""
     options = ("-U", UNPRIVILEGED, "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
     return [found / "initdb", "-D", data, *options]
 
 
 class PrivateServer:
-    """A database server; `start`, `kill` and `restart` it as often as a test likes.
+    """A PostgreSQL server that a test can start, stop, kill and freeze.
 
-    Without `folder` it makes one, which anybody may enter: the user `postgres` has to. It does without syncs, which
-    only a crash of the machine would tell; `is_synced` has it make them, on a disk. With `standby_of` it follows one
-    that runs. Other settings are given as in postgresql.conf.
+    Without `folder` it creates one that every user may enter, as the user `postgres` must. The server does not sync by
+    default, which only a crash of the machine would reveal. With `is_synced` it syncs, and the folder is on a disk.
+    With `standby_of` it is a standby of a running server. `settings` are those of postgresql.conf.
     """
 
     def __init__(
@@ -89,13 +90,14 @@ class PrivateServer:
     ) -> None:
         found = programs()
         if found is None:
-            raise FileNotFoundError("there is no PostgreSQL here: apt-get install postgresql")
+            raise FileNotFoundError("PostgreSQL is not installed (Debian: apt-get install postgresql)")
         self._programs = found
         self._given_folder = folder
         self._primary = standby_of
         self._settings = {
             "listen_addresses": "",
-            "dynamic_shared_memory_type": "mmap",  # so that what a kill leaves is in its folder
+            # Keeps the shared memory that a kill leaves behind in the folder.
+            "dynamic_shared_memory_type": "mmap",
             "fsync": "on" if is_synced else "off",
             "full_page_writes": "on" if is_synced else "off",
             **settings,
@@ -103,7 +105,7 @@ class PrivateServer:
         self._parent = MEMORY if not is_synced and os.path.isdir(MEMORY) else None
         self._process: subprocess.Popen[bytes] | None = None
         self.folder = Path()
-        """Where it keeps its data, its socket and its log."""
+        """Folder of the data, the socket and the log."""
 
     def __enter__(self) -> PrivateServer:
         self.folder = self._given_folder or Path(tempfile.mkdtemp(prefix="kestrel-pg-", dir=self._parent))
@@ -122,26 +124,26 @@ class PrivateServer:
 
     @property
     def conninfo(self) -> str:
-        """How to reach it, as a connection string, as its superuser."""
+        """Connection string of the superuser."""
         return f"host={self.folder} user={UNPRIVILEGED} dbname=postgres"
 
     @property
     def socket(self) -> Path:
-        """The unix socket that it listens on."""
+        """Path of the Unix socket of the server."""
         return self.folder / ".s.PGSQL.5432"
 
     @property
     def pid(self) -> int:
-        """The process that all others of it come from."""
+        """Process id of the postmaster."""
         assert self._process is not None, "it is not running"
         return self._process.pid
 
     def log(self) -> str:
-        """What it has said."""
+        """Return the log of the server."""
         return (self.folder / "log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Run, and be ready. After a kill it recovers first."""
+        """Start the server and wait until it is ready. After a kill it first recovers."""
         assert self._process is None, "it is running"
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         with (self.folder / "log").open("ab") as log:
@@ -158,42 +160,45 @@ class PrivateServer:
         self._wait_until_ready()
 
     def stop(self) -> None:
-        """Stop in order, whoever is connected (`fast`)."""
+        """Stop the server in order and disconnect clients (mode `fast`)."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Have the postmaster and all that it has started die at once, as in a crash."""
-        self.freeze()  # what it has started would be started anew otherwise
+        """Kill the postmaster and all its child processes at once, as in a crash."""
+        # A running postmaster would restart its children.
+        self.freeze()
         children = self._children()
         for pid in children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._end(signal.SIGKILL)
         until_s = time.monotonic() + PATIENCE_S
-        while any(map(_is_alive, children)):  # the next start fails as long as one of them is there
-            assert time.monotonic() < until_s, "it does not die"
+        # The next start fails while a child process exists.
+        while any(map(_is_alive, children)):
+            assert time.monotonic() < until_s, "PostgreSQL does not end after a kill"
             time.sleep(0.002)
-        # The next start would give this back to the system; there may be none.
+        # Release the shared memory here, because the server may not be started again.
         _, shared_memory = (self.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()
         subprocess.run(["ipcrm", "-m", shared_memory], check=False)
 
     def restart(self) -> None:
-        """Stop in order and start."""
+        """Stop the server in order and start it."""
         self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """Have all its processes do nothing more until `thaw`: whoever is connected hears nothing."""
+        """Suspend all processes of the server until `thaw`. Clients get no replies."""
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Go on after `freeze`."""
+        """Resume the server after `freeze`."""
         self._signal_all(signal.SIGCONT)
 
-    # How.
+    # Implementation.
 
     def _signal_all(self, number: int) -> None:
-        os.kill(self.pid, number)  # first, so that no others come
+        # The postmaster is first, so that it starts no more children.
+        os.kill(self.pid, number)
         for pid in self._children():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -225,14 +230,15 @@ class PrivateServer:
         while subprocess.run(is_ready, check=False).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > until_s:
                 raise RuntimeError(f"PostgreSQL does not start:\n{self.log()[-2000:]}")
-            time.sleep(0.02)  # it tells nobody when it is ready
+            # PostgreSQL does not announce that it is ready.
+            time.sleep(0.02)
 
     def _children(self) -> list[int]:
         parent = str(self.pid)
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
-                # The second field is the name of the program in parentheses, which may have spaces in it.
+                # The second field is the program name in parentheses, which may contain spaces.
                 if path.read_text().rpartition(")")[2].split()[1] == parent:
                     found.append(int(path.parent.name))
         return found
@@ -246,12 +252,13 @@ class PrivateServer:
     def _remove(self) -> None:
         if self._process is not None:
             self.thaw()
-            self._end(signal.SIGQUIT)  # at once, and yet it gives its shared memory back
+            # SIGQUIT stops the server at once and still releases its shared memory.
+            self._end(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether that process is there, and no zombie."""
+    """Return True if the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -261,7 +268,7 @@ def _is_alive(pid: int) -> bool:
 if __name__ == "__main__":
     installed = programs()
     if installed is None:
-        sys.exit("there is no PostgreSQL here: apt-get install postgresql")
+        sys.exit("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     template_folder = Path(sys.argv[1]).absolute()
     make_data_folder(template_folder)
     fill(initdb(installed, template_folder))

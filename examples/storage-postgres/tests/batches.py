@@ -1,4 +1,4 @@
-"""Short words for what the tests do with a database."""
+"""Helpers that create batches and databases for tests."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from kestrel_postgres.database import PostgresDatabase
 TIMEOUT_S: Final = 30.0
 
 LOCK_S: Final = 0.2
-"""Not as long as it should be: the tests wait for it, and their old sessions are noticed at once."""
+"""Lock timeout of tests. It is short, because the server notices ended sessions of tests at once."""
 
 PATIENCE_S: Final = 60.0
-"""A job that takes longer never ends."""
+"""Time limit for a job in a thread."""
 
 MANY_ATTEMPTS: Final = 100
-"""Whoever is away for longer does not come back."""
+"""Limit of attempts while the database is away."""
 
 ALL: Final = 1 << 30
-"""More items, and more bytes, than there are."""
+"""Exceeds the number of items and bytes of every test."""
 
 
 class Schemas:
-    """Databases by folder: each folder is the name of a schema."""
+    """Databases of a server, in one schema per folder."""
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
@@ -45,18 +45,18 @@ class Schemas:
     def database(
         self, folder: Path, in_thread: InThread = maybeDeferred, clock: Clock | None = None, lock_s: float = LOCK_S
     ) -> PostgresDatabase:
-        """The one in that schema, not asked for anything yet. As a rule it needs no thread, and time stands still."""
+        """Return the unused database of a folder. By default jobs run without threads and time does not advance."""
         clock = clock or Clock()
         return PostgresDatabase(self.conninfo, schema_of(folder), TIMEOUT_S, clock, in_thread, lock_s=lock_s)
 
     def listed(self, folder: Path) -> PostgresDatabase:
-        """The same, which has the queues."""
+        """Return the database of a folder after it has taken the queues."""
         database = self.database(folder)
         fired(database.list_queues())
         return database
 
     def copy(self, folder: Path, new_folder: Path) -> None:
-        """Let the new folder name what others see of the first one's database now."""
+        """Copy the committed tables of a folder's database to the database of a new folder."""
         old, new = sql.Identifier(schema_of(folder)), sql.Identifier(schema_of(new_folder))
         connection = self._kept_connection()
         with connection.transaction():
@@ -70,7 +70,7 @@ class Schemas:
                     connection.execute(statement.format(**names))
 
     def end_sessions(self) -> None:
-        """All connections of databases break, and nobody at their other end knows."""
+        """End all sessions in the server. Their clients notice only at their next use."""
         self.close()
         self.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
@@ -78,36 +78,36 @@ class Schemas:
         )
 
     def close(self) -> None:
-        """Let go of the connection that makes copies, which is made anew when it is needed."""
+        """Close the connection for copies. The next copy opens a new one."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
 
     def _kept_connection(self) -> psycopg.Connection:
-        """A new one would learn anew what tables are: half of what a copy costs."""
+        """Return the connection for copies. Reusing it halves the time of a copy, because its catalog cache is warm."""
         if self._kept is None:
             self._kept = psycopg.connect(self.conninfo, autocommit=True)
         return self._kept
 
     def execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """What that brings, on a connection of its own."""
+        """Run a statement on a new connection, and return its rows."""
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             cursor = connection.execute(statement.encode(), parameters)
             return cursor.fetchall() if cursor.description else []
 
     def count(self, folder: Path, table: str) -> int:
-        """How many rows a table has."""
+        """Return the number of rows of a table."""
         [(count,)] = self.execute(f'SELECT count(*) FROM "{schema_of(folder)}".{table}')
         return int(count)
 
 
 def schema_of(folder: Path) -> str:
-    """Its name, which has to be quoted."""
+    """Return the name of a folder's schema. It has to be quoted in SQL."""
     return f"Of a test: {sha256(bytes(folder)).hexdigest()[:32]}"
 
 
 def fired(deferred: Deferred[Any]) -> Any:
-    """What it has fired with; raises its failure."""
+    """Return the result of a Deferred that has fired, or raise its failure."""
     results: list[Any] = []
     deferred.addBoth(results.append)
     assert results, "it has not fired"
@@ -117,20 +117,20 @@ def fired(deferred: Deferred[Any]) -> Any:
 
 
 class RealThreads:
-    """An `InThread` whose jobs run at once, beside the test. What comes of them is told in `finish`."""
+    """An `InThread` that runs jobs in real threads. Their Deferreds fire in `finish`."""
 
     def __init__(self) -> None:
         self._running: list[tuple[Deferred[Any], Future[Any]]] = []
         self._threads = ThreadPoolExecutor(max_workers=4)
 
     def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
-        """A job that begins now."""
+        """Start a job."""
         done: Deferred[Any] = Deferred()
         self._running.append((done, self._threads.submit(function, *args)))
         return done
 
     def finish(self) -> None:
-        """Wait for all jobs, and those that they lead to."""
+        """Wait for all jobs, including those that their results start."""
         while self._running:
             ended, _ = wait([running for _, running in self._running], PATIENCE_S, FIRST_COMPLETED)
             assert ended, "a job does not end"
@@ -146,12 +146,12 @@ class RealThreads:
 
 
 def item(position: int, data: bytes | None = None, errors: int = 0) -> StoredItem:
-    """An item at that position."""
+    """Return an item at a position. Its default data is the position."""
     return StoredItem(position, b"%d" % position if data is None else data, 1000 + position, position % 3, errors)
 
 
 def items(*positions: int) -> list[StoredItem]:
-    """Items at these positions."""
+    """Return items at these positions."""
     return [item(position) for position in positions]
 
 
@@ -163,29 +163,29 @@ def changes(
     *,
     is_new: bool = False,
 ) -> QueueChanges:
-    """Changes that leave the queue like that."""
+    """Return changes of a queue. `queue` is its state after them."""
     return QueueChanges(queue, is_new, False, removed, puts, errors or {})
 
 
 def first(name: bytes, *puts: StoredItem) -> QueueChanges:
-    """A new queue with these items."""
+    """Return changes that create a queue with these items."""
     size = sum(len(item.data) for item in puts)
     last = max([0, *(item.position for item in puts)])
     return changes(StoredQueue(name, len(puts), size, 0, last), puts, is_new=True)
 
 
 def deletion(name: bytes) -> QueueChanges:
-    """The end of a queue."""
+    """Return changes that delete a queue."""
     return QueueChanges(StoredQueue(name, 0, 0, 0, 0), False, True, (), (), {})
 
 
 def batch(number: int, *changes: QueueChanges) -> WriteBatch:
-    """That batch."""
+    """Return a batch with a number and changes."""
     return WriteBatch(number, changes)
 
 
 def applied(database: PostgresDatabase, batch: WriteBatch) -> int:
-    """Apply it, again and again until it is known what became of it; returns how often it was not."""
+    """Apply a batch, and retry while the database is away. Return the number of failed attempts."""
     for attempt in range(MANY_ATTEMPTS):
         with suppress(DatabaseAway):
             fired(database.apply(batch))
@@ -194,7 +194,7 @@ def applied(database: PostgresDatabase, batch: WriteBatch) -> int:
 
 
 def read(database: PostgresDatabase, name: bytes = b"work", position: int = 0) -> list[StoredItem]:
-    """All items of a queue behind that position."""
+    """Return all items of a queue above a position. Retry while the database is away."""
     for _ in range(MANY_ATTEMPTS):
         with suppress(DatabaseAway):
             return list(fired(database.read_after(name, position, ALL, ALL)))

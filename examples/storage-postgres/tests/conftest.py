@@ -1,4 +1,4 @@
-"""A private PostgreSQL for all tests, and schemas of it by folder."""
+"""Fixtures of private PostgreSQL servers and their schemas."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from kestrel_postgres.testing import PrivateServer
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PrivateServer]:
-    """One server for all tests that do it no harm. Nobody clears up after hundreds of short-lived schemas."""
+    """A server shared by all tests that do not stop it. autovacuum is off because of hundreds of short-lived
+    schemas."""
     with PrivateServer(autovacuum="off") as server:
         yield server
 
 
 @pytest.fixture
 def own_server() -> Iterator[PrivateServer]:
-    """One for a single test, which may kill it."""
+    """A server for one test, which may kill it."""
     with PrivateServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def schemas(server: PrivateServer) -> Iterator[Schemas]:
-    """Databases in the server that all tests share."""
+    """Databases in the shared server."""
     with closing(Schemas(server.conninfo)) as schemas:
         yield schemas

@@ -1,4 +1,4 @@
-"""A network between a database and its client that breaks where a test says so."""
+"""A proxy between a client and its database that breaks connections as a test requires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S: Final = 10.0
 
 
 class Proxy:
-    """Passes bytes on between a unix socket of its own and that of a server."""
+    """A proxy that forwards bytes between its own Unix socket and that of a server."""
 
     def __init__(self, folder: Path, server: Path) -> None:
         self.folder = folder
@@ -23,11 +23,11 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._is_closed = False
         self.allowed: int | None = None
-        """How many more bytes clients may send before their connection breaks; None is any number."""
+        """Number of bytes that clients may still send before their connection breaks. None: no limit."""
         self.loses: bytes | None = None
-        """An answer at which the connection breaks: nothing of it is passed on, nor what stands before it."""
+        """Bytes in a reply at which the connection breaks. The reply is not forwarded. None: forward all replies."""
         self.tells_server = True
-        """Whether the server is told, when an answer is lost, that nobody is there any more."""
+        """True: the server's connection breaks together with the client's."""
 
     def __enter__(self) -> Proxy:
         self._listening.bind(str(self.folder / ".s.PGSQL.5432"))

@@ -1,4 +1,4 @@
-"""Queues in PostgreSQL keep the storage contract, and the database below them its own."""
+"""The contract suites for storages and databases, run on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kestrel_postgres.factory import PostgresStorageFactory
 
 
 class OnPostgres:
-    """A folder is a schema of the server that all tests share."""
+    """Hooks of the contract suite. Each folder is a schema of the shared server."""
 
     schemas: Schemas
 
@@ -32,7 +32,7 @@ class OnPostgres:
 
 
 class TestPostgresDatabase(OnPostgres, DatabaseContract):
-    is_embedded = False  # a server: faults of a process and its disk do not reach the database
+    is_embedded = False  # faults of the kestrel process and its disk do not affect a database server
     max_examples = 20
 
     def lose_hold(self, database: IDatabase) -> None:

@@ -1,4 +1,4 @@
-"""What is in the tables, and what is read from them."""
+"""Tests of `PostgresDatabase`: the contents of the tables, and reads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EVERY_BYTE = bytes(range(256))
 
 @pytest.fixture
 def database(schemas: Schemas, tmp_path: Path) -> Iterator[PostgresDatabase]:
-    """One that has the queues, of which there are none yet."""
+    """A database that owns its queues. There are none yet."""
     database = schemas.listed(tmp_path)
     yield database
     fired(database.close())
 
 
 def reopened(database: PostgresDatabase, schemas: Schemas, folder: Path) -> dict[bytes, StoredQueue]:
-    """What the next owner is told."""
+    """Close the database, and return the queues that the next owner lists, by name."""
     fired(database.close())
     again = schemas.database(folder)
     found = {queue.name: queue for queue in fired(again.list_queues())}
@@ -133,7 +133,7 @@ def test_a_new_queue_of_an_old_name_has_nothing_of_the_old_one(
     assert reopened(database, schemas, tmp_path) == {b"work": StoredQueue(b"work", 1, 1, 0, 3)}
 
 
-# Many.
+# Large queues.
 
 
 def test_a_million_items_are_read_in_windows(database: PostgresDatabase) -> None:
@@ -173,7 +173,7 @@ def test_a_read_brings_no_more_bytes_than_it_may_whatever_the_queue_says_of_itse
 
 
 def put_many(database: PostgresDatabase) -> None:
-    """Twelve thousand items in one queue, and one in another."""
+    """Put 12,000 items into the queue work, and one into the queue other."""
     fired(database.apply(batch(1, first(b"work", *items(*range(1, 12_001))), first(b"other", *items(1)))))
 
 

@@ -1,4 +1,4 @@
-"""What stands behind `postgres:` in a described string."""
+"""Tests of the arguments and options of `postgres:`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kestrel_postgres.testing import PrivateServer
 
 
 def storage(argument: str, **options: str) -> IStorage:
-    """What the factory makes of that."""
+    """Return the storage that the factory creates."""
     return PostgresStorageFactory().storage(argument, options, Clock(), maybeDeferred, MemoryLimit())
 
 
@@ -46,16 +46,16 @@ def test_nothing_is_touched_before_it_is_started(tmp_path: Path) -> None:
     ("argument", "options", "sentence"),
     [
         ("", {}, "postgres: needs a connection string, as in postgres:host="),
-        ("secret is no such thing", {}, "postgres: that is no connection string of PostgreSQL"),
-        ("postgresql://me:secret@[host/db", {}, "postgres: that is no connection string of PostgreSQL"),
+        ("secret is no such thing", {}, "postgres: the argument is not a PostgreSQL connection string"),
+        ("postgresql://me:secret@[host/db", {}, "postgres: the argument is not a PostgreSQL connection string"),
         ("dbname=x hots=db1", {}, "postgres: a PostgreSQL connection has no parameter hots"),
-        ("dbname=x", {"shcema": "secret"}, "postgres: has no option shcema; it knows schema, timeout and"),
-        ("dbname=x password=secret", {}, "postgres: write no password here"),
-        ("postgresql://me:secret@host/db", {}, "postgres: write no password here"),
-        ("dbname=x", {"sslpassword": "secret"}, "postgres: write no password here"),
+        ("dbname=x", {"shcema": "secret"}, "postgres: has no option shcema; it takes schema, timeout and"),
+        ("dbname=x password=secret", {}, "postgres: a password is not accepted here"),
+        ("postgresql://me:secret@host/db", {}, "postgres: a password is not accepted here"),
+        ("dbname=x", {"sslpassword": "secret"}, "postgres: a password is not accepted here"),
         ("dbname=x", {"schema": ""}, "postgres: schema needs a name of 1 to 63 bytes"),
         ("dbname=x", {"schema": "s" * 64}, "postgres: schema needs a name of 1 to 63 bytes"),
-        ("dbname=x", {"timeout": "9s"}, "postgres: timeout: less than ten seconds"),
+        ("dbname=x", {"timeout": "9s"}, "postgres: timeout: must be at least 10s"),
         ("dbname=x", {"timeout": "soon"}, "postgres: timeout: "),
     ],
 )

@@ -1,4 +1,4 @@
-"""A standby takes over: what was acknowledged is there, and what was on its way is applied once."""
+"""Tests of failovers: acknowledged batches survive, and the batch in flight is applied once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kestrel_postgres.testing import PrivateServer
 
 @pytest.fixture
 def standby(own_server: PrivateServer) -> Iterator[PrivateServer]:
-    """It follows the primary, `own_server`."""
+    """A standby of `own_server`."""
     with PrivateServer(standby_of=own_server) as standby:
         yield standby
 
 
 def catch_up(primary: PrivateServer) -> None:
-    """Its standby has all that was committed."""
+    """Wait until the standby has replayed all commits."""
     has_all = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
     with psycopg.connect(primary.conninfo, autocommit=True) as connection:
         while connection.execute(has_all).fetchone() != (1,):
@@ -38,19 +38,19 @@ def catch_up(primary: PrivateServer) -> None:
 
 
 def promote(standby: PrivateServer) -> None:
-    """It takes writes."""
+    """Make a standby the primary."""
     with psycopg.connect(standby.conninfo, autocommit=True) as connection:
         connection.execute("SELECT pg_promote()")
 
 
 def database(*servers: PrivateServer, in_thread: InThread = maybeDeferred) -> PostgresDatabase:
-    """The one in whichever of them takes writes, not asked for anything yet."""
+    """Return an unused database that connects to the primary among these servers."""
     hosts = ",".join(str(server.folder) for server in servers)
     return PostgresStorageFactory().database(f"host={hosts} user=postgres dbname=postgres", {}, Clock(), in_thread)
 
 
 def step(number: int) -> QueueChanges:
-    """Batch `number`: one item more."""
+    """Return the changes of batch `number`, which puts one item."""
     if number == 1:
         return first(b"work", *items(1))
     return changes(StoredQueue(b"work", number, number, 0, number), items(number))
@@ -103,13 +103,14 @@ def test_a_standby_that_was_behind_is_not_written_to(own_server: PrivateServer, 
 
 
 def wait_for_standby(server: PrivateServer, name: str) -> None:
-    """Have each commit wait for a standby of that name; empty is for none."""
+    """Make each commit wait for a standby of this name. Empty: commits do not wait."""
     there = Schemas(server.conninfo)
     there.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
     there.execute("SELECT pg_reload_conf()")
     while there.execute("SHOW synchronous_standby_names") != [(name,)]:
         pass
-    there.execute("CHECKPOINT")  # the process that does it has told all others before
+    # The checkpointer informs all processes of the setting before it runs a checkpoint.
+    there.execute("CHECKPOINT")
 
 
 def test_a_batch_is_not_safe_because_nobody_waits_any_longer_for_the_standby(own_server: PrivateServer) -> None:
@@ -121,7 +122,7 @@ def test_a_batch_is_not_safe_because_nobody_waits_any_longer_for_the_standby(own
     wait_for_standby(own_server, "none")
     for _ in range(2):
         applying = owner.apply(batch(1, step(1)))
-        # What people do about a statement that hangs: the transaction is then committed, on this machine alone.
+        # Operators cancel a statement that hangs. The transaction is then committed, but only on this machine.
         while not there.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
             pass
         threads.finish()
@@ -137,17 +138,17 @@ def test_a_batch_is_not_safe_because_nobody_waits_any_longer_for_the_standby(own
     fired(closing)
 
 
-# The servers of these tests.
+# Tests of the private servers.
 
 
 def system(server: PrivateServer) -> object:
-    """What a server and its standbys have in common, and no two others."""
+    """Return the system identifier, which only a server and its copies share."""
     return Schemas(server.conninfo).execute("SELECT system_identifier FROM pg_control_system()")
 
 
 def test_servers_begin_as_copies_of_a_template_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # its owner is not whom servers run as
+        Path(folder).chmod(0o755)  # the server runs as another user
         template = Path(folder) / "template"
         subprocess.run([sys.executable, "-m", "kestrel_postgres.testing", str(template)], check=True)
         monkeypatch.setenv("KESTREL_PG_TEMPLATE", str(template))

@@ -1,4 +1,4 @@
-"""A database that goes away, at any moment: nothing is lost, and nothing comes twice."""
+"""Tests of outages of the database: no item is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from proxy import Proxy
 
 
 def step(number: int) -> QueueChanges:
-    """Batch `number` of a row of them: it takes an item, counts an error and puts two, which have their number."""
+    """Return the changes of batch `number`: remove one item, set an error count to `number`, and put two items."""
     if number == 1:
         return first(b"work", *items(1, 2, 3))
     last = 2 * number + 1
@@ -50,18 +50,18 @@ def step(number: int) -> QueueChanges:
 
 
 def after(number: int) -> list[tuple[int, int]]:
-    """The positions and errors that are there after so many steps."""
+    """Return the expected positions and error counts after this many steps."""
     last = 2 * number + 1
     counted = {2 * other - 1: other for other in range(2, number + 1)}
     return [(position, counted.get(position, 0)) for position in range(number, last + 1)]
 
 
 def found(database: PostgresDatabase) -> list[tuple[int, int]]:
-    """The positions and errors that are there."""
+    """Return the positions and error counts in the database."""
     return [(item.position, item.errors) for item in read(database)]
 
 
-# Answers that get lost.
+# Lost replies.
 
 
 @pytest.mark.parametrize("tells_server", [True, False])
@@ -152,7 +152,7 @@ def test_a_storage_outlives_its_database(own_server: PrivateServer, tmp_path: Pa
         [(_, committing)] = storage.commit([queue])
         committing.addBoth(outcomes.append)
         clock.pump([0.1] * 20)
-        assert outcomes == [], "nobody can know"
+        assert outcomes == [], "the outcome is unknown"
         with pytest.raises(StorageRefused):
             storage.put([queue], b"refused", 0, 0)
         own_server.start()
@@ -181,7 +181,7 @@ def test_a_database_that_is_not_there_at_the_start_is_said_in_a_sentence(tmp_pat
 
 
 MANY = 3000
-"""More than can call each other on one stack."""
+"""Exceeds the recursion limit."""
 
 
 def test_who_waits_behind_an_attempt_to_connect_that_fails_need_not_wait_for_another(tmp_path: Path) -> None:
@@ -210,14 +210,15 @@ def test_any_number_may_wait_when_it_is_closed(server: PrivateServer, tmp_path: 
         with pytest.raises(DatabaseAway, match="the storage is closed"):
             fired(each)
     with pytest.raises(StorageError, match="does not exist"):
-        fired(reading[0])  # which had its turn, before anybody has made tables
+        # The first job had started. The tables do not exist yet.
+        fired(reading[0])
 
 
-# Silence.
+# A database that does not reply.
 
 
 def in_threads(own_server: PrivateServer, folder: Path) -> tuple[PostgresDatabase, RealThreads, Clock]:
-    """A database that has the queues, with one batch, and whose threads may wait."""
+    """Return a database with real threads, after its first batch, and its threads and clock."""
     threads, clock = RealThreads(), Clock()
     database = Schemas(own_server.conninfo).database(folder, threads, clock)
     beginning: list[Callable[[], Deferred[Any]]] = [

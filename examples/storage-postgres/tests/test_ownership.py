@@ -1,4 +1,4 @@
-"""Queues belong to one server at a time, and one that lost them can do them no harm."""
+"""Tests of ownership: one server at a time owns the queues, and a former owner cannot change them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kestrel_postgres.database import PostgresDatabase
 
 @pytest.fixture
 def owner(schemas: Schemas, tmp_path: Path) -> Iterator[PostgresDatabase]:
-    """One that has the queues: there is one, with one item."""
+    """A database that owns one queue with one item."""
     owner = schemas.listed(tmp_path)
     fired(owner.apply(batch(1, first(b"work", *items(1)))))
     yield owner
@@ -27,7 +27,7 @@ def owner(schemas: Schemas, tmp_path: Path) -> Iterator[PostgresDatabase]:
 
 @pytest.fixture
 def new_owner(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> Iterator[PostgresDatabase]:
-    """The next one, which has taken them from the first, and that one does not know."""
+    """A database that has taken the queues from `owner`, which has not noticed."""
     schemas.end_sessions()
     new_owner = schemas.listed(tmp_path)
     yield new_owner
@@ -35,11 +35,11 @@ def new_owner(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> Iter
 
 
 def put(position: int) -> StoredQueue:
-    """A queue that has items up to there."""
+    """Return the queue work with items up to a position."""
     return StoredQueue(b"work", position, position, 0, position)
 
 
-# Alive.
+# A running owner.
 
 
 def test_a_second_owner_is_told_who_has_the_queues(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def _closed(database: PostgresDatabase, found: Sequence[StoredQueue]) -> Deferre
     return database.close().addCallback(lambda _: found)
 
 
-# Taken over.
+# A former owner.
 
 
 def test_what_an_owner_sends_that_was_taken_over_is_not_applied(
@@ -139,7 +139,7 @@ def test_one_that_nobody_has_taken_over_goes_on(owner: PostgresDatabase, schemas
     fired(second.close())
 
 
-# A database that has lost what it had acknowledged.
+# A database that has lost acknowledged batches.
 
 
 def test_a_database_that_fell_back_is_not_written_to(
@@ -162,6 +162,6 @@ def test_tables_of_another_layout_are_left_alone(schemas: Schemas, tmp_path: Pat
     fired(schemas.listed(tmp_path).close())
     schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET layout = 2')
     again = schemas.database(tmp_path)
-    with pytest.raises(StorageError, match="have layout 2, and this release of kestrel-postgres knows 1"):
+    with pytest.raises(StorageError, match="have layout 2, but this release of kestrel-postgres needs 1"):
         fired(again.list_queues())
     fired(again.close())
