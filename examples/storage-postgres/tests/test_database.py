@@ -37,11 +37,11 @@ def reopened(database: PostgresDatabase, schemas: Schemas, folder: Path) -> dict
     return found
 
 
-def test_it_provides_its_interface(database: PostgresDatabase) -> None:
+def test_provides_its_interface(database: PostgresDatabase) -> None:
     assert verifyObject(IDatabase, database)
 
 
-def test_nothing_is_done_on_the_reactors_thread(schemas: Schemas, tmp_path: Path) -> None:
+def test_no_job_runs_on_the_reactor_thread(schemas: Schemas, tmp_path: Path) -> None:
     threads = SteppedThreads()
     database = schemas.database(tmp_path, threads)
     asked: list[Deferred[Any]] = [database.list_queues()]
@@ -61,7 +61,7 @@ def test_nothing_is_done_on_the_reactors_thread(schemas: Schemas, tmp_path: Path
 # Bytes.
 
 
-def test_any_bytes_are_a_name(database: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+def test_queue_names_may_have_any_bytes(database: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     names = [*(bytes([byte]) for byte in EVERY_BYTE), EVERY_BYTE[:255], EVERY_BYTE[1:], b"\0" * 255, b"a\0", b"a\0b"]
     fired(database.apply(batch(1, *(first(name, item(1, name)) for name in names))))
     fired(database.apply(batch(2, *(deletion(name) for name in names[::2]))))
@@ -71,21 +71,19 @@ def test_any_bytes_are_a_name(database: PostgresDatabase, schemas: Schemas, tmp_
 
 
 @pytest.mark.parametrize("size", [0, 1, 1999, 2000, 2048, 8191, 8192, 65536, 1 << 20])
-def test_data_of_any_size_is_read_as_it_was_put(database: PostgresDatabase, size: int) -> None:
+def test_data_of_any_size_is_read_unchanged(database: PostgresDatabase, size: int) -> None:
     put = [item(1, (EVERY_BYTE * (size // 256 + 1))[:size]), item(2, bytes(size)), item(3, b"\xff" * size)]
     fired(database.apply(batch(1, first(b"work", *put))))
     assert read(database) == put
 
 
-def test_a_batch_of_more_data_than_one_statement_takes_keeps_its_order(database: PostgresDatabase) -> None:
+def test_batch_larger_than_one_statement_keeps_its_order(database: PostgresDatabase) -> None:
     put = [item(1, b"large" * (1 << 20)), *(item(position, bytes([position]) * 700_000) for position in range(2, 25))]
     fired(database.apply(batch(1, first(b"work", *put[:20]), first(b"other", *put[20:]))))
     assert (read(database), read(database, b"other")) == (put[:20], put[20:])
 
 
-def test_whole_numbers_are_kept_up_to_63_bits(
-    database: PostgresDatabase, schemas: Schemas, tmp_path: Path
-) -> None:
+def test_numbers_up_to_63_bits_are_stored(database: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     high = (1 << 63) - 1
     queue = StoredQueue(b"work", 1, high, high - 1, high)
     put = StoredItem(high, b"data", high, high, (1 << 31) - 1)
@@ -97,7 +95,7 @@ def test_whole_numbers_are_kept_up_to_63_bits(
 # Batches.
 
 
-def test_the_steps_of_a_batch_are_done_in_their_order(database: PostgresDatabase) -> None:
+def test_changes_of_a_batch_are_applied_in_order(database: PostgresDatabase) -> None:
     fired(database.apply(batch(1, first(b"a", *items(1, 2, 3, 4)), first(b"b", *items(1, 2)), first(b"c", *items(1)))))
     a = changes(StoredQueue(b"a", 3, 3, 1, 6), items(6), [(1, 1), (3, 3)], {4: 7})
     b = changes(StoredQueue(b"b", 1, 1, 0, 2), [item(2, b"n")], is_new=True)
@@ -106,7 +104,7 @@ def test_the_steps_of_a_batch_are_done_in_their_order(database: PostgresDatabase
     assert (read(database, b"b"), read(database, b"c"), read(database, b"d")) == ([item(2, b"n")], [], items(9))
 
 
-def test_batches_are_applied_one_upon_the_other(database: PostgresDatabase) -> None:
+def test_batches_are_applied_in_sequence(database: PostgresDatabase) -> None:
     fired(database.apply(batch(1, first(b"work", *items(1, 2)))))
     for last in range(3, 30):
         taken = changes(StoredQueue(b"work", 2, 2, last - 2, last), items(last), [(last - 2, last - 2)])
@@ -114,16 +112,14 @@ def test_batches_are_applied_one_upon_the_other(database: PostgresDatabase) -> N
     assert read(database) == items(28, 29)
 
 
-def test_a_batch_that_comes_again_changes_nothing(database: PostgresDatabase) -> None:
+def test_repeated_batch_changes_nothing(database: PostgresDatabase) -> None:
     put = batch(1, first(b"work", *items(1, 2)))
     for each in (put, put, batch(1, deletion(b"work")), put):
         fired(database.apply(each))
     assert read(database) == items(1, 2)
 
 
-def test_a_new_queue_of_an_old_name_has_nothing_of_the_old_one(
-    database: PostgresDatabase, schemas: Schemas, tmp_path: Path
-) -> None:
+def test_recreated_queue_has_no_old_items(database: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     fired(database.apply(batch(1, first(b"work", *items(1, 2, 3)))))
     fired(database.apply(batch(2, first(b"work", *items(2)))))
     assert read(database) == items(2)
@@ -157,9 +153,7 @@ def test_a_million_items_are_read_in_windows(database: PostgresDatabase) -> None
 
 
 @pytest.mark.parametrize("known_bytes", [0, 50 << 20, 1 << 40])
-def test_a_read_brings_no_more_bytes_than_it_may_whatever_the_queue_says_of_itself(
-    database: PostgresDatabase, known_bytes: int
-) -> None:
+def test_read_obeys_its_byte_limit_despite_a_wrong_queue_size(database: PostgresDatabase, known_bytes: int) -> None:
     put = [item(position, b"x" * (1 << 20)) for position in range(1, 51)]
     queue = first(b"work", *put)
     queue = queue._replace(queue=queue.queue._replace(bytes=known_bytes))
@@ -177,18 +171,14 @@ def put_many(database: PostgresDatabase) -> None:
     fired(database.apply(batch(1, first(b"work", *items(*range(1, 12_001))), first(b"other", *items(1)))))
 
 
-def test_what_a_deleted_queue_has_left_is_erased(
-    database: PostgresDatabase, schemas: Schemas, tmp_path: Path
-) -> None:
+def test_items_of_a_deleted_queue_are_erased(database: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     put_many(database)
     fired(database.apply(batch(2, deletion(b"work"))))
     assert (schemas.count(tmp_path, "items"), schemas.count(tmp_path, "leftovers")) == (1, 0)
     assert read(database, b"other") == items(1)
 
 
-def test_a_queue_that_is_flushed_while_some_are_open_keeps_these(
-    database: PostgresDatabase, schemas: Schemas, tmp_path: Path
-) -> None:
+def test_flush_keeps_open_items(database: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     put_many(database)
     left = StoredQueue(b"work", 3, 13, 6, 12_001)
     flush = changes(left, items(12_001), [(1, 6), (8, 11_999)], {7: 2})
@@ -202,7 +192,7 @@ def test_a_queue_that_is_flushed_while_some_are_open_keeps_these(
     assert reopened(database, schemas, tmp_path)[b"work"] == gone.queue
 
 
-def test_the_next_owner_goes_on_erasing(schemas: Schemas, tmp_path: Path) -> None:
+def test_next_owner_continues_erasing(schemas: Schemas, tmp_path: Path) -> None:
     threads = SteppedThreads()
     database = schemas.database(tmp_path, threads)
     asked: list[Deferred[Any]] = [database.list_queues()]
@@ -220,9 +210,7 @@ def test_the_next_owner_goes_on_erasing(schemas: Schemas, tmp_path: Path) -> Non
     assert (schemas.count(tmp_path, "items"), schemas.count(tmp_path, "leftovers")) == (0, 0)
 
 
-def test_however_many_batches_leave_something_it_is_said_once_that_it_cannot_be_erased(
-    schemas: Schemas, tmp_path: Path
-) -> None:
+def test_failed_erasing_is_logged_once(schemas: Schemas, tmp_path: Path) -> None:
     held: list[Deferred[None]] = []
 
     def in_thread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:

@@ -24,21 +24,19 @@ def storage(argument: str, **options: str) -> IStorage:
     return PostgresStorageFactory().storage(argument, options, Clock(), maybeDeferred, MemoryLimit())
 
 
-def test_it_provides_its_interface() -> None:
+def test_provides_its_interface() -> None:
     assert verifyObject(IStorageFactory, PostgresStorageFactory())
 
 
 @pytest.mark.parametrize("is_url", [False, True])
-def test_a_connection_string_may_be_a_url_or_words_and_its_parameters_options(
-    server: PrivateServer, is_url: bool
-) -> None:
+def test_connection_string_may_be_a_url_or_keywords_with_options(server: PrivateServer, is_url: bool) -> None:
     options = {"host": str(server.folder), "user": "postgres", "schema": f"by url {is_url}", "timeout": "10s"}
     queues = storage("postgresql:///postgres" if is_url else "dbname=postgres", **options)
     assert fired(queues.start(lambda name: QueueSettings())) == {}
     fired(queues.close())
 
 
-def test_nothing_is_touched_before_it_is_started(tmp_path: Path) -> None:
+def test_storage_does_not_connect_before_it_starts(tmp_path: Path) -> None:
     assert verifyObject(IStorage, storage(f"host={tmp_path}/nowhere dbname=none"))
 
 
@@ -59,7 +57,7 @@ def test_nothing_is_touched_before_it_is_started(tmp_path: Path) -> None:
         ("dbname=x", {"timeout": "soon"}, "postgres: timeout: "),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_a_sentence_that_gives_no_password_away(
+def test_invalid_argument_is_refused_without_showing_a_password(
     argument: str, options: Mapping[str, str], sentence: str
 ) -> None:
     with pytest.raises(BadStorageArgument) as raised:

@@ -56,9 +56,7 @@ def step(number: int) -> QueueChanges:
     return changes(StoredQueue(b"work", number, number, 0, number), items(number))
 
 
-def test_a_batch_that_is_on_its_way_is_applied_once_by_the_standby_that_takes_over(
-    own_server: PrivateServer, standby: PrivateServer
-) -> None:
+def test_failover_applies_the_batch_in_flight_once(own_server: PrivateServer, standby: PrivateServer) -> None:
     owner = database(own_server, standby)
     assert fired(owner.list_queues()) == []
     for number in range(1, 6):
@@ -75,14 +73,14 @@ def test_a_batch_that_is_on_its_way_is_applied_once_by_the_standby_that_takes_ov
     fired(owner.close())
 
 
-def test_a_standby_is_as_good_as_none(own_server: PrivateServer, standby: PrivateServer) -> None:
+def test_standby_counts_as_away(own_server: PrivateServer, standby: PrivateServer) -> None:
     alone = database(standby)
     with pytest.raises(DatabaseAway, match=r"the database cannot be used: .* session is read-only"):
         fired(alone.list_queues())
     fired(alone.close())
 
 
-def test_a_standby_that_was_behind_is_not_written_to(own_server: PrivateServer, standby: PrivateServer) -> None:
+def test_lagging_standby_is_not_written_to(own_server: PrivateServer, standby: PrivateServer) -> None:
     owner = database(own_server, standby)
     assert fired(owner.list_queues()) == []
     fired(owner.apply(batch(1, step(1))))
@@ -113,7 +111,7 @@ def wait_for_standby(server: PrivateServer, name: str) -> None:
     there.execute("CHECKPOINT")
 
 
-def test_a_batch_is_not_safe_because_nobody_waits_any_longer_for_the_standby(own_server: PrivateServer) -> None:
+def test_cancelled_wait_for_the_standby_does_not_make_a_batch_safe(own_server: PrivateServer) -> None:
     threads, there = RealThreads(), Schemas(own_server.conninfo)
     owner = database(own_server, in_thread=threads)
     listing = owner.list_queues()
@@ -146,7 +144,7 @@ def system(server: PrivateServer) -> object:
     return Schemas(server.conninfo).execute("SELECT system_identifier FROM pg_control_system()")
 
 
-def test_servers_begin_as_copies_of_a_template_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_start_as_copies_of_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # the server runs as another user
         template = Path(folder) / "template"

@@ -65,7 +65,7 @@ def found(database: PostgresDatabase) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("tells_server", [True, False])
-def test_a_batch_whose_answer_got_lost_at_the_commit_is_applied_once(
+def test_batch_is_applied_once_if_the_reply_to_its_commit_is_lost(
     server: PrivateServer, tmp_path: Path, tells_server: bool
 ) -> None:
     with TemporaryDirectory() as folder, Proxy(Path(folder), server.socket) as proxy:
@@ -85,7 +85,7 @@ def test_a_batch_whose_answer_got_lost_at_the_commit_is_applied_once(
         fired(database.close())
 
 
-def test_a_connection_may_break_after_any_byte(server: PrivateServer, tmp_path: Path) -> None:
+def test_connection_may_break_after_any_byte(server: PrivateServer, tmp_path: Path) -> None:
     with TemporaryDirectory() as folder, Proxy(Path(folder), server.socket) as proxy:
         database = Schemas(server.conninfo.replace(str(server.folder), folder)).listed(tmp_path)
         broken = 0
@@ -105,7 +105,7 @@ def test_a_connection_may_break_after_any_byte(server: PrivateServer, tmp_path: 
 # Crashes.
 
 
-def test_a_database_may_be_killed_at_any_moment_and_come_back(own_server: PrivateServer, tmp_path: Path) -> None:
+def test_database_may_be_killed_at_any_moment(own_server: PrivateServer, tmp_path: Path) -> None:
     database = Schemas(own_server.conninfo).listed(tmp_path)
     number = 0
     for turn in range(12):
@@ -128,7 +128,7 @@ def test_a_database_may_be_killed_at_any_moment_and_come_back(own_server: Privat
     fired(again.close())
 
 
-def test_a_storage_outlives_its_database(own_server: PrivateServer, tmp_path: Path) -> None:
+def test_storage_survives_a_restart_of_its_database(own_server: PrivateServer, tmp_path: Path) -> None:
     clock = Clock()
 
     def make() -> WindowedStorage:
@@ -170,7 +170,7 @@ def test_a_storage_outlives_its_database(own_server: PrivateServer, tmp_path: Pa
     fired(storage.close())
 
 
-def test_a_database_that_is_not_there_at_the_start_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_database_at_the_start_is_reported_in_one_line(tmp_path: Path) -> None:
     conninfo = f"host={tmp_path} dbname=queues user=kestrel password=not-to-be-told"
     database = Schemas(conninfo).database(tmp_path)
     with pytest.raises(DatabaseAway, match="the database cannot be used: connection ") as raised:
@@ -184,7 +184,7 @@ MANY = 3000
 """Exceeds the recursion limit."""
 
 
-def test_who_waits_behind_an_attempt_to_connect_that_fails_need_not_wait_for_another(tmp_path: Path) -> None:
+def test_failed_connection_fails_all_waiting_jobs(tmp_path: Path) -> None:
     threads = SteppedThreads()
     database = Schemas(f"host={tmp_path} dbname=queues").database(tmp_path, threads)
     for _ in range(2):
@@ -199,7 +199,7 @@ def test_who_waits_behind_an_attempt_to_connect_that_fails_need_not_wait_for_ano
     fired(closing)
 
 
-def test_any_number_may_wait_when_it_is_closed(server: PrivateServer, tmp_path: Path) -> None:
+def test_close_fails_any_number_of_waiting_jobs(server: PrivateServer, tmp_path: Path) -> None:
     threads = SteppedThreads()
     database = Schemas(server.conninfo).database(tmp_path, threads)
     reading = [database.read_after(b"work", 0, 1, 1) for _ in range(MANY)]
@@ -242,7 +242,7 @@ def in_threads(own_server: PrivateServer, folder: Path) -> tuple[PostgresDatabas
     ],
     ids=["apply", "read_after"],
 )
-def test_a_database_that_says_nothing_more_is_away_after_its_time(
+def test_silent_database_is_away_after_the_timeout(
     own_server: PrivateServer, tmp_path: Path, ask: Callable[[PostgresDatabase], Deferred[Any]]
 ) -> None:
     database, threads, clock = in_threads(own_server, tmp_path)
@@ -264,9 +264,7 @@ def test_a_database_that_says_nothing_more_is_away_after_its_time(
     fired(closing)
 
 
-def test_a_batch_has_a_second_more_for_each_mebibyte_or_a_slow_network_would_never_let_it_through(
-    own_server: PrivateServer, tmp_path: Path
-) -> None:
+def test_batch_has_one_more_second_for_each_mebibyte(own_server: PrivateServer, tmp_path: Path) -> None:
     database, threads, clock = in_threads(own_server, tmp_path)
     put = [item(position, b"x" * (1 << 20)) for position in range(1, 5)]
     for name, pause_s, error in [(b"late", TIMEOUT_S + 4, DatabaseAway), (b"large", TIMEOUT_S + 3, None)]:
@@ -285,9 +283,7 @@ def test_a_batch_has_a_second_more_for_each_mebibyte_or_a_slow_network_would_nev
     fired(closing)
 
 
-def test_a_close_does_not_wait_long_for_a_database_that_says_nothing(
-    own_server: PrivateServer, tmp_path: Path
-) -> None:
+def test_close_does_not_wait_long_for_a_silent_database(own_server: PrivateServer, tmp_path: Path) -> None:
     database, threads, clock = in_threads(own_server, tmp_path)
     own_server.freeze()
     pending: list[Deferred[Any]] = [database.apply(batch(2, step(2)))]
@@ -321,7 +317,7 @@ def test_a_close_does_not_wait_long_for_a_database_that_says_nothing(
         ("XX000", StorageError),
     ],
 )
-def test_what_the_database_refuses_is_not_applied_and_its_code_says_what_that_means(
+def test_refused_batch_is_not_applied_and_raises_the_error_of_its_code(
     server: PrivateServer, tmp_path: Path, code: str, error: type[StorageError], when: str
 ) -> None:
     schemas = Schemas(server.conninfo)

@@ -42,7 +42,9 @@ def put(position: int) -> StoredQueue:
 # A running owner.
 
 
-def test_a_second_owner_is_told_who_has_the_queues(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+def test_second_owner_is_refused_with_the_name_of_the_first(
+    owner: PostgresDatabase, schemas: Schemas, tmp_path: Path
+) -> None:
     second = schemas.database(tmp_path)
     with pytest.raises(StorageInUse, match=r"in use by process \d+ on \S+: stop that one first"):
         fired(second.list_queues())
@@ -51,13 +53,13 @@ def test_a_second_owner_is_told_who_has_the_queues(owner: PostgresDatabase, sche
     assert read(owner) == items(1, 2)
 
 
-def test_each_schema_has_an_owner_of_its_own(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+def test_each_schema_has_its_own_owner(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     other = schemas.listed(tmp_path / "other")
     assert read(other) == []
     fired(other.close())
 
 
-def test_a_second_owner_waits_a_little_for_the_first_to_go(schemas: Schemas, tmp_path: Path) -> None:
+def test_second_owner_waits_briefly_for_the_first_to_stop(schemas: Schemas, tmp_path: Path) -> None:
     first_one = schemas.listed(tmp_path)
     threads = RealThreads()
     second = schemas.database(tmp_path, threads, lock_s=30.0)
@@ -72,7 +74,7 @@ def test_a_second_owner_waits_a_little_for_the_first_to_go(schemas: Schemas, tmp
     fired(closing)
 
 
-def test_two_that_begin_at_once_make_the_tables_once(schemas: Schemas, tmp_path: Path) -> None:
+def test_concurrent_starts_create_the_tables_once(schemas: Schemas, tmp_path: Path) -> None:
     threads = RealThreads()
     ends: list[Deferred[Any]] = []
     for _ in range(4):
@@ -90,9 +92,7 @@ def _closed(database: PostgresDatabase, found: Sequence[StoredQueue]) -> Deferre
 # A former owner.
 
 
-def test_what_an_owner_sends_that_was_taken_over_is_not_applied(
-    owner: PostgresDatabase, new_owner: PostgresDatabase
-) -> None:
+def test_batch_of_a_former_owner_is_not_applied(owner: PostgresDatabase, new_owner: PostgresDatabase) -> None:
     for _ in range(3):
         with pytest.raises(OwnershipLost, match="another server has taken the queues over"):
             applied(owner, batch(2, changes(put(2), items(2))))
@@ -102,7 +102,7 @@ def test_what_an_owner_sends_that_was_taken_over_is_not_applied(
     assert read(new_owner) == items(1, 3)
 
 
-def test_it_is_not_told_that_a_batch_was_applied_because_the_new_one_has_one_of_that_number(
+def test_former_owner_is_not_misled_by_an_equal_batch_number(
     owner: PostgresDatabase, new_owner: PostgresDatabase
 ) -> None:
     fired(new_owner.apply(batch(1, changes(put(2), items(2)))))
@@ -112,13 +112,13 @@ def test_it_is_not_told_that_a_batch_was_applied_because_the_new_one_has_one_of_
     assert read(new_owner) == items(1, 2, 3)
 
 
-def test_it_reads_nothing_that_is_another_ones(owner: PostgresDatabase, new_owner: PostgresDatabase) -> None:
+def test_former_owner_cannot_read(owner: PostgresDatabase, new_owner: PostgresDatabase) -> None:
     for _ in range(2):
         with pytest.raises(OwnershipLost):
             read(owner)
 
 
-def test_an_owner_with_its_connection_is_fenced_by_the_epoch_alone(
+def test_epoch_fences_an_owner_with_a_working_connection(
     owner: PostgresDatabase, schemas: Schemas, tmp_path: Path
 ) -> None:
     schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET epoch = epoch + 1')
@@ -128,7 +128,7 @@ def test_an_owner_with_its_connection_is_fenced_by_the_epoch_alone(
     assert schemas.count(tmp_path, "items") == schemas.count(tmp_path, "queues") == 1
 
 
-def test_one_that_nobody_has_taken_over_goes_on(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+def test_owner_continues_after_lost_connections(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
     for number in range(2, 5):
         schemas.end_sessions()
         assert applied(owner, batch(number, changes(put(number), items(number)))) == 1
@@ -142,7 +142,7 @@ def test_one_that_nobody_has_taken_over_goes_on(owner: PostgresDatabase, schemas
 # A database that has lost acknowledged batches.
 
 
-def test_a_database_that_fell_back_is_not_written_to(
+def test_database_that_lost_batches_is_not_written_to(
     owner: PostgresDatabase, schemas: Schemas, tmp_path: Path
 ) -> None:
     fired(owner.apply(batch(2, changes(put(2), items(2)))))
@@ -158,7 +158,7 @@ def test_a_database_that_fell_back_is_not_written_to(
     fired(again.close())
 
 
-def test_tables_of_another_layout_are_left_alone(schemas: Schemas, tmp_path: Path) -> None:
+def test_tables_of_another_layout_are_refused(schemas: Schemas, tmp_path: Path) -> None:
     fired(schemas.listed(tmp_path).close())
     schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET layout = 2')
     again = schemas.database(tmp_path)

@@ -29,27 +29,27 @@ def refusal(schemas: Schemas, folder: Path) -> str:
     return str(refused.value)
 
 
-def test_who_may_make_no_schema_is_told_what_to_ask_for(schemas: Schemas, weak: Schemas, tmp_path: Path) -> None:
+def test_missing_right_to_create_a_schema_names_the_command(schemas: Schemas, weak: Schemas, tmp_path: Path) -> None:
     sentence = refusal(weak, tmp_path)
     assert sentence.startswith("weak may not create a schema in this database: its owner has to run CREATE SCHEMA ")
     schemas.execute(sentence.partition(" run ")[2])
     fired(weak.listed(tmp_path).close())
 
 
-def test_who_may_not_use_the_schema_is_told_to_name_another(schemas: Schemas, weak: Schemas, tmp_path: Path) -> None:
+def test_missing_right_to_use_the_schema_is_reported(schemas: Schemas, weak: Schemas, tmp_path: Path) -> None:
     fired(schemas.listed(tmp_path).close())
     name = schema_of(tmp_path)
     assert refusal(weak, tmp_path) == f"weak may not use the schema {name!r}: name another one, as in ?schema=mine"
 
 
-def test_who_may_make_no_tables_is_told_to_name_another(schemas: Schemas, weak: Schemas, tmp_path: Path) -> None:
+def test_missing_right_to_create_tables_is_reported(schemas: Schemas, weak: Schemas, tmp_path: Path) -> None:
     name = schema_of(tmp_path)
     schemas.execute(f'CREATE SCHEMA "{name}"')
     schemas.execute(f'GRANT USAGE ON SCHEMA "{name}" TO weak')
     assert refusal(weak, tmp_path).startswith(f"weak may not create tables in schema {name!r}: name another")
 
 
-def test_a_schema_with_tables_of_something_else_is_left_alone(schemas: Schemas, tmp_path: Path) -> None:
+def test_schema_with_tables_of_another_program_is_refused(schemas: Schemas, tmp_path: Path) -> None:
     name = schema_of(tmp_path)
     schemas.execute(f'CREATE SCHEMA "{name}"')
     schemas.execute(f'CREATE TABLE "{name}".queues (their_own text)')
