@@ -101,7 +101,7 @@ class _Server:
         core.start()
         core.serve()
         # Only `status` of the control object is used.
-        factory = core.connections("memcache", CODEC_FACTORIES["memcache"], self)
+        factory = core.connections("memcache", CODEC_FACTORIES["memcache"], self)  # type: ignore[arg-type]
         self.replies = _Replies()
         self.connections: list[Connection] = []
         for _ in range(CONNECTIONS):

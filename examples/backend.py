@@ -318,7 +318,7 @@ class LinesStorage:
         for each in {queue, self._queues.pop(queue.name, queue)}:
             each.is_deleted = True
             each.failure = "the queue was deleted"
-            each.memory.is_now(0)
+            each.memory.set_bytes(0)
         self._deleted.append(queue)
 
     # Commits.
@@ -335,7 +335,7 @@ class LinesStorage:
             elif queue.recorded and not queue.is_deleted:
                 data, kept = b"".join(queue.recorded), queue.kept()
                 queue.recorded.clear()
-                queue.memory.is_now(sum(len(entry.data) + ITEM_BYTES for entry in kept))
+                queue.memory.set_bytes(sum(len(entry.data) + ITEM_BYTES for entry in kept))
                 pairs.append(([queue], self._write(queue, data, kept)))
         return pairs
 

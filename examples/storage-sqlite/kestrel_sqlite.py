@@ -26,7 +26,7 @@ PRAGMA journal_size_limit = {reserve_bytes};
 PRAGMA synchronous = FULL;
 PRAGMA secure_delete = OFF;
 BEGIN EXCLUSIVE;
-CREATE TABLE IF NOT EXISTS queues (name BLOB PRIMARY KEY, items INTEGER, bytes INTEGER, gone_to INTEGER, last INTEGER);
+CREATE TABLE IF NOT EXISTS queues (name BLOB PRIMARY KEY, items INTEGER, bytes INTEGER, floor INTEGER, last INTEGER);
 CREATE TABLE IF NOT EXISTS items (queue BLOB, position INTEGER, data BLOB, add_ms INTEGER, expiry_ms INTEGER,
                                   errors INTEGER, PRIMARY KEY (queue, position));
 CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY, batch INTEGER);

@@ -83,7 +83,7 @@ class ResponseProducer:
             self._failed()
 
     def _end_pause(self) -> bool:
-        self._memory.is_now(0)
+        self._memory.set_bytes(0)
         pause, self._pause = self._pause, None
         if pause is not None and pause.active():
             pause.cancel()
@@ -92,7 +92,7 @@ class ResponseProducer:
     def pauseProducing(self) -> None:
         """Pause while the client does not read. Disconnect the client after `STALLED_CLIENT_TIMEOUT_S`."""
         if self._pause is None and not self._has_ended:
-            self._memory.is_now(self._last_bytes)
+            self._memory.set_bytes(self._last_bytes)
             channel: Any = self._request.channel
             self._pause = self._clock.callLater(STALLED_CLIENT_TIMEOUT_S, channel.abort)
             self._task.pause()

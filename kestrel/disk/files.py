@@ -149,7 +149,7 @@ class Disk:
             data += more
         return data
 
-    def reached(self, step: str) -> None:
+    def crash_point(self, step: str) -> None:
         """A change that takes several operations has come so far. Nothing happens here; a test may end it there."""
 
 

@@ -11,8 +11,8 @@ from kestrel.disk.files import Disk
 PART_BYTES: Final = 1 << 20
 
 
-class Part:
-    """A run of a file's bytes (`kestrel.disk.records.Whole`)."""
+class FilePart:
+    """A run of a file's bytes (`kestrel.disk.records.ByteSource`)."""
 
     __slots__ = ("_reader", "_start", "data", "length")
 
@@ -22,7 +22,7 @@ class Part:
         self.data = data
         self.length = reader.size - start
 
-    def look(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """The bytes there, in this part or behind it; fewer where the file ends."""
         if offset + size <= len(self.data):
             return self.data[offset : offset + size]
@@ -45,9 +45,9 @@ class FileReader:
             raise OSError(errno.EIO, "the file became shorter while it was read")
         return data
 
-    def part(self, offset: int, size: int = PART_BYTES) -> Part:
+    def part(self, offset: int, size: int = PART_BYTES) -> FilePart:
         """The part that begins there, of that size or to the end of the file."""
-        return Part(self, offset, self.read(offset, size))
+        return FilePart(self, offset, self.read(offset, size))
 
     def close(self) -> None:
         """Give the descriptor back."""

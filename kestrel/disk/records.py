@@ -20,23 +20,23 @@ class DamagedRecord(Exception):
     """These bytes are no record: an unknown beginning, an impossible size. Says which."""
 
 
-class Whole(Protocol):
-    """What a buffer is the beginning of (`kestrel.disk.reader.Part`)."""
+class ByteSource(Protocol):
+    """What a buffer is the beginning of (`kestrel.disk.reader.FilePart`)."""
 
     length: int
     """In bytes, from the buffer's beginning to the end of the file."""
 
-    def look(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """The bytes there, in the buffer or behind it; fewer where the file ends."""
 
 
-class BufferAlone:
-    """A buffer that is the whole (`Whole`)."""
+class BufferSource:
+    """A buffer that is the whole (`ByteSource`)."""
 
     def __init__(self, buffer: bytes) -> None:
         self._buffer = buffer
         self.length = len(buffer)
 
-    def look(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """The bytes there."""
         return self._buffer[offset : offset + size]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import DAMAGED_FOLDER
@@ -15,14 +15,14 @@ _NAME_BYTES: Final = 225
 
 TAIL_SUFFIX: Final = b".tail"
 
-MOST_TAILS: Final = 100
+MAX_TAILS: Final = 100
 """Of the whole folder."""
 
 
-CUT_SHORT: Final = "the last record is cut short"
+TORN_RECORD: Final = "the last record is cut short"
 
 
-class End:
+class ReadEnd:
     """Where the reading of one file ended: the offset behind the last good record, and why it went no further.
 
     `problem` is None at the proper end of the file; `is_unfinished` tells a cut-short last record, the usual
@@ -37,14 +37,14 @@ class End:
         self.is_unfinished = is_unfinished
 
 
-class Repair(NamedTuple):
+class QuarantinedCopy(NamedTuple):
     """What a repair set aside: the path of the copy, and how many bytes are in it."""
 
     copy: bytes
     size: int
 
 
-def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -> Repair:
+def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms: int) -> QuarantinedCopy:
     """Set aside the bytes behind the last good record and cut the file there.
 
     A file whose first record is damaged is moved whole, because it may hold something else. A crash in between leaves
@@ -57,22 +57,22 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -
         copy, size = _unused_path(disk, damaged, file_name, now_ms, b""), disk.length(path)
         disk.rename(path, copy)
         disk.sync_folder(folder)  # a power failure must not bring the damage back behind later records
-        return Repair(copy, size)
-    repaired = set_aside(disk, folder, file_name, end, now_ms)
+        return QuarantinedCopy(copy, size)
+    repaired = quarantine(disk, folder, file_name, end, now_ms)
     descriptor = disk.open_append(path)
     try:
         disk.cut(descriptor, end.offset)
-        disk.reached(steps.TAIL_CUT)
+        disk.crash_point(crash_points.TAIL_CUT)
         disk.sync(descriptor)
     finally:
         disk.close(descriptor)
     return repaired
 
 
-def set_aside(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -> Repair:
+def quarantine(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms: int) -> QuarantinedCopy:
     """Copy the bytes behind the last good record to the folder of damaged files, and leave the file as it is.
 
-    Of unfinished ends, which a crash leaves of writes that were not confirmed, the last `MOST_TAILS` are kept.
+    Of unfinished ends, which a crash leaves of writes that were not confirmed, the last `MAX_TAILS` are kept.
     """
     path = folder + b"/" + file_name
     damaged = folder + b"/" + DAMAGED_FOLDER
@@ -89,8 +89,8 @@ def set_aside(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int
                 disk.erase(copy)
             raise
     disk.sync_folder(damaged)
-    disk.reached(steps.TAIL_COPIED)
-    return Repair(copy, size)
+    disk.crash_point(crash_points.TAIL_COPIED)
+    return QuarantinedCopy(copy, size)
 
 
 def _unused_path(disk: Disk, damaged: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
@@ -103,9 +103,9 @@ def _unused_path(disk: Disk, damaged: bytes, file_name: bytes, number: int, suff
 
 def _erase_oldest_tails(disk: Disk, damaged: bytes) -> None:
     tails = [name for name in disk.list_files(damaged) if name.endswith(TAIL_SUFFIX)]
-    if len(tails) >= MOST_TAILS:
+    if len(tails) >= MAX_TAILS:
         tails.sort(key=_number_of)
-        for name in tails[: len(tails) - MOST_TAILS + 1]:
+        for name in tails[: len(tails) - MAX_TAILS + 1]:
             disk.erase(damaged + b"/" + name)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import current_name, deleted_name, files_of
 
@@ -29,7 +29,7 @@ def mark_deleted(disk: Disk, folder: bytes, queue: bytes, next_number: Callable[
         if not live_files:
             return
         disk.rename(path + live_files[-1].file_name, mark)
-    disk.reached(steps.DELETION_MARKED)
+    disk.crash_point(crash_points.DELETION_MARKED)
 
 
 def erase_deleted(disk: Disk, folder: bytes, queue: bytes) -> None:
@@ -40,7 +40,7 @@ def erase_deleted(disk: Disk, folder: bytes, queue: bytes) -> None:
         disk.sync_folder(folder)
     for file in files[:-1]:
         disk.erase(folder + b"/" + file.file_name)
-        disk.reached(steps.THROWN_AWAY)
+        disk.crash_point(crash_points.THROWN_AWAY)
     if len(files) > 1:
         disk.sync_folder(folder)
     for file in files[-1:]:

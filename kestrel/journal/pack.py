@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import DAMAGED_FOLDER, ERASE_FOLDER
 from kestrel.disk.reader import FileReader
@@ -53,11 +53,11 @@ def write_temporary(
                 if is_stopped():
                     raise WriteStopped
                 disk.write(descriptor, run)
-            disk.reached(steps.PACK_WRITTEN)
+            disk.crash_point(crash_points.PACK_WRITTEN)
             disk.sync(descriptor)
         finally:
             disk.close(descriptor)
-        disk.reached(steps.PACK_SYNCED)
+        disk.crash_point(crash_points.PACK_SYNCED)
     except (OSError, WriteStopped):
         disk.erase(path)
         raise
@@ -73,13 +73,13 @@ def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iter
     # Done first, because it must not fail after the pack is published.
     disk.make_folder(folder + b"/" + ERASE_FOLDER)
     disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + packed)
-    disk.reached(steps.PACK_PUBLISHED)
+    disk.crash_point(crash_points.PACK_PUBLISHED)
     try:
         disk.sync_folder(folder)
     except OSError:
         disk.erase(folder + b"/" + packed)
         raise
-    disk.reached(steps.PACK_PUBLISHED_FOR_GOOD)
+    disk.crash_point(crash_points.PACK_PUBLISHED_FOR_GOOD)
     try:
         moved = _finish(disk, folder, packed, replaced, ERASE_FOLDER)
     except OSError as error:
@@ -130,8 +130,8 @@ def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes],
             continue
         moved.append(path)
     disk.sync_folder(folder)
-    disk.reached(steps.PACK_REPLACED)
+    disk.crash_point(crash_points.PACK_REPLACED)
     disk.rename(folder + b"/" + packed, folder + b"/" + packed.removesuffix(PACK_SUFFIX))
-    disk.reached(steps.PACK_FINISHED)
+    disk.crash_point(crash_points.PACK_FINISHED)
     disk.sync_folder(folder)
     return moved

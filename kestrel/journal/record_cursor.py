@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.journal.error_counts import ErrorCounts
 from kestrel.journal.records import JournalFileRecord, decode_record
 
 
-class ReplayEnd(End):
+class ReplayEnd(ReadEnd):
     """The position at which the reading of a journal file ended, and the number of records read.
 
     `is_closed` is True if the last record is a STATE_DUMP, which must end its file.
@@ -63,5 +63,5 @@ class JournalRecordCursor:
                 end.records += 1
                 end.is_closed = record.restates is not None
             if needed > reader.size - end.offset:
-                end.problem, end.is_unfinished = CUT_SHORT, True
+                end.problem, end.is_unfinished = TORN_RECORD, True
                 return

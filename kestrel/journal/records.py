@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
+from kestrel.disk.records import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
 from kestrel.item import Item
 from kestrel.journal.announced_record import AnnouncedRecord
 from kestrel.journal.opcodes import (
@@ -157,7 +157,7 @@ _HEADER_BYTES: Final = {
 }
 
 
-def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
+def _state_dump(whole: ByteSource, offset: int) -> JournalFileRecord | None:
     """Return the STATE_DUMP that begins at `offset`, or None if the record is a CONTINUE. They share an opcode.
 
     The second number of a STATE_DUMP counts the ADD_XIDs that follow it and end the file. The second number of a
@@ -166,7 +166,7 @@ def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
     restated = offset + STATE_DUMP_RECORD.size
     if restated > whole.length:
         raise UnfinishedRecord(STATE_DUMP_RECORD.size)
-    _, xid, count = STATE_DUMP_RECORD.unpack(whole.look(offset, STATE_DUMP_RECORD.size))
+    _, xid, count = STATE_DUMP_RECORD.unpack(whole.read_at(offset, STATE_DUMP_RECORD.size))
     if count < _TIMES_BYTES:
         if _end_of_restated(whole, restated, count) != whole.length:
             raise DamagedRecord("data follows a STATE_DUMP")
@@ -179,12 +179,12 @@ def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
     return JournalFileRecord(Opcode.CONTINUE, whole.length - offset, xid, restates=count)
 
 
-def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
+def _end_of_restated(whole: ByteSource, offset: int, count: int) -> int:
     """Return the offset after `count` ADD_XIDs that begin at `offset`. Raise `DamagedRecord` or `UnfinishedRecord`."""
     if count < 0:
         raise DamagedRecord(f"impossible size {count}")
     for _ in range(count):
-        header = whole.look(offset, XID_ITEM_HEADER.size)
+        header = whole.read_at(offset, XID_ITEM_HEADER.size)
         if header and header[0] != Opcode.ADD_XID:
             raise DamagedRecord("a STATE_DUMP contains a record other than ADD_XID")
         if len(header) < XID_ITEM_HEADER.size:
@@ -198,7 +198,7 @@ def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
     return offset
 
 
-def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> JournalFileRecord:
+def decode_record(buffer: bytes, offset: int, whole: ByteSource | None = None) -> JournalFileRecord:
     """Return the record that begins at `offset` of `buffer`.
 
     `buffer` is the beginning of `whole`, or everything without `whole`. Raise `UnfinishedRecord` if the bytes end too
@@ -209,7 +209,7 @@ def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Jou
     except ValueError:
         raise DamagedRecord(f"unknown opcode {buffer[offset]}") from None
     if opcode is Opcode.CONTINUE and (
-        state_dump := _state_dump(whole or BufferAlone(buffer), offset)
+        state_dump := _state_dump(whole or BufferSource(buffer), offset)
     ) is not None:
         return state_dump
     start = offset + _HEADER_BYTES[opcode]

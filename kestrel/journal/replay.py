@@ -5,9 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import CUT_SHORT
+from kestrel.disk.repair import TORN_RECORD
 from kestrel.item import Item
 from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
@@ -82,7 +82,7 @@ def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0,
             return ReplayEnd(offset, records, done.damage)
         needed = done.needed
         if needed > reader.size - offset:
-            return ReplayEnd(offset, records, CUT_SHORT, is_unfinished=True)
+            return ReplayEnd(offset, records, TORN_RECORD, is_unfinished=True)
     return ReplayEnd(offset, records, is_closed=is_closed)
 
 
@@ -100,7 +100,7 @@ class PartReplay(NamedTuple):
     is_closed: bool = False
 
 
-def replay_part(part: Part, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
+def replay_part(part: FilePart, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
     """Apply the complete records of a part of a file to `queue`.
 
     `start` is the offset of the part in the queue's history. `counts` is the one of the whole file.

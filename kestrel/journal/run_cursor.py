@@ -5,9 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.journal.opcodes import ADDX_HEADER, XID_RECORD, Opcode
 from kestrel.journal.records import decode_record
 
@@ -47,7 +47,7 @@ class JournalRunCursor:
         self._stop = stop
         self._has_data = has_data
         self._is_behind_large = False
-        self.end = End(start)
+        self.end = ReadEnd(start)
         self.data = b""
         self.data_start = start
         self.starts: list[int] = []
@@ -66,10 +66,10 @@ class JournalRunCursor:
             part = reader.part(end.offset, max(size, needed))
             needed = self._go(part, most)
             if needed > reader.size - end.offset:
-                end.problem, end.is_unfinished = CUT_SHORT, True
+                end.problem, end.is_unfinished = TORN_RECORD, True
         return True
 
-    def _go(self, part: Part, most: int) -> int:
+    def _go(self, part: FilePart, most: int) -> int:
         """Collect the records of a part. Return 0, or the least size of the next record if it is incomplete."""
         data, starts, unpack_size = part.data, self.starts, _ADDX_SIZE.unpack_from
         length, whole = len(data), part.length

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk, is_full
 from kestrel.disk.reader import FileReader
@@ -158,7 +158,7 @@ class JournalWriter:
         """Rotate the current file and return its number. The next write creates a new current file."""
         number = self._next_number()
         self._disk.rename(self._path, self._rotated_path(number))
-        self._disk.reached(steps.ROTATED)
+        self._disk.crash_point(crash_points.ROTATED)
         self.close()
         self._folder_is_synced = False
         self.file += 1
@@ -204,9 +204,9 @@ class JournalWriter:
         temporary = self._folder + b"/" + temporary_name(self._queue, self._next_number())
         with FileReader(self._disk, self._path) as reader:
             copy_range(self._disk, reader, 0, self.size, temporary)
-        self._disk.reached(steps.COPY_WRITTEN)
+        self._disk.crash_point(crash_points.COPY_WRITTEN)
         self._disk.rename(temporary, self._path)
-        self._disk.reached(steps.COPY_PUBLISHED)
+        self._disk.crash_point(crash_points.COPY_PUBLISHED)
         self._folder_is_synced = False
         self.synced_size = 0
 

@@ -18,7 +18,7 @@ from kestrel.library.reader import Reader
 from kestrel.library.reader_stores import MemoryReaderStores, ReaderStores
 from kestrel.queues.context import RuntimeContext
 from kestrel.scroll.name_encoding import DEFAULT_READER
-from kestrel.storage.barrier import Batch, all_of
+from kestrel.storage.barrier import Batch, combine_batches
 
 log = Logger(__name__)
 
@@ -172,7 +172,7 @@ class FolderJournaledQueue:
             return None
         put_ms = self._context.now_ms() if add_ms is None else add_ms
         self._reader_stores.put(data, put_ms, expiry_ms, list(self._readers))
-        both = all_of([reader.item_was_put(len(data)) for reader in readers])
+        both = combine_batches([reader.item_was_put(len(data)) for reader in readers])
         for reader in readers:
             reader.serve()
         assert both is not None

@@ -22,12 +22,12 @@ from kestrel.library.recursion_limit import RecursionLimit
 from kestrel.queues.context import RuntimeContext
 from kestrel.queues.expiry import MAX_SWEPT_PER_PUT, MAX_SWEPT_PER_SLICE
 from kestrel.queues.waiters import Waiter
-from kestrel.storage.barrier import Batch, Committed
+from kestrel.storage.barrier import Batch, CommittedQueue
 
 log = Logger(__name__)
 
 
-class Reader(Committed):
+class Reader(CommittedQueue):
     """A reader of a journaled queue, returned by `JournaledQueue.reader`.
 
     A delivered item is an open read until `commit` or `unget` is called with its id. A restart delivers open reads

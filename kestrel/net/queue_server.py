@@ -71,7 +71,7 @@ class QueueServer:
             in_thread,
         )
         self.expiry_sweeper = ExpirySweeper(self.manager, self.scheduler, clock)
-        self.barrier.uncommitted.use(self.config.max_uncommitted_bytes)
+        self.barrier.uncommitted.set_limit(self.config.max_uncommitted_bytes)
         self.session_context = SessionContext(self.manager, self.scheduler, clock, _session_settings(self.config))
         self._compacts_at_close = False
         self._is_stopping = False
@@ -128,7 +128,7 @@ class QueueServer:
         config = self.config = resolved.config
         self._configured_names = sorted(config.queues)
         self.apply_session_settings(_session_settings(config))
-        self.barrier.uncommitted.use(config.max_uncommitted_bytes)
+        self.barrier.uncommitted.set_limit(config.max_uncommitted_bytes)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
         self.expiry_sweeper.every(config.expiration_timer_frequency_ms)
         return self.manager.use(resolved)

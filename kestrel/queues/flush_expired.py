@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from kestrel.queues.queue import Queue
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
-from kestrel.storage.barrier import Batch, all_of
+from kestrel.storage.barrier import Batch, combine_batches
 
 FLUSHED_QUEUES_PER_SLICE: Final = 64
 """Limit of queues per slice."""
@@ -52,4 +52,6 @@ class ExpiredFlush:
             return
         count = sum(queue.counters.expired_items - before for queue, before in self._before.items())
         unsettled = [queue.unsettled_batch for queue in self._before]
-        self.done.callback(ExpiredFlushResult(count, all_of([batch for batch in unsettled if batch is not None])))
+        self.done.callback(
+            ExpiredFlushResult(count, combine_batches([batch for batch in unsettled if batch is not None]))
+        )

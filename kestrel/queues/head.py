@@ -15,12 +15,12 @@ from kestrel.queues.expiry import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE, is_e
 from kestrel.queues.head_loader import HeadLoader
 from kestrel.queues.limits import QueueLimits
 from kestrel.queues.moves import Moves
-from kestrel.storage.barrier import Batch, Committed
+from kestrel.storage.barrier import Batch, CommittedQueue
 
 log = Logger(__name__)
 
 
-class HeadOwner(Committed):
+class HeadOwner(CommittedQueue):
     """The part of a queue that its head uses."""
 
     name: bytes

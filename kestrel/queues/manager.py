@@ -27,7 +27,7 @@ from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.store_reopener import StoreReopener
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.storage.barrier import Barrier, Batch, all_of
+from kestrel.storage.barrier import Barrier, Batch, combine_batches
 from kestrel.storage.interfaces import IMeasuring, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
@@ -281,7 +281,7 @@ class QueueManager:
         if alias is not None:
             alias.count(size)
         batches = self._put_to(targets, data, expiry_ms)
-        return None if is_refused else all_of(list(batches.values())) or _SAFE
+        return None if is_refused else combine_batches(list(batches.values())) or _SAFE
 
     def put_moved(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
         """Put an item that moves here from another queue (`PutByName`). It is refused only if no queue accepts it."""
@@ -406,7 +406,7 @@ class QueueManager:
                 batches.append(queue.flush())
 
         flushed = self._scheduler.for_each(self.all_queues(), flush, FLUSHED_PER_SLICE)
-        return flushed.addCallback(lambda _: all_of(batches))
+        return flushed.addCallback(lambda _: combine_batches(batches))
 
     def flush_expired(self, name: bytes) -> Deferred[ExpiredFlushResult]:
         """Drop the expired items at the head of a queue, in slices, including items that are only on disk."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.scroll.records import (
     BELOW_ALL_IDS,
     EXPIRING_PUT_FIRST_BYTE,
@@ -47,7 +47,7 @@ class ScrollItemCursor:
         self.item_id = BELOW_ALL_IDS
         self.data_bytes = 0
         self.targets: Targets | None = None
-        self.end = End(offset)
+        self.end = ReadEnd(offset)
 
     def next(self) -> bool:
         """Move to the next item. Return False at the end of the valid records; `end` says how the file ends."""
@@ -64,14 +64,14 @@ class ScrollItemCursor:
             if command in (PUT_FIRST_BYTE, EXPIRING_PUT_FIRST_BYTE):
                 header = PUT_BYTES if command == PUT_FIRST_BYTE else PUT_EXPIRING_BYTES
                 if self._offset + header > file_size:
-                    return self._ends(CUT_SHORT, is_unfinished=True)
+                    return self._ends(TORN_RECORD, is_unfinished=True)
                 size, _, item_id = PUT_HEAD.unpack_from(self._data, position + 1)
                 if not 0 <= size <= MAX_DATA_BYTES:
                     return self._ends(f"impossible size {size}")
                 if not self.item_id < item_id <= LARGEST_ID:
                     return self._ends("impossible id")
                 if self._offset + header + size > file_size:
-                    return self._ends(CUT_SHORT, is_unfinished=True)
+                    return self._ends(TORN_RECORD, is_unfinished=True)
                 self._offset += header + size
                 self.item_id, self.data_bytes = item_id, size
                 self.end.offset = self._offset
@@ -96,7 +96,7 @@ class ScrollItemCursor:
                 self.start = start
         if self.targets is not None:
             # The PUT after the TARGETS is missing.
-            return self._ends(CUT_SHORT, is_unfinished=True)
+            return self._ends(TORN_RECORD, is_unfinished=True)
         return False
 
     def run(self) -> Counts:
@@ -129,11 +129,11 @@ class ScrollItemCursor:
 
     def _other_record(self) -> ScrollFileRecord | None:
         """Return a record other than a PUT in its usual form, or None if it is invalid; then `end` says why."""
-        part = Part(self._reader, self._data_start, self._data)
+        part = FilePart(self._reader, self._data_start, self._data)
         try:
             return decode_record(self._data, self._offset - self._data_start, part)
         except UnfinishedRecord:
-            self._ends(CUT_SHORT, is_unfinished=True)
+            self._ends(TORN_RECORD, is_unfinished=True)
         except DamagedRecord as damage:
             self._ends(str(damage))
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.scroll.records import (
     BELOW_ALL_IDS,
@@ -54,7 +54,7 @@ def read_items(
         data = reader.read(offset, min(usual, end - offset))
         if not data:
             raise DamagedScrollFile(errno.EIO, "the journal file became shorter")
-        part = Part(reader, offset, data)
+        part = FilePart(reader, offset, data)
         position = 0
         while position < len(data):
             command = data[position]
@@ -87,7 +87,7 @@ def read_items(
     return ScrollItemsRead(records, next_id, start)
 
 
-def _decode(data: bytes, position: int, part: Part) -> ScrollFileRecord:
+def _decode(data: bytes, position: int, part: FilePart) -> ScrollFileRecord:
     try:
         record = decode_record(data, position, part)
     except (DamagedRecord, UnfinishedRecord):

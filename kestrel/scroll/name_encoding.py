@@ -10,9 +10,9 @@ from collections.abc import Collection
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.disk.whole_file import WholeFile
 from kestrel.names import parent_of
 
 OWN_READER: Final = b":own"
@@ -209,5 +209,5 @@ class EscapedNames:
     def _path(self, part: bytes) -> bytes:
         return b"%b/%b/%b" % (self._folder, NAMES_FOLDER, part.removeprefix(_HASH_MARK))
 
-    def _file(self, part: bytes) -> WholeFile:
-        return WholeFile(self._disk, self._path(part))
+    def _file(self, part: bytes) -> AtomicFile:
+        return AtomicFile(self._disk, self._path(part))

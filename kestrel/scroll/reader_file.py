@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
@@ -118,7 +118,7 @@ def _split(ranges: Iterable[tuple[int, int]]) -> tuple[array[int], list[tuple[in
     return ids, runs
 
 
-def read_state(reader: FileReader) -> tuple[ReaderState, End]:
+def read_state(reader: FileReader) -> tuple[ReaderState, ReadEnd]:
     """Return the state of a reader from the valid records of its file, and where they end. Raise OSError.
 
     In a file with checksums, only records that a matching checksum covers are valid. A file that is damaged at its
@@ -135,17 +135,17 @@ def read_state(reader: FileReader) -> tuple[ReaderState, End]:
     return state, end
 
 
-def refuse_impossible_ids(state: ReaderState, end: End, last_id: int) -> tuple[ReaderState, End]:
+def refuse_impossible_ids(state: ReaderState, end: ReadEnd, last_id: int) -> tuple[ReaderState, ReadEnd]:
     """Return `state` and `end`, or an empty state and damage if the file has no checksums and an id above `last_id`.
 
     `last_id` is the id of the last item in the writer files, or 0 if there are none; then any id is possible.
     """
     if end.problem is None and not state.is_checked and 0 < last_id < state.last_id:
-        return ReaderState(), End(0, f"no checksum, and its id {state.last_id} is beyond the last item, {last_id}")
+        return ReaderState(), ReadEnd(0, f"no checksum, and its id {state.last_id} is beyond the last item, {last_id}")
     return state, end
 
 
-def _last_good(reader: FileReader) -> tuple[End, bool]:
+def _last_good(reader: FileReader) -> tuple[ReadEnd, bool]:
     """Return where the valid records end, and whether checksums cover them."""
     scan = ScrollRecordCursor(reader, READER_MAGIC)
     checked_size, checksum = 0, zlib.crc32(READER_MAGIC)
@@ -153,7 +153,7 @@ def _last_good(reader: FileReader) -> tuple[End, bool]:
     for offset, record in scan:
         if record.command == RecordCommand.CHECKSUM:
             if record.checksum != checksum:
-                return End(checked_size, "the checksum does not match"), checked_size > 0
+                return ReadEnd(checked_size, "the checksum does not match"), checked_size > 0
             checked_size, checksum = offset + record.size, 0
             continue
         checksum = zlib.crc32(record.raw, checksum)
@@ -166,7 +166,7 @@ def _last_good(reader: FileReader) -> tuple[End, bool]:
     if end.problem is None and end.offset == len(_BEGIN if checked_size else READER_MAGIC):
         end.problem, end.is_unfinished = "it ends before its first READ_HEAD", True
     if not checked_size:
-        return (end if odd is None else End(0, odd)), False
+        return (end if odd is None else ReadEnd(0, odd)), False
     if end.problem is None and end.offset > checked_size:
         end.problem, end.is_unfinished = "records without their checksum", True
     end.offset = checked_size

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kestrel.disk.reader import FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.scroll.records import RecordCommand, ScrollFileRecord, decode_record
 
 
@@ -21,14 +21,14 @@ class ScrollRecordCursor:
     def __init__(self, reader: FileReader, magic: bytes) -> None:
         self._reader = reader
         self._magic = magic
-        self.end = End(0)
+        self.end = ReadEnd(0)
 
     def __iter__(self) -> Iterator[tuple[int, ScrollFileRecord]]:
         reader, end, magic = self._reader, self.end, self._magic
         begins_with = reader.read(0, len(magic))
         if begins_with != magic:
             end.is_unfinished = magic.startswith(begins_with)
-            end.problem = CUT_SHORT if end.is_unfinished else f"it does not begin with {magic.hex(' ')}"
+            end.problem = TORN_RECORD if end.is_unfinished else f"it does not begin with {magic.hex(' ')}"
             return
         offset = end.offset = len(magic)
         while offset < reader.size:
@@ -38,7 +38,7 @@ class ScrollRecordCursor:
                 try:
                     record = decode_record(part.data, position, part)
                 except UnfinishedRecord:
-                    end.problem, end.is_unfinished = CUT_SHORT, True
+                    end.problem, end.is_unfinished = TORN_RECORD, True
                     return
                 except DamagedRecord as damage:
                     end.problem = str(damage)
@@ -55,4 +55,4 @@ class ScrollRecordCursor:
 
     def _finish(self, offset: int) -> None:
         if self.end.offset < offset:
-            self.end.problem, self.end.is_unfinished = CUT_SHORT, True
+            self.end.problem, self.end.is_unfinished = TORN_RECORD, True

@@ -12,7 +12,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
+from kestrel.disk.records import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
 from kestrel.item import Item
 
 WRITER_MAGIC: Final = bytes.fromhex("27642603")
@@ -311,7 +311,7 @@ class ScrollFileRecord:
         return checksum
 
 
-def decode_record(data: bytes, position: int, part: Whole | None = None) -> ScrollFileRecord | None:
+def decode_record(data: bytes, position: int, part: ByteSource | None = None) -> ScrollFileRecord | None:
     """Return the record that begins at `position` of `data`, or None at a zero byte, which ends a file.
 
     `data` is the beginning of `part`, or everything without `part`. The rest of a record that is longer than `data` is
@@ -321,7 +321,7 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Scro
     first = data[position]
     if not first:
         return None
-    whole = part or BufferAlone(data)
+    whole = part or BufferSource(data)
     command, words = first >> 4, first & 15
     data_at = position + 1 + words * _WORD_BYTES
     if command < _WITH_DATA:
@@ -333,7 +333,7 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Scro
             raise DamagedRecord(f"impossible header of {words} words")
         if data_at > whole.length:
             raise UnfinishedRecord(data_at - position)
-        size: int = _COUNT.unpack(whole.look(position + 1, _COUNT.size))[0]
+        size: int = _COUNT.unpack(whole.read_at(position + 1, _COUNT.size))[0]
         if not 0 <= size <= MAX_DATA_BYTES:
             raise DamagedRecord(f"impossible size {size}")
         if command in _ENTRY_BYTES and size % _ENTRY_BYTES[command]:
@@ -342,7 +342,7 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Scro
     if end > whole.length:
         raise UnfinishedRecord(end - position)
     if end > len(data):
-        data = whole.look(position, end - position)
+        data = whole.read_at(position, end - position)
         data_at, end, position = data_at - position, end - position, 0
     item_id = 0
     if command == _PUT:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.scroll.records import (
     BELOW_ALL_IDS,
     EXPIRING_PUT_FIRST_BYTE,
@@ -60,7 +60,7 @@ class ScrollRunCursor:
         """Offset of a TARGETS whose PUT has not been read yet, or None."""
         self._is_over = False
         self._is_behind_large = False
-        self.end = End(start)
+        self.end = ReadEnd(start)
         self.data = b""
         self.data_start = start
         self.starts: list[int] = []
@@ -74,7 +74,7 @@ class ScrollRunCursor:
             self._offset = self.end.offset = len(magic)
         else:
             is_unfinished = magic.startswith(begins_with)
-            problem = CUT_SHORT if is_unfinished else f"it does not begin with {magic.hex(' ')}"
+            problem = TORN_RECORD if is_unfinished else f"it does not begin with {magic.hex(' ')}"
             self._ends(problem, is_unfinished=is_unfinished)
 
     def _ends(self, problem: str, *, is_unfinished: bool = False) -> None:
@@ -90,13 +90,13 @@ class ScrollRunCursor:
             size = SMALL_READ_BYTES if self._is_behind_large else self._part_bytes
             needed = self._go(reader.part(self._offset, max(size, needed)), most)
             if needed > reader.size - self._offset:
-                self._ends(CUT_SHORT, is_unfinished=True)
+                self._ends(TORN_RECORD, is_unfinished=True)
         is_at_end = self._is_over or self._offset >= reader.size
         if is_at_end and self._targets_at is not None and self.end.problem is None:
-            self._ends(CUT_SHORT, is_unfinished=True)
+            self._ends(TORN_RECORD, is_unfinished=True)
         return bool(self.starts)
 
-    def _go(self, part: Part, most: int) -> int:
+    def _go(self, part: FilePart, most: int) -> int:
         """Collect the records of a part. Return 0, or the least size of the next record if it is incomplete."""
         data, starts, unpack_head = part.data, self.starts, PUT_HEAD.unpack_from
         length, whole = len(data), part.length
@@ -150,12 +150,12 @@ class ScrollRunCursor:
         self._last_id = item_id
         return True
 
-    def _decoded(self, data: bytes, position: int, part: Part) -> ScrollFileRecord | None:
+    def _decoded(self, data: bytes, position: int, part: FilePart) -> ScrollFileRecord | None:
         """Return a record other than a PUT in its usual form, or None if it is invalid or ends the file."""
         try:
             record = decode_record(data, position, part)
         except UnfinishedRecord:
-            self._ends(CUT_SHORT, is_unfinished=True)
+            self._ends(TORN_RECORD, is_unfinished=True)
         except DamagedRecord as damage:
             self._ends(str(damage))
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark, WriterTally
@@ -16,7 +16,7 @@ class HintMismatch(Exception):
     """A file whose content does not match its hint."""
 
 
-def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
+def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -> ReadEnd:
     """Add the items after `file.size` to `file`, and return where the file ends.
 
     Items with ids up to `floor_id` are not counted. An id that is not higher than the one before it is damage. Only
@@ -26,7 +26,7 @@ def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -
         magic = reader.read(0, len(WRITER_MAGIC))
         if magic != WRITER_MAGIC:
             is_unfinished = WRITER_MAGIC.startswith(magic)
-            return End(0, CUT_SHORT if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
+            return ReadEnd(0, TORN_RECORD if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
         file.size = len(WRITER_MAGIC)
     walk = ScrollItemCursor(reader, file.size, PART_BYTES)
     walk.item_id = file.last_id or walk.item_id

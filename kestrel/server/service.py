@@ -30,8 +30,8 @@ from kestrel.config.unused_settings import (
     queue_settings_over_limit,
     server_settings_given,
 )
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
-from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError, StorageError
 from kestrel.escaping import show_name
 from kestrel.net import hub
@@ -153,7 +153,7 @@ class KestrelService(Service):
             seconds=reactor.seconds,
             now_ms=wall_clock_ms,
             in_thread=self._in_thread,
-            status_file=WholeFile(Disk(), os.fsencode(config.status_file)),
+            status_file=AtomicFile(Disk(), os.fsencode(config.status_file)),
             memory_limit=memory_limit,
         )
         return core, getattr(storage, "ended", Deferred())

@@ -8,7 +8,7 @@ from typing import Final
 
 from kestrel.storage.capabilities import CAPABILITIES
 from kestrel.storage.interfaces import IStorageFactory
-from kestrel.storage.plugins import survey
+from kestrel.storage.plugins import list_plugins
 from kestrel.storage.registry import FACTORIES
 
 MIN_COLUMNS: Final = 40
@@ -18,7 +18,7 @@ MIN_COLUMNS: Final = 40
 def storage_help(columns: int) -> str:
     """Return the whole output, wrapped to `columns`."""
     columns = max(columns, MIN_COLUMNS)
-    plugins = survey(FACTORIES)
+    plugins = list_plugins(FACTORIES)
     lines = ["Storages, by the word before the colon of --storage:"]
     for factory in FACTORIES.values():
         lines += _about(factory, "built in", columns)

@@ -201,13 +201,13 @@ class Outbox:
             self.held_bytes -= entry.size
         self._drop_sent()
         hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
-        self._memory.is_now(self.held_bytes)
+        self._memory.set_bytes(self.held_bytes)
         if leaving is not None:
             said = leaving[0] if len(leaving) == 1 else b"".join(leaving)
             self._owner.send_replies(said)
             if self.is_paused:  # the bytes stay in the transport until the client reads
                 self.transport_bytes = len(said)
-                self._memory.is_now(self.held_bytes + self.transport_bytes)
+                self._memory.set_bytes(self.held_bytes + self.transport_bytes)
         if told is not None:
             for sent, was_sent in told:
                 sent(was_sent and not self._is_gone)
@@ -287,7 +287,7 @@ class Outbox:
     def resume(self) -> None:
         """Send again: the transport accepts bytes."""
         self.is_paused = False
-        self._memory.is_now(self.held_bytes)
+        self._memory.set_bytes(self.held_bytes)
         if self._entries or self._closes:
             self._release_at_end_of_tick()
 
@@ -298,7 +298,7 @@ class Outbox:
         entries = self._entries
         self._keep(())
         self.held_bytes = 0
-        self._memory.is_now(0)
+        self._memory.set_bytes(0)
         for entry in entries:
             if entry.sent is not None:
                 entry.sent(False)

@@ -9,7 +9,7 @@ from kestrel import commands
 from kestrel.errors import KestrelError, StorageRefused
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
-from kestrel.storage.uncommitted import PUT_BYTES, PlaceInLine
+from kestrel.storage.uncommitted_budget import PUT_BYTES, PutWaiter
 
 _PENDING_ITEM_OVERHEAD_BYTES: Final = 56
 """Memory of a pending item beyond its data."""
@@ -44,7 +44,7 @@ class _SlicedPut:
         self._done = 0
         self._batches: dict[Batch, int] = {}
         """Number of items in each batch."""
-        self._place: PlaceInLine | None = None
+        self._waiter: PutWaiter | None = None
         self._is_admitted = False
         """Whether the next item is put even if there is no room."""
         self._is_stopped = False
@@ -61,7 +61,7 @@ class _SlicedPut:
         self._session.pending_put_bytes = sum(map(len, left)) + len(left) * _PENDING_ITEM_OVERHEAD_BYTES
         if is_over:
             self._wait_until_safe()
-        elif self._place is None:
+        elif self._waiter is None:
             self._session.continue_later(self._continue)
 
     @property
@@ -79,9 +79,9 @@ class _SlicedPut:
             return True
         items = self._command.items[self._done :]
         size = sum(map(len, items)) + len(items) * PUT_BYTES
-        go_on = partial(self._session.continue_later, self._continue)
+        resume = partial(self._session.continue_later, self._continue)
         try:
-            self._place = self._session.uncommitted.wait(size, go_on)
+            self._waiter = self._session.uncommitted.wait(size, resume)
         except StorageRefused:
             if not self._batches:
                 raise
@@ -123,17 +123,17 @@ class _SlicedPut:
         """Run the next slice."""
         if self._is_stopped:
             return
-        place, self._place = self._place, None
-        if place is None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
             self._put_more()
             return
         uncommitted = self._session.uncommitted
-        uncommitted.begins(place)
+        uncommitted.begin_put(waiter)
         self._is_admitted = True
         try:
             self._put_more()
         finally:
-            uncommitted.let_in()  # less may have been put than was reserved, or nothing
+            uncommitted.admit_waiters()  # less may have been put than was reserved, or nothing
 
     def _put_more(self) -> None:
         """Continue, unless an earlier batch of this command was lost."""
@@ -146,7 +146,7 @@ class _SlicedPut:
             return
         if is_over:
             self._wait_until_safe()
-        elif self._place is None:
+        elif self._waiter is None:
             self._session.continue_later(self._continue)
 
     def _wait_until_safe(self) -> None:
@@ -175,8 +175,8 @@ class _SlicedPut:
     def _stop(self) -> None:
         """Cancel the put: the client disconnected or was answered."""
         self._is_stopped = True
-        if self._place is not None:
-            self._session.uncommitted.leave(self._place)
+        if self._waiter is not None:
+            self._session.uncommitted.cancel(self._waiter)
 
 
 PUTS: Final[Handlers] = {commands.Put: put}

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IQueueStorage, IStorage
-from kestrel.storage.uncommitted import PUT_BYTES, Uncommitted
+from kestrel.storage.uncommitted_budget import PUT_BYTES, UncommittedBudget
 
 log = Logger(__name__)
 
@@ -65,26 +65,26 @@ class Batch:
             call()
 
 
-def all_of(batches: Sequence[Batch]) -> Batch | None:
+def combine_batches(batches: Sequence[Batch]) -> Batch | None:
     """A batch that is safe when all of these are, and lost with the first that is lost."""
     if len(batches) < 2:
         return batches[0] if batches else None
-    together = Batch()
+    combined = Batch()
     missing = len(batches)
 
     def one_settled(batch: Batch) -> None:
         nonlocal missing
         missing -= 1
-        if not together.is_settled and (batch.failure is not None or not missing):
-            together.settle(batch.failure)
+        if not combined.is_settled and (batch.failure is not None or not missing):
+            combined.settle(batch.failure)
 
     for batch in batches:
         batch.when_settled(partial(one_settled, batch))
-    return together
+    return combined
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Committed(ABC):
+class CommittedQueue(ABC):
     """What the barrier needs to know of a queue."""
 
     def __init__(self, storage: IStorage, store: IQueueStorage) -> None:
@@ -111,17 +111,17 @@ class Barrier:
     """
 
     def __init__(self, schedule: Schedule, seconds: Callable[[], float] = lambda: 0.0) -> None:
-        self.uncommitted = Uncommitted()
+        self.uncommitted = UncommittedBudget()
         self._schedule = schedule
         self._seconds = seconds
         self._is_armed = False
-        self._dirty: list[Committed] = []
-        self._held: list[Callable[[], None]] = []
+        self._dirty: list[CommittedQueue] = []
+        self._releases: list[Callable[[], None]] = []
 
-    def touch(self, queue: Committed) -> Batch:
+    def touch(self, queue: CommittedQueue) -> Batch:
         """Something was recorded on the queue: the batch that it is part of."""
         batch = queue.open_batch
-        if batch is None or (batch.store is not queue.store and self._is_of_the_past(queue, batch)):
+        if batch is None or (batch.store is not queue.store and self._settle_if_reopened(queue, batch)):
             batch = queue.open_batch = Batch(queue.store, self._seconds())
             self._dirty.append(queue)
             self._arm()
@@ -137,10 +137,10 @@ class Barrier:
     def _end(self, batch: Batch, failure: Exception | None) -> None:
         """The batch is safe, or lost."""
         if batch.item_bytes:
-            self.uncommitted.is_settled(batch.item_bytes)
+            self.uncommitted.release(batch.item_bytes)
         batch.settle(failure)
 
-    def _is_of_the_past(self, queue: Committed, batch: Batch) -> bool:
+    def _settle_if_reopened(self, queue: CommittedQueue, batch: Batch) -> bool:
         """Whether the queue got other contents since: nothing of the batch will ever be safe."""
         if batch.store is queue.store:
             return False
@@ -152,7 +152,7 @@ class Barrier:
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
         """Call `release` once when this tick's commits have begun."""
-        self._held.append(release)
+        self._releases.append(release)
         self._arm()
 
     def begin_tick(self) -> None:
@@ -167,39 +167,39 @@ class Barrier:
     def end_of_tick(self) -> None:
         """Commit every touched queue that is not being committed already, then release."""
         self._is_armed = False  # before anything can fail: a barrier that waits for an end would never arm again
-        if not self._dirty and not self._held:
+        if not self._dirty and not self._releases:
             return
         dirty, self._dirty = self._dirty, []
-        by_storage: dict[IStorage, list[Committed]] = {}
+        by_storage: dict[IStorage, list[CommittedQueue]] = {}
         for queue in dirty:
             if queue.committing is not None:
                 self._dirty.append(queue)  # the end of that commit arms the next tick
-            elif queue.open_batch is not None and not self._is_of_the_past(queue, queue.open_batch):
+            elif queue.open_batch is not None and not self._settle_if_reopened(queue, queue.open_batch):
                 queue.committing, queue.open_batch = queue.open_batch, None
                 by_storage.setdefault(queue.storage, []).append(queue)
         for storage, queues in by_storage.items():
             self._commit(storage, queues)
-        held, self._held = self._held, []
-        for release in held:
+        releases, self._releases = self._releases, []
+        for release in releases:
             try:
                 release()
             except Exception:
                 log.failure("What was held until the end of the tick failed")
 
-    def _commit(self, storage: IStorage, queues: list[Committed]) -> None:
-        settled: Iterable[Committed] = queues
+    def _commit(self, storage: IStorage, queues: list[CommittedQueue]) -> None:
+        settled: Iterable[CommittedQueue] = queues
         failure: QueueFailed | None = None
         try:
             pending = storage.commit([queue.store for queue in queues])
             if pending:
-                by_contents = {id(queue.store): queue for queue in queues}
-                settled = by_contents.values()
+                by_store = {id(queue.store): queue for queue in queues}
+                settled = by_store.values()
                 for group, outcome in pending:
-                    waiting = {id(store): by_contents[id(store)] for store in group}
+                    waiting = {id(store): by_store[id(store)] for store in group}
                     if len(waiting) != len(group):
                         raise ValueError("the storage named a queue twice")
                     for each in waiting:
-                        del by_contents[each]
+                        del by_store[each]
                     args = (list(waiting.values()),)
                     outcome.addCallbacks(self._group_is_safe, self._group_failed, callbackArgs=args, errbackArgs=args)
         except Exception as error:  # a backend's fault must not take the tick, and so the server, down
@@ -209,18 +209,18 @@ class Barrier:
         for queue in settled:
             self._settle(queue, failure, now_s)
 
-    def _group_is_safe(self, _: object, queues: list[Committed]) -> None:
+    def _group_is_safe(self, _: object, queues: list[CommittedQueue]) -> None:
         now_s = self._seconds()
         for queue in queues:
             self._settle(queue, None, now_s)
 
-    def _group_failed(self, reason: Failure, queues: list[Committed]) -> None:
+    def _group_failed(self, reason: Failure, queues: list[CommittedQueue]) -> None:
         error = reason.value
         failure = error if isinstance(error, Exception) else QueueFailed(type(error).__name__)
         for queue in queues:
             self._settle(queue, failure, 0.0)
 
-    def _settle(self, queue: Committed, failure: Exception | None, now_s: float) -> None:
+    def _settle(self, queue: CommittedQueue, failure: Exception | None, now_s: float) -> None:
         committed, queue.committing = queue.committing, None
         later = None
         if failure is not None:

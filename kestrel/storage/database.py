@@ -43,7 +43,7 @@ class StoredQueue(NamedTuple):
     """How many it has, open reads among them: to the database they are items as all others."""
     bytes: int
     """Their data, in bytes."""
-    gone_to: int
+    floor: int
     """No item stands at this position or below."""
     last: int
     """The highest position that was ever given; 0 before the first."""

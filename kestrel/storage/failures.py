@@ -22,7 +22,7 @@ def error_of(failure: Failure) -> Exception:
     return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))
 
 
-def fault(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The type and the message of what somebody else's code raised, on one line."""
     message = " ".join(safe_str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

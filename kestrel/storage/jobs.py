@@ -60,7 +60,7 @@ class Jobs:
             before.reset(seconds)
         return before
 
-    def forget(self, call: IDelayedCall | None) -> None:
+    def cancel(self, call: IDelayedCall | None) -> None:
         """What was to be called later is not, if it is still to come."""
         if call is not None and call.active():
             self._due.discard(call)

@@ -98,7 +98,7 @@ class MemoryStorage:
         """Forget it."""
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
-        queue.memory.is_now(0)
+        queue.memory.set_bytes(0)
         queue.failure = "the queue was deleted"
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
@@ -113,7 +113,7 @@ class MemoryStorage:
         """Nothing is safer than it was; but now it is known how much there is."""
         for queue in queues:
             if queue.failure is None:
-                queue.memory.is_now(queue.held_bytes)
+                queue.memory.set_bytes(queue.memory_bytes)
         return ()
 
     def close(self, compacts: bool = False) -> Deferred[None]:

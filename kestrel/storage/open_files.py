@@ -25,7 +25,7 @@ class OpenFiles:
         self._writers: OrderedDict[Closable, None] = OrderedDict()
         self._file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
-    def used(self, writer: Closable) -> None:
+    def touch(self, writer: Closable) -> None:
         """This writer was used just now; the one longest unused is closed when too many are open."""
         self._writers[writer] = None
         self._writers.move_to_end(writer)

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 from typing import Final
 
 from kestrel.errors import BrokenStoragePlugin
-from kestrel.storage.failures import fault
+from kestrel.storage.failures import describe_error
 from kestrel.storage.interfaces import IStorageFactory
 
 FAULTS: Final = (Exception, SystemExit)
@@ -37,17 +37,17 @@ class Plugin(ABC):
         return BrokenStoragePlugin(f"{self} cannot be used: {why}")
 
     @contextmanager
-    def trying(self, what_fails: str) -> Iterator[None]:
+    def wrapping_errors(self, what_fails: str) -> Iterator[None]:
         """Whatever is raised in here is or becomes `BrokenStoragePlugin`."""
         try:
             yield
         except BrokenStoragePlugin:
             raise
         except FAULTS as error:
-            raise self.broken(f"{what_fails}: {fault(error)}") from error
+            raise self.broken(f"{what_fails}: {describe_error(error)}") from error
 
 
-class EnteredPlugin(Plugin):
+class EntryPointPlugin(Plugin):
     """One that an entry point names: a factory, or a class that makes one without arguments."""
 
     def __init__(self, entry: EntryPoint) -> None:
@@ -61,20 +61,20 @@ class EnteredPlugin(Plugin):
         entry = self._entry
         if entry.pattern.match(entry.value) is None:
             raise self.broken(f"its entry point {entry.value!r} names no object; it is to be written module:object")
-        with self.trying(f"{entry.module} cannot be imported"):
+        with self.wrapping_errors(f"{entry.module} cannot be imported"):
             found: object = import_module(entry.module)
         for word in filter(None, (entry.attr or "").split(".")):
-            with self.trying(f"{self.reference} cannot be had"):
+            with self.wrapping_errors(f"{self.reference} cannot be had"):
                 if not hasattr(found, word):
                     raise self.broken(f"{entry.module} has no {entry.attr}")
                 found = getattr(found, word)
         if isinstance(found, type) and not IStorageFactory.providedBy(found):
-            with self.trying(f"{self.reference} cannot be made"):
+            with self.wrapping_errors(f"{self.reference} cannot be made"):
                 found = found()
         return found
 
 
-class DropIn(Plugin):
+class DropInPlugin(Plugin):
     """One that stands in a module of a folder ``twisted/plugins``, which has been imported."""
 
     def __init__(self, name: str, origin: str, reference: str, factory: object) -> None:

@@ -10,9 +10,9 @@ from zope.interface import implementer
 
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.capabilities import CAPABILITIES
-from kestrel.storage.failures import fault
+from kestrel.storage.failures import describe_error
+from kestrel.storage.interface_check import missing_members
 from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
-from kestrel.storage.lacking import lacking
 from kestrel.storage.plugin import FAULTS, Plugin
 from kestrel.storage.total_memory import MemoryLimit
 
@@ -23,8 +23,8 @@ class PluginFactory:
 
     def __init__(self, plugin: Plugin) -> None:
         factory: Any = plugin.load()
-        with plugin.trying(f"{plugin.reference} cannot be looked at"):
-            wrong = _wrong_with(factory, plugin)
+        with plugin.wrapping_errors(f"{plugin.reference} cannot be looked at"):
+            wrong = _contract_problem(factory, plugin)
             if wrong:
                 raise plugin.broken(wrong)
             self.help: str = factory.help
@@ -50,17 +50,17 @@ class PluginFactory:
         except BadStorageArgument:
             raise
         except FAULTS as error:
-            raise self._plugin.broken(f"its factory cannot make a storage: {fault(error)}") from error
-        with self._plugin.trying("the storage that it makes cannot be looked at"):
-            missing = lacking(IStorage, storage)
+            raise self._plugin.broken(f"its factory cannot make a storage: {describe_error(error)}") from error
+        with self._plugin.wrapping_errors("the storage that it makes cannot be looked at"):
+            missing = missing_members(IStorage, storage)
             if missing:
                 raise self._plugin.broken(f"what its factory makes is no IStorage: {missing}")
         return storage
 
 
-def _wrong_with(factory: Any, plugin: Plugin) -> str:
+def _contract_problem(factory: Any, plugin: Plugin) -> str:
     """Why it is no factory of that plugin's name, or empty."""
-    missing = lacking(IStorageFactory, factory)
+    missing = missing_members(IStorageFactory, factory)
     if missing:
         return f"{plugin.reference} is no IStorageFactory: {missing}"
     if factory.name != plugin.name:

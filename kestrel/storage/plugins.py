@@ -18,16 +18,16 @@ from twisted.plugin import IPlugin
 from twisted.python.modules import getModule
 
 from kestrel.errors import BadStorageArgument, BrokenStoragePlugin
-from kestrel.storage.failures import fault
+from kestrel.storage.failures import describe_error
 from kestrel.storage.interfaces import IStorageFactory
-from kestrel.storage.plugin import FAULTS, DropIn, EnteredPlugin, Plugin
+from kestrel.storage.plugin import FAULTS, DropInPlugin, EntryPointPlugin, Plugin
 from kestrel.storage.plugin_factory import PluginFactory
 
 GROUP: Final = "kestrel.storage_backends"
 """The group of entry points. The name of one is the word before the colon of a description."""
 
 
-class Survey(NamedTuple):
+class PluginList(NamedTuple):
     """All plugins that there are."""
 
     usable: Sequence[PluginFactory]
@@ -43,53 +43,53 @@ def plugin_named(name: str, built_in: Collection[str]) -> PluginFactory:
 
     Raises `BadStorageArgument` when there is none, `BrokenStoragePlugin` when it cannot be used.
     """
-    entered = _entered_plugins()
-    of_that_name: Sequence[Plugin] = [plugin for plugin in entered if plugin.name == name]
-    if not of_that_name:
-        dropped, broken = _drop_ins()
-        of_that_name = [plugin for plugin in dropped if plugin.name == name]
-        if not of_that_name:
-            there_are = sorted({*built_in, *(plugin.name for plugin in (*entered, *dropped))})
-            raise BadStorageArgument(_no_such(name, there_are, broken))
-    return PluginFactory(_only(of_that_name))
+    from_entry_points = _entry_point_plugins()
+    matches: Sequence[Plugin] = [plugin for plugin in from_entry_points if plugin.name == name]
+    if not matches:
+        from_drop_ins, broken = _drop_ins()
+        matches = [plugin for plugin in from_drop_ins if plugin.name == name]
+        if not matches:
+            known = sorted({*built_in, *(plugin.name for plugin in (*from_entry_points, *from_drop_ins))})
+            raise BadStorageArgument(_unknown_name_message(name, known, broken))
+    return PluginFactory(_single(matches))
 
 
-def survey(built_in: Collection[str]) -> Survey:
+def list_plugins(built_in: Collection[str]) -> PluginList:
     """Look at every plugin, which imports all of them. Nothing is raised."""
-    dropped, broken = _drop_ins()
-    entered: Sequence[Plugin] = ()
+    from_drop_ins, broken = _drop_ins()
+    from_entry_points: Sequence[Plugin] = ()
     try:
-        entered = _entered_plugins()
+        from_entry_points = _entry_point_plugins()
     except BrokenStoragePlugin as error:
         broken.append(str(error))
     ignored = []
     by_name: dict[str, list[Plugin]] = defaultdict(list)
-    entered_names = {plugin.name for plugin in entered}
-    for plugin in (*entered, *dropped):
+    entry_point_names = {plugin.name for plugin in from_entry_points}
+    for plugin in (*from_entry_points, *from_drop_ins):
         if plugin.name in built_in:
             ignored.append(f"{plugin}: a built-in storage has that name")
-        elif isinstance(plugin, DropIn) and plugin.name in entered_names:
+        elif isinstance(plugin, DropInPlugin) and plugin.name in entry_point_names:
             ignored.append(f"{plugin}: an installed distribution has one of that name")
         else:
             by_name[plugin.name].append(plugin)
     usable = []
     for _, plugins in sorted(by_name.items()):
         try:
-            usable.append(PluginFactory(_only(plugins)))
+            usable.append(PluginFactory(_single(plugins)))
         except BrokenStoragePlugin as error:
             broken.append(str(error))
-    return Survey(usable, ignored, broken)
+    return PluginList(usable, ignored, broken)
 
 
-def _no_such(name: str, there_are: Sequence[str], broken: Sequence[str]) -> str:
-    close = get_close_matches(name, there_are, 1)
-    sentence = f"there is no storage {name!r}; there are {', '.join(there_are)}"
+def _unknown_name_message(name: str, known: Sequence[str], broken: Sequence[str]) -> str:
+    close = get_close_matches(name, known, 1)
+    sentence = f"there is no storage {name!r}; there are {', '.join(known)}"
     if close:
         sentence += f" (did you mean {close[0]}?)"
     return "; ".join([f"{sentence}; twistd kestrel --help-storage lists them", *broken])
 
 
-def _only(plugins: Sequence[Plugin]) -> Plugin:
+def _single(plugins: Sequence[Plugin]) -> Plugin:
     """The one of that name; which of several was meant nobody knows."""
     if len(plugins) > 1:
         places = " and ".join(f"{plugin.origin} ({plugin.reference})" for plugin in plugins)
@@ -97,11 +97,11 @@ def _only(plugins: Sequence[Plugin]) -> Plugin:
     return plugins[0]
 
 
-def _entered_plugins() -> list[Plugin]:
+def _entry_point_plugins() -> list[Plugin]:
     try:
-        return [EnteredPlugin(entry) for entry in entry_points(group=GROUP)]
+        return [EntryPointPlugin(entry) for entry in entry_points(group=GROUP)]
     except FAULTS as error:  # what any distribution has written there is read, whatever it is
-        sentence = f"the entry points of what is installed cannot be read: {fault(error)}"
+        sentence = f"the entry points of what is installed cannot be read: {describe_error(error)}"
         raise BrokenStoragePlugin(sentence) from error
 
 
@@ -119,8 +119,8 @@ def _drop_ins() -> tuple[list[Plugin], list[str]]:
         try:
             for attribute, value in vars(import_module(module.name)).items():
                 if IPlugin.providedBy(value) and IStorageFactory.providedBy(value):
-                    plugin = DropIn(str(value.name), origin, f"{module.name}:{attribute}", value)
+                    plugin = DropInPlugin(str(value.name), origin, f"{module.name}:{attribute}", value)
                     found.setdefault(id(value), plugin)
         except FAULTS as error:
-            broken.append(f"{origin} cannot be used: {fault(error)}")
+            broken.append(f"{origin} cannot be used: {describe_error(error)}")
     return list(found.values()), broken

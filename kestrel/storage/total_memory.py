@@ -42,7 +42,7 @@ class MemoryShare:
         self._limit = limit
         self._bytes = 0
 
-    def is_now(self, size: int) -> None:
+    def set_bytes(self, size: int) -> None:
         """It takes so many bytes."""
         self._limit.used_bytes += size - self._bytes
         self._bytes = size

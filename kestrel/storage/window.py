@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
-from kestrel.storage.runs import Runs
+from kestrel.storage.chunked_deque import ChunkedDeque
 from kestrel.storage.total_memory import ITEM_BYTES
 
 MAX_XID = (1 << 31) - 1
@@ -28,9 +28,9 @@ class Window:
 
     def __init__(self) -> None:
         self._front: deque[Item] = deque()
-        self._records = Runs()
+        self._records = ChunkedDeque()
         self._open: dict[int, Item] = {}
-        self.free: Callable[[Runs], object] = Runs.free
+        self.free: Callable[[ChunkedDeque], object] = ChunkedDeque.free
         """Frees the memory of many records."""
         self._first_id = 0
         """The id of the first of `_records`; those behind it follow."""
@@ -196,18 +196,18 @@ class Window:
         """Drop every item that is not an open read."""
         self.check()
         self._first_id += len(self._records)
-        self.let_go()
+        self.release_items()
         self.items = self.bytes = 0
 
-    def let_go(self) -> None:
+    def release_items(self) -> None:
         """The items in memory are needed no more."""
         self._front = deque()
         self._front_with_errors = 0
         self.free(self._records)
-        self._records = Runs()
+        self._records = ChunkedDeque()
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """The memory that its items take."""
         return self.bytes + self.open_bytes + ITEM_BYTES * (self.items + len(self._open))
 

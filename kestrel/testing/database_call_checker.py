@@ -57,8 +57,8 @@ class DatabaseCallChecker:
         """Check the arguments of `read_after`."""
         self._check_is_open("read_after")
         self._check_name(name)
-        gone_to = self._queues[name].gone_to if name in self._queues else 0
-        self._check(gone_to <= position <= MAX_POSITION, f"read_after {position}, below `gone_to` = {gone_to}")
+        floor = self._queues[name].floor if name in self._queues else 0
+        self._check(floor <= position <= MAX_POSITION, f"read_after {position}, below `floor` = {floor}")
         self._check(n > 0, f"read_after with n = {n}")
         self._check(max_bytes >= 0, f"read_after with max_bytes = {max_bytes}")
 
@@ -124,16 +124,16 @@ class DatabaseCallChecker:
         self._check_ranges(changes)
         self._check_puts(changes, before)
         for position, errors in changes.errors.items():
-            is_there = before.gone_to < position <= before.last
+            is_there = before.floor < position <= before.last
             self._check(is_there, f"{queue.name!r} has an error count for position {position}, which has no item")
             self._check(errors > 0, f"{queue.name!r} has {errors} errors for position {position}")
 
     def _check_figures(self, changes: QueueChanges, before: StoredQueue) -> None:
         queue = changes.queue
-        is_legal = min(queue.items, queue.bytes, queue.gone_to) >= 0 and queue.last <= MAX_POSITION
+        is_legal = min(queue.items, queue.bytes, queue.floor) >= 0 and queue.last <= MAX_POSITION
         self._check(is_legal, f"{queue} has a negative total or a position above 2^63 - 1")
         self._check(before.last <= queue.last, f"{queue.name!r} lowers `last` from {before.last}")
-        self._check(before.gone_to <= queue.gone_to, f"{queue.name!r} lowers `gone_to` from {before.gone_to}")
+        self._check(before.floor <= queue.floor, f"{queue.name!r} lowers `floor` from {before.floor}")
         if not changes.removed:
             items = before.items + len(changes.puts)
             size = before.bytes + sum(len(item.data) for item in changes.puts)

@@ -112,7 +112,7 @@ class MemoryTables:
         size = sum(len(item.data) for item in items)
         assert positions == sorted(set(positions)), f"{queue.name!r} has items out of order"
         assert (queue.items, queue.bytes) == (len(items), size), f"{queue} has {len(items)} items of {size} bytes"
-        assert not items or queue.gone_to < positions[0], f"{queue} has an item at {positions[0]}"
+        assert not items or queue.floor < positions[0], f"{queue} has an item at {positions[0]}"
         assert not items or positions[-1] <= queue.last, f"{queue} has an item at {positions[-1]}"
 
     def remove(self, items: list[StoredItem], removed: Sequence[tuple[int, int]]) -> None:

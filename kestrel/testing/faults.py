@@ -113,9 +113,9 @@ class FaultyDisk(Disk):
     """The real disk, with faults on request.
 
     Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase, erase_folder and
-    allocate. Each step of `kestrel.disk.steps` is also an operation. `calls` lists the operations in order. `room`
-    limits the bytes that may still be written or allocated; None means no limit. Erasing and cutting files frees room.
-    `inodes` limits the files and folders that may still be created; erasing or replacing one frees it.
+    allocate. Each step of `kestrel.disk.crash_points` is also an operation. `calls` lists the operations in order.
+    `room` limits the bytes that may still be written or allocated; None means no limit. Erasing and cutting files
+    frees room. `inodes` limits the files and folders that may still be created; erasing or replacing one frees it.
     `open_descriptors` holds the descriptors that are not closed yet.
     """
 
@@ -312,7 +312,7 @@ class FaultyDisk(Disk):
         self._check("read")
         return super().read(descriptor, offset, size)
 
-    def reached(self, step: str) -> None:
+    def crash_point(self, step: str) -> None:
         self._check(step)
 
 

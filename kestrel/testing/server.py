@@ -26,8 +26,8 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
-from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.queue_server import QueueServer
@@ -233,7 +233,7 @@ class MemoryServer:
             return self._given_status_file
         if self.folder is None:
             return MemoryStatusFile()
-        return WholeFile(self._disk, os.fsencode(self.folder / ".kestrel" / "status"))
+        return AtomicFile(self._disk, os.fsencode(self.folder / ".kestrel" / "status"))
 
     @property
     def manager(self) -> QueueManager:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
-from kestrel.disk.whole_file import WholeFile
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 
 OLD = b"what it held"
@@ -25,8 +25,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "file"
 
 
-def whole_file(path: Path, disk: Disk | None = None) -> WholeFile:
-    return WholeFile(disk or Disk(), os.fsencode(path))
+def whole_file(path: Path, disk: Disk | None = None) -> AtomicFile:
+    return AtomicFile(disk or Disk(), os.fsencode(path))
 
 
 def faulty_disk(path: Path) -> FaultyDisk:
@@ -93,7 +93,7 @@ def test_a_relative_path_of_one_part_lies_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = WholeFile(Disk(), b"status")
+    file = AtomicFile(Disk(), b"status")
     file.write(NEW)
     assert file.read(100) == NEW
     assert os.listdir(tmp_path) == ["status"]

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from kestrel.disk.reader import Part
+from kestrel.disk.reader import FilePart
 from tests.fuzz.fed import Fed
 from tests.journal.made import BytesReader, i32, i64
 from tests.scroll.made import (
@@ -55,7 +55,7 @@ class PartsReader(BytesReader):
         super().__init__(contents)
         self._part_bytes = part_bytes
 
-    def part(self, offset: int, size: int | None = None) -> Part:
+    def part(self, offset: int, size: int | None = None) -> FilePart:
         """The part that begins there."""
         return super().part(offset, size or self._part_bytes)
 

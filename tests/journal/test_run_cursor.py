@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from kestrel.disk.reader import PART_BYTES
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.journal.run_cursor import JournalRunCursor
 from tests.journal import reference
 from tests.journal.made import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
@@ -35,7 +35,7 @@ class Gone(NamedTuple):
     """Where records begin, as offsets; where and how that ended; whether the last one is a STATE_DUMP."""
 
     offsets: list[int]
-    end: End
+    end: ReadEnd
     is_closed: bool
 
 

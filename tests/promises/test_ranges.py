@@ -210,7 +210,7 @@ def test_while_memory_is_full_answers_are_small(tmp_path: Path) -> None:
         reader = Reader(server)
         reader.open()
         put(server, *[b"x" * 10_000 for _ in range(15)])
-        MemoryShare(server.manager.memory_limit).is_now(200_000)  # somebody else's
+        MemoryShare(server.manager.memory_limit).set_bytes(200_000)  # somebody else's
         assert server.manager.memory_limit.is_reached
         assert 1 <= len(reader.read(1, 16)) <= 6
 

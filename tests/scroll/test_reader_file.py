@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.reader_file import MAX_RUN_IDS, ReaderState, encode_changes, encode_state, read_state
 from kestrel.scroll.reader_file import sealed as seal
@@ -30,7 +30,7 @@ RANGES = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 100)).map(lambda
 ERRORS = st.dictionaries(st.integers(1, 500), st.integers(0, 9))
 
 
-def read(contents: bytes) -> tuple[ReaderState, End]:
+def read(contents: bytes) -> tuple[ReaderState, ReadEnd]:
     return read_state(BytesReader(contents))
 
 

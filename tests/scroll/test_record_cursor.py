@@ -12,7 +12,7 @@ from hypothesis import given
 from kestrel.disk import reader as disk_reader
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
 from tests.journal.made import BytesReader
@@ -22,13 +22,13 @@ from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targ
 A, B, FOR_X = put(1, b"a"), put(2, b"bb"), targets(0, b"x")
 
 
-def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], End]:
+def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], ReadEnd]:
     """Offset and bytes of each record, and the end."""
     scan = ScrollRecordCursor(BytesReader(contents), magic)
     return [(offset, record.raw) for offset, record in scan], scan.end
 
 
-def is_whole(end: End) -> bool:
+def is_whole(end: ReadEnd) -> bool:
     return end.problem is None and not end.is_unfinished
 
 

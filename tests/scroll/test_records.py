@@ -200,7 +200,7 @@ class Looked:
         self.length = len(contents)
         self.looks: list[tuple[int, int]] = []
 
-    def look(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         self.looks.append((offset, size))
         return self._contents[offset : offset + size]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from kestrel.disk.reader import PART_BYTES
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
@@ -43,7 +43,7 @@ class Gone(NamedTuple):
     """Where records begin, as offsets; where and how that ended."""
 
     offsets: list[int]
-    end: End
+    end: ReadEnd
 
     @property
     def how(self) -> tuple[int, str | None, bool]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.scroll import item_cursor, writer_file
 from kestrel.scroll.item_cursor import LARGE_ITEM_BYTES, SMALL_READ_BYTES
 from kestrel.scroll.records import LARGEST_ID, MAX_DATA_BYTES, Targets
@@ -40,7 +40,7 @@ class CountingReader(BytesReader):
         return data
 
 
-def surveyed(contents: bytes, floor_id: int = 0) -> tuple[WriterFile, End]:
+def surveyed(contents: bytes, floor_id: int = 0) -> tuple[WriterFile, ReadEnd]:
     file = WriterFile(b"work.1", 1)
     return file, index_writer_file(BytesReader(contents), file, floor_id)
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
-from kestrel.storage.barrier import Barrier, Batch, Committed, all_of
+from kestrel.storage.barrier import Barrier, Batch, CommittedQueue, combine_batches
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -36,7 +36,7 @@ class FakeStorage:
         return [([store], self.waits_for[store]) for store in queues if store in self.waits_for]
 
 
-class FakeQueue(Committed):
+class FakeQueue(CommittedQueue):
     """What the barrier needs to know of a queue; `failures` is what it was told."""
 
     def __init__(self, storage: FakeStorage) -> None:
@@ -562,13 +562,13 @@ def test_whoever_comes_after_it_is_settled_hears_at_once() -> None:
 
 def test_all_of_none_is_none_and_all_of_one_is_that_one() -> None:
     batch = Batch()
-    assert (all_of([]), all_of([batch])) == (None, batch)
+    assert (combine_batches([]), combine_batches([batch])) == (None, batch)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_all_of_many_is_safe_when_the_last_of_them_is(order: tuple[int, ...]) -> None:
     batches = [Batch(), Batch(), Batch()]
-    together = all_of(batches)
+    together = combine_batches(batches)
     for index in order:
         assert outcome(together) == "open"
         batches[index].settle(None)
@@ -577,7 +577,7 @@ def test_all_of_many_is_safe_when_the_last_of_them_is(order: tuple[int, ...]) ->
 
 def test_all_of_many_is_lost_with_the_first_that_is_lost_and_once() -> None:
     batches = [Batch(), Batch(), Batch()]
-    together = all_of(batches)
+    together = combine_batches(batches)
     heard: list[object] = []
     together.when_settled(lambda: heard.append(together.failure))
     batches[0].settle(None)
@@ -590,7 +590,7 @@ def test_all_of_many_that_are_settled_already_is_settled() -> None:
     safe, lost = Batch(), Batch()
     safe.settle(None)
     lost.settle(DISK_ERROR)
-    assert (outcome(all_of([safe, safe])), outcome(all_of([safe, lost]))) == ("safe", DISK_ERROR)
+    assert (outcome(combine_batches([safe, safe])), outcome(combine_batches([safe, lost]))) == ("safe", DISK_ERROR)
 
 
 # Turns whose end somebody else calls.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.journal.fileset import group_by_queue
 from tests.storage.backends import journal_only
 from tests.storage.conftest import AllowDescriptors
@@ -36,7 +36,7 @@ def item(number: int) -> bytes:
 
 
 def upkeep_of(server: Server):
-    return server.storage._upkeeps[server.manager.known(b"work").store]
+    return server.storage._maintenance[server.manager.known(b"work").store]
 
 
 def test_a_sync_that_fails_with_nothing_to_sync_costs_no_put(machine: Machine) -> None:
@@ -68,7 +68,7 @@ def test_an_item_is_not_given_twice_when_the_sync_for_a_pack_and_its_mending_fai
     server.settle()
     while True:
         client.ask(b"get work\r\n")
-        if upkeep_of(server).rewriting.is_running:
+        if upkeep_of(server).rewriter.is_running:
             break
         server.settle()
     server.disk.fail("sync", errno.EIO, after=1, times=2)  # the pack is synced, then the queue's sync fails
@@ -106,7 +106,7 @@ class TestAfterARestartWithSyncJournal0:
         client = server.client()
         server.disk.fail("sync", errno.EIO, times=1)
         server.disk.before(
-            steps.PACK_PUBLISHED_FOR_GOOD, lambda: server.disk.fail("rename", errno.EIO, times=1)
+            crash_points.PACK_PUBLISHED_FOR_GOOD, lambda: server.disk.fail("rename", errno.EIO, times=1)
         )
         assert client.talk(put(b"synced", b"new")) == STORED
         server.disk.mend()
@@ -131,10 +131,10 @@ def test_a_queue_read_behind_is_read_again_after_its_files_were_left_half_replac
     queue = server.manager.known(b"work").store
     for _ in range(30):
         client.ask(b"get work\r\n")
-        while len(server.threads) and not upkeep_of(server).rewriting.is_publishing:
+        while len(server.threads) and not upkeep_of(server).rewriter.is_publishing:
             server.threads.run_one()
         client.received()
-        if upkeep_of(server).rewriting.is_publishing and queue.behind_offset < queue.history.current_start:
+        if upkeep_of(server).rewriter.is_publishing and queue.behind_offset < queue.history.current_start:
             break
     while queue.mem_items:
         client.ask(b"get work\r\n")
@@ -200,7 +200,7 @@ def test_a_queue_that_cannot_be_written_at_the_start_keeps_no_other_from_being_s
     crashed = machine.crash(server)
     assert drain(crashed, b"other") == [b"served"]
     again = machine.start_with_faults(folder, lambda disk: disk.fail("write", errno.EIO, times=1))
-    again.storage.loaded_at_once_bytes = 100
+    again.storage.reload_inline_bytes = 100
     assert again.start_failures == []
     assert drain(again, b"other") == [b"served"]
     assert drain(again, b"work") == [item(number) for number in range(9)]

@@ -14,7 +14,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.rewrite import Boundary
@@ -446,7 +446,7 @@ def test_what_is_remembered_of_errors_is_bounded(tiny: Bench) -> None:
     tiny.abort(first)
     assert tiny.queue.boundary().id_count == 4
     assert (tiny.queue.boundary().front, tiny.queue.boundary().errors) == ([0, 1], {0: 2, 1: 1})
-    tiny.queue.most_remembered = 11
+    tiny.queue.max_boundaries = 11
     most = 0
     for number in range(3, 100):
         tiny.put(number, padding=PADDING)
@@ -460,7 +460,13 @@ def test_what_is_remembered_of_errors_is_bounded(tiny: Bench) -> None:
 
 # Rewrites and packs, in threads, at each of their steps.
 
-STEPS: Final = [steps.PACK_WRITTEN, steps.PACK_SYNCED, steps.PACK_PUBLISHED, steps.PACK_REPLACED, steps.PACK_FINISHED]
+STEPS: Final = [
+    crash_points.PACK_WRITTEN,
+    crash_points.PACK_SYNCED,
+    crash_points.PACK_PUBLISHED,
+    crash_points.PACK_REPLACED,
+    crash_points.PACK_FINISHED,
+]
 each_step = pytest.mark.parametrize("step", STEPS)
 
 

@@ -161,7 +161,7 @@ def applied(number: int, *changes: QueueChanges) -> Callable[[FaultyDatabase], o
         ([lambda database: database.read_after(b"work", 0, 0, 1)], "read_after with n = 0"),
         (
             [applied(2, EMPTY), lambda database: database.read_after(b"work", 0, 1, 1)],
-            "read_after 0, below `gone_to` = 1",
+            "read_after 0, below `floor` = 1",
         ),
     ],
 )

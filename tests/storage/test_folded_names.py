@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kestrel.config.load import loads
 from kestrel.disk.files import Disk
-from kestrel.disk.folded import check_is_no_other, folded
+from kestrel.disk.name_folding import check_distinct_when_folded, fold_name
 from kestrel.errors import BadQueueName
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal.storage import JournalStorage
@@ -95,10 +95,10 @@ def test_whether_a_folder_tells_names_apart_is_tried(tmp_path: Path) -> None:
 )
 def test_names_that_some_file_system_takes_for_one(name: str, other: str) -> None:
     with pytest.raises(BadQueueName):
-        check_is_no_other(name.encode(), [b"another", other.encode()])
+        check_distinct_when_folded(name.encode(), [b"another", other.encode()])
 
 
 @given(st.binary())
 def test_any_bytes_can_be_compared(name: bytes) -> None:
-    assert folded(name) == folded(name)
-    check_is_no_other(name, [name])
+    assert fold_name(name) == fold_name(name)
+    check_distinct_when_folded(name, [name])

@@ -80,7 +80,7 @@ def test_what_is_forgotten_is_not_done_and_what_was_done_may_be_forgotten() -> N
     bench = Bench()
     call = bench.jobs.within(1, None, lambda: bench.done.append("forgotten"))
     for _ in range(2):
-        bench.jobs.forget(call)
+        bench.jobs.cancel(call)
     bench.clock.advance(1)
     assert bench.done == []
 

@@ -14,7 +14,7 @@ from kestrel.errors import BadStorageArgument, BrokenStoragePlugin
 from kestrel.storage import plugins
 from kestrel.storage.interfaces import IStorage, IStorageFactory
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.plugins import plugin_named, survey
+from kestrel.storage.plugins import list_plugins, plugin_named
 from kestrel.storage.registry import FACTORIES, settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
@@ -120,7 +120,7 @@ def test_a_plugin_never_takes_the_place_of_a_built_in_storage_and_the_list_says_
     module(folder, "AcmeFactory.name = 'memory'")
     drop_in(folder, "acme_dropin", ACME + "\nAcmeFactory.name = 'journal'\nplugin = AcmeFactory()\n")
     assert settings_unused_by("memory:") == frozenset()
-    found = survey(FACTORIES)
+    found = list_plugins(FACTORIES)
     assert (found.usable, found.broken) == ([], [])
     assert found.ignored == [
         "storage 'memory' of acme-storage 1.2: a built-in storage has that name",
@@ -133,7 +133,7 @@ def test_an_entry_point_wins_over_a_drop_in_of_the_same_name_and_the_list_says_s
     module(folder)
     drop_in(folder, "acme_dropin", ACME + "\nplugin = AcmeFactory()\n")
     assert plugin_named("acme", FACTORIES).origin == "acme-storage 1.2"
-    found = survey(FACTORIES)
+    found = list_plugins(FACTORIES)
     assert [factory.origin for factory in found.usable] == ["acme-storage 1.2"]
     path = folder / "twisted" / "plugins" / "acme_dropin.py"
     assert found.ignored == [f"storage 'acme' of the drop-in {path}: an installed distribution has one of that name"]
@@ -151,7 +151,7 @@ def test_two_distributions_with_the_same_name_are_an_error_that_names_both(folde
         .removesuffix("; remove all but one")
         .split(" and ")
     )
-    found = survey(FACTORIES)
+    found = list_plugins(FACTORIES)
     assert ([factory.name for factory in found.usable], found.broken) == (["fine"], [sentence])
 
 
@@ -195,7 +195,7 @@ def test_a_drop_in_that_cannot_be_imported_is_told_where_a_storage_is_missing(
     path = drop_in(folder, "acme_dropin", source)
     sentence = f"the drop-in {path} cannot be used: {why}"
     assert f"; twistd kestrel --help-storage lists them; {sentence}" in refusal_of("acme:")
-    assert [sentence in told for told in survey(FACTORIES).broken] == [True]
+    assert [sentence in told for told in list_plugins(FACTORIES).broken] == [True]
     assert capfd.readouterr() == ("", "")
 
 
@@ -294,7 +294,7 @@ def test_a_plugin_that_is_broken_is_told_in_a_sentence_with_its_distribution(
     module(folder, lines)
     sentence = refusal_of("acme:")
     assert sentence.startswith(f"storage 'acme' of acme-storage 1.2 cannot be used: {why}")
-    found = survey(FACTORIES)
+    found = list_plugins(FACTORIES)
     assert (found.usable, found.ignored, found.broken) == ([], [], [sentence])
 
 
@@ -318,7 +318,7 @@ def test_a_broken_drop_in_is_told_with_its_file(folder: Path) -> None:
 def test_a_drop_in_whose_name_is_no_text_is_told_with_its_file(folder: Path, name: str) -> None:
     path = drop_in(folder, "acme_dropin", ACME + f"\nAcmeFactory.name = {name}\nplugin = AcmeFactory()\n")
     sentence = f"storage '{name}' of the drop-in {path} cannot be used: its factory has another name, {name}"
-    assert survey(FACTORIES).broken == [sentence]
+    assert list_plugins(FACTORIES).broken == [sentence]
 
 
 def test_a_distribution_without_a_name_is_called_that(folder: Path) -> None:
@@ -332,7 +332,7 @@ def test_entry_points_that_cannot_be_read_are_told(folder: Path) -> None:
     next(folder.glob("*.dist-info/entry_points.txt")).write_bytes(b"[kestrel.storage_backends]\n\xff = x:y\n")
     sentence = refusal_of("acme:")
     assert sentence.startswith("the entry points of what is installed cannot be read: UnicodeDecodeError: ")
-    assert survey(FACTORIES).broken == [sentence]
+    assert list_plugins(FACTORIES).broken == [sentence]
     assert isinstance(described("memory:"), MemoryStorage)
 
 

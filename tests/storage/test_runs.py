@@ -8,10 +8,10 @@ from itertools import chain
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kestrel.storage.runs import Runs
+from kestrel.storage.chunked_deque import ChunkedDeque
 
 
-def contents(row: Runs) -> list[bytes]:
+def contents(row: ChunkedDeque) -> list[bytes]:
     return list(chain.from_iterable(row.first(len(row))))
 
 
@@ -23,7 +23,7 @@ OPERATIONS = st.tuples(st.sampled_from(["append", "extend", "pop"]), COUNTS)
 
 @given(st.lists(OPERATIONS))
 def test_any_history_is_that_of_a_deque(operations: list[tuple[str, int]]) -> None:
-    row, model, number = Runs(SHORT), deque(), 0
+    row, model, number = ChunkedDeque(SHORT), deque(), 0
     for operation, count in operations:
         new = [b"%d" % each for each in range(number, number + count)]
         if operation == "pop":
@@ -42,7 +42,7 @@ def test_any_history_is_that_of_a_deque(operations: list[tuple[str, int]]) -> No
 
 @given(COUNTS, st.integers(-1, 30))
 def test_the_first_so_many_are_copied_and_stay(popped: int, count: int) -> None:
-    row = Runs(SHORT)
+    row = ChunkedDeque(SHORT)
     for number in range(20):
         row.append(b"%d" % number)
     for _ in range(popped):
@@ -53,7 +53,7 @@ def test_the_first_so_many_are_copied_and_stay(popped: int, count: int) -> None:
 
 
 def test_a_copy_is_not_changed_by_what_comes_later() -> None:
-    row = Runs(SHORT)
+    row = ChunkedDeque(SHORT)
     row.extend([b"a", b"b"])
     copy = row.first(2)
     row.append(b"c")
@@ -62,7 +62,7 @@ def test_a_copy_is_not_changed_by_what_comes_later() -> None:
 
 
 def test_what_is_freed_is_gone_run_by_run() -> None:
-    row = Runs(SHORT)
+    row = ChunkedDeque(SHORT)
     row.extend([b"a"] * SHORT)
     row.free()
     assert len(row) < SHORT

@@ -6,7 +6,7 @@ import pytest
 
 from kestrel.config.load import loads
 from kestrel.errors import QueueFailed, StorageRefused
-from kestrel.storage.uncommitted import PUT_BYTES, Uncommitted
+from kestrel.storage.uncommitted_budget import PUT_BYTES, UncommittedBudget
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 
@@ -178,7 +178,7 @@ def test_small_items_take_more_than_their_data(server: MemoryServer, storage: St
 
 
 def test_there_is_always_room_for_one() -> None:
-    uncommitted = Uncommitted(10)
+    uncommitted = UncommittedBudget(10)
     assert not uncommitted.is_full
     uncommitted.bytes += 1000
     assert uncommitted.is_full
@@ -186,17 +186,17 @@ def test_there_is_always_room_for_one() -> None:
     uncommitted.wait(1000, lambda: gone_on.append(1))
     with pytest.raises(StorageRefused):
         uncommitted.wait(1, lambda: gone_on.append(2))
-    uncommitted.is_settled(1000)
+    uncommitted.release(1000)
     assert gone_on == [1]
 
 
 def test_who_came_first_goes_on_first_and_no_more_than_there_is_room_for() -> None:
-    uncommitted = Uncommitted(100)
+    uncommitted = UncommittedBudget(100)
     uncommitted.bytes = 200
     gone_on: list[int] = []
     for number in range(3):
         uncommitted.wait(30, lambda number=number: gone_on.append(number))
-    uncommitted.is_settled(150)
+    uncommitted.release(150)
     assert gone_on == [0, 1]
 
 

@@ -16,12 +16,12 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
+from kestrel.storage.journal.maintenance import FREED_AT_ONCE, RETRY_S
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.storage import JournalStorage
-from kestrel.storage.journal.upkeep import FREED_AT_ONCE, RETRY_S
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import Backend, MakeStorage, journal_only
@@ -366,7 +366,13 @@ def test_a_backlog_of_which_a_pack_would_free_too_little_is_rewritten_with_what_
     bench.close()
 
 
-AFTER = [steps.PACK_WRITTEN, steps.PACK_SYNCED, steps.PACK_PUBLISHED, steps.PACK_REPLACED, steps.PACK_FINISHED]
+AFTER = [
+    crash_points.PACK_WRITTEN,
+    crash_points.PACK_SYNCED,
+    crash_points.PACK_PUBLISHED,
+    crash_points.PACK_REPLACED,
+    crash_points.PACK_FINISHED,
+]
 
 
 @journal_only
@@ -410,9 +416,7 @@ class TestWhileAFileIsWrittenAnew:
         assert after_a_kill(bench) == [bench._count - 1]
 
     @pytest.mark.parametrize("step", AFTER)
-    def test_a_queue_that_dies_at_any_step_is_there_again(
-        self, bench: Bench, numbers: list[int], step: str
-    ) -> None:
+    def test_a_queue_that_dies_at_any_step_is_there_again(self, bench: Bench, numbers: list[int], step: str) -> None:
         def die() -> None:
             bench.disk.fail("write", errno.EIO, times=1)
             bench.storage.put([bench.queue], b"0" * SIZE, ADD_MS, 0)
@@ -435,7 +439,7 @@ class TestWhileAFileIsWrittenAnew:
                 bench.storage.queue(b"work", bench.settings)
             refusals.append(str(refused.value))
 
-        bench.disk.before(steps.PACK_PUBLISHED, die)
+        bench.disk.before(crash_points.PACK_PUBLISHED, die)
         bench.settle()
         assert refusals == ["the queue's files are being replaced: try again in a moment"]
         bench.queue = bench.storage.queue(b"work", bench.settings)
@@ -484,7 +488,7 @@ class TestWhileAFileIsWrittenAnew:
     def test_a_new_file_that_cannot_be_published_for_good_is_not_published(
         self, bench: Bench, numbers: list[int]
     ) -> None:
-        bench.disk.before(steps.PACK_PUBLISHED, lambda: bench.disk.fail("sync_folder", errno.EIO, times=1))
+        bench.disk.before(crash_points.PACK_PUBLISHED, lambda: bench.disk.fail("sync_folder", errno.EIO, times=1))
         bench.settle()
         assert not [name for name in bench.files() if "~~" in name or name.endswith(".pack")]
         assert after_a_kill(bench) == numbers
@@ -495,7 +499,7 @@ class TestWhileAFileIsWrittenAnew:
     def test_files_that_were_left_half_replaced_end_in_a_replay(
         self, bench: Bench, numbers: list[int], operation: str
     ) -> None:
-        bench.disk.before(steps.PACK_PUBLISHED_FOR_GOOD, lambda: bench.disk.fail(operation, errno.EIO, times=1))
+        bench.disk.before(crash_points.PACK_PUBLISHED_FOR_GOOD, lambda: bench.disk.fail(operation, errno.EIO, times=1))
         bench.settle()
         bench.storage.put([bench.queue], b"0" * SIZE, ADD_MS, 0)
         assert bench.commit() is not None
@@ -524,9 +528,9 @@ def test_a_pack_whose_sync_fails_is_given_up_and_the_contents_are_written_anew(t
     bench.put(100)
     bench.clock.advance(1)
     bench.settle()
-    bench.disk.before(steps.PACK_SYNCED, lambda: bench.disk.fail("sync", errno.EIO, times=1))
+    bench.disk.before(crash_points.PACK_SYNCED, lambda: bench.disk.fail("sync", errno.EIO, times=1))
     taken = 0
-    while steps.PACK_SYNCED not in bench.disk.calls:
+    while crash_points.PACK_SYNCED not in bench.disk.calls:
         bench.get()
         bench.settle()
         taken += 1
@@ -546,7 +550,7 @@ def test_a_pack_whose_sync_fails_is_given_up_and_the_contents_are_written_anew(t
 class TestALargeQueueThatFailed:
     @pytest.fixture
     def failed(self, bench: Bench) -> Bench:
-        bench.storage.loaded_at_once_bytes = 1000
+        bench.storage.reload_inline_bytes = 1000
         bench.put(20)
         bench.disk.fail("write", errno.EIO, times=1)
         bench.storage.put([bench.queue], b"", ADD_MS, 0)

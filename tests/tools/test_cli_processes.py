@@ -102,8 +102,8 @@ def test_a_server_that_dies_in_the_middle_of_a_load_leaves_an_exact_account(cli:
         status, out, said = cli("--server", server.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")
     assert said == (
-        f"kestrel-cli: {server.address}: the server closed the connection before it answered; is the server still running? "
-        "does it speak memcache there, without TLS?\n"
+        f"kestrel-cli: {server.address}: the server closed the connection before it answered; is the server still "
+        "running? does it speak memcache there, without TLS?\n"
         "kestrel-cli: 2 items put; perhaps put: 3\n"
     )
     with scripted(reset((b"".join(A_B_C), STORED))) as server:

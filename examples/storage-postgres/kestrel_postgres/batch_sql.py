@@ -29,14 +29,14 @@ FORGET_QUEUES: Final = "DELETE FROM queues WHERE id = ANY(%b::bigint[])"
 LEAVE: Final = "INSERT INTO leftovers (queue) SELECT * FROM unnest(%b::bigint[])"
 
 NEW_QUEUES: Final = """
-INSERT INTO queues (id, name, items, bytes, gone_to, last)
+INSERT INTO queues (id, name, items, bytes, floor, last)
 SELECT * FROM unnest(%b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])
 """
 
 KNOWN_QUEUES: Final = """
-UPDATE queues SET items = new.items, bytes = new.bytes, gone_to = new.gone_to, last = new.last
+UPDATE queues SET items = new.items, bytes = new.bytes, floor = new.floor, last = new.last
 FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])
-    AS new(id, items, bytes, gone_to, last)
+    AS new(id, items, bytes, floor, last)
 WHERE queues.id = new.id
 """
 

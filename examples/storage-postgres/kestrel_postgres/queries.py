@@ -10,7 +10,7 @@ from kestrel.storage.database import StoredItem, StoredQueue
 from kestrel_postgres.connection import Connection
 from kestrel_postgres.failures import TAKEN_OVER
 
-QUEUES: Final = "SELECT id, name, items, bytes, gone_to, last FROM queues"
+QUEUES: Final = "SELECT id, name, items, bytes, floor, last FROM queues"
 
 ITEMS: Final = """
 SELECT o.epoch, o.batch, i.position, i.data, i.add_ms, i.expiry_ms, i.errors
@@ -21,7 +21,7 @@ LEFT JOIN LATERAL (
     FROM (
         SELECT position, data, add_ms, expiry_ms, errors
         FROM items
-        WHERE queue = q.id AND position > greatest(%(position)s, q.gone_to)
+        WHERE queue = q.id AND position > greatest(%(position)s, q.floor)
         ORDER BY position
         LIMIT least(%(n)s, 16 + 2 * %(max_bytes)s::float8 * q.items / greatest(q.bytes, 1))::bigint
     ) AS first_ones
@@ -32,7 +32,7 @@ ORDER BY i.position
 # The database sums the sizes, so that it sends no more than `max_bytes`. A few items may be enough, so it does not
 # examine all n items, but at most about twice as many as the average item size suggests.
 #
-# Only items above gone_to are read, because below it the index contains deleted entries until the next vacuum.
+# Only items above floor are read, because below it the index contains deleted entries until the next vacuum.
 #
 # The row of the owner, from the same snapshot, shows if this database has applied the batches.
 

@@ -31,7 +31,7 @@ CREATE TABLE queues (
     name bytea NOT NULL UNIQUE,
     items bigint NOT NULL,
     bytes bigint NOT NULL,
-    gone_to bigint NOT NULL,
+    floor bigint NOT NULL,
     last bigint NOT NULL
 ) WITH (fillfactor = 50)
 """

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
 from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
@@ -63,7 +63,7 @@ class JournalRows:
         self._shorten = None if has_data else _without_items
 
     @property
-    def end(self) -> End:
+    def end(self) -> ReadEnd:
         """End of the good part of the file, with its problem."""
         return self._hops.end
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
 from kestrel.scroll.run_cursor import ScrollRunCursor
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
@@ -49,7 +49,7 @@ class ScrollRows:
         self._shorten = None if has_data else _without_items
 
     @property
-    def end(self) -> End:
+    def end(self) -> ReadEnd:
         """End of the good part of the file, with its problem."""
         return self._hops.end
 

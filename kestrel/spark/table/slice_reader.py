@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.spark.columns import DATA
 from kestrel.spark.failures import BadJournal
 from kestrel.spark.table.filters import OF_RECORDS, Condition
@@ -41,7 +41,7 @@ class FileProblem:
         self.bytes_behind = bytes_behind
 
     @classmethod
-    def of(cls, end: End, size: int) -> FileProblem | None:
+    def of(cls, end: ReadEnd, size: int) -> FileProblem | None:
         """Return the problem of a file of `size` bytes, or None if it ended well."""
         if end.problem is None:
             return None

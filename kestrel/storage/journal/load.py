@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End, repair, set_aside
+from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.journal.fileset import (
     JournalFile,
     JournalFileKind,
@@ -40,7 +40,7 @@ from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.replayed import OpenFile, ReplayedQueue
+from kestrel.storage.journal.replay_target import OpenFile, QueueReplayTarget
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
@@ -68,18 +68,18 @@ def load_queue(
         queue = JournalQueue(files.queue, settings, writer, memory)
         queue.now_ms = now_ms
         queue.repaired_bytes = repaired_bytes
-        replayed = ReplayedQueue(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
-        loading = _Loading(disk, folder, files, replayed)
+        target = QueueReplayTarget(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
+        loading = _Loading(disk, folder, files, target)
         try:
             is_closed = loading.replay_all()
             break
-        except _StartOver:  # at most once for each file
+        except _RestartReplay:  # at most once for each file
             repaired_bytes = queue.repaired_bytes
             files = files_of(files.queue, disk.list_files(folder))
             writer.unsynced_files.clear()
     try:
         writer.open_existing()
-        queue.loaded_to(queue.history.current_start + writer.size)
+        queue.history_loaded(queue.history.current_start + writer.size)
         queue.segments = loading.segment_log()
         if is_closed:
             # Records behind the one that closes a file would not be read.
@@ -91,7 +91,7 @@ def load_queue(
     return queue
 
 
-class _StartOver(Exception):
+class _RestartReplay(Exception):
     """A file was replayed whose removals are wrong. It has none any more."""
 
 
@@ -102,12 +102,12 @@ class _Loading:
     nothing is known of the files.
     """
 
-    def __init__(self, disk: Disk, folder: bytes, files: QueueFiles, replayed: ReplayedQueue) -> None:
+    def __init__(self, disk: Disk, folder: bytes, files: QueueFiles, target: QueueReplayTarget) -> None:
         self._disk = disk
         self._folder = folder
         self._files = files
-        self._replayed = replayed
-        self._queue = replayed.queue
+        self._target = target
+        self._queue = target.queue
         self._log = SegmentLog(disk, folder, files.queue)
         self._segments = self._log.read()
         """Those that are known of the files that are still to be replayed."""
@@ -125,7 +125,7 @@ class _Loading:
         is_closed = False
         while self._rest:
             file = self._rest.pop(0)
-            self._make_missing(file)
+            self._recreate_missing_files(file)
             segment = None if file.kind is JournalFileKind.CURRENT else self._segment_of(file)
             end = self._replay(file, segment)
             if file.kind is JournalFileKind.CURRENT:
@@ -136,12 +136,12 @@ class _Loading:
 
     def segment_log(self) -> SegmentLog:
         """Return the log, which knows these files from now on."""
-        self._log.replace([] if self._replayed.counts_xids else self._ends)
+        self._log.replace([] if self._target.counts_xids else self._ends)
         return self._log
 
     # Which segment of the log means which file.
 
-    def _make_missing(self, next_file: JournalFile) -> None:
+    def _recreate_missing_files(self, next_file: JournalFile) -> None:
         """Make the files that are missing in front of that one, if the log knows them and that it followed them."""
         missing = list(self._segments)
         if next_file.kind is not JournalFileKind.CURRENT:
@@ -196,9 +196,9 @@ class _Loading:
     def _replay(self, file: JournalFile, segment: Segment | None) -> ReplayEnd:
         """Do the records of a file, and repair it where that is needed."""
         queue = self._queue
-        self._replayed.file_name = file.file_name
-        with self._replayed.open_file(file.file_name) as reader:
-            end = replay(reader, self._replayed, queue.now_ms, queue.history.current_start)
+        self._target.file_name = file.file_name
+        with self._target.open_file(file.file_name) as reader:
+            end = replay(reader, self._target, queue.now_ms, queue.history.current_start)
             is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
         if end.problem is not None and not end.offset and is_scroll:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
@@ -213,16 +213,16 @@ class _Loading:
             self._drop_removals(file.file_name)  # first: as long as this file is damaged a start does it again
         is_there = self._cut(file.file_name, end)
         if segment is not None:
-            self._distrust(file, is_there=is_there)
+            self._drop_wrong_removals(file, is_there=is_there)
         return end
 
-    def _distrust(self, file: JournalFile, *, is_there: bool) -> None:
+    def _drop_wrong_removals(self, file: JournalFile, *, is_there: bool) -> None:
         """Leave only the items in a file that removes items which the segment log says were in the queue behind it.
 
-        Raises `_StartOver`.
+        Raises `_RestartReplay`.
         """
         if is_there:
-            kept = set_aside(self._disk, self._folder, file.file_name, End(0), self._queue.now_ms)
+            kept = quarantine(self._disk, self._folder, file.file_name, ReadEnd(0), self._queue.now_ms)
             self._queue.repaired_bytes += kept.size
             log.warn(
                 "Journal file {file!r} is damaged: it removes items that it did not remove before. It was copied to"
@@ -230,14 +230,14 @@ class _Loading:
                 file=file.file_name,
                 copy=kept.copy,
             )
-            self._keep_items_alone(file)
-        raise _StartOver
+            self._rewrite_items_only(file)
+        raise _RestartReplay
 
-    def _keep_items_alone(self, file: JournalFile) -> None:
+    def _rewrite_items_only(self, file: JournalFile) -> None:
         with FileReader(self._disk, self._folder + b"/" + file.file_name) as reader:
             runs = item_records(reader, self._queue.now_ms)
             self._write(file.number, runs, max_growth_bytes(reader), file.file_name)
-        self._disk.reached(steps.REMOVALS_DROPPED)
+        self._disk.crash_point(crash_points.REMOVALS_DROPPED)
 
     def _cut(self, file_name: bytes, end: ReplayEnd) -> bool:
         """Set aside what is no record. Return whether there still is such a file."""
@@ -273,13 +273,13 @@ class _Loading:
             try:
                 for run in runs:
                     disk.write(descriptor, run)
-                    disk.reached(steps.REALIGNED)
+                    disk.crash_point(crash_points.REALIGNED)
                 disk.sync(descriptor)
             finally:
                 disk.close(descriptor)
         else:
             self._write(segment.number, runs, most_bytes, file_name)
-            disk.reached(steps.REALIGNED)
+            disk.crash_point(crash_points.REALIGNED)
         log.warn(
             "Journal file {file!r}, which had {size} bytes, lost {lost} items of the queue; records that keep the later"
             " files right were appended to its {offset} good bytes",
@@ -288,9 +288,9 @@ class _Loading:
             lost=lost_items(now, segment.boundary),
             offset=offset or 0,
         )
-        self._replayed.file_name = file_name
-        with self._replayed.open_file(file_name) as reader:
-            return replay(reader, self._replayed, queue.now_ms, queue.history.current_start, offset or 0)
+        self._target.file_name = file_name
+        with self._target.open_file(file_name) as reader:
+            return replay(reader, self._target, queue.now_ms, queue.history.current_start, offset or 0)
 
     def _drop_removals(self, file_name: bytes) -> None:
         """Leave only the items in the files behind a damaged one: it is not known what their removals mean."""
@@ -304,7 +304,7 @@ class _Loading:
             if not self._cut(file.file_name, end) or not removals:
                 continue
             dropped += removals
-            self._keep_items_alone(file)
+            self._rewrite_items_only(file)
         self._rest = [file for file in self._rest if disk.is_there(folder + b"/" + file.file_name)]
         if dropped:
             log.warn(

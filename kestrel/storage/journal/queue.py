@@ -33,7 +33,7 @@ from kestrel.journal.records import (
 from kestrel.journal.rewrite import ERRORS_BYTES, Boundary, ReadBehindItems, ReplacementRecords
 from kestrel.journal.segments import SegmentLog
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.full_disk import FullDisk
+from kestrel.storage.disk_reserve import DiskReserve
 from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
@@ -41,7 +41,7 @@ from kestrel.storage.window import Window
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
 """While the server's memory is full, a queue whose commits wait for the disk takes no more than that."""
 
-MOST_REMEMBERED: Final = 1_000_000
+MAX_BOUNDARIES: Final = 1_000_000
 """Open reads, items put back, and error counts, at all boundaries together. Beyond that, packs have to wait."""
 
 
@@ -66,10 +66,10 @@ class JournalQueue(Window):
         """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
         self.segments: SegmentLog | None = None
         """Knows the boundaries after a restart; None if its files are only read."""
-        self.most_remembered = MOST_REMEMBERED
+        self.max_boundaries = MAX_BOUNDARIES
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
-        self.full_disk: FullDisk | None = None
+        self.disk_reserve: DiskReserve | None = None
         """Knows why no queue of its storage takes a put now."""
         self.replayed_items = 0
         self.repaired_bytes = 0
@@ -83,7 +83,7 @@ class JournalQueue(Window):
         """Where in the history reading goes on,"""
         self.behind_skip = 0
         """with the item after so many others."""
-        self.behind_turn = 0
+        self.behind_generation = 0
         """Another one when items were dropped or files replaced: what was being read then does not count."""
         self.read_more: Callable[[], Deferred[None]] | None = None
         """Reads items forward; None while the queue is being loaded."""
@@ -135,8 +135,8 @@ class JournalQueue(Window):
 
     def check_put(self, size: int) -> None:
         """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
-        if self.full_disk is not None and self.full_disk.refusal is not None:
-            raise StorageRefused(self.full_disk.refusal)
+        if self.disk_reserve is not None and self.disk_reserve.refusal is not None:
+            raise StorageRefused(self.disk_reserve.refusal)
         if size > MAX_DATA_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
         if self.failure is not None:
@@ -159,7 +159,7 @@ class JournalQueue(Window):
         self.append(record)
         self._record(encode_continue(xid, record))
         if self._memory_limit.most_bytes is not None:  # the commit may be a while away
-            self.count_memory()
+            self.report_memory()
 
     def take(self, opened: bool) -> Item | None:
         """Remove and return the head; as an open read when `opened`."""
@@ -194,7 +194,7 @@ class JournalQueue(Window):
         super().clear()
         self._first_id += self.behind_items
         self.behind_items = self.behind_bytes = 0
-        self.behind_turn += 1
+        self.behind_generation += 1
 
     # What lies behind the window.
 
@@ -224,17 +224,17 @@ class JournalQueue(Window):
         return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - self.mem_bytes
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """The memory that its items take."""
-        window_bytes = super().held_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
+        window_bytes = super().memory_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
         return window_bytes + (self._pending_bytes if self.behind_items else 0)  # else they are those of the window
 
-    def count_memory(self) -> None:
+    def report_memory(self) -> None:
         """Say how much memory its items take. On the reactor's thread, or while nothing is served yet."""
-        self.memory.is_now(self.held_bytes)
+        self.memory.set_bytes(self.memory_bytes)
 
     @property
-    def is_spent(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether there is nothing in it, and one file that says so."""
         return not (self.items or self._open or self._pending or self.history.rotated)
 
@@ -257,11 +257,11 @@ class JournalQueue(Window):
                 break
             item = added_item(record)
             if item is not None and written_end + seen_bytes >= self.behind_offset:
-                self.take_forward(JournalItemsRead([item], written_end + seen_bytes + len(record), 0))
+                self.append_read_items(JournalItemsRead([item], written_end + seen_bytes + len(record), 0))
             seen, seen_bytes = seen + 1, seen_bytes + len(record)
         self._pending_seen = seen, seen_bytes
 
-    def take_forward(self, read: JournalItemsRead) -> None:
+    def append_read_items(self, read: JournalItemsRead) -> None:
         """Items that were read come into the window."""
         self._records.extend(read.records)
         self.behind_items -= len(read.records)
@@ -270,7 +270,7 @@ class JournalQueue(Window):
 
     # What the storage does with it.
 
-    def loaded_to(self, end: int) -> None:
+    def history_loaded(self, end: int) -> None:
         """The history that was replayed ends there."""
         self._end = end
 
@@ -292,7 +292,7 @@ class JournalQueue(Window):
 
     def boundary(self) -> Boundary:
         """What is in the queue now, as the end of a file that has no number yet: 0."""
-        counted = self._counted
+        counted = self._items_with_errors
         held = chain(self._open.values(), self._front) if counted else ()
         return Boundary(
             0,
@@ -306,7 +306,7 @@ class JournalQueue(Window):
         )
 
     @property
-    def _counted(self) -> int:
+    def _items_with_errors(self) -> int:
         """How many items are written with their errors when they are written anew."""
         return self.open_with_errors + self.front_to_last_with_errors
 
@@ -331,7 +331,7 @@ class JournalQueue(Window):
         if self.behind_items and self.behind_offset < span.end:
             offset, self.behind_skip = replacement.offset_of(self.next_behind_id)
             self.behind_offset = span.start + offset
-            self.behind_turn += 1
+            self.behind_generation += 1
         if self.segments is not None:
             self.segments.packed(boundary)
             self.segments.replace(self._known_segments())
@@ -411,7 +411,7 @@ class JournalQueue(Window):
             self.segments.packed(self.boundary())
         self.history = History(self.name)
         self.boundaries = []
-        self.loaded_to(0)
+        self.history_loaded(0)
 
     def add_boundary(self, boundary: Boundary) -> None:
         """Remember the end of a rotated file."""
@@ -419,7 +419,7 @@ class JournalQueue(Window):
         kept = [each for each in self.boundaries if read is None or each.end >= read.end]
         # Of two files of one number, one written with leading zeros, a pack replaces both.
         self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
-        if sum(each.id_count for each in self.boundaries) > self.most_remembered:
+        if sum(each.id_count for each in self.boundaries) > self.max_boundaries:
             self.boundaries = self.boundaries[-1:]
 
     @property
@@ -431,7 +431,7 @@ class JournalQueue(Window):
     def live_bytes(self) -> int:
         """What a rewrite would write."""
         opened = self.open_bytes + self.open_reads * (ADDX_HEADER_BYTES + XID_RECORD_BYTES)
-        return self.bytes + self.items * ADDX_HEADER_BYTES + opened + self._counted * ERRORS_BYTES
+        return self.bytes + self.items * ADDX_HEADER_BYTES + opened + self._items_with_errors * ERRORS_BYTES
 
     @property
     def stats(self) -> Mapping[str, int]:

@@ -19,32 +19,32 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk, is_full
-from kestrel.disk.folded import check_is_no_other
 from kestrel.disk.folders import ERASE_FOLDER, PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
-from kestrel.disk.numbers import FileNumbers
+from kestrel.disk.name_folding import check_distinct_when_folded
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted, mark_deleted
 from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
 from kestrel.journal.pack import finish_interrupted
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
+from kestrel.storage.disk_reserve import DiskReserve
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.full_disk import FullDisk
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal.load import load_queue
+from kestrel.storage.journal.maintenance import JournalMaintenance
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.upkeep import Upkeep
 from kestrel.storage.open_files import OpenFiles
-from kestrel.storage.services import Services
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
 
-LOADED_AT_ONCE_BYTES: Final = 1 << 20
+RELOAD_INLINE_BYTES: Final = 1 << 20
 """A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
@@ -68,18 +68,18 @@ class JournalStorage:
     ) -> None:
         self._folder = folder
         self._private = folder + b"/" + PRIVATE_FOLDER
-        self._bin = folder + b"/" + ERASE_FOLDER
+        self._erase_folder = folder + b"/" + ERASE_FOLDER
         self._memory = memory or MemoryLimit()
         self._now_ms = now_ms
         self._numbers = FileNumbers(now_ms)
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
-        self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
-        self._services = Services(
-            self._disk, folder, self._jobs, self._kill, lambda: self._full_disk.refusal is not None
+        self._disk_reserve = DiskReserve(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
+        self._resources = FolderResources(
+            self._disk, folder, self._jobs, self._kill, lambda: self._disk_reserve.refusal is not None
         )
         self._queues: dict[bytes, JournalQueue] = {}
-        self._upkeeps: dict[JournalQueue, Upkeep] = {}
+        self._maintenance: dict[JournalQueue, JournalMaintenance] = {}
         self._publishing: dict[bytes, Deferred[None]] = {}
         """Queues that are dead while a thread still renames their files."""
         self._failed: dict[bytes, JournalWriter | None] = {}
@@ -87,23 +87,23 @@ class JournalStorage:
         self._loading: set[bytes] = set()
         """Queues that failed and are being replayed."""
         self._open_files = OpenFiles()
-        self.loaded_at_once_bytes = LOADED_AT_ONCE_BYTES
+        self.reload_inline_bytes = RELOAD_INLINE_BYTES
         self._lock: FolderLock | None = None
         self._folds_names = False
 
     @property
     def refusal(self) -> str | None:
         """None, or the sentence why no put is taken now."""
-        return self._full_disk.refusal
+        return self._disk_reserve.refusal
 
     @property
     def measure(self) -> Measure:
         """Who is told how long something took (`IMeasuring`)."""
-        return self._services.measure
+        return self._resources.measure
 
     @measure.setter
     def measure(self, measure: Measure) -> None:
-        self._services.measure = measure
+        self._resources.measure = measure
 
     # Start and stop.
 
@@ -117,12 +117,12 @@ class JournalStorage:
             self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             queues = group_by_queue(self._disk.list_files(self._folder))
             # Deleted files count here: a later file must have a greater number than every deletion mark.
-            self._numbers.know(number for files in queues.values() for number in files.numbers())
+            self._numbers.mark_used(number for files in queues.values() for number in files.numbers())
             deleted = [name for name, files in queues.items() if files.deleted]
             for name in [name for name, files in queues.items() if not files.has_items]:
                 finish_interrupted(self._disk, self._folder, queues.pop(name))
-            thrown_away = self._disk.list_files(self._bin) if self._disk.is_there(self._bin) else []
-            self._services.failed_syncs.load()
+            thrown_away = self._disk.list_files(self._erase_folder) if self._disk.is_there(self._erase_folder) else []
+            self._resources.failed_syncs.load()
         except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
@@ -131,10 +131,10 @@ class JournalStorage:
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:
-            self._erase(self._bin + b"/" + name)
+            self._erase(self._erase_folder + b"/" + name)
         for name in deleted:
             self._erase_deleted(name)
-        self._full_disk.make_reserve()
+        self._disk_reserve.allocate_reserve()
         each = [(files, settings_for(name)) for name, files in queues.items()]
         return self._jobs.run(self._load_all, each).addCallback(self._loaded)
 
@@ -143,7 +143,7 @@ class JournalStorage:
         for files, settings in each:
             try:
                 queue = loaded[files.queue] = self._load(files, settings)
-                queue.count_memory()  # so that those after it keep to what is left
+                queue.report_memory()  # so that those after it keep to what is left
             except Exception as error:  # one bad queue is never a failed start
                 if not isinstance(error, OSError):
                     log.failure("Queue {queue!r} was not loaded for a fault of ours", queue=files.queue)
@@ -166,17 +166,17 @@ class JournalStorage:
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Write what is pending, sync the queues that promise it, and let the folder go."""
-        for upkeep in self._upkeeps.values():
-            upkeep.rewriting.stop_if_it_can_wait()
+        for maintenance in self._maintenance.values():
+            maintenance.rewriter.stop_unless_urgent()
         closing = self._jobs.close().addCallback(self._commit_last)
         if compacts:
-            closing.addCallback(self._empty_spent_files)
+            closing.addCallback(self._truncate_drained_files)
         return closing.addCallback(self._release)
 
-    def _empty_spent_files(self, syncs: Any) -> Any:
+    def _truncate_drained_files(self, syncs: Any) -> Any:
         """A queue without items needs nothing of what its one file holds."""
         for queue in self._queues.values():
-            if queue.failure is None and queue.is_spent:
+            if queue.failure is None and queue.is_drained:
                 try:
                     queue.writer.empty()
                 except OSError as error:
@@ -188,7 +188,7 @@ class JournalStorage:
         for queue in list(self._queues.values()):
             is_written = self._write(queue) is None
             if is_written and queue.settings.sync_journal_ms is not None:
-                syncs.append(self._upkeeps[queue].sync.once())
+                syncs.append(self._maintenance[queue].sync.sync_at_close())
         return DeferredList(syncs, consumeErrors=True)
 
     def _release(self, syncs: list[tuple[bool, Any]]) -> None:
@@ -209,7 +209,7 @@ class JournalStorage:
         if queue is not None:
             if queue.settings is not settings:
                 queue.settings = settings
-                self._upkeeps[queue].sync.settings_changed()
+                self._maintenance[queue].sync.settings_changed()
             return queue
         if len(current_name(name)) > MAX_FILE_NAME_BYTES:
             raise BadQueueName("queue name is too long for a file name")
@@ -220,12 +220,12 @@ class JournalStorage:
         try:
             if self._folds_names and name not in self._failed:
                 on_disk = group_by_queue(self._disk.list_files(self._folder))
-                check_is_no_other(name, {*self._queues, *self._failed, *on_disk})
-            files = self._files_left(name)
+                check_distinct_when_folded(name, {*self._queues, *self._failed, *on_disk})
+            files = self._remaining_files(name)
             if self._is_large(files):
                 self._load_in_thread(files, settings)
                 raise QueueFailed(_IS_LOADING)
-            queue = self._full_disk.with_room(lambda: self._load(files, settings))
+            queue = self._disk_reserve.run_with_reserve(lambda: self._load(files, settings))
         except OSError as error:
             raise _load_failed(error) from error
         self._failed.pop(name, None)
@@ -234,33 +234,33 @@ class JournalStorage:
 
     def _is_large(self, files: QueueFiles) -> bool:
         sizes = (self._disk.length(self._folder + b"/" + name) for name in files.in_replay_order())
-        return sum(sizes) > self.loaded_at_once_bytes
+        return sum(sizes) > self.reload_inline_bytes
 
     def _load_in_thread(self, files: QueueFiles, settings: QueueSettings) -> None:
         """Replay a failed queue off the reactor; until that is done its uses are refused."""
         self._loading.add(files.queue)
-        self._jobs.run(self._load, files, settings).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
+        self._jobs.run(self._load, files, settings).addCallbacks(self._reloaded, self._reload_failed).addBoth(
             lambda _: self._loading.discard(files.queue)
         )
 
-    def _loaded_again(self, queue: JournalQueue) -> None:
+    def _reloaded(self, queue: JournalQueue) -> None:
         self._failed.pop(queue.name, None)
         self._adopt(queue)
         log.info("Queue {queue!r} is served again: {items} items", queue=queue.name, items=queue.items)
 
-    def _not_loaded_again(self, failure: Failure) -> None:
+    def _reload_failed(self, failure: Failure) -> None:
         error = error_of(failure)
         log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error))
         if isinstance(error, OSError) and is_full(error):
-            self._full_disk.make_room()  # for the next use of the queue, which loads it again
+            self._disk_reserve.release_reserve()  # for the next use of the queue, which loads it again
 
-    def _files_left(self, name: bytes) -> QueueFiles:
+    def _remaining_files(self, name: bytes) -> QueueFiles:
         """The files of a queue that is not live: only one that failed has any."""
         if name not in self._failed:
             return QueueFiles(name)
         writer = self._failed[name]
         if writer is not None:
-            self._settle(name, writer)
+            self._truncate_failed_files(name, writer)
             writer.close()
         return self._files_of(name)
 
@@ -270,14 +270,14 @@ class JournalStorage:
     def _adopt(self, queue: JournalQueue) -> None:
         """The queue is live from now on. Who wrote its files may have ended before they were synced."""
         self._queues[queue.name] = queue
-        queue.full_disk = self._full_disk
-        upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
-        if current_name(queue.name) in self._services.failed_syncs:
-            upkeep.sync.mend_again()
-        upkeep.sync.settings_changed()
-        queue.count_memory()
-        if upkeep.is_due() and self._write(queue) is None:
-            upkeep.tidy()
+        queue.disk_reserve = self._disk_reserve
+        maintenance = self._maintenance[queue] = JournalMaintenance(queue, self._resources)
+        if current_name(queue.name) in self._resources.failed_syncs:
+            maintenance.sync.rewrite_after_load()
+        maintenance.sync.settings_changed()
+        queue.report_memory()
+        if maintenance.is_due() and self._write(queue) is None:
+            maintenance.begin_after_load()
 
     def _end(self, queue: JournalQueue, why: str) -> None:
         """The object is dead from now on."""
@@ -285,14 +285,14 @@ class JournalStorage:
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
         self._open_files.close(queue.writer)
-        queue.let_go()
-        queue.behind_turn += 1  # what is being read for it does not come into memory
-        queue.memory.is_now(0)
-        upkeep = self._upkeeps.pop(queue, None)
-        if upkeep is not None:
-            if upkeep.rewriting.is_publishing and not queue.is_deleted:
-                self._publishing[queue.name] = upkeep.rewriting.published().addCallback(self._published, queue.name)
-            upkeep.rewriting.stop()
+        queue.release_items()
+        queue.behind_generation += 1  # what is being read for it does not come into memory
+        queue.memory.set_bytes(0)
+        maintenance = self._maintenance.pop(queue, None)
+        if maintenance is not None:
+            if maintenance.rewriter.is_publishing and not queue.is_deleted:
+                self._publishing[queue.name] = maintenance.rewriter.published().addCallback(self._published, queue.name)
+            maintenance.rewriter.stop()
 
     def _published(self, _: None, name: bytes) -> None:
         del self._publishing[name]
@@ -303,18 +303,18 @@ class JournalStorage:
         log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
         self._end(queue, str(failure))
         try:
-            self._settle(queue.name, queue.writer)
+            self._truncate_failed_files(queue.name, queue.writer)
         except OSError:
             log.failure("Queue {queue!r}: what failed could not be taken from its files", queue=queue.name)
         queue.writer.close()
         self._failed[queue.name] = queue.writer
         return failure
 
-    def _settle(self, name: bytes, writer: JournalWriter) -> None:
+    def _truncate_failed_files(self, name: bytes, writer: JournalWriter) -> None:
         """Take from the files of a dead queue what does not count. Raises OSError."""
         writer.truncate_failed_write()
         if not writer.needs_sync:
-            self._services.failed_syncs.discard(current_name(name))
+            self._resources.failed_syncs.discard(current_name(name))
 
     def delete(self, queue: JournalQueue) -> None:
         """Let the queue's files count no more, at once; large and many files are erased in a thread."""
@@ -327,7 +327,7 @@ class JournalStorage:
             return
         if queue.name in self._loading:
             raise StorageError(_IS_LOADING)
-        upkeep = self._upkeeps.get(queue)
+        maintenance = self._maintenance.get(queue)
         try:
             mark_deleted(self._disk, self._folder, queue.name, self._numbers.next)
         except OSError as error:
@@ -337,9 +337,9 @@ class JournalStorage:
             queue.segments.erase()
         self._end(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
-        published = succeed(None) if upkeep is None else upkeep.rewriting.published()
+        published = succeed(None) if maintenance is None else maintenance.rewriter.published()
         published.addCallback(lambda _: self._erase_deleted(queue.name))
-        self._services.failed_syncs.discard(current_name(queue.name))
+        self._resources.failed_syncs.discard(current_name(queue.name))
 
     def _erase_deleted(self, name: bytes) -> None:
         self._jobs.run(erase_deleted, self._disk, self._folder, name).addErrback(
@@ -362,7 +362,7 @@ class JournalStorage:
         for queue in queues:
             queue.put(record)
             if is_counted:  # the commit may be a while away
-                queue.count_memory()
+                queue.report_memory()
 
     def commit(self, queues: Sequence[JournalQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
         """Write each queue's records; those that must be synced first are pending."""
@@ -384,9 +384,9 @@ class JournalStorage:
 
     def _commit(self, queue: JournalQueue) -> Deferred[Any] | None:
         """Write a queue's records, when they may be. None if that is as safe as they must be."""
-        upkeep = self._upkeeps.get(queue)
+        maintenance = self._maintenance.get(queue)
         try:
-            writable = None if upkeep is None else upkeep.sync.when_writable()
+            writable = None if maintenance is None else maintenance.sync.when_writable()
         except QueueFailed as failure:
             return fail(failure)
         if writable is None:
@@ -397,7 +397,7 @@ class JournalStorage:
         if queue.is_deleted:
             return None
         failure = self._write(queue)
-        return self._upkeeps[queue].written() if failure is None else fail(failure)
+        return self._maintenance[queue].written() if failure is None else fail(failure)
 
     def _write(self, queue: JournalQueue) -> QueueFailed | None:
         """Write what is pending on a queue. None, or the failure that it is dead of."""
@@ -411,13 +411,13 @@ class JournalStorage:
             try:
                 writer.append(records)
             except OSError as error:
-                if not is_full(error) or not self._full_disk.make_room():
+                if not is_full(error) or not self._disk_reserve.release_reserve():
                     raise
                 writer.append(records)
         except OSError as error:
             return self._kill(queue, error)
-        self._open_files.used(writer)
-        queue.count_memory()
+        self._open_files.touch(writer)
+        queue.report_memory()
         return None
 
 

@@ -16,7 +16,7 @@ from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.files import sync_files
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
 
@@ -30,11 +30,11 @@ class Deletions:
 
     def __init__(
         self,
-        services: ScrollServices,
+        resources: ScrollResources,
         is_there: Callable[[bytes], bool],
         erased: Callable[[Collection[bytes]], None],
     ) -> None:
-        self._services = services
+        self._resources = resources
         self._is_there = is_there
         self._parts_erased = erased
         self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
@@ -54,24 +54,24 @@ class Deletions:
         """The journals that are being erased."""
         return [journal for journal, _ in self._erasing.values()]
 
-    def journal_of(self, queue: ScrollQueue) -> None:
+    def erase_journal_of(self, queue: ScrollQueue) -> None:
         """Erase the journal whose last queue that was."""
         self._marking[queue] = self.erase(queue.journal)
 
-    def reader_of(self, queue: ScrollQueue) -> Deferred[Any]:
+    def erase_reader(self, queue: ScrollQueue) -> Deferred[Any]:
         """That queue is deleted, others of its journal are not: fires when no power failure brings it back."""
-        services = self._services
-        marked = services.jobs.run(sync_files, services.disk, services.folder, [queue.file.path])
-        self._marking[queue] = _also(marked)
+        resources = self._resources
+        marked = resources.jobs.run(sync_files, resources.disk, resources.folder, [queue.file.path])
+        self._marking[queue] = _copy_result(marked)
         return marked
 
-    def all_of(self, journal: ScrollJournal) -> Deferred[frozenset[bytes]]:
+    def sync_deletions(self, journal: ScrollJournal) -> Deferred[frozenset[bytes]]:
         """Fires with the readers that are leaving that journal now, when no power failure brings them back."""
-        leaving, services = frozenset(journal.leaving), self._services
-        synced = services.jobs.run(services.disk.sync_folder, services.folder)
-        return synced.addCallback(lambda _: leaving)
+        unsynced_deletions, resources = frozenset(journal.unsynced_deletions), self._resources
+        synced = resources.jobs.run(resources.disk.sync_folder, resources.folder)
+        return synced.addCallback(lambda _: unsynced_deletions)
 
-    def is_told_by(self, dead: ScrollQueue, live: ScrollQueue) -> None:
+    def transfer_commit(self, dead: ScrollQueue, live: ScrollQueue) -> None:
         """The queue was opened again in order to be deleted, and is committed by the name of the dead object."""
         if live in self._marking:
             self._marking[dead] = self._marking.pop(live)
@@ -81,18 +81,21 @@ class Deletions:
 
         Fires when no power failure brings it back.
         """
-        services, stem = self._services, journal.stem
-        paths = [services.path(file_name) for file_name in journal.abandon()]
-        paths.append(hint_path(services.folder, stem))
+        resources, stem = self._resources, journal.stem
+        paths = [resources.path(file_name) for file_name in journal.abandon()]
+        paths.append(hint_path(resources.folder, stem))
         if stem in self._erasing:  # it was made again and deleted again meanwhile
             earlier, earlier_paths = self._erasing[stem]
-            journal.deleted += earlier.deleted
+            journal.deletion_marks += earlier.deletion_marks
             paths += earlier_paths
         self._erasing[stem] = journal, paths
-        marked = services.jobs.run(
-            sync_files, services.disk, services.folder, [services.path(file_name) for file_name in journal.deleted]
+        marked = resources.jobs.run(
+            sync_files,
+            resources.disk,
+            resources.folder,
+            [resources.path(file_name) for file_name in journal.deletion_marks],
         )
-        _also(marked).addCallback(lambda _: services.jobs.run(self._erase_all, paths)).addCallback(
+        _copy_result(marked).addCallback(lambda _: resources.jobs.run(self._erase_all, paths)).addCallback(
             self._erased, journal
         ).addErrback(self.not_erased)
         return marked
@@ -100,8 +103,8 @@ class Deletions:
     def _erase_all(self, paths: Sequence[bytes]) -> None:
         """Runs in a thread."""
         for path in paths:
-            self._services.disk.erase(path)
-        self._services.disk.sync_folder(self._services.folder)
+            self._resources.disk.erase(path)
+        self._resources.disk.sync_folder(self._resources.folder)
 
     def _erased(self, _: object, journal: ScrollJournal) -> None:
         erasing = self._erasing.get(journal.stem)
@@ -111,21 +114,21 @@ class Deletions:
         if not self._is_there(journal.stem):
             self.erase_marks(journal)
 
-    def erase_needless_marks(self, journal: ScrollJournal) -> None:
+    def erase_unneeded_marks(self, journal: ScrollJournal) -> None:
         """Another reader of the journal has its file now; first it must be on the medium that it has."""
-        if journal.deleted:
-            synced = self._services.jobs.run(self._services.disk.sync_folder, self._services.folder)
+        if journal.deletion_marks:
+            synced = self._resources.jobs.run(self._resources.disk.sync_folder, self._resources.folder)
             synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self.not_erased)
 
     def erase_marks(self, journal: ScrollJournal) -> None:
         """Erase them now, because their names may be used again. The next start erases those that fail."""
-        deleted = map(parse_file_name, journal.deleted)
+        deleted = map(parse_file_name, journal.deletion_marks)
         parts = {journal.stem, *(file.part for file in deleted if file is not None)}
         in_use = {queue.file.path for queue in journal.readers.values()}
-        for path in {self._services.path(file_name) for file_name in journal.deleted} - in_use:
+        for path in {self._resources.path(file_name) for file_name in journal.deletion_marks} - in_use:
             with suppress(OSError):
-                self._services.disk.erase(path)
-        journal.deleted.clear()
+                self._resources.disk.erase(path)
+        journal.deletion_marks.clear()
         self._parts_erased(parts)
 
     def not_erased(self, failure: Failure) -> None:
@@ -142,7 +145,7 @@ class Deletions:
         return None
 
 
-def _also(deferred: Deferred[Any]) -> Deferred[Any]:
+def _copy_result(deferred: Deferred[Any]) -> Deferred[Any]:
     """Fires as that one does, which others wait for as well."""
     other: Deferred[Any] = Deferred()
 

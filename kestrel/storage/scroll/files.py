@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from kestrel.disk import steps
-from kestrel.disk.appended import AppendedFile
+from kestrel.disk import crash_points
+from kestrel.disk.append_file import AppendFile
 from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
@@ -37,14 +37,14 @@ def write_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: 
 def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: bool) -> None:
     """Let the file of that path hold that, at once: a crash, or an OSError, leaves the old file or the new one."""
     temporary = write_file(disk, path, data, number, is_synced=is_synced)
-    disk.reached(steps.COPY_WRITTEN)
+    disk.crash_point(crash_points.COPY_WRITTEN)
     try:
         disk.rename(temporary, path)
     except OSError:
         with suppress(OSError):
             disk.erase(temporary)
         raise
-    disk.reached(steps.COPY_PUBLISHED)
+    disk.crash_point(crash_points.COPY_PUBLISHED)
 
 
 def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
@@ -72,17 +72,17 @@ def sync_files(disk: Disk, folder: bytes, paths: Sequence[bytes]) -> None:
     disk.sync_folder(folder)
 
 
-def cut_if_possible(file: AppendedFile, size: int) -> None:
-    """Let nothing behind that size be there if the process ends now; whether it counts for good `shorten` has to see.
+def truncate_if_possible(file: AppendFile, size: int) -> None:
+    """Cut the file at that size for a process that ends now. Only `truncate_file` cuts it for good.
 
     It makes no sync, and so helps where none works any more.
     """
     with suppress(OSError):
         file.cut(size)
-    file.is_in_doubt = True
+    file.has_torn_tail = True
 
 
-def shorten(disk: Disk, file: AppendedFile, size: int, number: int, *, is_anew: bool) -> None:
+def truncate_file(disk: Disk, file: AppendFile, size: int, number: int, *, is_anew: bool) -> None:
     """Let nothing behind that size count, for good: cut the file, or let a copy of its good part take its place.
 
     `is_anew`: a sync of it may have failed, so that another one of the same file would mean nothing.

@@ -17,8 +17,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
-from kestrel.disk.appended import AppendedFile
+from kestrel.disk import crash_points
+from kestrel.disk.append_file import AppendFile
 from kestrel.disk.reader import FileReader
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item
@@ -38,9 +38,9 @@ from kestrel.scroll.records import (
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.scroll.files import cut_if_possible, shorten
+from kestrel.storage.scroll.files import truncate_file, truncate_if_possible
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 from kestrel.storage.total_memory import MemoryLimit
 
 RANGE_ITEMS: Final = 10_000
@@ -70,25 +70,25 @@ class ScrollJournal:
     of their file names, because they cannot be read now: the journal is kept for them.
     """
 
-    def __init__(self, stem: bytes, services: ScrollServices, files: list[WriterFile], next_id: int) -> None:
+    def __init__(self, stem: bytes, resources: ScrollResources, files: list[WriterFile], next_id: int) -> None:
         self.stem = stem
-        self.memory_limit: MemoryLimit = services.memory_limit
+        self.memory_limit: MemoryLimit = resources.memory_limit
         self.files = files
         """Oldest first."""
         self.next_id = next_id
         self.readers: dict[bytes, ScrollQueue] = {}
         self.unserved: dict[bytes, bytes] = {}
-        self.leaving: set[bytes] = set()
+        self.unsynced_deletions: set[bytes] = set()
         """Readers that are deleted, and may be there again after a power failure."""
-        self.deleted: list[bytes] = []
+        self.deletion_marks: list[bytes] = []
         """The names of reader files that say that their reader is deleted."""
         self.has_lost_states = False
         """Whether a reader file was damaged, which may have held the highest id."""
-        self.going: dict[bytes, int] = {}
+        self.obsolete_files: dict[bytes, int] = {}
         """The names and sizes of writer files that nobody needs, and that are not gone yet."""
         self.unrepaired: set[bytes] = set()
         """The names of writer files whose ends could not be set aside; the whole file is, in place of being erased."""
-        self.own_refusal: str | None = None
+        self.journal_refusal: str | None = None
         """None, or why this journal takes no put now."""
         self.most_file_bytes = _NO_SETTINGS.default_journal_size_bytes
         """How large a writer file becomes (defaultJournalSize),"""
@@ -100,30 +100,30 @@ class ScrollJournal:
         self.repaired_bytes = 0
         self.unsynced: dict[WriterFile, Unsynced] = {}
         """Files that no sync is known to have reached whole."""
-        self._unpromised: set[WriterFile] = set()
+        self._unacknowledged: set[WriterFile] = set()
         """Those of them that were written to since somebody was told that what is in them is kept."""
         self.names, self.synced_names = 1, 0
         """How often one of its files got a name, and how many of those times a sync of the folder has reached."""
         self.safe_id = next_id - 1
         """The last item that is as safe as was promised."""
-        self._distrusted: set[WriterFile] = set()
-        self._is_settled = False
+        self._untrusted: set[WriterFile] = set()
+        self._is_truncated = False
         self.is_copied = False
         """Whether all of its files that a failed sync may be to blame for were written anew when it died."""
-        self._services = services
+        self._resources = resources
         self._pending: list[bytes] = []
         """The PUT records that are not written, in order,"""
         self._pending_bytes = 0
         self._pending_targets: dict[int, Targets] = {}
         """and for whom those are, by id, that are not for all readers."""
-        self._current: tuple[WriterFile, AppendedFile] | None = None
+        self._current: tuple[WriterFile, AppendFile] | None = None
         """The file that items are appended to: the last of `files` once it holds one."""
 
     # Items in.
 
     def check_put(self, size: int) -> None:
         """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
-        refusal = self._services.refusal() or self.own_refusal
+        refusal = self._resources.refusal() or self.journal_refusal
         if refusal is not None:
             raise StorageRefused(refusal)
         if size > MAX_DATA_BYTES:
@@ -162,19 +162,19 @@ class ScrollJournal:
         size = len(data)
         for queue in queues:
             queue.put(record, item_id, size)
-        is_for_all = len(queues) == len(self.readers) and not (self.unserved or self.leaving)
-        if not is_for_all and not self._services.is_all_shared:
+        is_for_all = len(queues) == len(self.readers) and not (self.unserved or self.unsynced_deletions)
+        if not is_for_all and not self._resources.is_all_shared:
             self._put_for_some(queues, item_id)
 
     def _put_for_some(self, queues: Sequence[ScrollQueue], item_id: int) -> None:
         """Readers that it is not for find that out when they come to it."""
         readers = frozenset(queue.reader for queue in queues)
-        are_left_out = 2 * len(queues) > len(self.readers) + len(self.unserved) + len(self.leaving)
+        are_left_out = 2 * len(queues) > len(self.readers) + len(self.unserved) + len(self.unsynced_deletions)
         if are_left_out:
-            readers = frozenset((self.readers.keys() | self.unserved.keys() | self.leaving) - readers)
+            readers = frozenset((self.readers.keys() | self.unserved.keys() | self.unsynced_deletions) - readers)
         self._pending_targets[item_id] = Targets(readers, are_left_out)
 
-    def go_behind(self, item_id: int) -> None:
+    def skip_ids_to(self, item_id: int) -> None:
         """Let the next item get an id behind that one. Raises OSError while some are not written."""
         if item_id >= self.next_id:
             if self._pending:
@@ -187,14 +187,14 @@ class ScrollJournal:
         """Write what is pending. An OSError leaves what is not written pending."""
         while self._pending:
             info, file = self._file_for(len(self._pending[0]))
-            records, size = self._what_fits(info)
+            records, size = self._pending_that_fits(info)
             parts = [*([] if info.size else [WRITER_MAGIC]), *records]
             start = max(info.size, len(WRITER_MAGIC))
             file.append(b"".join(parts))
             if info not in self.unsynced:
                 self.unsynced[info] = Unsynced(info.size, info.size)
-            self._unpromised.add(info)
-            self._services.open_files.used(file)
+            self._unacknowledged.add(info)
+            self._resources.open_files.touch(file)
             self._written(info, size, start)
 
     def _written(self, info: WriterFile, count: int, start: int) -> None:
@@ -223,27 +223,27 @@ class ScrollJournal:
         counts = Counts(len(pending), sum(map(data_bytes, pending)))
         info.add_items(self.last_id, info.size - len(pending[-1]), counts)
 
-    def _file_for(self, size: int) -> tuple[WriterFile, AppendedFile]:
+    def _file_for(self, size: int) -> tuple[WriterFile, AppendFile]:
         """The file that takes the next item, of that size: another one when this one is full."""
         if self._current is None and self.files and not self.files[-1].is_closed:
             last = self.files[-1]
-            self._current = last, AppendedFile(self._services.disk, self._services.path(last.file_name), last.size)
+            self._current = last, AppendFile(self._resources.disk, self._resources.path(last.file_name), last.size)
         if self._current is not None:
             info = self._current[0]
             if not info.first_id or info.size + size <= self.most_file_bytes:
                 return self._current
             self.rotate()
-        began_s = self._services.jobs.seconds()
-        number = self._services.numbers.next()
+        began_s = self._resources.jobs.seconds()
+        number = self._resources.numbers.next()
         info = WriterFile(writer_name(self.stem, number), number)
-        self._current = info, AppendedFile(self._services.disk, self._services.path(info.file_name))
+        self._current = info, AppendFile(self._resources.disk, self._resources.path(info.file_name))
         if self.files:
             self.rotations += 1
-            self._services.took(self.queue_name, "journal_rotation_usec", began_s)
+            self._resources.record_duration(self.queue_name, "journal_rotation_usec", began_s)
         self.names += 1
         return self._current
 
-    def _what_fits(self, info: WriterFile) -> tuple[list[bytes], int]:
+    def _pending_that_fits(self, info: WriterFile) -> tuple[list[bytes], int]:
         """Of what is pending, the bytes of as many items as that file takes, at least one; and how many that is."""
         first_id, targets = self.written_id + 1, self._pending_targets
         room = self.most_file_bytes - (info.size or len(WRITER_MAGIC))
@@ -265,9 +265,9 @@ class ScrollJournal:
         if self.files:
             self.files[-1].is_closed = True
         if self._current is not None:
-            self._services.open_files.close(self._current[1])
+            self._resources.open_files.close(self._current[1])
             self._current = None
-            self._services.disk.reached(steps.ROTATED)
+            self._resources.disk.crash_point(crash_points.ROTATED)
 
     def settings_changed(self) -> None:
         """Its readers are others, or their settings: of those that differ the strictest holds."""
@@ -289,10 +289,10 @@ class ScrollJournal:
 
     def acknowledge(self, queues: Sequence[ScrollQueue]) -> None:
         """Somebody is told that what was recorded on these queues is kept."""
-        for info in self._unpromised:
+        for info in self._unacknowledged:
             if info in self.unsynced:
                 self.unsynced[info].acknowledged_size = info.size
-        self._unpromised.clear()
+        self._unacknowledged.clear()
         for queue in queues:
             queue.file.acknowledged_size = queue.file.size
 
@@ -314,101 +314,101 @@ class ScrollJournal:
 
     def known(self) -> Mapping[bytes, WriterFile]:
         """What is known for certain of its writer files, by name."""
-        return {info.file_name: info for info in self.files if info not in self._distrusted}
+        return {info.file_name: info for info in self.files if info not in self._untrusted}
 
-    def distrust(self, info: WriterFile) -> None:
+    def mark_untrusted(self, info: WriterFile) -> None:
         """What is known of that file may be wrong."""
-        self._distrusted.add(info)
+        self._untrusted.add(info)
 
     def fail(self, error: Exception) -> QueueFailed:
         """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
-        return self._services.kill(self, error)
+        return self._resources.kill(self, error)
 
     def abandon(self) -> list[bytes]:
         """It has no readers any more, and nothing that it holds counts. The names of its writer files."""
         self.rotate()
         self._pending.clear()
         self._pending_targets.clear()
-        names = [*self.going, *(info.file_name for info in self.files)]
+        names = [*self.obsolete_files, *(info.file_name for info in self.files)]
         self.files, self._pending_bytes = [], 0
-        self.going.clear()
+        self.obsolete_files.clear()
         self.unsynced.clear()
-        self._services.failed_syncs.discard(self.stem)
+        self._resources.failed_syncs.discard(self.stem)
         return names
 
     @property
     def has_lost_a_sync(self) -> bool:
         """Whether a sync of its files has failed: none of them is written to again."""
-        return self.stem in self._services.failed_syncs
+        return self.stem in self._resources.failed_syncs
 
-    def settle(self) -> None:
+    def truncate_to_acknowledged(self) -> None:
         """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
-        if self._is_settled:
+        if self._is_truncated:
             return
         try:
-            self._settle()
+            self._truncate_to_acknowledged()
         except OSError:
-            self._services.failed_syncs.add(self.stem)  # perhaps of what was cut
+            self._resources.failed_syncs.add(self.stem)  # perhaps of what was cut
             raise
-        self._is_settled = True
+        self._is_truncated = True
 
-    def _settle(self) -> None:
-        services = self._services
-        disk, next_number, is_anew = services.disk, services.numbers.next, self.has_lost_a_sync
-        disk.erase(hint_path(services.folder, self.stem))
-        self._cut_at_once()
+    def _truncate_to_acknowledged(self) -> None:
+        resources = self._resources
+        disk, next_number, is_anew = resources.disk, resources.numbers.next, self.has_lost_a_sync
+        disk.erase(hint_path(resources.folder, self.stem))
+        self._truncate_unacknowledged()
         if self._current is not None and self._current[0] not in self.unsynced:
             info, file = self._current
             if not info.size:
                 disk.erase(file.path)  # a failed write may have begun it
-            elif is_anew or file.is_in_doubt:
-                shorten(disk, file, info.size, next_number(), is_anew=is_anew)
+            elif is_anew or file.has_torn_tail:
+                truncate_file(disk, file, info.size, next_number(), is_anew=is_anew)
         for info, unsynced in list(self.unsynced.items()):
-            file = AppendedFile(disk, services.path(info.file_name), info.size)
+            file = AppendFile(disk, resources.path(info.file_name), info.size)
             is_current = self._current is not None and self._current[0] is info
             if not unsynced.acknowledged_size:
                 disk.erase(file.path)
             elif is_anew or is_current or unsynced.acknowledged_size < info.size:
-                shorten(disk, file, unsynced.acknowledged_size, next_number(), is_anew=is_anew)
+                truncate_file(disk, file, unsynced.acknowledged_size, next_number(), is_anew=is_anew)
             if unsynced.acknowledged_size != info.size:
-                self.distrust(info)
+                self.mark_untrusted(info)
             info.size = unsynced.acknowledged_size
             if is_anew:
                 del self.unsynced[info]
         for queue in self.readers.values():
-            if queue.file.is_in_doubt or queue.file.acknowledged_size != queue.file.size:
-                shorten(disk, queue.file, queue.file.acknowledged_size, next_number(), is_anew=is_anew)
+            if queue.file.has_torn_tail or queue.file.acknowledged_size != queue.file.size:
+                truncate_file(disk, queue.file, queue.file.acknowledged_size, next_number(), is_anew=is_anew)
         if is_anew:
-            disk.sync_folder(services.folder)  # or what was answered with an error might come back
+            disk.sync_folder(resources.folder)  # or what was answered with an error might come back
         self.is_copied = is_anew
 
-    def _cut_at_once(self) -> None:
+    def _truncate_unacknowledged(self) -> None:
         """Take from all files what is not to be kept, as far as that goes without a sync.
 
         Whoever waits is told next that it did not happen; so it must not be found if the process ends before a sync
         of the copies works, which may be never.
         """
-        disk = self._services.disk
+        disk = self._resources.disk
         for info, unsynced in self.unsynced.items():
-            path = self._services.path(info.file_name)
+            path = self._resources.path(info.file_name)
             if not unsynced.acknowledged_size:
                 with suppress(OSError):
                     disk.erase(path)
             elif unsynced.acknowledged_size < info.size:
-                file = AppendedFile(disk, path, info.size)
-                cut_if_possible(file, unsynced.acknowledged_size)
+                file = AppendFile(disk, path, info.size)
+                truncate_if_possible(file, unsynced.acknowledged_size)
                 file.close()
         for queue in self.readers.values():
             if queue.file.acknowledged_size != queue.file.size:
-                cut_if_possible(queue.file, queue.file.acknowledged_size)
+                truncate_if_possible(queue.file, queue.file.acknowledged_size)
                 queue.file.close()
 
     def close_files(self) -> None:
         """Give the descriptors back."""
         if self._current is not None:
-            self._services.open_files.close(self._current[1])
+            self._resources.open_files.close(self._current[1])
         for queue in self.readers.values():
-            self._services.open_files.close(queue.file)
+            self._resources.open_files.close(queue.file)
 
     # Reading.
 
@@ -426,26 +426,26 @@ class ScrollJournal:
                 break
             target = self._pending_targets.get(item_id)
             if target is None or target.has(queue.reader):
-                queue.take_forward(ScrollItemsRead([record], item_id + 1, 0))
+                queue.append_read_items(ScrollItemsRead([record], item_id + 1, 0))
             else:
-                queue.take_forward(ScrollItemsRead([], item_id + 1, 0))
+                queue.append_read_items(ScrollItemsRead([], item_id + 1, 0))
             if not queue.behind_items:
                 break
 
-    def left_behind(self, queue: ScrollQueue) -> Counts:
+    def count_remaining_for(self, queue: ScrollQueue) -> Counts:
         """What there is for a reader from its `next_id` on. Raises OSError."""
         after_id = max(queue.next_id - 1, queue.done.head)
-        left = count_remaining(queue.reader, after_id, queue.done.ranges(), self.files, self.open_file)
+        counts = count_remaining(queue.reader, after_id, queue.done.ranges(), self.files, self.open_file)
         for item_id, record in enumerate(self._pending, self.written_id + 1):
             target = self._pending_targets.get(item_id)
             is_given = target is None or target.has(queue.reader)
             if item_id >= queue.next_id and is_given and item_id not in queue.done:
-                left = left.plus(Counts(1, data_bytes(record)))
-        return left
+                counts = counts.plus(Counts(1, data_bytes(record)))
+        return counts
 
     def open_file(self, file_name: bytes) -> FileReader:
         """One of its files, open to be read. Raises OSError."""
-        return FileReader(self._services.disk, self._services.path(file_name))
+        return FileReader(self._resources.disk, self._resources.path(file_name))
 
     def read_range(
         self, queue: ScrollQueue, first_id: int, end_id: int, max_bytes: int
@@ -456,7 +456,7 @@ class ScrollJournal:
             for file in self.files
             if file.last_id >= first_id and file.first_id < end_id
         ]
-        reading = self._services.jobs.run(self._read_range, files, queue.reader, first_id, end_id, max_bytes)
+        reading = self._resources.jobs.run(self._read_range, files, queue.reader, first_id, end_id, max_bytes)
         return reading.addErrback(self._cannot_be_read)
 
     def end_of(self, first_id: int, max_items: int) -> int:
@@ -469,7 +469,7 @@ class ScrollJournal:
         error = error_of(failure)
         if isinstance(error, DamagedScrollFile):
             for info in self.files:
-                self.distrust(info)
+                self.mark_untrusted(info)
             self.fail(error)
         raise QueueFailed(f"the items cannot be read: {reason_of(error)}") from error
 
@@ -497,7 +497,7 @@ class ScrollJournal:
     @property
     def bytes(self) -> int:
         """Its writer files together."""
-        return sum(file.size for file in self.files) + sum(self.going.values())
+        return sum(file.size for file in self.files) + sum(self.obsolete_files.values())
 
     def bytes_behind(self, head: int) -> int:
         """Those of its writer files that hold something behind that id."""
@@ -511,6 +511,6 @@ class ScrollJournal:
             "journal_rewrites": 0,
             "journal_rotations": self.rotations,
             "journal_bytes": self.bytes,
-            "journal_files": len(self.files) + len(self.going),
+            "journal_files": len(self.files) + len(self.obsolete_files),
             "journal_repaired_bytes": self.repaired_bytes,
         }

@@ -9,10 +9,10 @@ from typing import Final, TypeAlias
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.appended import AppendedFile
+from kestrel.disk.append_file import AppendFile
 from kestrel.disk.files import is_full
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End, repair, set_aside
+from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.scroll.fileset import ScrollFile, ScrollFiles, reader_name
 from kestrel.scroll.hints import MAX_HINT_BYTES, decode_hint, hint_path
 from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, NameEncoding, QueueLocation, queue_name_of
@@ -24,7 +24,7 @@ from kestrel.scroll.writer_index import HintMismatch, check_index, find_id_gap, 
 from kestrel.storage.scroll.files import copy_file, replace_file
 from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
 
@@ -40,8 +40,8 @@ SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 class ScrollLoader:
     """Loads the journals of one folder. May run in a thread."""
 
-    def __init__(self, services: ScrollServices, names: NameEncoding, now_ms: Callable[[], int]) -> None:
-        self._services = services
+    def __init__(self, resources: ScrollResources, names: NameEncoding, now_ms: Callable[[], int]) -> None:
+        self._resources = resources
         self._names = names
         self._now_ms = now_ms
 
@@ -59,9 +59,9 @@ class ScrollLoader:
         sync of the files has failed none of them is written to again: they are copied first, unless `is_copied` says
         that this has been done. Raises OSError.
         """
-        has_lost_a_sync = files.stem in self._services.failed_syncs
+        has_lost_a_sync = files.stem in self._resources.failed_syncs
         for temporary in files.temporary:
-            self._services.disk.erase(self._services.path(temporary.file_name))
+            self._resources.disk.erase(self._resources.path(temporary.file_name))
         if has_lost_a_sync and not is_copied:
             self._copy_all(files)
         if known is None:
@@ -72,21 +72,21 @@ class ScrollLoader:
             if not known:
                 raise
             # Whatever a hint says, it is never needed.
-            self._services.disk.erase(hint_path(self._services.folder, files.stem))
+            self._resources.disk.erase(hint_path(self._resources.folder, files.stem))
             return self._load(files, settings_of, {}, has_lost_a_sync)
 
     def _copy_all(self, files: ScrollFiles) -> None:
         """Let what the system has of these files in its memory be on the medium, under the same names."""
-        services = self._services
+        resources = self._resources
         for file_name in [*(writer.file_name for writer in files.writers), *files.readers.values()]:
-            path = services.path(file_name)
-            size = services.disk.length(path)
-            services.disk.rename(copy_file(services.disk, path, size, services.numbers.next()), path)
-        services.disk.sync_folder(services.folder)
+            path = resources.path(file_name)
+            size = resources.disk.length(path)
+            resources.disk.rename(copy_file(resources.disk, path, size, resources.numbers.next()), path)
+        resources.disk.sync_folder(resources.folder)
 
     def _hint_of(self, stem: bytes) -> Mapping[bytes, WriterFile]:
         try:
-            with FileReader(self._services.disk, hint_path(self._services.folder, stem)) as reader:
+            with FileReader(self._resources.disk, hint_path(self._resources.folder, stem)) as reader:
                 return decode_hint(reader.read(0, MAX_HINT_BYTES))
         except OSError:
             return {}
@@ -94,8 +94,8 @@ class ScrollLoader:
     def _load(
         self, files: ScrollFiles, settings_of: SettingsOf, known: Mapping[bytes, WriterFile], has_lost_a_sync: bool
     ) -> ScrollJournal:
-        services = self._services
-        journal = ScrollJournal(files.stem, services, [], 1)
+        resources = self._resources
+        journal = ScrollJournal(files.stem, resources, [], 1)
         journal.files = self._survey_all(journal, files.writers, known)
         states = self._read_states(journal, files)
         last_ids = [file.last_id for file in journal.files]
@@ -116,8 +116,8 @@ class ScrollLoader:
             for queue in journal.readers.values():
                 queue.give_up_checkpoint()  # which tells of it as soon as there is room
         if has_lost_a_sync:
-            services.disk.sync_folder(services.folder)  # or what was answered with an error might come back
-            services.failed_syncs.discard(journal.stem)
+            resources.disk.sync_folder(resources.folder)  # or what was answered with an error might come back
+            resources.failed_syncs.discard(journal.stem)
         return journal
 
     def _begin_behind_a_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:
@@ -137,7 +137,7 @@ class ScrollLoader:
             for part, state in (held or states).items():
                 state.done.add(first_id, next_id - 1)
                 self._write_anew(reader_name(journal.stem, part), state)
-            self._services.disk.sync_folder(self._services.folder)
+            self._resources.disk.sync_folder(self._resources.folder)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -180,7 +180,7 @@ class ScrollLoader:
             return [before, *self._surveyed_behind(journal, file, before.last_id)]
         if jump.items_before == 1 and before.number > file.number:
             return [*self._surveyed_behind(journal, before, file.last_id), file]
-        end = End(jump.offset, f"its ids from {jump.item_id} on belong behind those of {file.file_name!r}")
+        end = ReadEnd(jump.offset, f"its ids from {jump.item_id} on belong behind those of {file.file_name!r}")
         self._repair(journal, before.file_name, end)
         return [*self._surveyed_behind(journal, before, 0), file]
 
@@ -233,14 +233,14 @@ class ScrollLoader:
                 journal.unrepaired.add(writer.file_name)
                 return file if file.first_id else None
         if not file.first_id:
-            self._services.disk.erase(self._services.path(writer.file_name))
+            self._resources.disk.erase(self._resources.path(writer.file_name))
             return None
         return file
 
-    def _repair(self, journal: ScrollJournal, file_name: bytes, end: End, *, is_kept: bool = False) -> None:
+    def _repair(self, journal: ScrollJournal, file_name: bytes, end: ReadEnd, *, is_kept: bool = False) -> None:
         """Copy the bad end of a file and cut the file there. `is_kept`: the caller replaces the file instead."""
-        keep = set_aside if is_kept else repair
-        repaired = keep(self._services.disk, self._services.folder, file_name, end, self._now_ms())
+        keep = quarantine if is_kept else repair
+        repaired = keep(self._resources.disk, self._resources.folder, file_name, end, self._now_ms())
         journal.repaired_bytes += repaired.size
         log.warn(
             "Scroll file {file!r}: {problem} at offset {offset}; the {size} bytes from there on were set aside in"
@@ -265,7 +265,7 @@ class ScrollLoader:
                 journal.unserved[part or OWN_READER] = part
                 continue
             if state.is_deleted:
-                journal.deleted.append(file_name)
+                journal.deletion_marks.append(file_name)
                 continue
             states[part] = state
         if not files.readers and journal.files:
@@ -293,16 +293,16 @@ class ScrollLoader:
         return state
 
     def _write_anew(self, file_name: bytes, state: ReaderState) -> None:
-        services = self._services
-        path, number = services.path(file_name), services.numbers.next()
-        replace_file(services.disk, path, encode_state(state), number, is_synced=True)
+        resources = self._resources
+        path, number = resources.path(file_name), resources.numbers.next()
+        replace_file(resources.disk, path, encode_state(state), number, is_synced=True)
 
     def load_unserved(self, journal: ScrollJournal, reader: bytes, settings_of: SettingsOf) -> None:
         """Try a reader again that could not be read. Raises OSError."""
         part = journal.unserved[reader]
         file_name = reader_name(journal.stem, part)
         state = self._read_state(journal, file_name)
-        journal.go_behind(state.done.last)
+        journal.skip_ids_to(state.done.last)
         self._make_queue(journal, part, state, settings_of, is_written_anew=False)
         if reader in journal.readers:
             del journal.unserved[reader]
@@ -327,7 +327,7 @@ class ScrollLoader:
         *,
         is_written_anew: bool,
     ) -> None:
-        services = self._services
+        resources = self._resources
         reader = part or OWN_READER
         name = self.name_of(journal.stem, part)
         if name is None:
@@ -336,16 +336,16 @@ class ScrollLoader:
             journal.unserved[reader] = part
             return
         file_name = reader_name(journal.stem, part)
-        path = services.path(file_name)
-        if is_written_anew or not services.disk.is_there(path):
+        path = resources.path(file_name)
+        if is_written_anew or not resources.disk.is_there(path):
             try:
                 self._write_anew(file_name, state)
             except OSError as error:  # without a file it begins at the first item as well
                 if is_written_anew or not is_full(error):
                     raise
-        file = AppendedFile(services.disk, path, services.disk.length(path) if services.disk.is_there(path) else 0)
+        file = AppendFile(resources.disk, path, resources.disk.length(path) if resources.disk.is_there(path) else 0)
         file.synced_size = file.size if is_written_anew else 0
-        left = count_remaining(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
-        queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, left)
-        queue.pass_what_is_for_others()
+        counts = count_remaining(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
+        queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, counts)
+        queue.skip_items_of_others()
         journal.readers[reader] = queue

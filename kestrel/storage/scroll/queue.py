@@ -10,7 +10,7 @@ from zope.interface import implementer
 from zope.interface.interface import InterfaceClass
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.appended import AppendedFile
+from kestrel.disk.append_file import AppendFile
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.item_reader import ScrollItemsRead
@@ -46,7 +46,7 @@ class Journal(Protocol):
     def fail(self, error: Exception) -> QueueFailed:
         """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
 
-    def left_behind(self, queue: Any) -> Counts:
+    def count_remaining_for(self, queue: Any) -> Counts:
         """What there is for a reader from its `next_id` on. Raises OSError."""
 
     def bytes_behind(self, head: int) -> int:
@@ -74,8 +74,8 @@ class ScrollQueue(Window):
         settings: QueueSettings,
         journal: Journal,
         state: ReaderState,
-        file: AppendedFile,
-        left: Counts,
+        file: AppendFile,
+        counts: Counts,
     ) -> None:
         super().__init__()
         self.name = name
@@ -92,31 +92,31 @@ class ScrollQueue(Window):
         self.file = file
         self.memory = MemoryShare(journal.memory_limit)
         self.is_deleted = False
-        self.replayed_items = self.items = left.items
-        self.bytes = left.bytes
-        self.behind_items, self.behind_bytes = left
+        self.replayed_items = self.items = counts.items
+        self.bytes = counts.bytes
+        self.behind_items, self.behind_bytes = counts
         self.next_id = state.done.head + 1
         self.last_id = 0
         """Of the last item that was put, as long as this object lives."""
-        self.place = b"", 0
+        self.file_position = b"", 0
         """The name of a writer file and an offset: the item `next_id` does not stand before it in that file."""
-        self.turn = 0
+        self.generation = 0
         """Another one when items were dropped: what was being read then does not count."""
         self._changes = ReaderChanges(state.done.head)
         self.written_head = state.done.head
         """The head that is in the file,"""
         self._written_held = state.held
         """and what is held."""
-        self.synced_spare = self.written_spare
+        self.synced_done_id = self.written_done_id
         """The same as a sync is known to have reached it."""
         self.read_more: Callable[[], Deferred[None] | None] = lambda: None
         """Brings what is behind into the window: None if that is done, else fires when some of it is."""
         self._errors = state.errors
         self.compacted_bytes = 0
         """The size that its file had when it was written anew."""
-        self._passing_head = state.done.head
+        self._checkpoint_head = state.done.head
         """The head in the checkpoint that is being written."""
-        self._has_passed = False
+        self._has_skipped = False
         """Whether some of what is done is for others, which its file need not say, but a checkpoint does."""
 
     def __conform__(self, interface: InterfaceClass) -> Any:
@@ -128,7 +128,7 @@ class ScrollQueue(Window):
     def put(self, record: bytes, item_id: int, size: int) -> None:
         """One more item at the tail: its PUT record, its id, and how much data it has."""
         if not self.behind_items:
-            self._pass_to(item_id)
+            self._skip_to(item_id)
         if item_id == self.next_id and self.has_room:
             self._records.append(record)
             self.next_id = item_id + 1
@@ -139,12 +139,12 @@ class ScrollQueue(Window):
         self.bytes += size
         self.last_id = item_id
 
-    def _pass_to(self, item_id: int) -> None:
+    def _skip_to(self, item_id: int) -> None:
         """What there is between `next_id` and that one is for others."""
         if item_id > self.next_id:
             self.done.add(self.next_id, item_id - 1)
             self.next_id = item_id
-            self._has_passed = True
+            self._has_skipped = True
 
     # Items out.
 
@@ -183,7 +183,7 @@ class ScrollQueue(Window):
         """Drop every item that is not an open read."""
         self.check()
         self._drop_to(self._journal.last_id + 1, (item.id for item in self._open.values()))
-        self.let_go()
+        self.release_items()
         self.items = self.bytes = 0
 
     def _finished(self, item_id: int) -> None:
@@ -205,13 +205,13 @@ class ScrollQueue(Window):
         self._errors = {each: errors for each, errors in self._errors.items() if each >= end_id or each in remaining}
         if end_id > self.next_id:
             self.next_id = end_id
-            self.turn += 1
+            self.generation += 1
             try:
-                left = self._journal.left_behind(self) if end_id <= self._journal.last_id else NO_ITEMS
+                counts = self._journal.count_remaining_for(self) if end_id <= self._journal.last_id else NO_ITEMS
             except (OSError, HintMismatch) as error:
                 raise self._journal.fail(error) from error
-            self.behind_items, self.behind_bytes = left
-            self.pass_what_is_for_others()
+            self.behind_items, self.behind_bytes = counts
+            self.skip_items_of_others()
 
     # Ranges of ids.
 
@@ -220,7 +220,7 @@ class ScrollQueue(Window):
         """The last id that nobody who reads by ids may ask for any more."""
         if self.held is not None:
             return self.held.head
-        self.pass_what_is_for_others()
+        self.skip_items_of_others()
         return self.done.head
 
     def hold(self, by: bytes | None) -> None:
@@ -260,7 +260,7 @@ class ScrollQueue(Window):
         kept_front = [item for item in self._front if item.id >= end_id]
         kept_records = [record for run in self._records.first(len(self._records)) for record in run]
         kept_records = [record for record in kept_records if id_of(record) >= end_id]
-        self.let_go()
+        self.release_items()
         self._front.extend(kept_front)
         self._front_with_errors = sum(item.errors > 0 for item in kept_front)
         self._records.extend(kept_records)
@@ -301,34 +301,34 @@ class ScrollQueue(Window):
             return None
         return self.read_more()
 
-    def take_forward(self, read: ScrollItemsRead) -> None:
+    def append_read_items(self, read: ScrollItemsRead) -> None:
         """Items that were read come into the window; those between them are not for this reader."""
         records = read.records
         if records and id_of(records[0]) <= self.done.last:  # a restart finds that some of what lies ahead is done
             records = [record for record in records if id_of(record) not in self.done]
         for record in records:
             item_id = id_of(record)
-            self._pass_to(item_id)
+            self._skip_to(item_id)
             self.next_id = item_id + 1
         self._records.extend(records)
         self.behind_items -= len(records)
         self.behind_bytes -= sum(map(data_bytes, records))
-        self._pass_to(read.next_id)
-        self.pass_what_is_for_others()
+        self._skip_to(read.next_id)
+        self.skip_items_of_others()
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """The memory that its items take."""
         return self.mem_bytes + self.open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
 
-    def count_memory(self) -> None:
+    def report_memory(self) -> None:
         """Say how much memory its items take."""
-        self.memory.is_now(self.held_bytes)
+        self.memory.set_bytes(self.memory_bytes)
 
-    def pass_what_is_for_others(self) -> None:
+    def skip_items_of_others(self) -> None:
         """If nothing is behind the window, all that is there is for others."""
         if not self.behind_items:
-            self._pass_to(self._journal.last_id + 1)
+            self._skip_to(self._journal.last_id + 1)
 
     # Its reader file.
 
@@ -341,7 +341,7 @@ class ScrollQueue(Window):
     @property
     def has_changes(self) -> bool:
         """Whether something is done that its file does not say."""
-        return self._has_passed or self._changes.are_pending(self.done.head)
+        return self._has_skipped or self._changes.are_pending(self.done.head)
 
     @property
     def has_unwritten(self) -> bool:
@@ -349,7 +349,7 @@ class ScrollQueue(Window):
         return self._changes.are_pending(self._changes.head)
 
     @property
-    def written_spare(self) -> int:
+    def written_done_id(self) -> int:
         """Everything up to that id is needed no more, as its file says."""
         held = self._written_held
         return self.written_head if held is None else min(self.written_head, held.head)
@@ -363,25 +363,25 @@ class ScrollQueue(Window):
 
         Nothing may have been done that is not written.
         """
-        self.pass_what_is_for_others()
-        self._passing_head, self._has_passed = self.done.head, False
+        self.skip_items_of_others()
+        self._checkpoint_head, self._has_skipped = self.done.head, False
         return self.checkpoint()
 
     def end_checkpoint(self, size: int) -> None:
         """That checkpoint, of so many bytes, has taken the place of its file."""
-        self._changes.head_written(self._passing_head)
-        self.written_head = max(self.written_head, self._passing_head)
+        self._changes.head_written(self._checkpoint_head)
+        self.written_head = max(self.written_head, self._checkpoint_head)
         self.end_compaction(size)
 
     def end_compaction(self, size: int) -> None:
         """Its file says the same in so many bytes."""
         self.file.replaced(size)
         self.compacted_bytes = size
-        self.synced_spare = self.written_spare
+        self.synced_done_id = self.written_done_id
 
     def give_up_checkpoint(self) -> None:
         """Its file is as it was."""
-        self._has_passed = True
+        self._has_skipped = True
 
     @property
     def state(self) -> ReaderState:
@@ -389,20 +389,20 @@ class ScrollQueue(Window):
         return ReaderState(self.done, self._errors, held=self.held)
 
     @property
-    def is_spent(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether there is nothing in it, and nothing kept."""
         return not (self.items or self._open) and (self.held is None or self.held.head >= self._journal.last_id)
 
     @property
     def disk_bytes(self) -> int:
         """The writer files that it has not done with, which it may share, and its reader file."""
-        spare = self.done.head if self.held is None else self.held.head
-        return self._journal.bytes_behind(spare) + self.file.size
+        done_id = self.done.head if self.held is None else self.held.head
+        return self._journal.bytes_behind(done_id) + self.file.size
 
     @property
     def stats(self) -> Mapping[str, int]:
         """The figures of its journal, how much is done beyond its head, and what is kept for who reads by ids."""
-        held_bytes = 0 if self.held is None else self._journal.bytes_behind(self.held.head)
-        return {**self._journal.stats, "scroll_done_ranges": len(self.done), "scroll_held_bytes": held_bytes}
+        memory_bytes = 0 if self.held is None else self._journal.bytes_behind(self.held.head)
+        return {**self._journal.stats, "scroll_done_ranges": len(self.done), "scroll_held_bytes": memory_bytes}
 
 

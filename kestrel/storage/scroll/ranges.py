@@ -12,7 +12,7 @@ from kestrel.scroll.records import Held
 from kestrel.storage.interfaces import IItemRanges
 
 
-class Ranged(Protocol):
+class RangeSource(Protocol):
     """A queue that items can be read of by their ids."""
 
     @property
@@ -44,7 +44,7 @@ class Ranged(Protocol):
 class ItemRanges:
     """The ranges of one queue (`IItemRanges`)."""
 
-    def __init__(self, queue: Ranged) -> None:
+    def __init__(self, queue: RangeSource) -> None:
         self._queue = queue
 
     @property

@@ -18,13 +18,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
-from kestrel.disk.appended import AppendedFile
+from kestrel.disk import crash_points
+from kestrel.disk.append_file import AppendFile
+from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk, is_full
-from kestrel.disk.folded import check_is_no_other
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
-from kestrel.disk.numbers import FileNumbers
+from kestrel.disk.name_folding import check_distinct_when_folded
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
@@ -43,18 +43,18 @@ from kestrel.scroll.name_encoding import (
 from kestrel.scroll.reader_file import DELETED_STATE, ReaderState, sealed
 from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
 from kestrel.scroll.writer_file import NO_ITEMS, WriterFile
+from kestrel.storage.disk_reserve import DiskReserve
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.full_disk import FullDisk
 from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
 from kestrel.storage.jobs import Jobs
-from kestrel.storage.scroll.birth import Births
 from kestrel.storage.scroll.deletion import Deletions
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.load import ScrollLoader
+from kestrel.storage.scroll.maintenance import ScrollMaintenance
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
-from kestrel.storage.scroll.upkeep import ScrollUpkeep
+from kestrel.storage.scroll.reader_creation import ReaderFileCreation
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
@@ -63,11 +63,11 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 
 CHECKPOINTS_EVERY_S: Final = 10.0
 
-LOADED_AT_ONCE_BYTES: Final = 1 << 20
+RELOAD_INLINE_BYTES: Final = 1 << 20
 """A failed journal of which no more than this is unknown is opened within its next use, if it has also no more than:"""
-LOADED_AT_ONCE_READERS: Final = 8
+RELOAD_INLINE_READERS: Final = 8
 """so many readers,"""
-LOADED_AT_ONCE_RANGES: Final = 100
+RELOAD_INLINE_RANGES: Final = 100
 """and so many ranges of items that they have done."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
@@ -98,47 +98,49 @@ class ScrollStorage:
         self._private = folder + b"/" + PRIVATE_FOLDER
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
-        self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
+        self._disk_reserve = DiskReserve(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
         self._numbers = FileNumbers(now_ms)
-        self._services = ScrollServices(
+        self._resources = ScrollResources(
             self._disk,
             folder,
             self._jobs,
             self._kill,
-            refusal=lambda: self._full_disk.refusal,
+            refusal=lambda: self._disk_reserve.refusal,
             numbers=self._numbers,
             memory_limit=memory or MemoryLimit(),
             archive=archive,
             is_all_shared=as_library,
         )
         self._names: NameEncoding = PlainNames() if as_library else EscapedNames(self._disk, folder)
-        self._loader = ScrollLoader(self._services, self._names, now_ms)
+        self._loader = ScrollLoader(self._resources, self._names, now_ms)
         self._journals: dict[bytes, ScrollJournal] = {}
         """By stem, as all that follow."""
-        self._upkeeps: dict[ScrollJournal, ScrollUpkeep] = {}
+        self._maintenance: dict[ScrollJournal, ScrollMaintenance] = {}
         self._failed: dict[bytes, ScrollJournal | None] = {}
         """Journals that are not live but may have files."""
         self._loading: set[bytes] = set()
         self._deletions = Deletions(
-            self._services, lambda stem: stem in self._journals or stem in self._failed, self._forget_names
+            self._resources, lambda stem: stem in self._journals or stem in self._failed, self._erase_names
         )
-        self._births = Births(self._services, self._made, self._not_made, self._full_disk.make_room)
+        self._reader_files = ReaderFileCreation(
+            self._resources, self._reader_file_created, self._reader_file_failed, self._disk_reserve.release_reserve
+        )
         self._lock: FolderLock | None = None
         self._folds_names = False
 
     @property
     def refusal(self) -> str | None:
         """None, or the sentence why no put is taken now."""
-        return self._full_disk.refusal
+        return self._disk_reserve.refusal
 
     @property
     def measure(self) -> Measure:
         """Who is told how long something took (`IMeasuring`)."""
-        return self._services.measure
+        return self._resources.measure
 
     @measure.setter
     def measure(self, measure: Measure) -> None:
-        self._services.measure = measure
+        self._resources.measure = measure
 
     # Start and stop.
 
@@ -156,7 +158,7 @@ class ScrollStorage:
             self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             self._make_archive()
             hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
-            self._services.failed_syncs.load()
+            self._resources.failed_syncs.load()
         except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
@@ -169,13 +171,13 @@ class ScrollStorage:
         for name in hints:
             if b"~~" in name:  # it was being written
                 self._jobs.run(self._disk.erase, b"%b/%b/%b" % (self._folder, HINTS_FOLDER, name))
-        self._full_disk.make_reserve()
-        self._numbers.know(number for files in groups.values() for number in files.numbers())
+        self._disk_reserve.allocate_reserve()
+        self._numbers.mark_used(number for files in groups.values() for number in files.numbers())
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
         return self._jobs.run(self._load_all, list(groups.values()), settings_for, parts).addCallback(self._loaded)
 
     def _make_archive(self) -> None:
-        archive = self._services.archive
+        archive = self._resources.archive
         if archive is None:
             return
         try:
@@ -245,14 +247,14 @@ class ScrollStorage:
         syncs = []
         for journal in list(self._journals.values()):
             if self._write(journal, list(journal.readers.values())) is None:
-                syncs.append(self._upkeeps[journal].sync.once())
+                syncs.append(self._maintenance[journal].sync.sync_at_close())
         return DeferredList(syncs, consumeErrors=True)
 
     def _checkpoint(self, syncs: list[tuple[bool, Any]], compacts: bool) -> Deferred[None]:
         for is_synced, result in syncs:
             if not is_synced:
                 log.failure("A scroll could not be synced at the stop", result)
-        closing = [self._upkeeps[journal].closing(compacts) for journal in self._journals.values()]
+        closing = [self._maintenance[journal].closing(compacts) for journal in self._journals.values()]
         return self._jobs.run(self._close_all, closing).addCallback(self._release)
 
     @staticmethod
@@ -269,7 +271,7 @@ class ScrollStorage:
             journal.close_files()
             for queue in journal.readers.values():
                 queue.failure = "the server is stopping"
-                queue.memory.is_now(0)
+                queue.memory.set_bytes(0)
         if self._lock is not None:
             self._lock.release()
 
@@ -277,27 +279,29 @@ class ScrollStorage:
 
     def queue(self, name: bytes, settings: QueueSettings) -> ScrollQueue:
         """The live queue, a new empty one, or after a failure what its files hold."""
-        place = location_of(name)
-        stem = self._names.stem_of(place.journal)
-        reader = self._names.reader_of(stem, place.child)
+        location = location_of(name)
+        stem = self._names.stem_of(location.journal)
+        reader = self._names.reader_of(stem, location.child)
         try:
             if stem not in self._journals:
-                self._names.remember(stem, place.journal)
+                self._names.remember(stem, location.journal)
             journal = self._journal(stem)
             queue = journal.readers.get(reader)
             if queue is None and reader in journal.unserved:
-                if place.child is not None:
-                    self._names.remember(reader, place.child)
-                self._full_disk.with_room(lambda: self._loader.load_unserved(journal, reader, lambda _: settings))
+                if location.child is not None:
+                    self._names.remember(reader, location.child)
+                self._disk_reserve.run_with_reserve(
+                    lambda: self._loader.load_unserved(journal, reader, lambda _: settings)
+                )
                 queue = self._serve(journal, journal.readers[reader])
         except (OSError, KeyError) as error:
             raise _load_failed(error) from error
         if queue is None:
-            return self._make_queue(journal, name, place, reader, settings)
+            return self._make_queue(journal, name, location, reader, settings)
         if queue.settings is not settings:
             queue.settings = settings
             journal.settings_changed()
-            self._upkeeps[journal].sync.settings_changed()
+            self._maintenance[journal].sync.settings_changed()
         return queue
 
     def _journal(self, stem: bytes) -> ScrollJournal:
@@ -311,8 +315,8 @@ class ScrollStorage:
             return self._open_again(stem)
         if self._folds_names:
             on_disk = group_by_stem(self._disk.list_files(self._folder))
-            check_is_no_other(stem, {*self._journals, *self._failed, *self._loading, *on_disk})
-        journal = ScrollJournal(stem, self._services, [], self._deletions.next_id(stem))
+            check_distinct_when_folded(stem, {*self._journals, *self._failed, *self._loading, *on_disk})
+        journal = ScrollJournal(stem, self._resources, [], self._deletions.next_id(stem))
         self._adopt(journal)
         return journal
 
@@ -321,103 +325,103 @@ class ScrollStorage:
         known: Mapping[bytes, WriterFile] = {}
         settings: dict[bytes, QueueSettings] = {}
         if dead is not None:
-            dead.settle()
+            dead.truncate_to_acknowledged()
             known = dead.known()
             settings = {queue.name: queue.settings for queue in dead.readers.values()}
         group = group_by_stem(self._disk.list_files(self._folder)).get(stem, ScrollFiles(stem))
         unknown = [file.file_name for file in group.writers if file.file_name not in known]
-        unknown_bytes = sum(self._disk.length(self._services.path(file_name)) for file_name in unknown)
+        unknown_bytes = sum(self._disk.length(self._resources.path(file_name)) for file_name in unknown)
 
         def load() -> ScrollJournal:
             settings_of = lambda name: settings.get(name) or QueueSettings()  # noqa: E731
             return self._loader.load(group, settings_of, known, is_copied=dead is not None and dead.is_copied)
 
         ranges = 0 if dead is None else sum(len(queue.done) for queue in dead.readers.values())
-        is_small = unknown_bytes <= LOADED_AT_ONCE_BYTES and ranges <= LOADED_AT_ONCE_RANGES
-        if not is_small or len(group.readers) > LOADED_AT_ONCE_READERS:
+        is_small = unknown_bytes <= RELOAD_INLINE_BYTES and ranges <= RELOAD_INLINE_RANGES
+        if not is_small or len(group.readers) > RELOAD_INLINE_READERS:
             self._loading.add(stem)
-            self._jobs.run(load).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
+            self._jobs.run(load).addCallbacks(self._reloaded, self._reload_failed).addBoth(
                 lambda _: self._loading.discard(stem)
             )
             raise QueueFailed(_IS_LOADING)
-        journal = self._full_disk.with_room(load)
-        self._loaded_again(journal)
+        journal = self._disk_reserve.run_with_reserve(load)
+        self._reloaded(journal)
         return journal
 
-    def _loaded_again(self, journal: ScrollJournal) -> None:
+    def _reloaded(self, journal: ScrollJournal) -> None:
         self._adopt(journal)
         self._failed.pop(journal.stem, None)
         log.info("Scroll {stem!r} is served again", stem=journal.stem)
 
-    def _not_loaded_again(self, failure: Failure) -> None:
+    def _reload_failed(self, failure: Failure) -> None:
         error = error_of(failure)
         log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error))
         if isinstance(error, OSError) and is_full(error):
-            self._full_disk.make_room()  # for the next use of the scroll, which loads it again
+            self._disk_reserve.release_reserve()  # for the next use of the scroll, which loads it again
 
     def _adopt(self, journal: ScrollJournal) -> None:
         """The journal is live from now on, or there is nothing left of it."""
         if journal.readers or journal.unserved:
             self._deletions.erase_marks(journal)
-        elif journal.deleted:
+        elif journal.deletion_marks:
             self._deletions.erase(journal).addErrback(lambda _: None)  # it is logged elsewhere
             return
         self._journals[journal.stem] = journal
-        upkeep = self._upkeeps[journal] = ScrollUpkeep(journal, self._services)
-        upkeep.sync.settings_changed()
-        upkeep.drop_done_files()
+        maintenance = self._maintenance[journal] = ScrollMaintenance(journal, self._resources)
+        maintenance.sync.settings_changed()
+        maintenance.drop_done_files()
 
     def _make_queue(
-        self, journal: ScrollJournal, name: bytes, place: QueueLocation, reader: bytes, settings: QueueSettings
+        self, journal: ScrollJournal, name: bytes, location: QueueLocation, reader: bytes, settings: QueueSettings
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
         if self._folds_names:
-            check_is_no_other(reader, {*journal.readers, *journal.unserved})
+            check_distinct_when_folded(reader, {*journal.readers, *journal.unserved})
         part = reader
         is_alone = not journal.readers and not journal.unserved
-        if place.child is None and is_alone and not self._has_own(journal.stem):
+        if location.child is None and is_alone and not self._is_journal_deleted(journal.stem):
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
-        file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
+        file = AppendFile(self._disk, self._resources.path(reader_name(journal.stem, part)))
         queue = ScrollQueue(name, reader, settings, journal, state, file, NO_ITEMS)
         try:
-            if place.child is not None:
-                self._names.remember(reader, place.child)
+            if location.child is not None:
+                self._names.remember(reader, location.child)
                 self._rename_default(journal)
             if not journal.last_id:
-                self._births.at_once_if_there_is_room(queue)
+                self._reader_files.create_now_unless_full(queue)
         except OSError as error:
             raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
         journal.readers[reader] = queue
         self._serve(journal, queue)
         if journal.last_id:
-            self._births.begin(queue)
+            self._reader_files.begin(queue)
         return queue
 
-    def _has_own(self, stem: bytes) -> bool:
+    def _is_journal_deleted(self, stem: bytes) -> bool:
         """Whether a reader file of that name says, or will say, that the journal is deleted."""
-        own = self._services.path(reader_name(stem, OWN_READER))
+        own = self._resources.path(reader_name(stem, OWN_READER))
         return stem in self._deletions or self._disk.is_there(own)
 
-    def _made(self, queue: ScrollQueue) -> None:
+    def _reader_file_created(self, queue: ScrollQueue) -> None:
         """Its reader file is there."""
         queue.journal.names += 1
-        self._deletions.erase_needless_marks(queue.journal)
+        self._deletions.erase_unneeded_marks(queue.journal)
 
-    def _not_made(self, queue: ScrollQueue, failure: QueueFailed) -> None:
+    def _reader_file_failed(self, queue: ScrollQueue, failure: QueueFailed) -> None:
         self._forget(queue, str(failure))
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         journal.names += 1
-        self._upkeeps[journal].serve(queue)
+        self._maintenance[journal].add_reader(queue)
         return queue
 
     def _rename_default(self, journal: ScrollJournal) -> None:
         """A parent that gets its first child is a reader like others from now on."""
-        default = self._services.path(reader_name(journal.stem, DEFAULT_READER))
+        default = self._resources.path(reader_name(journal.stem, DEFAULT_READER))
         own = journal.readers.get(OWN_READER)
         if own is not None and own.file.path == default:
-            path = self._services.path(reader_name(journal.stem, OWN_READER))
+            path = self._resources.path(reader_name(journal.stem, OWN_READER))
             if own.file.size:
                 self._disk.rename(default, path)
             own.file.path = path
@@ -429,7 +433,7 @@ class ScrollStorage:
         """
         journal, child = queue.journal, location_of(name).child
         reader = self._names.reader_of(journal.stem, child)
-        path = self._services.path(reader_name(journal.stem, DEFAULT_READER if child is None else reader))
+        path = self._resources.path(reader_name(journal.stem, DEFAULT_READER if child is None else reader))
         try:
             if child is not None:
                 self._names.remember(reader, child)
@@ -443,7 +447,7 @@ class ScrollStorage:
         queue.name, queue.reader = name, reader
         journal.readers[reader] = queue
         journal.names += 1
-        self._forget_names([old_reader])
+        self._erase_names([old_reader])
 
     # Deleting.
 
@@ -452,14 +456,14 @@ class ScrollStorage:
         journal = queue.journal
         if queue.failure is not None or journal.readers.get(queue.reader) is not queue:
             if not queue.is_deleted:
-                self._delete_dead(queue)
+                self._delete_failed(queue)
             return
         others = [other for other in journal.readers.values() if other is not queue]
         try:
             if queue.file.size and not journal.unserved and not any(other.file.size for other in others):
                 # Without any reader file it would seem to be a journal of which nothing has been read.
                 self._append_deleted(queue)
-                journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
+                journal.deletion_marks.append(queue.file.path[len(self._folder) + 1 :])
             elif queue.file.size:
                 self._disk.erase(queue.file.path)
         except OSError as error:
@@ -468,17 +472,17 @@ class ScrollStorage:
         self._forget(queue, "the queue was deleted")
         if not others and not journal.unserved:
             del self._journals[journal.stem]
-            self._upkeeps.pop(journal).sync.end(None)
-            self._deletions.journal_of(queue)
+            self._maintenance.pop(journal).sync.end(None)
+            self._deletions.erase_journal_of(queue)
         else:
-            journal.leaving.add(queue.reader)
-            self._deletions.reader_of(queue).addCallbacks(
-                lambda _: self._have_left({queue.reader}, journal), lambda _: None
+            journal.unsynced_deletions.add(queue.reader)
+            self._deletions.erase_reader(queue).addCallbacks(
+                lambda _: self._deletions_synced({queue.reader}, journal), lambda _: None
             )
 
     def _append_deleted(self, queue: ScrollQueue) -> None:
         try:
-            self._full_disk.with_room(lambda: queue.file.append(sealed(DELETED_RECORD)))
+            self._disk_reserve.run_with_reserve(lambda: queue.file.append(sealed(DELETED_RECORD)))
         except OSError as error:
             if not is_full(error):
                 raise
@@ -486,30 +490,30 @@ class ScrollStorage:
             queue.file.cut(len(READER_MAGIC))
             queue.file.append(DELETED_STATE[len(READER_MAGIC) :])
 
-    def _have_left(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
+    def _deletions_synced(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
         """It is on the medium that these are deleted: what only they needed may go."""
-        journal.leaving.difference_update(readers)
-        upkeep = self._upkeeps.get(journal)
-        if upkeep is not None:
-            upkeep.drop_done_files()
-        self._forget_names(readers)
+        journal.unsynced_deletions.difference_update(readers)
+        maintenance = self._maintenance.get(journal)
+        if maintenance is not None:
+            maintenance.drop_done_files()
+        self._erase_names(readers)
 
-    def _forget_names(self, parts: Collection[bytes]) -> None:
+    def _erase_names(self, parts: Collection[bytes]) -> None:
         """Erase the files of the long names among `parts` that no queue uses, once its own files are gone for good."""
         hashed = [part for part in parts if is_hashed(part)]
         if hashed:
             self._jobs.run(self._disk.sync_folder, self._folder).addCallback(
-                self._forget_unused, hashed
+                self._erase_unused_names, hashed
             ).addErrback(self._deletions.not_erased)
 
-    def _forget_unused(self, _: object, hashed: Sequence[bytes]) -> None:
+    def _erase_unused_names(self, _: object, hashed: Sequence[bytes]) -> None:
         """Erase them in the reactor's thread, where no queue can begin to use one meanwhile."""
-        self._disk.reached(steps.QUEUE_ERASED)
+        self._disk.crash_point(crash_points.QUEUE_ERASED)
         for part in hashed:
-            if not self._uses(part):
+            if not self._is_part_in_use(part):
                 self._names.forget(part)
 
-    def _uses(self, part: bytes) -> bool:
+    def _is_part_in_use(self, part: bytes) -> bool:
         """Whether a file of a journal may have that stem or reader part in its name."""
         failed = self._failed.values()
         if part in self._journals or part in self._failed or part in self._loading or part in self._deletions:
@@ -520,7 +524,7 @@ class ScrollStorage:
         return any(
             part in journal.readers
             or part in journal.unserved
-            or reader_name(journal.stem, part) in journal.deleted
+            or reader_name(journal.stem, part) in journal.deletion_marks
             for journal in journals
         )
 
@@ -528,9 +532,9 @@ class ScrollStorage:
         """It is no reader of its journal any more."""
         self._end(queue, why)
         del queue.journal.readers[queue.reader]
-        self._upkeeps[queue.journal].forget(queue)
+        self._maintenance[queue.journal].remove_reader(queue)
 
-    def _delete_dead(self, queue: ScrollQueue) -> None:
+    def _delete_failed(self, queue: ScrollQueue) -> None:
         """Open the queue again in order to delete it."""
         try:
             live = self.queue(queue.name, queue.settings)
@@ -538,15 +542,15 @@ class ScrollStorage:
             raise StorageError(str(failure)) from failure
         self.delete(live)
         queue.is_deleted = True
-        self._deletions.is_told_by(queue, live)
+        self._deletions.transfer_commit(queue, live)
 
     def _end(self, queue: ScrollQueue, why: str) -> None:
         """The object is dead from now on."""
         queue.failure = why
-        queue.turn += 1  # what is being read for it does not come into memory
-        queue.let_go()
-        queue.memory.is_now(0)
-        self._services.open_files.close(queue.file)
+        queue.generation += 1  # what is being read for it does not come into memory
+        queue.release_items()
+        queue.memory.set_bytes(0)
+        self._resources.open_files.close(queue.file)
 
     def _kill(self, journal: ScrollJournal, error: Exception) -> QueueFailed:
         """A file of the journal failed: what its files hold is what there is."""
@@ -560,10 +564,10 @@ class ScrollStorage:
             self._end(queue, str(failure))
         journal.close_files()
         try:
-            journal.settle()
+            journal.truncate_to_acknowledged()
         except OSError:
             log.failure("Scroll {stem!r}: what failed could not be taken from its files", stem=journal.stem)
-        self._upkeeps.pop(journal).sync.end(failure)
+        self._maintenance.pop(journal).sync.end(failure)
         return failure
 
     # Puts and commits.
@@ -579,9 +583,9 @@ class ScrollStorage:
             journal.check_put(size)
         for journal, readers in by_journal.items():
             journal.put(readers, data, add_ms, expiry_ms)
-        if self._services.memory_limit.most_bytes is not None:  # the commit may be a while away
+        if self._resources.memory_limit.most_bytes is not None:  # the commit may be a while away
             for queue in queues:
-                queue.count_memory()
+                queue.report_memory()
 
     def commit(self, queues: Sequence[ScrollQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
         """Write what was recorded; a journal that must be synced first is pending, with all its queues here."""
@@ -591,9 +595,9 @@ class ScrollStorage:
             if queue.is_deleted:
                 outcome = self._deletions.commit(queue)
             else:
-                outcome = self._births.wait_for(queue)
+                outcome = self._reader_files.wait_for(queue)
                 if outcome is not None:
-                    outcome.addCallback(self._commit_made, queue)
+                    outcome.addCallback(self._commit_created, queue)
                 elif queue.failure is not None:
                     outcome = fail(QueueFailed(queue.failure))
                 else:
@@ -608,40 +612,40 @@ class ScrollStorage:
 
     def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
         """Write a journal's records, when they may be. None if that is as safe as they must be."""
-        upkeep = self._upkeeps.get(journal)
-        if upkeep is None:
+        maintenance = self._maintenance.get(journal)
+        if maintenance is None:
             return fail(QueueFailed(queues[0].failure or "the queue is dead"))
         try:
-            writable = upkeep.sync.when_writable()
+            writable = maintenance.sync.when_writable()
         except QueueFailed as failure:
             return fail(failure)
         if writable is None:
             return self._commit_now(None, journal, queues)
         return writable.addCallback(self._commit_now, journal, queues)
 
-    def _commit_made(self, _: None, queue: ScrollQueue) -> Deferred[Any] | None:
+    def _commit_created(self, _: None, queue: ScrollQueue) -> Deferred[Any] | None:
         return None if queue.is_deleted else self._commit(queue.journal, [queue])
 
     def _commit_now(self, _: None, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
         live = [queue for queue in queues if not queue.is_deleted]
         failure = self._write(journal, live) if live else None
-        return fail(failure) if failure is not None else self._upkeeps[journal].written(live) if live else None
+        return fail(failure) if failure is not None else self._maintenance[journal].written(live) if live else None
 
     def _write(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> QueueFailed | None:
         """Write what is pending on a journal and of these queues. None, or the failure that they are dead of."""
         if self._journals.get(journal.stem) is not journal:
             return QueueFailed(queues[0].failure or "the queue is dead")
         try:
-            self._full_disk.with_room(journal.write)
+            self._disk_reserve.run_with_reserve(journal.write)
             for queue in queues:
                 if queue.has_unwritten or queue.done.head != queue.written_head:
                     if not queue.file.size:
-                        self._full_disk.with_room(lambda: self._births.at_once(queue))  # noqa: B023
+                        self._disk_reserve.run_with_reserve(lambda: self._reader_files.create_now(queue))  # noqa: B023
                     changes = queue.take_changes()
-                    self._full_disk.with_room(lambda: queue.file.append(changes))  # noqa: B023
+                    self._disk_reserve.run_with_reserve(lambda: queue.file.append(changes))  # noqa: B023
                     journal.unsynced_readers.add(queue)
-                    self._services.open_files.used(queue.file)
-                queue.count_memory()
+                    self._resources.open_files.touch(queue.file)
+                queue.report_memory()
         except OSError as error:
             return self._kill(journal, error)
         return None
@@ -651,18 +655,24 @@ class ScrollStorage:
     def _checkpoint_all(self) -> None:
         """Let reader files be short again, and hints new; each journal's in one go."""
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
-        for journal, upkeep in list(self._upkeeps.items()):
-            upkeep.checkpoint()
-            if journal.leaving:  # a sync has failed
-                self._deletions.all_of(journal).addCallbacks(self._have_left, lambda _: None, callbackArgs=(journal,))
-        hints = [(upkeep, hint) for upkeep in self._upkeeps.values() if (hint := upkeep.due_hint()) is not None]
+        for journal, maintenance in list(self._maintenance.items()):
+            maintenance.checkpoint()
+            if journal.unsynced_deletions:  # a sync has failed
+                self._deletions.sync_deletions(journal).addCallbacks(
+                    self._deletions_synced, lambda _: None, callbackArgs=(journal,)
+                )
+        hints = [
+            (maintenance, hint)
+            for maintenance in self._maintenance.values()
+            if (hint := maintenance.due_hint()) is not None
+        ]
         if hints:
             self._jobs.run(self._write_all_hints, hints)
 
     @staticmethod
-    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, list[FileHint]]]) -> None:
-        for upkeep, hint in hints:
-            upkeep.write_hint(hint)
+    def _write_all_hints(hints: Sequence[tuple[ScrollMaintenance, list[FileHint]]]) -> None:
+        for maintenance, hint in hints:
+            maintenance.write_hint(hint)
 
 
 def _load_failed(error: Exception) -> QueueFailed:

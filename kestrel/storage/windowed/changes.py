@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 
 
-class Recording:
+class PendingChanges:
     """What one commit will write of a queue. What it takes back again is never written."""
 
     __slots__ = ("bytes", "errors", "is_new", "puts", "removed")
@@ -62,15 +62,15 @@ class Recording:
         else:
             self.errors[item.position] = item.errors
 
-    def sealed(self, before: int, after: StoredQueue) -> QueueChanges:
+    def seal(self, before: int, after: StoredQueue) -> QueueChanges:
         """All of it, as it goes to the database.
 
-        No item stands at `after.gone_to` or below, and none at `before` or below was there before: so however many went
+        No item stands at `after.floor` or below, and none at `before` or below was there before: so however many went
         in between, they go as one range.
         """
-        ranges = [each for each in self.removed if each[1] > after.gone_to]
+        ranges = [each for each in self.removed if each[1] > after.floor]
         if len(ranges) < len(self.removed):
-            ranges.append((before + 1, after.gone_to))
+            ranges.append((before + 1, after.floor))
         removed = _merged(ranges)
         return QueueChanges(after, self.is_new, False, removed, list(self.puts.values()), self.errors)
 

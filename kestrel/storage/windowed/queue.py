@@ -20,7 +20,7 @@ from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import MAX_ERRORS
-from kestrel.storage.windowed.changes import Recording
+from kestrel.storage.windowed.changes import PendingChanges
 
 log = Logger(__name__)
 
@@ -76,15 +76,15 @@ class WindowedQueue:
         self._open: dict[int, StoredItem] = {}
         self._open_bytes = 0
         self._last_xid = 0
-        self._passed: set[int] = set()
+        self._outstanding: set[int] = set()
         """Positions of items that have left the window and are not done with: open reads, and what is in front."""
-        self._passed_heap: list[int] = []
+        self._outstanding_heap: list[int] = []
         """The same, lowest first, and more: those that are done with leave it late."""
-        self._gone_to = stored.gone_to
-        self._loaded_to = stored.gone_to
+        self._floor = stored.floor
+        self._loaded_to = stored.floor
         self._safe_to = self._last = stored.last
-        self._recording = Recording(is_new)
-        self._sent: Recording | None = None
+        self._pending = PendingChanges(is_new)
+        self._in_flight: PendingChanges | None = None
         """What is being written."""
         self._reading = False
         self._unreadable: str | None = None
@@ -127,13 +127,13 @@ class WindowedQueue:
         """One more item."""
         self._last += 1
         item = StoredItem(self._last, data, add_ms, expiry_ms, 0)
-        self._recording.put(item)
+        self._pending.put(item)
         self.items += 1
         self.bytes += len(data)
         if self._loaded_to == self._last - 1 and self._has_room:
             self._load(item)
         if self._limit.most_bytes is not None:  # the commit may be a while away
-            self._account()
+            self._report_memory()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
         """End that open read and append an item."""
@@ -165,7 +165,7 @@ class WindowedQueue:
         self.mem_bytes -= len(stored.data)
         xid = self._open_as_next(stored) if opened else 0
         if not opened:
-            self._done(stored.position)
+            self._remove_item(stored.position)
         if len(self._window) < READ_AHEAD_ITEMS:
             self._read_ahead()
         return _item(stored, xid)
@@ -174,16 +174,17 @@ class WindowedQueue:
         self._last_xid += 1
         self._open[self._last_xid] = stored
         self._open_bytes += len(stored.data)
-        if stored.position not in self._passed:
-            self._passed.add(stored.position)
-            heappush(self._passed_heap, stored.position)
-            if len(self._passed_heap) > 2 * len(self._passed) + READ_ITEMS:  # one is held, and all behind it are done
-                self._passed_heap = sorted(self._passed)
+        if stored.position not in self._outstanding:
+            self._outstanding.add(stored.position)
+            heappush(self._outstanding_heap, stored.position)
+            # One is held, and all behind it are done.
+            if len(self._outstanding_heap) > 2 * len(self._outstanding) + READ_ITEMS:
+                self._outstanding_heap = sorted(self._outstanding)
         return self._last_xid
 
-    def _done(self, position: int) -> None:
-        self._passed.discard(position)
-        self._recording.remove(position)
+    def _remove_item(self, position: int) -> None:
+        self._outstanding.discard(position)
+        self._pending.remove(position)
 
     # Open reads.
 
@@ -191,7 +192,7 @@ class WindowedQueue:
         """Whether that is an open read."""
         return xid in self._open
 
-    def _closed(self, xid: int) -> StoredItem | None:
+    def _close_open_read(self, xid: int) -> StoredItem | None:
         stored = self._open.pop(xid, None)
         if stored is not None:
             self._open_bytes -= len(stored.data)
@@ -200,20 +201,20 @@ class WindowedQueue:
     def confirm(self, xids: Sequence[int]) -> int:
         """These are done."""
         self.check()
-        closed = [stored for stored in map(self._closed, xids) if stored is not None]
+        closed = [stored for stored in map(self._close_open_read, xids) if stored is not None]
         for stored in closed:
-            self._done(stored.position)
+            self._remove_item(stored.position)
         return len(closed)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
         """These are at the head again."""
         self.check()
-        for stored in map(self._closed, reversed(xids)):
+        for stored in map(self._close_open_read, reversed(xids)):
             if stored is None:
                 continue
             if failed and stored.errors < MAX_ERRORS:
                 stored = stored._replace(errors=stored.errors + 1)
-                self._recording.fail(stored)
+                self._pending.fail(stored)
             self._front.appendleft(stored)
             self.items += 1
             self.bytes += len(stored.data)
@@ -223,9 +224,9 @@ class WindowedQueue:
         """Only open reads stay."""
         self.check()
         kept = sorted(stored.position for stored in self._open.values())
-        self._recording.remove_all_but(kept, self._gone_to + 1, self._last)
-        self._passed = set(kept)
-        self._passed_heap = kept
+        self._pending.remove_all_but(kept, self._floor + 1, self._last)
+        self._outstanding = set(kept)
+        self._outstanding_heap = kept
         self._front.clear()
         self._window.clear()
         self.items = self.bytes = self.mem_bytes = 0
@@ -263,9 +264,9 @@ class WindowedQueue:
         for position in range(self._loaded_to + 1, min(self._last, self._loaded_to + READ_ITEMS) + 1):
             if not self._has_room:
                 return
-            item = self._recording.puts.get(position)
-            if item is None and self._sent is not None:
-                item = self._sent.puts.get(position)
+            item = self._pending.puts.get(position)
+            if item is None and self._in_flight is not None:
+                item = self._in_flight.puts.get(position)
             if item is None:
                 return  # it has been written since
             self._load(item)
@@ -285,10 +286,10 @@ class WindowedQueue:
         room = self.settings.max_memory_size_bytes - self.mem_bytes
         count, most = (1, 1) if self._limit.is_reached else (READ_ITEMS, max(1, min(READ_BYTES, room)))
         reading = maybeDeferred(self._read_after, self.name, self._loaded_to, count, most)
-        reading.addCallback(self._were_read, self._safe_to)
-        reading.addErrback(self._not_read)
+        reading.addCallback(self._items_read, self._safe_to)
+        reading.addErrback(self._read_failed)
 
-    def _were_read(self, items: Sequence[StoredItem], safe_to: int) -> None:
+    def _items_read(self, items: Sequence[StoredItem], safe_to: int) -> None:
         self._reading = False
         self._unreadable = None
         if self.failure is None:
@@ -300,8 +301,8 @@ class WindowedQueue:
             if self._loaded_to >= self._safe_to and not self._window:
                 self._load_unwritten()
             self._correct_count()
-            self._account()
-        self._filled(None)
+            self._report_memory()
+        self._fire_filling(None)
 
     def _correct_count(self) -> None:
         """When all is in memory it is known how much there is, whatever the database said before."""
@@ -314,15 +315,15 @@ class WindowedQueue:
             )
             self.items, self.bytes = self.mem_items, self.mem_bytes
 
-    def _not_read(self, failure: Failure) -> None:
+    def _read_failed(self, failure: Failure) -> None:
         self._reading = False
         reason = reason_of(error_of(failure))
         if reason != self._unreadable:  # the next get tries again, and there may be many
             self._unreadable = reason
             log.error("Queue {name} cannot be read: {reason}", name=self.name, reason=reason)
-        self._filled(Failure(QueueFailed("the queue cannot be read from the database")))
+        self._fire_filling(Failure(QueueFailed("the queue cannot be read from the database")))
 
-    def _filled(self, result: Failure | None) -> None:
+    def _fire_filling(self, result: Failure | None) -> None:
         filling, self._filling = self._filling, None
         if filling is None:
             return
@@ -333,30 +334,30 @@ class WindowedQueue:
 
     # Commits.
 
-    def sealed(self) -> QueueChanges | None:
+    def seal(self) -> QueueChanges | None:
         """What was recorded since the last time, to be written now; None if that is nothing."""
-        self._account()
-        recording = self._recording
-        if not recording:
+        self._report_memory()
+        pending = self._pending
+        if not pending:
             return None
-        before, self._gone_to = self._gone_to, self._lowest() - 1
+        before, self._floor = self._floor, self._lowest_position() - 1
         items, size = self.items + len(self._open), self.bytes + self._open_bytes
-        changes = recording.sealed(before, StoredQueue(self.name, items, size, self._gone_to, self._last))
-        self._sent, self._recording = recording, Recording()
+        changes = pending.seal(before, StoredQueue(self.name, items, size, self._floor, self._last))
+        self._in_flight, self._pending = pending, PendingChanges()
         return changes
 
-    def _lowest(self) -> int:
+    def _lowest_position(self) -> int:
         """The position of the first item that is not done with."""
-        heap = self._passed_heap
-        while heap and heap[0] not in self._passed:
+        heap = self._outstanding_heap
+        while heap and heap[0] not in self._outstanding:
             heappop(heap)
         rest = self._window[0].position if self._window else self._loaded_to + 1
         return min(heap[0], rest) if heap else rest
 
     def written(self, changes: QueueChanges) -> None:
         """What was sealed last is in the database."""
-        self._sent = None
-        self._account()
+        self._in_flight = None
+        self._report_memory()
         self._safe_to = changes.queue.last
         self.disk_bytes = changes.queue.bytes
 
@@ -371,24 +372,24 @@ class WindowedQueue:
         self._front.clear()
         self._window.clear()
         self._open.clear()
-        self._recording = Recording()
-        self._sent = None
-        self.memory.is_now(0)
+        self._pending = PendingChanges()
+        self._in_flight = None
+        self.memory.set_bytes(0)
 
     def end_fill(self) -> None:
         """Who waits for the head waits no longer, whatever becomes of what is being read."""
-        self._filled(None)
+        self._fire_filling(None)
 
     @property
     def _unwritten_bytes(self) -> int:
-        recordings = (self._recording,) if self._sent is None else (self._recording, self._sent)
-        return sum(recording.bytes + ITEM_BYTES * len(recording.puts) for recording in recordings)
+        pending_changes = (self._pending,) if self._in_flight is None else (self._pending, self._in_flight)
+        return sum(pending.bytes + ITEM_BYTES * len(pending.puts) for pending in pending_changes)
 
-    def _account(self) -> None:
+    def _report_memory(self) -> None:
         held = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
         unwritten = self._unwritten_bytes
         all_is_loaded = self._loaded_to == self._last  # then what is not written yet is held as well, or was taken
-        self.memory.is_now(max(held, unwritten) if all_is_loaded else held + unwritten)
+        self.memory.set_bytes(max(held, unwritten) if all_is_loaded else held + unwritten)
 
 
 def _item(stored: StoredItem, xid: int = 0) -> Item:

@@ -18,7 +18,7 @@ from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed.queue import WindowedQueue
-from kestrel.storage.windowed.writer import Writer
+from kestrel.storage.windowed.writer import BatchWriter
 
 log = Logger(__name__)
 
@@ -58,7 +58,7 @@ class WindowedStorage:
         self._clock = clock
         self._limit = memory
         self._largest_item_bytes = largest_item_bytes
-        self._writer = Writer(database, clock, self._ended)
+        self._writer = BatchWriter(database, clock, self._ended)
         self._queues: dict[bytes, WindowedQueue] = {}
         self._stored: dict[bytes, StoredQueue] = {}
         """What the database has: what a restart would bring."""
@@ -110,9 +110,9 @@ class WindowedStorage:
     def _read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
         if self._is_closing:
             return fail(QueueFailed("the storage is closed"))
-        return maybeDeferred(self._database.read_after, name, position, n, max_bytes).addErrback(self._not_read)
+        return maybeDeferred(self._database.read_after, name, position, n, max_bytes).addErrback(self._read_failed)
 
-    def _not_read(self, failure: Failure) -> Failure:
+    def _read_failed(self, failure: Failure) -> Failure:
         if isinstance(failure.value, OwnershipLost):
             self._writer.stop(failure.value)
         return failure
@@ -164,20 +164,20 @@ class WindowedStorage:
             return self._deletions.pop(queue)
         if queue.failure is not None:
             return None if queue.is_deleted else fail(QueueFailed(queue.failure))
-        sealed = queue.sealed()
+        sealed = queue.seal()
         if sealed is None:
             return None
-        told: Deferred[None] = Deferred()
+        committed: Deferred[None] = Deferred()
         self._writer.write(sealed).addCallbacks(
-            self._queue_written, _queue_lost, callbackArgs=(queue, sealed, told), errbackArgs=(queue, told)
+            self._queue_written, _queue_lost, callbackArgs=(queue, sealed, committed), errbackArgs=(queue, committed)
         )
-        return told
+        return committed
 
-    def _queue_written(self, _: object, queue: WindowedQueue, changes: QueueChanges, told: Deferred[None]) -> None:
+    def _queue_written(self, _: object, queue: WindowedQueue, changes: QueueChanges, committed: Deferred[None]) -> None:
         self._stored[queue.name] = changes.queue
         if queue.failure is None:
             queue.written(changes)
-        told.callback(None)
+        committed.callback(None)
 
     def _deletion_ended(self, result: Any, queue: WindowedQueue) -> Any:
         name = queue.name
@@ -231,7 +231,7 @@ class WindowedStorage:
                 yield outcome
 
 
-def _queue_lost(failure: Failure, queue: WindowedQueue, told: Deferred[None]) -> None:
+def _queue_lost(failure: Failure, queue: WindowedQueue, committed: Deferred[None]) -> None:
     queue.kill(error_of(failure).args[0])
-    told.errback(failure)  # who waits for the head waits at new contents from here on
+    committed.errback(failure)  # who waits for the head waits at new contents from here on
     queue.end_fill()

@@ -29,14 +29,14 @@ REFUSED_S: Final = 5.0
 """How long no put is taken after the database said that it has no room."""
 
 
-class Write(NamedTuple):
+class PendingWrite(NamedTuple):
     """What one commit of one queue brings, and who waits for it."""
 
     changes: QueueChanges
     done: Deferred[None]
 
 
-class Writer:
+class BatchWriter:
     """Hands batches to the database, and the same one again where it is not known what became of it."""
 
     def __init__(self, database: IDatabase, clock: IReactorTime, ended: Callable[[StorageError], None]) -> None:
@@ -44,16 +44,16 @@ class Writer:
         self._clock = clock
         self._ended = ended
         """Told when nothing will be written any more, and why."""
-        self._waiting: deque[Write] = deque()
-        self._alone: deque[Write] = deque()
+        self._waiting: deque[PendingWrite] = deque()
+        self._single_retries: deque[PendingWrite] = deque()
         """They failed together, and are tried one by one: only those that fail alone are lost."""
-        self._writing: list[Write] = []
+        self._writing: list[PendingWrite] = []
         self._is_flushing = False
         self._number = 0
         self._pause_s = FIRST_PAUSE_S
         self._next_attempt: IDelayedCall | None = None
-        self._room_at: IDelayedCall | None = None
-        self._away: str | None = None
+        self._room_timer: IDelayedCall | None = None
+        self._outage: str | None = None
         """Why the database is, for the log. Clients are not told what may name accounts and machines."""
         self._has_room = True
         self._idle: Deferred[None] | None = None
@@ -65,14 +65,14 @@ class Writer:
         """None, or why nothing is to be put now."""
         if self.end is not None:
             return self.end
-        if self._away is not None:
+        if self._outage is not None:
             return "the database is away"
         return None if self._has_room else "the database has no room"
 
     def write(self, changes: QueueChanges) -> Deferred[None]:
         """Fires when that is in the database; `flush` begins it. Fails with `QueueFailed` when it never will be."""
         done: Deferred[None] = Deferred()
-        self._waiting.append(Write(changes, done))
+        self._waiting.append(PendingWrite(changes, done))
         return done
 
     def flush(self) -> None:
@@ -82,14 +82,14 @@ class Writer:
         if self._is_flushing:
             return  # a database that answers at once: the loop below goes on with what is left
         self._is_flushing = True
-        while not self._writing and (self._alone or self._waiting):
-            self._writing = [self._alone.popleft()] if self._alone else self._next_writes()
+        while not self._writing and (self._single_retries or self._waiting):
+            self._writing = [self._single_retries.popleft()] if self._single_retries else self._next_writes()
             self._number += 1
             self._apply(WriteBatch(self._number, [write.changes for write in self._writing]))
         self._is_flushing = False
 
-    def _next_writes(self) -> list[Write]:
-        writes: list[Write] = []
+    def _next_writes(self) -> list[PendingWrite]:
+        writes: list[PendingWrite] = []
         names: set[bytes] = set()
         items = size = 0
         while self._waiting and items < BATCH_ITEMS and size < BATCH_BYTES:
@@ -109,14 +109,14 @@ class Writer:
         applying.addErrback(self._fault)
 
     def _applied(self, _: object) -> None:
-        if self._away is not None:
+        if self._outage is not None:
             log.info("The database is back")
-        self._away = None
+        self._outage = None
         self._pause_s = FIRST_PAUSE_S
         writes, self._writing = self._writing, []
         for write in writes:
             write.done.callback(None)
-        self._go_on()
+        self._flush_or_idle()
 
     def _failed(self, failure: Failure, batch: WriteBatch) -> None:
         if not self._writing:
@@ -124,48 +124,48 @@ class Writer:
         error = error_of(failure)
         reason = reason_of(error)
         if isinstance(error, DatabaseAway):
-            self._is_away(reason, batch)
+            self._retry_later(reason, batch)
         elif isinstance(error, OwnershipLost):
             self.stop(error)
         else:
-            self._away = None
+            self._outage = None
             self._pause_s = FIRST_PAUSE_S
-            told = "the database refused it"
+            client_message = "the database refused it"
             if isinstance(error, StorageRefused):
-                self._refuse_puts()
-                told = "the database has no room for it"
-            self._not_applied(reason, told)
+                self._refuse_puts_for_now()
+                client_message = "the database has no room for it"
+            self._reject_writes(reason, client_message)
 
-    def _is_away(self, reason: str, batch: WriteBatch) -> None:
-        if self._away != reason:
+    def _retry_later(self, reason: str, batch: WriteBatch) -> None:
+        if self._outage != reason:
             log.error("The database is away, and is tried again: {reason}", reason=reason)
-        self._away = reason
+        self._outage = reason
         self._next_attempt = self._clock.callLater(self._pause_s, self._apply, batch)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _refuse_puts(self) -> None:
+    def _refuse_puts_for_now(self) -> None:
         self._has_room = False
-        if self._room_at is None:
-            self._room_at = self._clock.callLater(REFUSED_S, self._may_have_room)
+        if self._room_timer is None:
+            self._room_timer = self._clock.callLater(REFUSED_S, self._may_have_room)
         else:
-            self._room_at.reset(REFUSED_S)
+            self._room_timer.reset(REFUSED_S)
 
     def _may_have_room(self) -> None:
-        self._room_at = None
+        self._room_timer = None
         self._has_room = True
 
-    def _not_applied(self, reason: str, told: str) -> None:
+    def _reject_writes(self, reason: str, client_message: str) -> None:
         writes, self._writing = self._writing, []
         if len(writes) > 1:
-            self._alone.extend(writes)
+            self._single_retries.extend(writes)
         else:
             log.error("The database refuses a batch: {reason}", reason=reason)
-            _fail(writes, told)
-        self._go_on()
+            _fail(writes, client_message)
+        self._flush_or_idle()
 
-    def _go_on(self) -> None:
+    def _flush_or_idle(self) -> None:
         self.flush()
-        if self._idle is not None and not (self._writing or self._alone or self._waiting):
+        if self._idle is not None and not (self._writing or self._single_retries or self._waiting):
             idle, self._idle = self._idle, None
             idle.callback(None)
 
@@ -177,30 +177,30 @@ class Writer:
         """Fires when nothing is left to be written."""
         self._idle = Deferred()
         idle = self._idle
-        self._go_on()
+        self._flush_or_idle()
         return idle
 
     def stop(self, error: StorageError) -> None:
         """Write nothing any more, for that reason: all that waits is lost."""
         reason = str(error)
         self.end = self.end or reason
-        for call in (self._next_attempt, self._room_at):
+        for call in (self._next_attempt, self._room_timer):
             if call is not None and call.active():
                 call.cancel()
-        self._next_attempt = self._room_at = None
+        self._next_attempt = self._room_timer = None
         self._give_up(reason)
         self._ended(error)
-        self._go_on()
+        self._flush_or_idle()
 
     def _give_up(self, reason: str) -> None:
-        writes = [*self._writing, *self._alone, *self._waiting]
+        writes = [*self._writing, *self._single_retries, *self._waiting]
         self._writing = []
-        self._alone.clear()
+        self._single_retries.clear()
         self._waiting.clear()
         _fail(writes, reason)
 
 
-def _fail(writes: list[Write], reason: str) -> None:
+def _fail(writes: list[PendingWrite], reason: str) -> None:
     for write in writes:
         write.done.errback(QueueFailed(reason))
 

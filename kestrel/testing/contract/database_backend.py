@@ -134,7 +134,7 @@ class OwnedDatabase:
         removed: Sequence[tuple[int, int]] = (),
         errors: Mapping[int, int] | None = None,
         is_new: bool = False,
-        gone_to: int | None = None,
+        floor: int | None = None,
     ) -> QueueChanges:
         """Return changes of a queue, with its totals after them. Its items are read to compute these.
 
@@ -147,7 +147,7 @@ class OwnedDatabase:
         kept += puts
         last = max([before.last, *(item.position for item in puts)])
         size = sum(len(item.data) for item in kept)
-        queue = StoredQueue(name, len(kept), size, before.gone_to if gone_to is None else gone_to, last)
+        queue = StoredQueue(name, len(kept), size, before.floor if floor is None else floor, last)
         self.queues[name] = queue
         return QueueChanges(queue, is_new, False, removed, puts, errors or {})
 
@@ -167,7 +167,7 @@ class OwnedDatabase:
     ) -> list[StoredItem]:
         """Return the items of that queue; by default all of them."""
         if position is None:
-            position = self.queues[name].gone_to if name in self.queues else 0
+            position = self.queues[name].floor if name in self.queues else 0
         return list(self.wait(self.database.read_after(name, position, n, max_bytes)))
 
     def positions(

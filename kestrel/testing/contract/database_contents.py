@@ -109,7 +109,7 @@ class DatabaseContentsTests(DatabaseBackend):
     def test_a_batch_may_change_a_thousand_queues(self, owner: OwnedDatabase) -> None:
         names = [b"queue-%d" % number for number in range(1000)]
         owner.apply(*(owner.changes(name, puts=[item(1, name)]) for name in names))
-        owner.apply(*(owner.changes(name, removed=[(1, 1)], puts=[item(2, name * 2)], gone_to=1) for name in names))
+        owner.apply(*(owner.changes(name, removed=[(1, 1)], puts=[item(2, name * 2)], floor=1) for name in names))
         again = owner.restarted()
         assert [again.read(name) for name in names[::100]] == [[item(2, name * 2)] for name in names[::100]]
 
@@ -275,9 +275,9 @@ class DatabaseContentsTests(DatabaseBackend):
 
     def test_the_queues_are_listed_as_the_last_batch_left_each(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3, 4))
-        owner.apply(owner.changes(b"empty"), owner.changes(removed=[(1, 2)], puts=items(9), gone_to=2))
+        owner.apply(owner.changes(b"empty"), owner.changes(removed=[(1, 2)], puts=items(9), floor=2))
         owner.put(b"big", item(HIGHEST, b"12345"))
-        owner.apply(owner.changes(b"big", removed=[(HIGHEST, HIGHEST)], gone_to=HIGHEST))
+        owner.apply(owner.changes(b"big", removed=[(HIGHEST, HIGHEST)], floor=HIGHEST))
         again = owner.restarted()
         assert again.found == {
             b"work": StoredQueue(b"work", 3, 3, 2, 9),

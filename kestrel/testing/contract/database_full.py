@@ -37,7 +37,7 @@ class FullDatabaseTests(DatabaseBackend):
 
     def test_items_can_be_taken_out_where_none_can_be_put_in(self, full: OwnedDatabase) -> None:
         for position in range(1, ITEMS):
-            changes = full.changes(removed=[(position, position)], gone_to=position)
+            changes = full.changes(removed=[(position, position)], floor=position)
             try:
                 full.apply(changes)
             except StorageRefused as error:

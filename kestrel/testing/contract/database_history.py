@@ -28,14 +28,14 @@ class DatabaseHistoryTests(DatabaseBackend):
         backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
 
-        class Machine(DatabaseMachine):
+        class DatabaseHistoryStateMachine(DatabaseMachine):
             """A machine over this test's backend."""
 
             def __init__(self) -> None:
                 super().__init__(OwnedDatabase(backend, next(folders)))
 
         run_state_machine_as_test(
-            Machine,
+            DatabaseHistoryStateMachine,
             settings=settings(
                 max_examples=self.max_examples,
                 stateful_step_count=25,

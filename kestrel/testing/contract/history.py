@@ -47,14 +47,14 @@ class HistoryTests(Backend):
         backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
 
-        class Machine(HistoryMachine):
+        class QueueHistoryStateMachine(HistoryMachine):
             """A machine over this test's backend."""
 
             def __init__(self) -> None:
                 super().__init__(backend, next(folders))
 
         run_state_machine_as_test(
-            Machine,
+            QueueHistoryStateMachine,
             settings=settings(
                 max_examples=self.max_examples,
                 stateful_step_count=40,

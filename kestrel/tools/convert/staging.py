@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
-from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse
 from kestrel.scroll.name_encoding import NAMES_FOLDER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
@@ -77,8 +77,8 @@ class Staging:
         self.path = target + _SUFFIX
         self.queues = self.path + b"/queues"
         """Path of the new folder until it is published."""
-        self._state = WholeFile(disk, self.path + b"/state")
-        self._converted = WholeFile(disk, target + b"/" + _CONVERTED)
+        self._state = AtomicFile(disk, self.path + b"/state")
+        self._converted = AtomicFile(disk, target + b"/" + _CONVERTED)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -192,7 +192,7 @@ class Staging:
             self._disk.erase(self.path + b"/" + name)
 
 
-def _noted(file: WholeFile) -> ConversionState | None:
+def _noted(file: AtomicFile) -> ConversionState | None:
     try:
         return ConversionState.from_json(json.loads(file.read(_MOST_BYTES)))
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, TypeError, KeyError):

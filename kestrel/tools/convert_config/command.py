@@ -12,8 +12,8 @@ from typing import Final, cast
 
 import kestrel
 from kestrel.config.load import ConfigError, loads
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
-from kestrel.disk.whole_file import WholeFile
 from kestrel.tools.arguments import make_parser, path_name
 from kestrel.tools.convert_config.scala.config_converter import ConfigRemark, ConvertedConfig, read
 from kestrel.tools.convert_config.scala.errors import ScalaError
@@ -91,7 +91,7 @@ def _write(disk: Disk, path: bytes, data: bytes) -> None:
     """Write the file atomically. The temporary file gets an unused name, so that no other file is overwritten."""
     unread_statements = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
     try:
-        WholeFile(disk, path, unread_statements).write(data)
+        AtomicFile(disk, path, unread_statements).write(data)
     except BaseException:
         with suppress(OSError):
             disk.erase(unread_statements)

@@ -14,7 +14,7 @@ from kestrel.journal.replay import replay, replay_record
 from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.replayed import ReplayedQueue
+from kestrel.storage.journal.replay_target import QueueReplayTarget
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.formatting import show_queue
 from kestrel.tools.progress import ByteProgress
@@ -49,7 +49,7 @@ class JournalContents:
         writer = JournalWriter(journal.disk, journal.folder, journal.queue, lambda: 0)  # opens nothing by itself
         self._queue = JournalQueue(journal.queue, settings, writer)
         self._queue.now_ms = now_ms
-        self._replayed = ReplayedQueue(self._queue, journal.open_file)
+        self._replayed = QueueReplayTarget(self._queue, journal.open_file)
 
     @property
     def size(self) -> int:

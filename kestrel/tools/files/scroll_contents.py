@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.item import Item
 from kestrel.scroll.reader_file import ReaderState, read_state, refuse_impossible_ids
 from kestrel.scroll.record_cursor import ScrollRecordCursor
@@ -181,7 +181,7 @@ class ScrollContents:
                     yield file, offset, shown
                 file.end = _checked(scan.end, reader)
                 if len(self.writers) <= last_one and file.end.is_unfinished:
-                    file.end = End(file.end.offset, f"{file.end.problem}, and a later file follows it")
+                    file.end = ReadEnd(file.end.offset, f"{file.end.problem}, and a later file follows it")
             self._opened.watch(None)
         self.next_id = max(self.next_id, last_id + 1)
 
@@ -228,10 +228,10 @@ def _first_id(reader: FileReader) -> int:
     return LARGEST_ID + 1
 
 
-def _checked(end: End, reader: FileReader) -> End:
+def _checked(end: ReadEnd, reader: FileReader) -> ReadEnd:
     """Return the end of a file, with a problem if other bytes follow the zeros at which reading ended."""
     if end.problem is None:
         for offset in range(end.offset, reader.size, PART_BYTES):
             if reader.read(offset, PART_BYTES).strip(b"\0"):
-                return End(end.offset, ZEROS_BEFORE_OTHERS, is_unfinished=True)
+                return ReadEnd(end.offset, ZEROS_BEFORE_OTHERS, is_unfinished=True)
     return end

@@ -9,7 +9,7 @@ from typing import Self
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End
+from kestrel.disk.repair import ReadEnd
 from kestrel.journal.fileset import JournalFile
 from kestrel.tools.progress import ByteProgress
 
@@ -54,7 +54,7 @@ class SnapshotFiles:
             reader.progress = progress
 
     def open_file(self, file_name: bytes) -> AbstractContextManager[FileReader]:
-        """Return a context with one of the files, which stays open (`kestrel.storage.journal.replayed.OpenFile`)."""
+        """Return one of the files as a context (`kestrel.storage.journal.replay_target.OpenFile`). It stays open."""
         return nullcontext(self.readers[file_name])
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class FileReadResult:
     def __init__(self, file_name: bytes, size: int) -> None:
         self.file_name = file_name
         self.size = size
-        self.end = End(0)
+        self.end = ReadEnd(0)
         self.records: Counter[str] = Counter()
         """Number of records by name; empty if the records were not read one by one."""
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
-from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import FolderInUse
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.tools.files.folder import Folder, chosen_queues
@@ -74,7 +74,7 @@ class FolderMaintenance:
         with self._owned(names):
             self._folder.hold()
             numbers = FileNumbers(lambda: self._now_ms)
-            numbers.know(number for files in self._folder.journals().values() for number in files.numbers())
+            numbers.mark_used(number for files in self._folder.journals().values() for number in files.numbers())
             yield from self._pack(names, numbers)
 
     def _pack(self, names: Sequence[bytes], numbers: FileNumbers | None) -> Iterator[QueueOutcome]:

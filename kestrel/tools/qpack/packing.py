@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 
+from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk
-from kestrel.disk.numbers import FileNumbers
 from kestrel.journal.fileset import (
     JournalFile,
     JournalFileKind,

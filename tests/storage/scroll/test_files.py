@@ -10,8 +10,8 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import StorageError
+from kestrel.storage.scroll.maintenance import LARGE_LAST_FILE_BYTES
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.upkeep import SPENT_BYTES
 from tests.scroll.made import WRITER, put
 from tests.scroll.running import Opener, Scrolls
 
@@ -236,8 +236,8 @@ def test_the_last_file_stays_while_it_is_small_and_goes_when_it_is_large(start: 
         take(scrolls, queue, 1)
         sizes.append(sum(len(scrolls.files()[name]) for name in scrolls.writers()))
         assert queue.stats["journal_bytes"] == sizes[-1], number
-    assert max(sizes) < SPENT_BYTES
-    assert sizes.count(0) == 40 * 65561 // SPENT_BYTES
+    assert max(sizes) < LARGE_LAST_FILE_BYTES
+    assert sizes.count(0) == 40 * 65561 // LARGE_LAST_FILE_BYTES
     scrolls.put_and_commit(queue, b"next")
     again = start.crashed(scrolls)
     assert [(item.id, item.data) for item in again.take_all(again.queue())] == [(41, b"next")]
@@ -286,8 +286,8 @@ def test_when_the_last_file_is_gone_no_power_failure_lets_an_id_be_given_twice(
 ) -> None:
     scrolls = start(settings=settings)
     family = [scrolls.queue(name) for name in FAMILY]
-    scrolls.put_and_commit(family, bytes(SPENT_BYTES), b"small")
-    scrolls.put_and_commit(family, bytes(SPENT_BYTES))
+    scrolls.put_and_commit(family, bytes(LARGE_LAST_FILE_BYTES), b"small")
+    scrolls.put_and_commit(family, bytes(LARGE_LAST_FILE_BYTES))
     scrolls.clock.advance(1)
     scrolls.threads.run_all()
     for queue in family:
@@ -309,7 +309,7 @@ def test_whenever_the_power_fails_while_files_go_no_id_is_given_twice(
     scrolls = start(settings=settings)
     queue = scrolls.queue()
     for number in range(1, 4):
-        scrolls.put_and_commit(queue, bytes(SPENT_BYTES))
+        scrolls.put_and_commit(queue, bytes(LARGE_LAST_FILE_BYTES))
         scrolls.clock.advance(1)
         scrolls.threads.run_all()
         assert scrolls.fill(queue).take(False) is not None

@@ -440,7 +440,7 @@ def test_a_checkpoint_keeps_no_get_whose_commit_fails_later(start: Opener) -> No
 def test_uses_that_come_while_a_scroll_is_loaded_again_do_not_load_it_twice(
     start: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scroll_storage, "LOADED_AT_ONCE_READERS", 0)
+    monkeypatch.setattr(scroll_storage, "RELOAD_INLINE_READERS", 0)
     scrolls = start()
     queue = scrolls.queue()
     scrolls.put_and_commit(queue, b"a")

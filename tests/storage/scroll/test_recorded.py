@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.scroll import item_cursor, writer_file
-from kestrel.storage.scroll import upkeep
+from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.independent import puts_in, queues_in
 from tests.scroll.made import READER, T, read_done, read_head, sealed, unsealed
@@ -521,7 +521,7 @@ def test_whatever_happens_an_independent_reader_finds_what_each_queue_holds(
 def test_whatever_happens_every_start_finds_the_same_with_hints_of_few_items_and_many_marks(
     start: Opener, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "HINTED_BYTES", 0)
+    monkeypatch.setattr(maintenance, "HINTED_BYTES", 0)
     for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
     lived = Stepped(start, seed, b"work")

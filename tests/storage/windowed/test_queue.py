@@ -27,7 +27,7 @@ class Table:
         return succeed([item for _, item in sorted(self.items.items()) if item.position > position][:n])
 
     def write(self, queue: WindowedQueue) -> QueueChanges | None:
-        changes = queue.sealed()
+        changes = queue.seal()
         if changes is not None:
             self.items.update((item.position, item) for item in changes.puts)
             for first, last in changes.removed:
@@ -68,7 +68,7 @@ def test_what_is_taken_from_the_head_is_one_range_however_it_was_taken() -> None
     changes = table.write(queue)
     assert changes is not None
     assert changes.removed == [(1, 50)]
-    assert changes.queue.gone_to == 50
+    assert changes.queue.floor == 50
 
 
 def test_what_is_held_keeps_the_rest_from_being_gone_and_not_from_being_removed() -> None:
@@ -83,7 +83,7 @@ def test_what_is_held_keeps_the_rest_from_being_gone_and_not_from_being_removed(
         queue.take(False)
     changes = table.write(queue)
     assert changes is not None
-    assert (changes.removed, changes.queue.gone_to) == ([(1, 1), (3, 5)], 1)
+    assert (changes.removed, changes.queue.floor) == ([(1, 1), (3, 5)], 1)
     assert sorted(table.items) == [2, 6]
 
 

@@ -20,13 +20,13 @@ from kestrel.journal.compaction_policy import (
 from kestrel.journal.deletion import erase_deleted
 from kestrel.journal.pack import PublishIncomplete, WriteStopped
 from kestrel.journal.rewrite import Boundary, ReplacementRecords
+from kestrel.storage.chunked_deque import ChunkedDeque
 from kestrel.storage.failures import reason_of
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.reading import Reading
-from kestrel.storage.journal.rewriting import Rewriting
-from kestrel.storage.journal.sync import QueueSync, SyncState
-from kestrel.storage.runs import Runs
-from kestrel.storage.services import Services
+from kestrel.storage.journal.read_behind import JournalReadBehind
+from kestrel.storage.journal.rewriter import JournalRewriter
+from kestrel.storage.journal.sync_scheduler import JournalSyncScheduler, JournalSyncState
 
 log = Logger(__name__)
 
@@ -45,45 +45,45 @@ class _Plan:
         self.replacement = replacement
 
 
-class Upkeep:
+class JournalMaintenance:
     """What goes on beside the operations of one queue: its syncs, its rewriting, its reading forward."""
 
-    def __init__(self, queue: JournalQueue, services: Services) -> None:
+    def __init__(self, queue: JournalQueue, resources: FolderResources) -> None:
         self._queue = queue
-        self._services = services
-        self._jobs = services.jobs
-        self.rewriting = Rewriting(queue, services)
-        self.sync = QueueSync(queue, services, self.rewriting, self._carry_out)
-        self.reading = Reading(queue, services, self.rewriting, self.sync.doom)
+        self._resources = resources
+        self._jobs = resources.jobs
+        self.rewriter = JournalRewriter(queue, resources)
+        self.sync = JournalSyncScheduler(queue, resources, self.rewriter, self._execute_plan)
+        self.read_behind = JournalReadBehind(queue, resources, self.rewriter, self.sync.fail_next_commit)
         self._plan: _Plan | None = None
         self._rewritten_s: float | None = None
         self._not_before_s = 0.0
         """When a rewrite may be tried again after one that failed."""
         self._no_rotation_before_s = 0.0
         """When a rotation may be tried again after one that failed."""
-        queue.read_more = self.reading.more
+        queue.read_more = self.read_behind.read_more
         queue.free = self._free
 
     def written(self) -> Deferred[None] | None:
-        """All that was recorded was written just now; returns as `QueueSync.written`."""
+        """All that was recorded was written just now; returns as `JournalSyncScheduler.written`."""
         self._plan = self._make_plan()
         done = self.sync.written()
-        self._carry_out()
-        self.reading.ahead()
+        self._execute_plan()
+        self.read_behind.read_ahead()
         return done
 
-    def tidy(self) -> None:
+    def begin_after_load(self) -> None:
         """The queue was loaded, and what that recorded is written: nobody waits for it, and nobody gives it up."""
         self._queue.writer.acknowledge()
         self.sync.settings_changed()
-        self._look_again()
+        self._replan()
 
-    def _look_again(self) -> None:
+    def _replan(self) -> None:
         """Nobody may write to the queue for long, and what was done last may not be enough."""
         queue = self._queue
         if queue.failure is None and not queue.has_pending:  # else a commit comes
             self._plan = self._make_plan()
-            self._carry_out()
+            self._execute_plan()
 
     def is_due(self) -> bool:
         """Whether there is something to be done with the files as they are."""
@@ -106,27 +106,27 @@ class Upkeep:
         settings = queue.settings
         total_bytes, current_bytes = queue.disk_bytes, queue.writer.size
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
-        is_disk_full = self._services.is_disk_full()
+        is_disk_full = self._resources.is_disk_full()
         is_small = total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
         if is_small and not queue.history.rotated and not is_disk_full:
             return None  # the usual answer, at once
         limits = self._limits()
-        may_begin = not self.rewriting.is_running and self._jobs.seconds() >= self._not_before_s
+        may_begin = not self.rewriter.is_running and self._jobs.seconds() >= self._not_before_s
         compaction = choose_compaction(self._state(), limits) if may_begin else Compaction.NONE
         if compaction is Compaction.NONE and may_begin and is_disk_full:
-            return self._make_plan_for_a_full_disk(limits)
+            return self._make_full_disk_plan(limits)
         if compaction is Compaction.NONE:
             return _Plan(queue.boundary(), compaction, None) if self._rotates(limits) else None
         end = queue.boundary()
         replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
 
-    def _make_plan_for_a_full_disk(self, limits: CompactionLimits) -> _Plan | None:
+    def _make_full_disk_plan(self, limits: CompactionLimits) -> _Plan | None:
         """What frees anything, in the smallest step: to take items off a full disk must not come to an end."""
         queue = self._queue
         end = queue.boundary()
         try:
-            room_bytes = self._services.disk.free_bytes(self._services.folder)
+            room_bytes = self._resources.disk.free_bytes(self._resources.folder)
         except OSError:
             room_bytes = 0
         smallest = queue.smallest_pack(room_bytes) if queue.behind_items else None
@@ -144,10 +144,14 @@ class Upkeep:
         waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
         return self._queue.journal_state(waited_ms)
 
-    def _carry_out(self) -> None:
+    def _execute_plan(self) -> None:
         """Do what is planned, unless what the files hold may yet be given up, or there is more in them by now."""
         plan, queue = self._plan, self._queue
-        if plan is None or queue.writer.acknowledged_size != queue.writer.size or self.sync.state is SyncState.MENDING:
+        if (
+            plan is None
+            or queue.writer.acknowledged_size != queue.writer.size
+            or self.sync.state is JournalSyncState.REWRITING
+        ):
             return
         self._plan = None
         if plan.end.end != queue.written_end or queue.failure is not None:
@@ -161,15 +165,15 @@ class Upkeep:
                 if not (is_full(error) and self._drop_files()):
                     log.error("Queue {queue!r} cannot be rotated: {reason}", queue=queue.name, reason=error.strerror)
                     self._no_rotation_before_s = self._jobs.seconds() + RETRY_S
-                    self._jobs.later(RETRY_S, self._look_again)
+                    self._jobs.later(RETRY_S, self._replan)
                 return
-            self._services.took(queue.name, "journal_rotation_usec", began_s)
+            self._resources.record_duration(queue.name, "journal_rotation_usec", began_s)
             if replacement is not None:
                 replacement.boundary = end
         queue.rotations += plan.compaction is Compaction.NONE
         if replacement is not None:
             self._rewritten_s = self._jobs.seconds()
-            Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._has_fault)
+            Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._log_failure)
 
     async def _replace(self, replacement: ReplacementRecords, compaction: Compaction) -> None:
         queue = self._queue
@@ -177,22 +181,22 @@ class Upkeep:
         is_pack = compaction is Compaction.PACK
         try:
             # An empty item stands for one that was removed: first it must be safe that it was.
-            await self.rewriting.replace(replacement, before_publishing=self.sync.for_a_pack if is_pack else None)
+            await self.rewriter.replace(replacement, before_publishing=self.sync.sync_for_pack if is_pack else None)
         except (WriteStopped, QueueFailed):
             return
         except PublishIncomplete as error:
             reason = reason_of(error)
             log.error("The journal of {queue!r} was left half replaced: {reason}", queue=queue.name, reason=reason)
-            self.sync.doom(error)
+            self.sync.fail_next_commit(error)
             return
         except OSError as error:
             if is_full(error) and self._drop_files():
                 return
             log.error("The journal of {queue!r} is not rewritten: {reason}", queue=queue.name, reason=reason_of(error))
             self._not_before_s = self._jobs.seconds() + RETRY_S
-            self._jobs.later(RETRY_S, self._look_again)
+            self._jobs.later(RETRY_S, self._replan)
             return
-        self._services.took(queue.name, "journal_rewrite_usec", began_s)
+        self._resources.record_duration(queue.name, "journal_rewrite_usec", began_s)
         queue.packs += is_pack
         queue.rewrites += not is_pack
         log.debug(
@@ -202,18 +206,18 @@ class Upkeep:
             after=queue.disk_bytes,
         )
         if queue.disk_bytes < before_bytes:
-            self._look_again()
+            self._replan()
 
     def _drop_files(self) -> bool:
         """On a full medium, delete the files of an empty queue: a rewrite would need an inode. False if it holds items.
 
         Files whose contents may yet be given up, or are to be synced again, are kept as well.
         """
-        queue, services = self._queue, self._services
+        queue, resources = self._queue, self._resources
         is_kept = (
             queue.items or queue.open_reads or queue.has_pending or queue.writer.acknowledged_size != queue.writer.size
         )
-        if is_kept or queue.failure is not None or self.sync.state is SyncState.MENDING:
+        if is_kept or queue.failure is not None or self.sync.state is JournalSyncState.REWRITING:
             return False
         try:
             queue.drop_files()
@@ -221,15 +225,15 @@ class Upkeep:
             log.error("The files of empty queue {queue!r} stay: {reason}", queue=queue.name, reason=reason_of(error))
             return False
         queue.rewrites += 1
-        self._jobs.run(erase_deleted, services.disk, services.folder, queue.name).addErrback(
+        self._jobs.run(erase_deleted, resources.disk, resources.folder, queue.name).addErrback(
             lambda failure: log.failure("Deleted files could not be erased; a start does it", failure)
         )
         return True
 
-    def _free(self, records: Runs) -> None:
+    def _free(self, records: ChunkedDeque) -> None:
         """Free the memory of many records in a thread."""
         if len(records) > FREED_AT_ONCE:
             self._jobs.run(records.free)
 
-    def _has_fault(self, failure: Failure) -> None:
+    def _log_failure(self, failure: Failure) -> None:
         log.failure("Queue {queue!r} was not rewritten for a fault of ours", failure, queue=self._queue.name)

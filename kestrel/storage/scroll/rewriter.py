@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.reader_file import encode_state, read_state
@@ -15,7 +15,7 @@ from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.scroll.files import copy_file, write_file
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 
 class _Copy(NamedTuple):
@@ -29,12 +29,12 @@ class _Copy(NamedTuple):
     """Those words; None: what the file says."""
 
 
-class ScrollRewriting:
+class ScrollRewriter:
     """The rewriting of one journal's files; nothing may be written to them meanwhile. `is_over`: nobody needs them."""
 
-    def __init__(self, journal: ScrollJournal, services: ScrollServices) -> None:
+    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._journal = journal
-        self._services = services
+        self._resources = resources
         self.is_over = False
 
     async def write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], *, is_exact: bool) -> None:
@@ -43,27 +43,27 @@ class ScrollRewriting:
         `is_exact`: they are copied as they are, since what fails after all must not hold what was not promised, and
         they are safe when this returns. Else reader files say the same in fewer bytes.
         """
-        journal, services = self._journal, self._services
-        began_s = services.jobs.seconds()
-        copies = [_Copy(file, services.path(file.file_name), file.size, False, None) for file in files]
+        journal, resources = self._journal, self._resources
+        began_s = resources.jobs.seconds()
+        copies = [_Copy(file, resources.path(file.file_name), file.size, False, None) for file in files]
         for queue in queues:
             # What a checkpoint says is kept, so nothing may be in it that is not written yet.
             checkpoint = None if is_exact or queue.has_unwritten else queue.begin_checkpoint()
             copies.append(_Copy(queue, queue.file.path, queue.file.size, not is_exact, checkpoint))
-        written = await services.jobs.run(self._write_temporary, copies)
+        written = await resources.jobs.run(self._write_temporary, copies)
         try:
             for copy, temporary in zip(copies, written, strict=True):
                 self._publish(copy, *temporary)
         except OSError:
             for path, _ in written:
                 with suppress(OSError):
-                    services.disk.erase(path)
+                    resources.disk.erase(path)
             raise
-        services.took(journal.queue_name, "journal_rewrite_usec", began_s)
+        resources.record_duration(journal.queue_name, "journal_rewrite_usec", began_s)
         if journal.sync_period_ms is None and not is_exact:
             return
         names = journal.names
-        await services.jobs.run(services.disk.sync_folder, services.folder)
+        await resources.jobs.run(resources.disk.sync_folder, resources.folder)
         journal.synced_names = names
         for copy in copies if is_exact else ():
             if isinstance(copy.of, WriterFile):
@@ -74,7 +74,7 @@ class ScrollRewriting:
 
     def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
         """Runs in a thread. Returns where the files stand, and how large they are."""
-        disk, next_number = self._services.disk, self._services.numbers.next
+        disk, next_number = self._resources.disk, self._resources.numbers.next
         written: list[tuple[bytes, int]] = []
         try:
             for copy in copies:
@@ -89,12 +89,12 @@ class ScrollRewriting:
                 with suppress(OSError):
                     disk.erase(path)
             raise
-        disk.reached(steps.COPY_WRITTEN)
+        disk.crash_point(crash_points.COPY_WRITTEN)
         return written
 
     def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
         """Let it take its place, if there is still somebody who needs it."""
-        disk, of = self._services.disk, copy.of
+        disk, of = self._resources.disk, copy.of
         if self.is_over:
             is_needed, path = False, b""
         elif isinstance(of, WriterFile):
@@ -106,9 +106,9 @@ class ScrollRewriting:
             return
         self._journal.names += 1
         disk.rename(temporary, path)
-        disk.reached(steps.COPY_PUBLISHED)
+        disk.crash_point(crash_points.COPY_PUBLISHED)
         if isinstance(of, ScrollQueue):
-            self._services.open_files.close(of.file)
+            self._resources.open_files.close(of.file)
             if copy.is_compacted:
                 of.end_compaction(size) if copy.contents is None else of.end_checkpoint(size)
                 self._journal.unsynced_readers.discard(of)

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.disk import steps
+from kestrel.disk import crash_points
 from kestrel.disk.copy import copy_range
 from kestrel.disk.folders import DAMAGED_FOLDER
 from kestrel.disk.reader import FileReader
@@ -22,13 +22,13 @@ from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.files import replace_file, sync_files
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.reading import ScrollReading
-from kestrel.storage.scroll.services import ScrollServices
-from kestrel.storage.scroll.sync import ScrollSync
+from kestrel.storage.scroll.read_behind import ScrollReadBehind
+from kestrel.storage.scroll.scroll_resources import ScrollResources
+from kestrel.storage.scroll.sync_scheduler import ScrollSyncScheduler
 
 log = Logger(__name__)
 
-SPENT_BYTES: Final = 1 << 20
+LARGE_LAST_FILE_BYTES: Final = 1 << 20
 """The last writer file goes as well when nobody needs it and it is larger than that."""
 
 HINTED_BYTES: Final = 256 * 1024
@@ -42,50 +42,50 @@ HINTED_HOLES: Final = 1000
 """Of each reader the places of so many items are hinted that stand behind others that are done."""
 
 
-class ScrollUpkeep:
+class ScrollMaintenance:
     """The upkeep of one journal."""
 
-    def __init__(self, journal: ScrollJournal, services: ScrollServices) -> None:
+    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._journal = journal
-        self._services = services
-        self.sync = ScrollSync(journal, services, self.drop_done_files)
-        self._readings: dict[ScrollQueue, ScrollReading] = {}
+        self._resources = resources
+        self.sync = ScrollSyncScheduler(journal, resources, self.drop_done_files)
+        self._read_behinds: dict[ScrollQueue, ScrollReadBehind] = {}
         self._hinted = 0
         self._removing: set[bytes] = set()
         """Files that a thread is at."""
         self._is_dropping_last = False
         for queue in journal.readers.values():
-            self.serve(queue)
+            self.add_reader(queue)
 
-    def serve(self, queue: ScrollQueue) -> None:
+    def add_reader(self, queue: ScrollQueue) -> None:
         """A queue is a reader of the journal from now on."""
-        self._readings[queue] = ScrollReading(queue, self._journal, self._services)
+        self._read_behinds[queue] = ScrollReadBehind(queue, self._journal, self._resources)
         self._journal.settings_changed()
         if queue.file.size > queue.file.synced_size:
             self._journal.unsynced_readers.add(queue)
 
-    def forget(self, queue: ScrollQueue) -> None:
+    def remove_reader(self, queue: ScrollQueue) -> None:
         """It is no more."""
-        del self._readings[queue]
+        del self._read_behinds[queue]
         self._journal.unsynced_readers.discard(queue)
         self._journal.settings_changed()
 
     def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
-        """What was recorded on these queues was written just now; returns as `ScrollSync.written`."""
+        """What was recorded on these queues was written just now; returns as `ScrollSyncScheduler.written`."""
         done = self.sync.written(queues)
         for queue in queues:
             if queue.behind_items:
-                self._readings[queue].ahead()
+                self._read_behinds[queue].read_ahead()
         return done
 
     def checkpoint(self) -> None:
         """Write reader files anew that have grown."""
         readers = list(self._journal.readers.values())
         for queue in readers:
-            queue.pass_what_is_for_others()
+            queue.skip_items_of_others()
         self.sync.checkpoint(readers)
-        self.sync.go_on()
-        for file_name in self._journal.going:
+        self.sync.start_due_work()
+        for file_name in self._journal.obsolete_files:
             self._begin_to_remove(file_name)
 
     # Files that nobody needs.
@@ -94,50 +94,50 @@ class ScrollUpkeep:
         """Erase or archive the writer files that all readers have done with; the last one stays, unless it is large."""
         journal = self._journal
         files = journal.files
-        if not files or journal.unserved or journal.leaving or not journal.readers:
+        if not files or journal.unserved or journal.unsynced_deletions or not journal.readers:
             return
-        may_go_last = files[-1].size >= SPENT_BYTES or self._services.is_disk_full()
+        may_go_last = files[-1].size >= LARGE_LAST_FILE_BYTES or self._resources.is_disk_full()
         if len(files) == 1 and not may_go_last:
             return
         is_safe_when_synced = journal.sync_period_ms == 0
         head = files[-1].last_id
         for queue in journal.readers.values():
-            head = min(head, queue.synced_spare if is_safe_when_synced else queue.written_spare)
+            head = min(head, queue.synced_done_id if is_safe_when_synced else queue.written_done_id)
             if head < files[0].last_id:
                 return
         while len(files) > 1 and files[0].last_id <= head:
             self._drop_first()
         if may_go_last and head >= journal.last_id and not self._is_dropping_last:
             self._is_dropping_last = True
-            Deferred.fromCoroutine(self._drop_last(journal.last_id)).addErrback(self._last_stays)
+            Deferred.fromCoroutine(self._drop_last(journal.last_id)).addErrback(self._log_last_not_dropped)
 
     def _drop_first(self) -> None:
         file = self._journal.files.pop(0)
         self._journal.unsynced.pop(file, None)
-        self._journal.going[file.file_name] = file.size
+        self._journal.obsolete_files[file.file_name] = file.size
         self._begin_to_remove(file.file_name)
 
     def _begin_to_remove(self, file_name: bytes) -> None:
         if file_name not in self._removing:
             self._removing.add(file_name)
-            self._services.jobs.run(self._remove, file_name).addCallbacks(
+            self._resources.jobs.run(self._remove, file_name).addCallbacks(
                 self._removed, self._not_removed, callbackArgs=(file_name,), errbackArgs=(file_name,)
             )
 
     def _removed(self, _: object, file_name: bytes) -> None:
         self._removing.discard(file_name)
-        self._journal.going.pop(file_name, None)
+        self._journal.obsolete_files.pop(file_name, None)
 
-    def _last_stays(self, failure: Failure) -> None:
+    def _log_last_not_dropped(self, failure: Failure) -> None:
         reason = reason_of(error_of(failure))
         log.error("The last file of {stem!r} stays: {reason}", stem=self._journal.stem, reason=reason)
 
     async def _drop_last(self, last_id: int) -> None:
         """Then only the readers know which ids were given: that must be on the medium first."""
-        journal, services = self._journal, self._services
+        journal, resources = self._journal, self._resources
         try:
             paths = [queue.file.path for queue in journal.readers.values()]
-            await services.jobs.run(sync_files, services.disk, services.folder, paths)
+            await resources.jobs.run(sync_files, resources.disk, resources.folder, paths)
             if journal.last_id == last_id and len(journal.files) == 1 and journal.readers and not journal.unserved:
                 journal.rotate()
                 self._drop_first()
@@ -150,26 +150,26 @@ class ScrollUpkeep:
         log.error(
             "File {file!r}, which nobody needs any more, cannot be {what}: {reason}. It is tried again",
             file=file_name,
-            what="erased" if self._services.archive is None else f"moved to the archive {self._services.archive!r}",
+            what="erased" if self._resources.archive is None else f"moved to the archive {self._resources.archive!r}",
             reason=reason_of(error_of(failure)),
         )
 
     def _remove(self, file_name: bytes) -> None:
         """Erase it, or move it to the archive; one with a damaged end is set aside. Runs in a thread."""
-        services = self._services
-        path = services.path(file_name)
+        resources = self._resources
+        path = resources.path(file_name)
         if file_name in self._journal.unrepaired:
-            damaged = services.path(DAMAGED_FOLDER)
-            services.disk.make_folder(damaged)
-            services.disk.rename(path, damaged + b"/" + file_name)
+            damaged = resources.path(DAMAGED_FOLDER)
+            resources.disk.make_folder(damaged)
+            resources.disk.rename(path, damaged + b"/" + file_name)
             return
-        if services.archive is None:
-            services.disk.erase(path)
+        if resources.archive is None:
+            resources.disk.erase(path)
             return
-        services.disk.make_folder(services.archive)
-        target = services.archive + b"/" + archived_name(file_name)
+        resources.disk.make_folder(resources.archive)
+        target = resources.archive + b"/" + archived_name(file_name)
         try:
-            services.disk.rename(path, target)
+            resources.disk.rename(path, target)
         except FileNotFoundError:
             return  # its queue was deleted meanwhile
         except OSError as error:
@@ -179,7 +179,7 @@ class ScrollUpkeep:
 
     def _copy_to_archive(self, path: bytes, target: bytes) -> None:
         """The archive is on another file system."""
-        disk = self._services.disk
+        disk = self._resources.disk
         temporary = target + b"~~"
         disk.erase(temporary)
         try:
@@ -191,7 +191,7 @@ class ScrollUpkeep:
                 disk.erase(temporary)
             raise
         disk.sync_folder(os.path.dirname(target))
-        disk.reached(steps.COPY_PUBLISHED)
+        disk.crash_point(crash_points.COPY_PUBLISHED)
         disk.erase(path)
 
     # Hints.
@@ -219,9 +219,9 @@ class ScrollUpkeep:
 
         `compacts`: of a journal that nobody needs anything of no writer file stays; its readers know the last id.
         """
-        journal, services = self._journal, self._services
+        journal, resources = self._journal, self._resources
         for queue in journal.readers.values():
-            queue.pass_what_is_for_others()
+            queue.skip_items_of_others()
         syncs_folder = self._journal.sync_period_ms is not None
         checkpoints = [
             (queue.file.path, queue.begin_checkpoint())
@@ -229,14 +229,14 @@ class ScrollUpkeep:
             if queue.file.size != len(queue.checkpoint()) or queue.has_changes
         ]
         hint = self.due_hint(1)
-        is_spent = not journal.unserved and all(queue.is_spent for queue in journal.readers.values())
-        spent = [file.file_name for file in journal.files] if compacts and is_spent else []
+        is_drained = not journal.unserved and all(queue.is_drained for queue in journal.readers.values())
+        spent = [file.file_name for file in journal.files] if compacts and is_drained else []
 
         def close() -> None:
             for path, data in checkpoints:
-                replace_file(services.disk, path, data, services.numbers.next(), is_synced=True)
+                replace_file(resources.disk, path, data, resources.numbers.next(), is_synced=True)
             if syncs_folder:
-                services.disk.sync_folder(services.folder)
+                resources.disk.sync_folder(resources.folder)
             for file_name in spent:
                 self._remove(file_name)
             if hint is not None:
@@ -246,9 +246,9 @@ class ScrollUpkeep:
 
     def write_hint(self, hint: list[FileHint]) -> None:
         """Write a hint, or not: a start does without it. Runs in a thread."""
-        services = self._services
-        path = hint_path(services.folder, self._journal.stem)
+        resources = self._resources
+        path = hint_path(resources.folder, self._journal.stem)
         contents = encode_hint(hint)
         if len(contents) <= MAX_HINT_BYTES:
             with suppress(OSError):
-                replace_file(services.disk, path, contents, services.numbers.next(), is_synced=False)
+                replace_file(resources.disk, path, contents, resources.numbers.next(), is_synced=False)

@@ -7,10 +7,10 @@ from collections import deque
 from itertools import chain
 from typing import Final
 
-RUN: Final = 1024
+CHUNK_RECORDS: Final = 1024
 
 
-class Runs:
+class ChunkedDeque:
     """Records, first in, first out.
 
     A full run is a tuple, which the garbage collector leaves out once it has seen that only bytes are in it: for a
@@ -18,28 +18,28 @@ class Runs:
     its runs, and it is freed run by run.
     """
 
-    __slots__ = ("_head", "_run", "_runs", "_tail")
+    __slots__ = ("_chunk_records", "_chunks", "_head", "_tail")
 
-    def __init__(self, run: int = RUN) -> None:
-        self._run = run
+    def __init__(self, chunk: int = CHUNK_RECORDS) -> None:
+        self._chunk_records = chunk
         self._head: list[bytes] = []
         """What is left of the first run, backwards."""
-        self._runs: deque[tuple[bytes, ...]] = deque()
+        self._chunks: deque[tuple[bytes, ...]] = deque()
         self._tail: list[bytes] = []
 
     def append(self, record: bytes) -> None:
         """One more."""
         tail = self._tail
         tail.append(record)
-        if len(tail) >= self._run:
-            self._runs.append(tuple(tail))
+        if len(tail) >= self._chunk_records:
+            self._chunks.append(tuple(tail))
             self._tail = []
 
     def extend(self, records: list[bytes]) -> None:
         """Some more, at once."""
         self._tail += records
-        if len(self._tail) >= self._run:
-            self._runs.append(tuple(self._tail))
+        if len(self._tail) >= self._chunk_records:
+            self._chunks.append(tuple(self._tail))
             self._tail = []
             # So that it looks at this run now and leaves it out, rather than at hundreds of them at some later time.
             gc.collect(0)
@@ -48,8 +48,8 @@ class Runs:
         """Remove and return the first; None when there is none."""
         if self._head:
             return self._head.pop()
-        if self._runs:
-            self._head = list(self._runs.popleft())
+        if self._chunks:
+            self._head = list(self._chunks.popleft())
         elif len(self._tail) <= 1:
             return self._tail.pop() if self._tail else None
         else:
@@ -59,22 +59,22 @@ class Runs:
 
     def first(self, count: int) -> list[tuple[bytes, ...]]:
         """The first so many, or all, in runs."""
-        runs: list[tuple[bytes, ...]] = []
-        for run in chain((tuple(reversed(self._head)),), self._runs, (tuple(self._tail),)):
+        chunks: list[tuple[bytes, ...]] = []
+        for chunk in chain((tuple(reversed(self._head)),), self._chunks, (tuple(self._tail),)):
             if count <= 0:
                 break
-            runs.append(run[:count])
-            count -= len(run)
-        return runs
+            chunks.append(chunk[:count])
+            count -= len(chunk)
+        return chunks
 
     def free(self) -> None:
         """Let go of all of them in many steps: for a thread, where each step lets others go on."""
-        while self._runs:
-            self._runs.pop()
+        while self._chunks:
+            self._chunks.pop()
 
     def __len__(self) -> int:
         """How many there are, counted run by run."""
-        return len(self._head) + sum(map(len, self._runs)) + len(self._tail)
+        return len(self._head) + sum(map(len, self._chunks)) + len(self._tail)
 
     def __bool__(self) -> bool:
-        return bool(self._head or self._runs or self._tail)
+        return bool(self._head or self._chunks or self._tail)

@@ -24,8 +24,8 @@ from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import CannotOpen, error_of, reason_of
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.rewriting import ScrollRewriting
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.rewriter import ScrollRewriter
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
 
@@ -41,7 +41,7 @@ COMPACTED_ON_A_FULL_DISK: Final = 512
 """or than this: to take items from a full disk must not come to an end."""
 
 
-class SyncState(Enum):
+class ScrollSyncState(Enum):
     """What is being done to the files of one journal.
 
     From IDLE or DUE a sync begins (SYNCING) and ends in IDLE, or DUE if more was written meanwhile. One that fails
@@ -60,7 +60,7 @@ class _Part(NamedTuple):
     of: WriterFile | ScrollQueue
     path: bytes
     size: int
-    spare: int
+    done_id: int
     descriptor: int | None
 
 
@@ -73,24 +73,24 @@ class _Sync(NamedTuple):
     syncs_folder: bool
 
 
-class ScrollSync:
+class ScrollSyncScheduler:
     """The syncs and rewritings of one journal. `on_safe` is called when more of it has become safe."""
 
-    def __init__(self, journal: ScrollJournal, services: ScrollServices, on_safe: Callable[[], None]) -> None:
+    def __init__(self, journal: ScrollJournal, resources: ScrollResources, on_safe: Callable[[], None]) -> None:
         self._journal = journal
-        self._services = services
+        self._resources = resources
         self._on_safe = on_safe
-        self._rewriting = ScrollRewriting(journal, services)
+        self._rewriter = ScrollRewriter(journal, resources)
         self._timer: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
         """Commits whose records are written and not synced."""
         self._under_way: tuple[_Sync, list[Deferred[None]]] | None = None
         """What the sync covers that is being made, and the commits that it will make safe."""
-        self._held: list[Deferred[None]] = []
+        self._blocked: list[Deferred[None]] = []
         """Commits that may not write before the rewriting is done."""
         self._grown: dict[ScrollQueue, None] = {}
         """Readers whose files are due to be written anew."""
-        self.doom: Exception | None = None
+        self.pending_error: Exception | None = None
         """What the queues will be dead of as soon as there is a commit that can be told."""
         self._not_before_s = 0.0
         """When a reader file may be written anew after one that could not be."""
@@ -99,7 +99,7 @@ class ScrollSync:
         self._failure: QueueFailed | None = None
         self._is_over = False
         """Whether the journal's queues are dead of that, or deleted."""
-        self.state = SyncState.IDLE
+        self.state = ScrollSyncState.IDLE
 
     # What the storage tells.
 
@@ -109,13 +109,13 @@ class ScrollSync:
         Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
         """
         for queue in queues:
-            least = COMPACTED_ON_A_FULL_DISK if self._services.is_disk_full() else LARGEST_BYTES
+            least = COMPACTED_ON_A_FULL_DISK if self._resources.is_disk_full() else LARGEST_BYTES
             if queue.file.size > max(least, 2 * queue.compacted_bytes):
                 self._grown[queue] = None
         period_ms = self._journal.sync_period_ms
         done: Deferred[None] | None = None
         if self._unsynced_since_s is None and period_ms is not None and not self.is_synced:
-            self._unsynced_since_s = self._services.jobs.seconds()
+            self._unsynced_since_s = self._resources.jobs.seconds()
         if period_ms == 0:
             if not self._is_safe(queues):
                 done = Deferred()
@@ -123,14 +123,14 @@ class ScrollSync:
                     self._under_way[1].append(done)
                 else:
                     self._waiting.append(done)
-                    if self.state in (SyncState.IDLE, SyncState.DUE):
+                    if self.state in (ScrollSyncState.IDLE, ScrollSyncState.DUE):
                         self._begin()
         else:
             self._journal.acknowledge(queues)
             self._journal.safe_id = self._journal.written_id
             self.settings_changed()
             self._on_safe()
-        self.go_on()
+        self.start_due_work()
         return done
 
     def checkpoint(self, queues: Sequence[ScrollQueue]) -> None:
@@ -171,100 +171,100 @@ class ScrollSync:
         """syncJournal may be another, or the journal was loaded: what is not synced is due accordingly."""
         period_ms = self._journal.sync_period_ms
         if period_ms is not None and not self.is_synced:
-            self._due_within(period_ms / 1000)
+            self._schedule_within(period_ms / 1000)
 
     def when_writable(self) -> Deferred[None] | None:
         """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
-        if self.doom is not None:
-            raise self._services.kill(self._journal, self.doom)
+        if self.pending_error is not None:
+            raise self._resources.kill(self._journal, self.pending_error)
         # What has grown under load can be written anew only when a sync has reached all of it.
-        is_next = self.state is SyncState.SYNCING and bool(self._grown) and self._journal.sync_period_ms == 0
-        if self.state is not SyncState.REWRITING and not is_next:
+        is_next = self.state is ScrollSyncState.SYNCING and bool(self._grown) and self._journal.sync_period_ms == 0
+        if self.state is not ScrollSyncState.REWRITING and not is_next:
             return None
         held: Deferred[None] = Deferred()
-        self._held.append(held)
+        self._blocked.append(held)
         return held
 
-    def once(self) -> Deferred[Any]:
+    def sync_at_close(self) -> Deferred[Any]:
         """A sync at the stop, when nothing else runs; fails with the OSError. Whoever waits is told."""
         is_done = self._journal.sync_period_ms is None or self.is_synced
-        syncing: Deferred[Any] = succeed(None) if is_done else self._services.syncing.run(self._run, [])
-        return syncing.addCallbacks(lambda _: self._tell_all(None), self._not_synced_at_the_stop)
+        syncing: Deferred[Any] = succeed(None) if is_done else self._resources.sync_slots.run(self._run, [])
+        return syncing.addCallbacks(lambda _: self._fire_waiting(None), self._sync_at_close_failed)
 
-    def _not_synced_at_the_stop(self, failure: Failure) -> Failure:
-        self._tell_all(QueueFailed(f"queue storage failed: {reason_of(error_of(failure))}"))
+    def _sync_at_close_failed(self, failure: Failure) -> Failure:
+        self._fire_waiting(QueueFailed(f"queue storage failed: {reason_of(error_of(failure))}"))
         return failure
 
     def end(self, failure: QueueFailed | None) -> None:
         """The journal's queues are dead of that, or deleted."""
         self._is_over, self._failure = True, failure
-        self._rewriting.is_over = True
-        self._services.jobs.forget(self._timer)
-        self._tell_all(failure)
+        self._rewriter.is_over = True
+        self._resources.jobs.cancel(self._timer)
+        self._fire_waiting(failure)
 
     # One sync.
 
-    def _due_within(self, seconds: float) -> None:
-        if self.state not in (SyncState.IDLE, SyncState.DUE):
+    def _schedule_within(self, seconds: float) -> None:
+        if self.state not in (ScrollSyncState.IDLE, ScrollSyncState.DUE):
             return  # it is looked at again when that is over
-        self.state = SyncState.DUE
-        self._timer = self._services.jobs.within(seconds, self._timer, self._begin)
+        self.state = ScrollSyncState.DUE
+        self._timer = self._resources.jobs.within(seconds, self._timer, self._begin)
 
     def _begin(self) -> None:
-        self._services.jobs.forget(self._timer)
+        self._resources.jobs.cancel(self._timer)
         self._timer = None
-        if self._is_over or self.state is SyncState.REWRITING:
+        if self._is_over or self.state is ScrollSyncState.REWRITING:
             return
-        self.state = SyncState.SYNCING
+        self.state = ScrollSyncState.SYNCING
         commits, self._waiting = self._waiting, []
         since_s, self._unsynced_since_s = self._unsynced_since_s, None
-        self._services.syncing.run(self._run, commits).addCallbacks(
+        self._resources.sync_slots.run(self._run, commits).addCallbacks(
             self._synced, self._failed, callbackArgs=(commits, since_s), errbackArgs=(commits,)
         )
 
     def _run(self, commits: list[Deferred[None]]) -> Deferred[_Sync]:
         try:
-            sync = self._what_is_unsynced()
+            sync = self._plan_sync()
         except OSError as error:
             raise CannotOpen(str(error)) from error
         self._under_way = sync, commits
-        services = self._services
-        return services.jobs.run(self._sync, sync).addCallback(lambda _: sync)
+        resources = self._resources
+        return resources.jobs.run(self._sync, sync).addCallback(lambda _: sync)
 
     def _sync(self, sync: _Sync) -> None:
         """Runs in a thread."""
-        services = self._services
+        resources = self._resources
         try:
-            _sync(services.disk, services.folder, sync)
+            _sync(resources.disk, resources.folder, sync)
         except CannotOpen:
             raise
         except OSError:
-            services.failed_syncs.add(self._journal.stem)
+            resources.failed_syncs.add(self._journal.stem)
             raise
 
-    def _what_is_unsynced(self) -> _Sync:
+    def _plan_sync(self) -> _Sync:
         journal, parts = self._journal, []
         try:
             for file in journal.unsynced:
                 descriptor = journal.current_descriptor(file)
-                parts.append(_Part(file, self._services.path(file.file_name), file.size, 0, descriptor))
+                parts.append(_Part(file, self._resources.path(file.file_name), file.size, 0, descriptor))
         except OSError:
             for part in parts:
                 if part.descriptor is not None:
-                    self._services.disk.close(part.descriptor)
+                    self._resources.disk.close(part.descriptor)
             raise
         for queue in journal.unsynced_readers:
             if not queue.is_deleted:
-                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_spare, None))
+                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_done_id, None))
         return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
 
     def _synced(self, sync: _Sync, commits: list[Deferred[None]], since_s: float | None) -> None:
-        self.state, self._under_way = SyncState.IDLE, None
+        self.state, self._under_way = ScrollSyncState.IDLE, None
         if since_s is not None:
-            self._services.took(self._journal.queue_name, "fsync_delay_usec", since_s)
+            self._resources.record_duration(self._journal.queue_name, "fsync_delay_usec", since_s)
         if self._is_over:
             self._waiting += commits
-            self._tell_all(self._failure)
+            self._fire_waiting(self._failure)
             return
         journal, is_whole = self._journal, True
         for part in sync.parts:
@@ -273,7 +273,7 @@ class ScrollSync:
             elif part.of.file.path == part.path:
                 file = part.of.file
                 file.synced_size, file.acknowledged_size = part.size, max(part.size, file.acknowledged_size)
-                part.of.synced_spare = part.spare
+                part.of.synced_done_id = part.done_id
                 if file.size == part.size:
                     journal.unsynced_readers.discard(part.of)
             else:
@@ -287,104 +287,108 @@ class ScrollSync:
         self._on_safe()
         for done in commits:
             done.callback(None)
-        self.go_on()
+        self.start_due_work()
 
-    def go_on(self) -> None:
+    def start_due_work(self) -> None:
         """Nothing is being done, or the timer runs: see what is due."""
-        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._is_over or self.doom is not None:
+        if (
+            self.state not in (ScrollSyncState.IDLE, ScrollSyncState.DUE)
+            or self._is_over
+            or self.pending_error is not None
+        ):
             return
-        is_late = self._services.jobs.seconds() >= self._not_before_s
+        is_late = self._resources.jobs.seconds() >= self._not_before_s
         if self._waiting:
             self._begin()
         elif self._grown and is_late and (self._journal.sync_period_ms != 0 or self.is_synced):
             grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
             self._rewrite([], grown, why=None)
         else:
-            self._let_go()
+            self._resume_blocked()
             self.settings_changed()
 
-    def _let_go(self) -> None:
+    def _resume_blocked(self) -> None:
         """Whoever was held may write."""
-        held, self._held = self._held, []
+        held, self._blocked = self._blocked, []
         for done in held:
             done.callback(None)
 
     def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
-        self.state, self._under_way = SyncState.IDLE, None
+        self.state, self._under_way = ScrollSyncState.IDLE, None
         self._waiting = commits + self._waiting
         if self._is_over:
-            self._tell_all(self._failure)
+            self._fire_waiting(self._failure)
         elif failure.check(CannotOpen):
             log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
-            self._due_within(RETRY_S)
+            self._schedule_within(RETRY_S)
         elif self._journal.needs_sync:
-            self._mend(error_of(failure))
+            self._begin_rewrite(error_of(failure))
         else:
-            self._give_up(error_of(failure))
+            self._fail_queues(error_of(failure))
 
-    def _give_up(self, error: Exception) -> None:
+    def _fail_queues(self, error: Exception) -> None:
         """The queues die in a commit: of those that wait, or of the next."""
-        if self._waiting or self._held:
-            self._services.kill(self._journal, error)
+        if self._waiting or self._blocked:
+            self._resources.kill(self._journal, error)
         else:
-            self._journal.own_refusal = None  # a put is recorded, so that there is such a commit
-            self.doom = error
+            self._journal.journal_refusal = None  # a put is recorded, so that there is such a commit
+            self.pending_error = error
 
     # Files written anew.
 
-    def _mend(self, error: Exception) -> None:
+    def _begin_rewrite(self, error: Exception) -> None:
         journal = self._journal
         reason = reason_of(error)
         log.error("The journal of {stem!r} failed to sync ({reason}): rewriting it", stem=journal.stem, reason=reason)
-        journal.own_refusal = f"queue storage failed: {reason}; the queue is being rewritten"
+        journal.journal_refusal = f"queue storage failed: {reason}; the queue is being rewritten"
         queues = [queue for queue in journal.unsynced_readers if not queue.is_deleted]
         self._rewrite(list(journal.unsynced), queues, why=error)
 
     def _rewrite(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
         """Write these files anew, because of that error, or because they have grown."""
-        self.state = SyncState.REWRITING
+        self.state = ScrollSyncState.REWRITING
         if files:
             self._journal.rotate()
-        Deferred.fromCoroutine(self._rewriting.write_anew(files, queues, is_exact=why is not None)).addCallbacks(
+        Deferred.fromCoroutine(self._rewriter.write_anew(files, queues, is_exact=why is not None)).addCallbacks(
             self._rewritten, self._not_rewritten, callbackArgs=(why,), errbackArgs=(queues, why)
         )
 
     def _rewritten(self, _: object, why: Exception | None) -> None:
-        self.state = SyncState.IDLE
+        self.state = ScrollSyncState.IDLE
         journal = self._journal
         if self._is_over:
-            self._tell_all(self._failure)
+            self._fire_waiting(self._failure)
             return
         if why is not None:
-            self._held, self._waiting = self._waiting + self._held, []
-            journal.own_refusal = None
-            self._services.failed_syncs.discard(journal.stem)
+            self._blocked, self._waiting = self._waiting + self._blocked, []
+            journal.journal_refusal = None
+            self._resources.failed_syncs.discard(journal.stem)
             journal.safe_id = journal.written_id
             log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
         self._on_safe()
-        self._let_go()
-        self.go_on()
+        self._resume_blocked()
+        self.start_due_work()
 
     def _not_rewritten(self, failure: Failure, queues: list[ScrollQueue], why: Exception | None) -> None:
-        self.state = SyncState.IDLE
+        self.state = ScrollSyncState.IDLE
         journal = self._journal
         if self._is_over:
-            self._tell_all(self._failure)
+            self._fire_waiting(self._failure)
         elif why is not None:
-            self._give_up(why)
+            self._fail_queues(why)
         else:
             reason = reason_of(error_of(failure))
             log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
-            self._not_before_s = self._services.jobs.seconds() + RETRY_S
+            self._not_before_s = self._resources.jobs.seconds() + RETRY_S
             for queue in queues:
                 queue.give_up_checkpoint()
-            self._let_go()
-            self.go_on()
+            self._resume_blocked()
+            self.start_due_work()
 
-    def _tell_all(self, failure: QueueFailed | None) -> None:
+    def _fire_waiting(self, failure: QueueFailed | None) -> None:
         """Nothing is under way any more; whoever waited may go on, or has failed."""
-        waiting = self._waiting + self._held
-        self._waiting, self._held = [], []
+        waiting = self._waiting + self._blocked
+        self._waiting, self._blocked = [], []
         for done in waiting:
             done.callback(None) if failure is None else done.errback(failure)
 

@@ -16,45 +16,45 @@ from kestrel.scroll.reader_file import ReaderState, encode_state
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.files import replace_file, write_file
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
 
 
-class Births:
+class ReaderFileCreation:
     """Queues whose reader files are being made, and the commits that wait for that.
 
-    `made` and `not_made` are called when a file is there, and when it cannot be. `make_room` gives up the reserve of a
-    full medium; it returns False when the reserve is gone already.
+    `created` and `creation_failed` are called when a file is there, and when it cannot be. `release_reserve` gives up
+    the reserve of a full medium; it returns False when the reserve is gone already.
     """
 
     def __init__(
         self,
-        services: ScrollServices,
-        made: Callable[[ScrollQueue], None],
-        not_made: Callable[[ScrollQueue, QueueFailed], None],
-        make_room: Callable[[], bool],
+        resources: ScrollResources,
+        created: Callable[[ScrollQueue], None],
+        creation_failed: Callable[[ScrollQueue, QueueFailed], None],
+        release_reserve: Callable[[], bool],
     ) -> None:
-        self._services = services
-        self._made = made
-        self._not_made = not_made
-        self._make_room = make_room
+        self._resources = resources
+        self._created = created
+        self._creation_failed = creation_failed
+        self._make_room = release_reserve
         self._waiting: dict[ScrollQueue, list[Deferred[None]]] = {}
 
-    def at_once(self, queue: ScrollQueue) -> None:
+    def create_now(self, queue: ScrollQueue) -> None:
         """Make the file of a queue that begins at the first item of its journal. Raises OSError.
 
         Without a file the queue would begin there as well, so the file need not be on the medium.
         """
         contents = encode_state(ReaderState())
-        services = self._services
-        replace_file(services.disk, queue.file.path, contents, services.numbers.next(), is_synced=False)
+        resources = self._resources
+        replace_file(resources.disk, queue.file.path, contents, resources.numbers.next(), is_synced=False)
         queue.file.replaced(len(contents))
 
-    def at_once_if_there_is_room(self, queue: ScrollQueue) -> None:
+    def create_now_unless_full(self, queue: ScrollQueue) -> None:
         """Make the file, but on a full medium leave that to the first commit that has something to write to it."""
         try:
-            self.at_once(queue)
+            self.create_now(queue)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -65,26 +65,26 @@ class Births:
         self._write(queue)
 
     def _write(self, queue: ScrollQueue) -> None:
-        services, contents = self._services, queue.checkpoint()
+        resources, contents = self._resources, queue.checkpoint()
         write = partial(write_file, is_synced=True)
-        writing = services.jobs.run(write, services.disk, queue.file.path, contents, services.numbers.next())
+        writing = resources.jobs.run(write, resources.disk, queue.file.path, contents, resources.numbers.next())
         writing.addCallback(self._publish, queue, len(contents)).addErrback(self._failed, queue)
 
     def wait_for(self, queue: ScrollQueue) -> Deferred[None] | None:
         """None for a queue that has its file; else fires when it has, or fails with `QueueFailed`."""
         if queue not in self._waiting:
             return None
-        made: Deferred[None] = Deferred()
-        self._waiting[queue].append(made)
-        return made
+        created: Deferred[None] = Deferred()
+        self._waiting[queue].append(created)
+        return created
 
     def _publish(self, temporary: bytes, queue: ScrollQueue, size: int) -> None:
-        disk = self._services.disk
+        disk = self._resources.disk
         try:
             if queue.failure is None:
                 disk.rename(temporary, queue.file.path)
                 queue.end_checkpoint(size)
-                self._made(queue)
+                self._created(queue)
             else:
                 disk.erase(temporary)
         except OSError:
@@ -102,6 +102,6 @@ class Births:
         error = QueueFailed(f"the queue cannot be made: {reason_of(cause)}")
         log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
         if queue.failure is None:
-            self._not_made(queue, error)
+            self._creation_failed(queue, error)
         for done in self._waiting.pop(queue):
             done.errback(error)

@@ -13,13 +13,13 @@ from kestrel.disk.files import Disk
 from kestrel.journal.fileset import pack_name, rotated_name, temporary_name
 from kestrel.journal.pack import WriteStopped, publish, write_temporary
 from kestrel.journal.rewrite import ReplacementRecords
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.services import Services
 
 log = Logger(__name__)
 
 
-class Phase(Enum):
+class RewritePhase(Enum):
     """How far a replacement is. Only PUBLISHING cannot be stopped: it is over at once, and leaves a whole journal."""
 
     WAITING = "waiting"
@@ -29,16 +29,16 @@ class Phase(Enum):
     OVER = "over"
 
 
-class _Run:
+class _ActiveRewrite:
     """One replacement under way."""
 
     def __init__(self, is_urgent: bool) -> None:
         self.is_urgent = is_urgent
-        self.phase = Phase.WAITING
+        self.phase = RewritePhase.WAITING
         self.is_stopped = False
         self._waiting: list[Deferred[None]] = []
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: RewritePhase) -> None:
         """It has come so far."""
         self.phase = phase
         waiting, self._waiting = self._waiting, []
@@ -52,42 +52,42 @@ class _Run:
         return done
 
 
-class Rewriting:
+class JournalRewriter:
     """The replacements of one queue's files, one at a time."""
 
-    def __init__(self, queue: JournalQueue, services: Services) -> None:
+    def __init__(self, queue: JournalQueue, resources: FolderResources) -> None:
         self._queue = queue
-        self._services = services
-        self._run: _Run | None = None
+        self._resources = resources
+        self._active: _ActiveRewrite | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether one is under way."""
-        return self._run is not None
+        return self._active is not None
 
     @property
     def is_publishing(self) -> bool:
         """Whether a thread is renaming the queue's files."""
-        return self._run is not None and self._run.phase is Phase.PUBLISHING
+        return self._active is not None and self._active.phase is RewritePhase.PUBLISHING
 
     def published(self) -> Deferred[None]:
         """Fires when no thread is renaming the queue's files."""
-        return self._run.next_phase() if self._run is not None and self.is_publishing else succeed(None)
+        return self._active.next_phase() if self._active is not None and self.is_publishing else succeed(None)
 
     def stop(self) -> Deferred[None]:
         """Give up what is under way; fires when no thread is at work on it."""
-        run = self._run
+        run = self._active
         if run is None:
             return succeed(None)
         run.is_stopped = True
-        if run.phase in (Phase.WRITING, Phase.PUBLISHING):
+        if run.phase in (RewritePhase.WRITING, RewritePhase.PUBLISHING):
             return run.next_phase()
-        self._run = None
+        self._active = None
         return succeed(None)
 
-    def stop_if_it_can_wait(self) -> None:
+    def stop_unless_urgent(self) -> None:
         """Give up what is under way, unless it is urgent."""
-        if self._run is not None and not self._run.is_urgent:
+        if self._active is not None and not self._active.is_urgent:
             self.stop()
 
     async def replace(
@@ -103,18 +103,18 @@ class Rewriting:
         `PublishIncomplete` the new file counts, and the queue must be opened again. An urgent rewrite does not wait for
         others.
         """
-        run = self._run = _Run(is_urgent)
-        slots = self._services.rewriting
+        run = self._active = _ActiveRewrite(is_urgent)
+        slots = self._resources.rewrite_slots
         if not is_urgent:
             await slots.acquire()
         try:
-            self._enter(run, Phase.WRITING)
+            self._enter(run, RewritePhase.WRITING)
             await self._in_thread(self._write, replacement, replacement, lambda: run.is_stopped)
-            run.enter(Phase.WRITTEN)
+            run.enter(RewritePhase.WRITTEN)
             try:
                 if before_publishing is not None:
                     await before_publishing()
-                self._enter(run, Phase.PUBLISHING)
+                self._enter(run, RewritePhase.PUBLISHING)
             except BaseException:
                 self._erase(temporary_name(self._queue.name, replacement.boundary.number))
                 raise
@@ -122,19 +122,19 @@ class Rewriting:
         finally:
             if not is_urgent:
                 slots.release()
-            run.enter(Phase.OVER)
-            if self._run is run:
-                self._run = None
+            run.enter(RewritePhase.OVER)
+            if self._active is run:
+                self._active = None
 
-    def _enter(self, run: _Run, phase: Phase) -> None:
+    def _enter(self, run: _ActiveRewrite, phase: RewritePhase) -> None:
         if run.is_stopped:
             raise WriteStopped
         run.enter(phase)
 
     def _in_thread(self, function: Callable[..., Any], replacement: ReplacementRecords, *args: object) -> Deferred[Any]:
-        services = self._services
+        resources = self._resources
         number = replacement.boundary.number
-        return services.jobs.run(function, services.disk, services.folder, self._queue.name, number, *args)
+        return resources.jobs.run(function, resources.disk, resources.folder, self._queue.name, number, *args)
 
     def _write(
         self,
@@ -148,7 +148,7 @@ class Rewriting:
         runs = replacement.runs(disk, folder, self._queue.history.rotated_up_to(number))
         write_temporary(disk, folder, queue, number, runs, replacement.most_bytes(), is_stopped)
 
-    async def _publish(self, run: _Run, replacement: ReplacementRecords) -> None:
+    async def _publish(self, run: _ActiveRewrite, replacement: ReplacementRecords) -> None:
         queue, number = self._queue, replacement.boundary.number
         replaced = [span.file_name for span in queue.history.rotated_up_to(number)]
         try:
@@ -166,7 +166,7 @@ class Rewriting:
             self._erase(name)
 
     def _erase(self, name: bytes) -> None:
-        services = self._services
-        services.jobs.run(services.disk.erase, services.folder + b"/" + name).addErrback(
+        resources = self._resources
+        resources.jobs.run(resources.disk.erase, resources.folder + b"/" + name).addErrback(
             lambda failure: log.failure("A journal file that is not needed any more could not be erased", failure)
         )

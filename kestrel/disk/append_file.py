@@ -5,7 +5,7 @@ from __future__ import annotations
 from kestrel.disk.files import Disk
 
 
-class AppendedFile:
+class AppendFile:
     """A file that is created by its first write.
 
     `size` is the length of all complete writes. `synced_size` is the length that a sync is known to have reached.
@@ -20,34 +20,34 @@ class AppendedFile:
         self.synced_size = 0
         self.acknowledged_size = size
         self._descriptor = -1
-        self.is_in_doubt = False
+        self.has_torn_tail = False
         """Whether a failed write may have left something behind its `size`."""
 
     def append(self, data: bytes) -> None:
-        """Write all of it. After an OSError none of it counts, and `settle` takes it from the file."""
-        self.settle()
+        """Write all of it. After an OSError none of it counts, and `drop_torn_tail` takes it from the file."""
+        self.drop_torn_tail()
         self._open()
         try:
             self._disk.write(self._descriptor, data)
         except OSError:
-            self.is_in_doubt = True
+            self.has_torn_tail = True
             raise
         self.size += len(data)
 
-    def settle(self) -> None:
+    def drop_torn_tail(self) -> None:
         """Take from the file what a failed write left behind its `size`."""
-        if self.is_in_doubt:
+        if self.has_torn_tail:
             self.cut(self.size)
 
     def cut(self, size: int) -> None:
         """Let nothing behind that size count."""
-        self.is_in_doubt = True
+        self.has_torn_tail = True
         self.size = size
         self.synced_size = min(size, self.synced_size)
         self.acknowledged_size = min(size, self.acknowledged_size)
         self._open()
         self._disk.cut(self._descriptor, size)
-        self.is_in_doubt = False
+        self.has_torn_tail = False
 
     def sync(self) -> None:
         """Return when it is on the medium as it is, which takes its time."""
@@ -57,7 +57,7 @@ class AppendedFile:
     def replaced(self, size: int) -> None:
         """Another file of that size, which is on the medium, has taken its name."""
         self.close()
-        self.is_in_doubt = False
+        self.has_torn_tail = False
         self.size = self.synced_size = self.acknowledged_size = size
 
     def duplicate(self) -> int:

@@ -19,7 +19,7 @@ class FileNumbers:
         self._last = 0
         self._lock = Lock()
 
-    def know(self, numbers: Iterable[int]) -> None:
+    def mark_used(self, numbers: Iterable[int]) -> None:
         """Files of these numbers are there already."""
         self._last = max(numbers, default=0)
 

@@ -11,32 +11,36 @@ from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
 from kestrel.journal.item_reader import DamagedJournalFile, JournalItemsRead, read_items
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.rewriting import Rewriting
-from kestrel.storage.services import Services
+from kestrel.storage.journal.rewriter import JournalRewriter
 
 
-class Reading:
+class JournalReadBehind:
     """The reading of one queue's items, one part at a time."""
 
     def __init__(
-        self, queue: JournalQueue, services: Services, rewriting: Rewriting, doom: Callable[[Exception], None]
+        self,
+        queue: JournalQueue,
+        resources: FolderResources,
+        rewriter: JournalRewriter,
+        fail_next_commit: Callable[[Exception], None],
     ) -> None:
         self._queue = queue
-        self._services = services
-        self._rewriting = rewriting
-        self._doom = doom
+        self._resources = resources
+        self._rewriter = rewriter
+        self._fail_next_commit = fail_next_commit
         self._is_reading = False
         self._waiting: list[Deferred[None]] = []
 
-    def more(self) -> Deferred[None]:
+    def read_more(self) -> Deferred[None]:
         """Read on; fires when something has been read, or fails with `QueueFailed`."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         self._begin()
         return done
 
-    def ahead(self) -> None:
+    def read_ahead(self) -> None:
         """Read on if there is room for it, though nobody waits yet."""
         queue = self._queue
         if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
@@ -48,25 +52,25 @@ class Reading:
             Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
 
     async def _read(self) -> None:
-        queue, services = self._queue, self._services
-        await services.reading.acquire()
+        queue, resources = self._queue, self._resources
+        await resources.read_slots.acquire()
         try:
-            await self._rewriting.published()
+            await self._rewriter.published()
             if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
                 return
-            turn, began_s = queue.behind_turn, services.jobs.seconds()
-            read = await services.jobs.run(self._read_part, *self._open())
-            services.took(queue.name, "fill_readbehind_usec", began_s)
-            if queue.behind_turn == turn:
-                queue.take_forward(read)
-                queue.count_memory()
+            turn, began_s = queue.behind_generation, resources.jobs.seconds()
+            read = await resources.jobs.run(self._read_part, *self._open())
+            resources.record_duration(queue.name, "fill_readbehind_usec", began_s)
+            if queue.behind_generation == turn:
+                queue.append_read_items(read)
+                queue.report_memory()
         finally:
-            services.reading.release()
+            resources.read_slots.release()
 
     def _open(self) -> tuple[FileReader, int, int, int, int, int, int, int]:
-        queue, services = self._queue, self._services
+        queue, resources = self._queue, self._resources
         name, start, end = queue.history.file_at(queue.behind_offset)
-        reader = FileReader(services.disk, services.folder + b"/" + name)
+        reader = FileReader(resources.disk, resources.folder + b"/" + name)
         end = queue.written_end if end is None else end
         room_bytes = queue.room_bytes
         return reader, start, queue.behind_offset, end, queue.behind_skip, queue.behind_items, room_bytes, queue.now_ms
@@ -86,7 +90,7 @@ class Reading:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
         if failure.check(DamagedJournalFile):
-            self._doom(error_of(failure))  # opened anew, it is repaired
+            self._fail_next_commit(error_of(failure))  # opened anew, it is repaired
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
         for done in waiting:
             done.errback(error)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk
-from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import QueueFailed
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.open_files import OpenFiles
-from kestrel.storage.services import Services
 from kestrel.storage.total_memory import MemoryLimit
 
 
-class ScrollServices(Services):
-    """`Services`, the numbers of new files, and the folder to which files go that no reader needs (None: they go).
+class ScrollResources(FolderResources):
+    """`FolderResources`, the numbers of new files, and the folder for unneeded files (None: they are erased).
 
     `is_all_shared`: each item is for all readers of its journal, those that come back after a power failure too.
     """

@@ -18,7 +18,7 @@ RETRY_S: Final = 1.0
 T = TypeVar("T")
 
 
-class FullDisk:
+class DiskReserve:
     """Keeps a reserve file, gives it up when the disk is full, and makes it again when there is room."""
 
     def __init__(self, disk: Disk, path: bytes, reserve_bytes: int, jobs: Jobs) -> None:
@@ -30,13 +30,13 @@ class FullDisk:
         self.refusal: str | None = None
         """None, or the sentence why no put is taken."""
 
-    def make_reserve(self) -> None:
+    def allocate_reserve(self) -> None:
         """Take the reserve, in a thread, again and again until there is room for it."""
         self._jobs.run(self._disk.allocate, self._path, self._reserve_bytes).addCallbacks(
-            self._there_is_room, self._there_is_no_room
+            self._reserve_allocated, self._reserve_not_allocated
         )
 
-    def make_room(self) -> bool:
+    def release_reserve(self) -> bool:
         """The disk is full: take no more puts, and give up the reserve. False when it was gone already."""
         had_reserve, self._has_reserve = self._has_reserve, False
         if had_reserve:
@@ -44,25 +44,25 @@ class FullDisk:
         if self.refusal is None:
             self.refusal = "disk full"
             log.error("The disk is full: no put is taken until there is room")
-            self._jobs.later(RETRY_S, self.make_reserve)
+            self._jobs.later(RETRY_S, self.allocate_reserve)
         return had_reserve
 
-    def with_room(self, action: Callable[[], T]) -> T:
+    def run_with_reserve(self, action: Callable[[], T]) -> T:
         """Call `action`, and on a full medium once more with the space and the inode of the reserve. Raises OSError."""
         try:
             return action()
         except OSError as error:
-            if not is_full(error) or not self.make_room():
+            if not is_full(error) or not self.release_reserve():
                 raise
             return action()
 
-    def _there_is_room(self, _: object) -> None:
+    def _reserve_allocated(self, _: object) -> None:
         self._has_reserve = True
         if self.refusal is not None:
             self.refusal = None
             log.info("There is room on the disk again: puts are taken")
 
-    def _there_is_no_room(self, failure: Failure) -> None:
+    def _reserve_not_allocated(self, failure: Failure) -> None:
         error = failure.value
         if isinstance(error, OSError) and is_full(error):
             refusal = "disk full"
@@ -75,4 +75,4 @@ class FullDisk:
                 refusal=refusal,
                 size=self._reserve_bytes,
             )
-        self._jobs.later(RETRY_S, self.make_reserve)
+        self._jobs.later(RETRY_S, self.allocate_reserve)

@@ -7,16 +7,16 @@ from zope.interface.interface import InterfaceClass
 from zope.interface.verify import verifyObject
 
 
-def lacking(interface: InterfaceClass, candidate: object) -> str:
+def missing_members(interface: InterfaceClass, candidate: object) -> str:
     """What `candidate` lacks of that interface; empty when it is all there. Raises what its attributes raise."""
     try:
         verifyObject(interface, candidate)
     except Invalid as error:
-        return ", ".join(map(_in_words, getattr(error, "exceptions", (error,))))
+        return ", ".join(map(_describe, getattr(error, "exceptions", (error,))))
     return ""
 
 
-def _in_words(error: Invalid) -> str:
+def _describe(error: Invalid) -> str:
     if isinstance(error, DoesNotImplement):
         return "it does not say that it implements it"
     if isinstance(error, BrokenImplementation):

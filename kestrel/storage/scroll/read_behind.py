@@ -13,23 +13,23 @@ from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
-from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 
-class ScrollReading:
+class ScrollReadBehind:
     """The reading of one queue's items, one part at a time."""
 
-    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, services: ScrollServices) -> None:
+    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._queue = queue
         self._journal = journal
-        self._services = services
+        self._resources = resources
         self._is_reading = False
         self._waiting: list[Deferred[None]] = []
-        queue.read_more = self.more
+        queue.read_more = self.read_more
 
-    def more(self) -> Deferred[None] | None:
+    def read_more(self) -> Deferred[None] | None:
         """Read on; fires when something has been read, or fails with `QueueFailed`. None: the window has it now."""
-        if self._is_all_at_hand:
+        if self._is_next_unwritten:
             self._journal.fill_from_pending(self._queue)
             return self._check_count()
         done: Deferred[None] = Deferred()
@@ -38,7 +38,7 @@ class ScrollReading:
         return done
 
     @property
-    def _is_all_at_hand(self) -> bool:
+    def _is_next_unwritten(self) -> bool:
         """Whether what comes next is not written to any file yet."""
         return self._journal.file_with(self._queue.next_id) is None
 
@@ -47,14 +47,14 @@ class ScrollReading:
         if self._queue.has_head or not self._queue.behind_items:
             return None
         for file in self._journal.files:
-            self._journal.distrust(file)
-        return fail(self._services.kill(self._journal, DamagedScrollFile(errno.EIO, "there should be more items")))
+            self._journal.mark_untrusted(file)
+        return fail(self._resources.kill(self._journal, DamagedScrollFile(errno.EIO, "there should be more items")))
 
-    def ahead(self) -> None:
+    def read_ahead(self) -> None:
         """Read on if there is room for it, though nobody waits yet."""
         queue = self._queue
         is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
-        if queue.behind_items and is_low and queue.has_room and not self._is_all_at_hand:
+        if queue.behind_items and is_low and queue.has_room and not self._is_next_unwritten:
             self._begin()
 
     def _begin(self) -> None:
@@ -63,9 +63,9 @@ class ScrollReading:
             Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
 
     async def _read(self) -> None:
-        queue, services = self._queue, self._services
-        await services.reading.acquire()
-        file, turn = None, queue.turn
+        queue, resources = self._queue, self._resources
+        await resources.read_slots.acquire()
+        file, generation = None, queue.generation
         try:
             if queue.failure is not None or not queue.behind_items:
                 return
@@ -74,26 +74,26 @@ class ScrollReading:
             if file is None:
                 return  # it is at hand
             offset = file.before(queue.next_id).offset
-            if queue.place[0] == file.file_name:
-                offset = max(offset, queue.place[1])
+            if queue.file_position[0] == file.file_name:
+                offset = max(offset, queue.file_position[1])
             most_items = max(1, WINDOW_ITEMS - queue.mem_items)
             if last_id is not None:
                 most_items = min(most_items, last_id - queue.next_id + 1)
             span = offset, file.size, queue.next_id
             room = most_items, queue.room_bytes
-            began_s = services.jobs.seconds()
-            read = await services.jobs.run(self._read_part, file.file_name, file.last_id, *span, *room)
-            services.took(queue.name, "fill_readbehind_usec", began_s)
-            if queue.turn == turn:
+            began_s = resources.jobs.seconds()
+            read = await resources.jobs.run(self._read_part, file.file_name, file.last_id, *span, *room)
+            resources.record_duration(queue.name, "fill_readbehind_usec", began_s)
+            if queue.generation == generation:
                 self._take(file, read)
         except OSError as error:
-            if queue.turn != turn:
+            if queue.generation != generation:
                 return  # what was to be read has been dropped, and so has its file perhaps
             if isinstance(error, DamagedScrollFile) and file is not None:
-                self._journal.distrust(file)
+                self._journal.mark_untrusted(file)
             raise
         finally:
-            services.reading.release()
+            resources.read_slots.release()
 
     def _read_part(
         self, file_name: bytes, last_id: int, offset: int, end: int, first_id: int, *room: int
@@ -107,9 +107,9 @@ class ScrollReading:
 
     def _take(self, file: WriterFile, read: ScrollItemsRead) -> None:
         queue = self._queue
-        queue.place = file.file_name, read.offset
-        queue.take_forward(read)
-        queue.count_memory()
+        queue.file_position = file.file_name, read.offset
+        queue.append_read_items(read)
+        queue.report_memory()
 
     def _done(self, _: object) -> None:
         self._is_reading = False
@@ -123,6 +123,6 @@ class ScrollReading:
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
         # What nobody has asked for yet is told to who asks.
         if failure.check(DamagedScrollFile) and self._queue.failure is None and waiting:
-            self._services.kill(self._journal, error_of(failure))  # opened anew, it is repaired
+            self._resources.kill(self._journal, error_of(failure))  # opened anew, it is repaired
         for done in waiting:
             done.errback(error)

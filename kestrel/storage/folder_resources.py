@@ -23,7 +23,7 @@ REWRITES_AT_ONCE: Final = 2
 """They take time from the reactor, and space on the disk."""
 
 
-class Services:
+class FolderResources:
     """The disk, the threads, and how many of a kind may be at work at once.
 
     `kill` makes the object of a queue, or of a journal that queues share, dead and returns the failure to tell;
@@ -44,17 +44,17 @@ class Services:
         self.kill = kill
         self.is_disk_full = is_disk_full
         self.failed_syncs = FailedSyncs(disk, folder)
-        self.measure: Measure = _nobody
+        self.measure: Measure = _ignore_measurement
         """Who is told how long something took."""
         descriptors = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
-        self.syncing = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
-        self.reading = DeferredSemaphore(min(READS_AT_ONCE, descriptors))
-        self.rewriting = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
+        self.sync_slots = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
+        self.read_slots = DeferredSemaphore(min(READS_AT_ONCE, descriptors))
+        self.rewrite_slots = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
 
-    def took(self, queue: bytes, what: str, began_s: float) -> None:
+    def record_duration(self, queue: bytes, what: str, began_s: float) -> None:
         """Something that was begun then, by the clock of the jobs, is done."""
         self.measure(queue, what, int((self.jobs.seconds() - began_s) * 1_000_000))
 
 
-def _nobody(queue: bytes, what: str, value: int) -> None:
+def _ignore_measurement(queue: bytes, what: str, value: int) -> None:
     """Nobody wants to know."""

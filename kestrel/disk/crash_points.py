@@ -1,6 +1,6 @@
 """The steps of every change to a queue's files that takes more than one operation: where a crash may fall.
 
-At each of them the disk is told (`kestrel.disk.files.Disk.reached`), so that a test can end the process there. What
+At each of them the disk is told (`kestrel.disk.files.Disk.crash_point`), so that a test can end the process there. What
 a start finds after each is said here.
 """
 

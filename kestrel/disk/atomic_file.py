@@ -7,16 +7,16 @@ import os
 from kestrel.disk.files import Disk
 
 
-class WholeFile:
+class AtomicFile:
     """One file. Blocks, so that changes belong in a thread; one at a time.
 
-    A change is first written beside it: to ``.new`` behind its name, or to `beside`, a name that is free.
+    A change is first written beside it: to ``.new`` behind its name, or to `temporary`, a name that is free.
     """
 
-    def __init__(self, disk: Disk, path: bytes, beside: bytes | None = None) -> None:
+    def __init__(self, disk: Disk, path: bytes, temporary: bytes | None = None) -> None:
         self._disk = disk
         self._path = path
-        self._beside = path + b".new" if beside is None else beside
+        self._temporary = path + b".new" if temporary is None else temporary
 
     def read(self, most_bytes: int) -> bytes:
         """What it holds, of which no more than that is read. Raises OSError."""
@@ -32,7 +32,7 @@ class WholeFile:
         Raises OSError: it is as it was, or it is changed and a power failure may undo that.
         """
         folder = os.path.dirname(self._path) or b"."
-        temporary = self._beside
+        temporary = self._temporary
         self._disk.make_folder(folder)
         self._disk.erase(temporary)
         descriptor = self._disk.open_append(temporary)

@@ -15,7 +15,7 @@ OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 """A reader of the queue's file of that name, for as long as the context lasts. Raises OSError."""
 
 
-class ReplayedQueue:
+class QueueReplayTarget:
     """The queue that a replay rebuilds (`kestrel.journal.replay.ReplayTarget`).
 
     It reads on by itself when its window is empty and the head is only on disk. So a replay needs the memory of the
@@ -78,4 +78,4 @@ class ReplayedQueue:
                     queue.room_bytes,
                     queue.now_ms,
                 )
-            queue.take_forward(read)
+            queue.append_read_items(read)
