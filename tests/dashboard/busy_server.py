@@ -97,7 +97,8 @@ def main() -> None:
             busy.go_on(STEP_S)
             for _ in routes.history.sampling():
                 pass
-        port = reactor.listenTCP(0, AdminSite(server_view, routes.handle, reactor, answering), interface="127.0.0.1")
+        site = AdminSite(server_view, routes.handle, reactor, answering, is_trusted=True)
+        port = reactor.listenTCP(0, site, interface="127.0.0.1")
         print(f"http://127.0.0.1:{port.getHost().port}", flush=True)
         LoopingCall(busy.go_on, LIVE_S).start(LIVE_S, now=False)
         threading.Thread(target=_until_nobody_is_there, args=(reactor,), daemon=True).start()
