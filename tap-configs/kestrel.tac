@@ -1,7 +1,7 @@
 # twistd --nodaemon --python tap-configs/kestrel.tac
 #
-# For running several services in one process. Options, signals, the log and exit statuses are those of `twistd
-# kestrel`. Paths are relative to the folder that twistd is started in.
+# For running several services in one process. Options, signals and exit statuses are those of `twistd kestrel`. The log
+# is twistd's, unless `[logging]` has a `file`. Paths are relative to the folder that twistd is started in.
 from twisted.application.service import Application
 
 from kestrel.server.maker import Options, makeService

@@ -48,7 +48,8 @@ class Daemon(MultiService):
         self._log: ServerLog | None = None
         config = options.settings
         try:
-            if not options.twistd("syslog"):
+            # In a .tac file, twistd's own log has the options --logfile and --syslog.
+            if not options.twistd("syslog") and (options.parent is not None or config.logging.file is not None):
                 open_log = partial(ServerLog, self._logging(config))
                 self._log = call_as_user(options.twistd("uid"), options.twistd("gid"), open_log)
             self._server = KestrelService(
@@ -76,7 +77,7 @@ class Daemon(MultiService):
         twistd.log.
         """
         file = self._options.twistd("logfile") or config.logging.file
-        if file is None and self._options.parent is not None and not self._options.twistd("nodaemon"):
+        if file is None and not self._options.twistd("nodaemon"):
             file = "twistd.log"
         return evolve(config.logging, file=None if file == "-" else file)
 

@@ -905,6 +905,22 @@ def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) ->
             process.kill()
 
 
+def test_daemon_of_a_tac_file_logs_to_twistds_logfile(processes: Processes) -> None:
+    tac = (Path(__file__).parents[2] / "tap-configs" / "kestrel.tac").read_text()
+    options = '["--config", "kestrel.toml", "--memcache", "tcp:0:interface=127.0.0.1"]'
+    processes.write("kestrel.tac", tac.replace('["--config", "tap-configs/development.toml"]', options))
+    no_fixed_ports = "textListenPort = false\nthriftListenPort = false\n[admin]\nhttpPort = false\n"
+    processes.write("kestrel.toml", CONFIG + no_fixed_ports)
+    start = "from twisted.scripts.twistd import run; run()"
+    options_of_twistd = ("--pidfile=tac.pid", "--logfile=tac.log", "--python", "kestrel.tac")
+    ended = processes.run(sys.executable, "-c", start, *options_of_twistd)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    log = processes.folder / "tac.log"
+    eventually(lambda: log.exists() and is_serving_in(log.read_text()), "the daemon serves")
+    os.kill(int((processes.folder / "tac.pid").read_text()), signal.SIGTERM)
+    eventually(lambda: "Server Shut Down" in log.read_text(), "the daemon ends")
+
+
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("tap-configs/*.toml")), ids=lambda p: p.name)
 def test_the_shipped_configurations_are_valid(processes: Processes, path: Path) -> None:
     ended = processes.run(*processes.twistd("--config", str(path), "--validate"))
