@@ -573,7 +573,7 @@ def test_who_waits_at_a_disk_that_fails_altogether_is_told_and_not_left_waiting(
     with capturedLogs() as events:
         program.reactor.settle()
     assert [[type(error) for error in seen] for seen in waiting] == [[QueueFailed], [QueueFailed]]
-    assert [event["reader"] for event in events if "cannot be opened" in event["log_format"]] == [b"a", b"b"]
+    assert [event["reader"] for event in events if "Cannot reopen" in event["log_format"]] == [b"a", b"b"]
     program.disk.mend()
     assert [program.drain(reader) for reader in (a, b)] == [[b"x"], [b"x"]]
     with pytest.raises(QueueFailed):
