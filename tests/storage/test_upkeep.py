@@ -19,7 +19,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.storage.journal.maintenance import FREED_AT_ONCE, RETRY_S
+from kestrel.storage.journal.maintenance import FREE_INLINE_RECORDS, RETRY_S
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.faults import FaultyDisk
@@ -229,7 +229,7 @@ def test_an_unreadable_head_is_an_error_once_and_nothing_is_lost(bench: Bench) -
 @journal_only
 def test_a_large_queue_is_freed_in_a_thread(bench: Bench) -> None:
     bench.storage.queue(b"work", QueueSettings())
-    for _ in range(FREED_AT_ONCE + 1):
+    for _ in range(FREE_INLINE_RECORDS + 1):
         bench.storage.put([bench.queue], b"", ADD_MS, 0)
     bench.commit()
     bench.queue.clear()

@@ -1,4 +1,4 @@
-"""``journal:FOLDER``: the journal backend by its described string."""
+"""The factory of the journal backend, for storage strings that begin with ``journal:``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kestrel.storage.total_memory import MemoryLimit
 
 @implementer(IStorageFactory)
 class JournalStorageFactory:
-    """``journal:FOLDER`` (`IStorageFactory`)."""
+    """The factory for ``journal:FOLDER`` (`IStorageFactory`)."""
 
     name = "journal"
     help = (
         "journal:FOLDER[?reserve=SIZE]  keeps queues in Kestrel's journal files in FOLDER. reserve (16MiB) is disk"
-        " space put by, so that a full disk still takes the writes that found it full."
+        " space that is released when the disk is full, so that items can still be taken."
     )
     capabilities = frozenset({"durable", "errors_kept", "order_kept"})
 
@@ -32,7 +32,7 @@ class JournalStorageFactory:
         in_thread: InThread,
         memory: MemoryLimit,
     ) -> JournalStorage:
-        """A storage over that folder; nothing is touched before it is started."""
+        """Return a storage for the folder `argument`. It touches nothing before it is started."""
         folder = folder_argument(self.name, argument)
         refuse_other_options(self.name, options, {"reserve"})
         reserve_bytes = reserve_option(self.name, options)

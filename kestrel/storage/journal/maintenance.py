@@ -1,4 +1,4 @@
-"""One queue's journal is kept small: rotated, rewritten and packed as the policy says."""
+"""The maintenance of a queue's journal: rotation, rewrites and packs, as the compaction policy decides."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ log = Logger(__name__)
 
 RETRY_S: Final = 10.0
 
-FREED_AT_ONCE: Final = 10_000
-"""Records; it takes about 0.2 ms."""
+FREE_INLINE_RECORDS: Final = 10_000
+"""Number of records that are freed without a thread. It takes about 0.2 ms."""
 
 
 class _Plan:
-    """What is to be done with the files as soon as what they hold is kept, whatever fails."""
+    """A rotation or compaction that begins when all written records are acknowledged."""
 
     def __init__(self, end: Boundary, compaction: Compaction, replacement: ReplacementRecords | None) -> None:
         self.end = end
@@ -46,7 +46,7 @@ class _Plan:
 
 
 class JournalMaintenance:
-    """What goes on beside the operations of one queue: its syncs, its rewriting, its reading forward."""
+    """The background work of one queue: syncs, rotation, compaction and read-behind."""
 
     def __init__(self, queue: JournalQueue, resources: FolderResources) -> None:
         self._queue = queue
@@ -58,14 +58,18 @@ class JournalMaintenance:
         self._plan: _Plan | None = None
         self._rewritten_s: float | None = None
         self._not_before_s = 0.0
-        """When a rewrite may be tried again after one that failed."""
+        """Time before which no compaction begins, because one has failed."""
         self._no_rotation_before_s = 0.0
-        """When a rotation may be tried again after one that failed."""
+        """Time before which no rotation begins, because one has failed."""
         queue.read_more = self.read_behind.read_more
         queue.free = self._free
 
     def written(self) -> Deferred[None] | None:
-        """All that was recorded was written just now; returns as `JournalSyncScheduler.written`."""
+        """Start the work that is due after a write: sync, compaction, read-behind.
+
+        Return None if the reply need not wait for a sync. Otherwise return a Deferred that fires when the records are
+        synced, or fails with `QueueFailed`.
+        """
         self._plan = self._make_plan()
         done = self.sync.written()
         self._execute_plan()
@@ -73,20 +77,20 @@ class JournalMaintenance:
         return done
 
     def begin_after_load(self) -> None:
-        """The queue was loaded, and what that recorded is written: nobody waits for it, and nobody gives it up."""
+        """Start the work that is due after a load. The records that the load wrote count as acknowledged."""
         self._queue.writer.acknowledge()
         self.sync.settings_changed()
         self._replan()
 
     def _replan(self) -> None:
-        """Nobody may write to the queue for long, and what was done last may not be enough."""
+        """Plan the next step, because the next write may be far away. If records are pending, their commit plans it."""
         queue = self._queue
-        if queue.failure is None and not queue.has_pending:  # else a commit comes
+        if queue.failure is None and not queue.has_pending:
             self._plan = self._make_plan()
             self._execute_plan()
 
     def is_due(self) -> bool:
-        """Whether there is something to be done with the files as they are."""
+        """Return whether a rotation or a compaction is due."""
         limits = self._limits()
         is_due = choose_compaction(self._state(), limits) is not Compaction.NONE
         return is_due or should_rotate(self._queue.writer.size, limits)
@@ -109,7 +113,8 @@ class JournalMaintenance:
         is_disk_full = self._resources.is_disk_full()
         is_small = total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
         if is_small and not queue.history.rotated and not is_disk_full:
-            return None  # the usual answer, at once
+            # Fast path: most writes need no work.
+            return None
         limits = self._limits()
         may_begin = not self.rewriter.is_running and self._jobs.seconds() >= self._not_before_s
         compaction = choose_compaction(self._state(), limits) if may_begin else Compaction.NONE
@@ -122,7 +127,7 @@ class JournalMaintenance:
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
 
     def _make_full_disk_plan(self, limits: CompactionLimits) -> _Plan | None:
-        """What frees anything, in the smallest step: to take items off a full disk must not come to an end."""
+        """Plan the smallest step that frees space on a full disk, so that items can still be taken. None if there is none."""
         queue = self._queue
         end = queue.boundary()
         try:
@@ -145,7 +150,7 @@ class JournalMaintenance:
         return self._queue.journal_state(waited_ms)
 
     def _execute_plan(self) -> None:
-        """Do what is planned, unless what the files hold may yet be given up, or there is more in them by now."""
+        """Execute the plan when all written records are acknowledged. Drop it if records were written since it was made."""
         plan, queue = self._plan, self._queue
         if (
             plan is None
@@ -180,13 +185,17 @@ class JournalMaintenance:
         before_bytes, began_s = queue.disk_bytes, self._jobs.seconds()
         is_pack = compaction is Compaction.PACK
         try:
-            # An empty item stands for one that was removed: first it must be safe that it was.
+            # A placeholder replaces a removed item, so the removal must be synced before the pack is published.
             await self.rewriter.replace(replacement, before_publishing=self.sync.sync_for_pack if is_pack else None)
         except (WriteStopped, QueueFailed):
             return
         except PublishIncomplete as error:
             reason = reason_of(error)
-            log.error("The journal of {queue!r} was left half replaced: {reason}", queue=queue.name, reason=reason)
+            log.error(
+                "The journal of {queue!r} was replaced, but its old files cannot be moved: {reason}; it will be replayed",
+                queue=queue.name,
+                reason=reason,
+            )
             self.sync.fail_next_commit(error)
             return
         except OSError as error:
@@ -209,9 +218,10 @@ class JournalMaintenance:
             self._replan()
 
     def _drop_files(self) -> bool:
-        """On a full medium, delete the files of an empty queue: a rewrite would need an inode. False if it holds items.
+        """Delete the files of an empty queue on a full disk, where a rewrite finds no inode. Return whether it was done.
 
-        Files whose contents may yet be given up, or are to be synced again, are kept as well.
+        Nothing is deleted if the queue has items or open reads, if its records may yet be discarded, or if it is being
+        rewritten after a failed sync.
         """
         queue, resources = self._queue, self._resources
         is_kept = (
@@ -222,18 +232,18 @@ class JournalMaintenance:
         try:
             queue.drop_files()
         except OSError as error:
-            log.error("The files of empty queue {queue!r} stay: {reason}", queue=queue.name, reason=reason_of(error))
+            log.error("The files of the empty queue {queue!r} were not deleted: {reason}", queue=queue.name, reason=reason_of(error))
             return False
         queue.rewrites += 1
         self._jobs.run(erase_deleted, resources.disk, resources.folder, queue.name).addErrback(
-            lambda failure: log.failure("Deleted files could not be erased; a start does it", failure)
+            lambda failure: log.failure("Deleted files could not be erased; the next start erases them", failure)
         )
         return True
 
     def _free(self, records: ChunkedDeque) -> None:
-        """Free the memory of many records in a thread."""
-        if len(records) > FREED_AT_ONCE:
+        """Free the memory of records, in a thread if there are many."""
+        if len(records) > FREE_INLINE_RECORDS:
             self._jobs.run(records.free)
 
     def _log_failure(self, failure: Failure) -> None:
-        log.failure("Queue {queue!r} was not rewritten for a fault of ours", failure, queue=self._queue.name)
+        log.failure("Queue {queue!r} was not rewritten because of a bug in Kestrel", failure, queue=self._queue.name)

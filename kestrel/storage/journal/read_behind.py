@@ -1,4 +1,4 @@
-"""Items that are on disk alone are read forward into the window, in a thread, before they are asked for if possible."""
+"""Read-behind: items that are only on disk are read into memory, in a thread and if possible before they are needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.storage.journal.rewriter import JournalRewriter
 
 
 class JournalReadBehind:
-    """The reading of one queue's items, one part at a time."""
+    """The reader of one queue's items that are only on disk. It reads one part at a time."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class JournalReadBehind:
         self._waiting: list[Deferred[None]] = []
 
     def read_more(self) -> Deferred[None]:
-        """Read on; fires when something has been read, or fails with `QueueFailed`."""
+        """Read the next part. Return a Deferred that fires when it is read, or fails with `QueueFailed`."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         self._begin()
         return done
 
     def read_ahead(self) -> None:
-        """Read on if there is room for it, though nobody waits yet."""
+        """Read the next part, before a client needs it, if half of the memory is free."""
         queue = self._queue
         if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
             self._begin()
@@ -58,10 +58,10 @@ class JournalReadBehind:
             await self._rewriter.published()
             if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
                 return
-            turn, began_s = queue.behind_generation, resources.jobs.seconds()
+            generation, began_s = queue.behind_generation, resources.jobs.seconds()
             read = await resources.jobs.run(self._read_part, *self._open())
             resources.record_duration(queue.name, "fill_readbehind_usec", began_s)
-            if queue.behind_generation == turn:
+            if queue.behind_generation == generation:
                 queue.append_read_items(read)
                 queue.report_memory()
         finally:
@@ -90,7 +90,8 @@ class JournalReadBehind:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
         if failure.check(DamagedJournalFile):
-            self._fail_next_commit(error_of(failure))  # opened anew, it is repaired
+            # The queue is then replayed, which repairs the file.
+            self._fail_next_commit(error_of(failure))
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
         for done in waiting:
             done.errback(error)

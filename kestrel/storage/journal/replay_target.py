@@ -1,4 +1,4 @@
-"""A queue while its journal files are replayed: what lies behind its window is read forward as the replay needs it."""
+"""The target of a journal replay: a queue that reads items back from its files when the replay needs them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from kestrel.journal.item_reader import read_items
 from kestrel.storage.journal.queue import JournalQueue
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
-"""A reader of the queue's file of that name, for as long as the context lasts. Raises OSError."""
+"""Function that returns a context manager with a reader of the journal file of that name. Raises OSError."""
 
 
 class QueueReplayTarget:
-    """The queue that a replay rebuilds (`kestrel.journal.replay.ReplayTarget`).
+    """A queue that a replay rebuilds (`kestrel.journal.replay.ReplayTarget`).
 
-    It reads on by itself when its window is empty and the head is only on disk. So a replay needs the memory of the
-    window and of the open reads, whatever the size of the files.
+    It reads items from the files when its window is empty and the head is only on disk. So the memory of a replay is
+    limited to the window and the open reads, whatever the size of the files.
     """
 
     def __init__(self, queue: JournalQueue, open_file: OpenFile) -> None:
         self.queue = queue
         self.open_file = open_file
         self.file_name = b""
-        """Of the file that is being replayed."""
+        """Name of the file that is being replayed."""
         self.counts_xids = False
-        """True if an open read has the xid that follows from earlier records."""
+        """True if a record of an open read had no xid, so that earlier records determine it."""
         self.append = queue.append
         self.extend = queue.extend
         self.next_xid = queue.next_xid
@@ -38,7 +38,7 @@ class QueueReplayTarget:
 
     @property
     def last_xid(self) -> int:
-        """The xid that was used last."""
+        """Xid of the read that was opened last."""
         return self.queue.last_xid
 
     @last_xid.setter
@@ -46,20 +46,20 @@ class QueueReplayTarget:
         self.queue.last_xid = xid
 
     def drop_head(self) -> None:
-        """The head, if there is one, leaves the queue for good."""
+        """Remove the head, if there is one."""
         queue = self.queue
         if queue.behind_items and not queue.has_head:
             self._read_on()
         queue.drop_head()
 
     def pop_head(self) -> Item | None:
-        """The head leaves the queue."""
+        """Remove and return the head, or None if the queue is empty."""
         if self.queue.behind_items and not self.queue.has_head:
             self._read_on()
         return self.queue.pop_head()
 
     def expect_implicit_xid(self) -> None:
-        """Forget the boundaries: no file before may be replaced without those after it."""
+        """Forget all boundaries, because a pack of earlier files would change the xids that later records imply."""
         self.counts_xids = True
         self.queue.boundaries.clear()
 

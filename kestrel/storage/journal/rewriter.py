@@ -1,4 +1,4 @@
-"""A queue's older files are replaced by one, in threads, while the queue goes on."""
+"""The rewriter of a queue's journal. It replaces older files by one, in threads, while the queue continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = Logger(__name__)
 
 
 class RewritePhase(Enum):
-    """How far a replacement is. Only PUBLISHING cannot be stopped: it is over at once, and leaves a whole journal."""
+    """The phase of a replacement. It can be stopped in each phase but PUBLISHING, which is short."""
 
     WAITING = "waiting"
     WRITING = "writing"
@@ -30,7 +30,7 @@ class RewritePhase(Enum):
 
 
 class _ActiveRewrite:
-    """One replacement under way."""
+    """A replacement in progress."""
 
     def __init__(self, is_urgent: bool) -> None:
         self.is_urgent = is_urgent
@@ -39,21 +39,21 @@ class _ActiveRewrite:
         self._waiting: list[Deferred[None]] = []
 
     def enter(self, phase: RewritePhase) -> None:
-        """It has come so far."""
+        """Enter `phase`, and fire the Deferreds that wait for the end of the last phase."""
         self.phase = phase
         waiting, self._waiting = self._waiting, []
         for done in waiting:
             done.callback(None)
 
     def next_phase(self) -> Deferred[None]:
-        """Fires when the present phase is over."""
+        """Return a Deferred that fires when the current phase ends."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         return done
 
 
 class JournalRewriter:
-    """The replacements of one queue's files, one at a time."""
+    """The rewriter of one queue's files. It makes one replacement at a time."""
 
     def __init__(self, queue: JournalQueue, resources: FolderResources) -> None:
         self._queue = queue
@@ -62,31 +62,31 @@ class JournalRewriter:
 
     @property
     def is_running(self) -> bool:
-        """Whether one is under way."""
+        """True if a replacement is in progress."""
         return self._active is not None
 
     @property
     def is_publishing(self) -> bool:
-        """Whether a thread is renaming the queue's files."""
+        """True if a thread is renaming the queue's files."""
         return self._active is not None and self._active.phase is RewritePhase.PUBLISHING
 
     def published(self) -> Deferred[None]:
-        """Fires when no thread is renaming the queue's files."""
+        """Return a Deferred that fires when no thread is renaming the queue's files."""
         return self._active.next_phase() if self._active is not None and self.is_publishing else succeed(None)
 
     def stop(self) -> Deferred[None]:
-        """Give up what is under way; fires when no thread is at work on it."""
-        run = self._active
-        if run is None:
+        """Stop the replacement in progress. Return a Deferred that fires when no thread works on it."""
+        rewrite = self._active
+        if rewrite is None:
             return succeed(None)
-        run.is_stopped = True
-        if run.phase in (RewritePhase.WRITING, RewritePhase.PUBLISHING):
-            return run.next_phase()
+        rewrite.is_stopped = True
+        if rewrite.phase in (RewritePhase.WRITING, RewritePhase.PUBLISHING):
+            return rewrite.next_phase()
         self._active = None
         return succeed(None)
 
     def stop_unless_urgent(self) -> None:
-        """Give up what is under way, unless it is urgent."""
+        """Stop the replacement in progress, unless it is urgent."""
         if self._active is not None and not self._active.is_urgent:
             self.stop()
 
@@ -97,39 +97,39 @@ class JournalRewriter:
         before_publishing: Callable[[], Awaitable[None]] | None = None,
         is_urgent: bool = False,
     ) -> None:
-        """Write the new file, and put it in place when `before_publishing` is done.
+        """Write the new file, wait for `before_publishing`, and replace the older files by the new one.
 
-        Raises `WriteStopped`, OSError, or the error of `before_publishing`. The files are then unchanged. After
-        `PublishIncomplete` the new file counts, and the queue must be opened again. An urgent rewrite does not wait for
-        others.
+        Raise `WriteStopped`, OSError, or the error of `before_publishing` if the files are unchanged. Raise
+        `PublishIncomplete` if the new file is valid but the queue must be reopened. An urgent replacement does not wait
+        for those of other queues.
         """
-        run = self._active = _ActiveRewrite(is_urgent)
+        rewrite = self._active = _ActiveRewrite(is_urgent)
         slots = self._resources.rewrite_slots
         if not is_urgent:
             await slots.acquire()
         try:
-            self._enter(run, RewritePhase.WRITING)
-            await self._in_thread(self._write, replacement, replacement, lambda: run.is_stopped)
-            run.enter(RewritePhase.WRITTEN)
+            self._enter(rewrite, RewritePhase.WRITING)
+            await self._in_thread(self._write, replacement, replacement, lambda: rewrite.is_stopped)
+            rewrite.enter(RewritePhase.WRITTEN)
             try:
                 if before_publishing is not None:
                     await before_publishing()
-                self._enter(run, RewritePhase.PUBLISHING)
+                self._enter(rewrite, RewritePhase.PUBLISHING)
             except BaseException:
                 self._erase(temporary_name(self._queue.name, replacement.boundary.number))
                 raise
-            await self._publish(run, replacement)
+            await self._publish(rewrite, replacement)
         finally:
             if not is_urgent:
                 slots.release()
-            run.enter(RewritePhase.OVER)
-            if self._active is run:
+            rewrite.enter(RewritePhase.OVER)
+            if self._active is rewrite:
                 self._active = None
 
-    def _enter(self, run: _ActiveRewrite, phase: RewritePhase) -> None:
-        if run.is_stopped:
+    def _enter(self, rewrite: _ActiveRewrite, phase: RewritePhase) -> None:
+        if rewrite.is_stopped:
             raise WriteStopped
-        run.enter(phase)
+        rewrite.enter(phase)
 
     def _in_thread(self, function: Callable[..., Any], replacement: ReplacementRecords, *args: object) -> Deferred[Any]:
         resources = self._resources
@@ -148,25 +148,26 @@ class JournalRewriter:
         runs = replacement.runs(disk, folder, self._queue.history.rotated_up_to(number))
         write_temporary(disk, folder, queue, number, runs, replacement.most_bytes(), is_stopped)
 
-    async def _publish(self, run: _ActiveRewrite, replacement: ReplacementRecords) -> None:
+    async def _publish(self, rewrite: _ActiveRewrite, replacement: ReplacementRecords) -> None:
         queue, number = self._queue, replacement.boundary.number
         replaced = [span.file_name for span in queue.history.rotated_up_to(number)]
         try:
-            left = await self._in_thread(publish, replacement, replaced, replacement.size)
+            unneeded = await self._in_thread(publish, replacement, replaced, replacement.size)
         except OSError:
             if not queue.is_deleted:
                 self._erase(temporary_name(queue.name, number))
                 raise
-            left = [pack_name(queue.name, number)]
-        if queue.is_deleted:  # what was renamed while the other files went goes as well
-            left.append(rotated_name(queue.name, number))
+            unneeded = [pack_name(queue.name, number)]
+        if queue.is_deleted:
+            # The deletion may have missed the file that was renamed meanwhile.
+            unneeded.append(rotated_name(queue.name, number))
         elif queue.failure is None:
             queue.replaced(replacement)
-        for name in left:
+        for name in unneeded:
             self._erase(name)
 
     def _erase(self, name: bytes) -> None:
         resources = self._resources
         resources.jobs.run(resources.disk.erase, resources.folder + b"/" + name).addErrback(
-            lambda failure: log.failure("A journal file that is not needed any more could not be erased", failure)
+            lambda failure: log.failure("A journal file that is no longer needed could not be erased", failure)
         )

@@ -1,9 +1,8 @@
-"""The journal backend: every queue in Kestrel's journal files, committed once a tick.
+"""The journal storage, which keeps each queue in Kestrel's journal files.
 
-What a tick recorded on a queue is one write. With syncJournal = 0 its replies wait for one fsync, in a thread;
-with a period the fsync follows within it. docs/storage.md says what each failure means; here: a failed write
-leaves no torn record, a full disk lives on a reserve, and a queue whose disk fails is dead until it is
-replayed from its files.
+All changes of a queue in one tick are one write. With syncJournal = 0 their replies wait for an fsync in a thread. With
+a period the fsync follows within the period. A queue whose disk fails accepts no calls until it is replayed from its
+files. docs/storage.md describes the failures.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from kestrel.storage.total_memory import MemoryLimit
 log = Logger(__name__)
 
 RELOAD_INLINE_BYTES: Final = 1 << 20
-"""A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""
+"""Size of the files of a failed queue up to which its next use replays it on the reactor thread, in a few ms."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
@@ -53,7 +52,7 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 
 
 class JournalStorage:
-    """All queues of one folder (`IStorage`)."""
+    """A storage for all queues of one folder (`IStorage`)."""
 
     def __init__(
         self,
@@ -81,11 +80,11 @@ class JournalStorage:
         self._queues: dict[bytes, JournalQueue] = {}
         self._maintenance: dict[JournalQueue, JournalMaintenance] = {}
         self._publishing: dict[bytes, Deferred[None]] = {}
-        """Queues that are dead while a thread still renames their files."""
+        """Failed queues whose files a thread still renames, each with a Deferred that fires when that has ended."""
         self._failed: dict[bytes, JournalWriter | None] = {}
-        """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
+        """Failed queues that may have files. The writer knows the valid part of the current file; None after a start."""
         self._loading: set[bytes] = set()
-        """Queues that failed and are being replayed."""
+        """Failed queues that are being replayed in a thread."""
         self._open_files = OpenFiles()
         self.reload_inline_bytes = RELOAD_INLINE_BYTES
         self._lock: FolderLock | None = None
@@ -93,12 +92,12 @@ class JournalStorage:
 
     @property
     def refusal(self) -> str | None:
-        """None, or the sentence why no put is taken now."""
+        """Reason why puts are refused now, as a sentence, or None."""
         return self._disk_reserve.refusal
 
     @property
     def measure(self) -> Measure:
-        """Who is told how long something took (`IMeasuring`)."""
+        """Function that is called with the durations of work (`IMeasuring`)."""
         return self._resources.measure
 
     @measure.setter
@@ -108,7 +107,10 @@ class JournalStorage:
     # Start and stop.
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Lock the folder, then replay every queue in a thread."""
+        """Lock the folder, then replay every queue in a thread.
+
+        Return a Deferred with a queue, or a Failure, for each name. Raise StorageError if the folder cannot be used.
+        """
         try:
             for path in (self._folder, self._private):
                 self._disk.make_folder(path)
@@ -116,12 +118,12 @@ class JournalStorage:
             claim_folder(self._disk, self._folder, "journal")
             self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             queues = group_by_queue(self._disk.list_files(self._folder))
-            # Deleted files count here: a later file must have a greater number than every deletion mark.
+            # Deleted files count too: a new file must have a greater number than every deletion mark.
             self._numbers.mark_used(number for files in queues.values() for number in files.numbers())
             deleted = [name for name, files in queues.items() if files.deleted]
             for name in [name for name, files in queues.items() if not files.has_items]:
                 finish_interrupted(self._disk, self._folder, queues.pop(name))
-            thrown_away = self._disk.list_files(self._erase_folder) if self._disk.is_there(self._erase_folder) else []
+            to_erase = self._disk.list_files(self._erase_folder) if self._disk.is_there(self._erase_folder) else []
             self._resources.failed_syncs.load()
         except (OSError, StorageError) as error:
             if self._lock is not None:
@@ -130,23 +132,25 @@ class JournalStorage:
                 raise
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
-        for name in thrown_away:
+        for name in to_erase:
             self._erase(self._erase_folder + b"/" + name)
         for name in deleted:
             self._erase_deleted(name)
         self._disk_reserve.allocate_reserve()
-        each = [(files, settings_for(name)) for name, files in queues.items()]
-        return self._jobs.run(self._load_all, each).addCallback(self._loaded)
+        to_load = [(files, settings_for(name)) for name, files in queues.items()]
+        return self._jobs.run(self._load_all, to_load).addCallback(self._loaded)
 
-    def _load_all(self, each: Sequence[tuple[QueueFiles, QueueSettings]]) -> dict[bytes, IQueueStorage | Failure]:
+    def _load_all(self, to_load: Sequence[tuple[QueueFiles, QueueSettings]]) -> dict[bytes, IQueueStorage | Failure]:
         loaded: dict[bytes, IQueueStorage | Failure] = {}
-        for files, settings in each:
+        for files, settings in to_load:
             try:
                 queue = loaded[files.queue] = self._load(files, settings)
-                queue.report_memory()  # so that those after it keep to what is left
-            except Exception as error:  # one bad queue is never a failed start
+                # The queues after this one may use only the memory that remains.
+                queue.report_memory()
+            except Exception as error:
+                # A queue that cannot be loaded must not prevent the start.
                 if not isinstance(error, OSError):
-                    log.failure("Queue {queue!r} was not loaded for a fault of ours", queue=files.queue)
+                    log.failure("Queue {queue!r} was not loaded because of a bug in Kestrel", queue=files.queue)
                 failure = _load_failed(error)
                 log.error("Queue {queue!r} is not served: {reason}", queue=files.queue, reason=str(failure))
                 loaded[files.queue] = Failure(failure)
@@ -165,7 +169,10 @@ class JournalStorage:
         return loaded
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """Write what is pending, sync the queues that promise it, and let the folder go."""
+        """Write pending records, sync all queues whose syncJournal is not "never", and unlock the folder.
+
+        `compacts`: truncate the files of drained queues too.
+        """
         for maintenance in self._maintenance.values():
             maintenance.rewriter.stop_unless_urgent()
         closing = self._jobs.close().addCallback(self._commit_last)
@@ -174,7 +181,7 @@ class JournalStorage:
         return closing.addCallback(self._release)
 
     def _truncate_drained_files(self, syncs: Any) -> Any:
-        """A queue without items needs nothing of what its one file holds."""
+        """Truncate the file of each queue that has no items and no open reads."""
         for queue in self._queues.values():
             if queue.failure is None and queue.is_drained:
                 try:
@@ -194,7 +201,7 @@ class JournalStorage:
     def _release(self, syncs: list[tuple[bool, Any]]) -> None:
         for is_synced, result in syncs:
             if not is_synced:
-                log.failure("A journal could not be synced at the stop", result)
+                log.failure("A journal could not be synced when the server stopped", result)
         for queue in self._queues.values():
             queue.failure = "the server is stopping"
             queue.writer.close()
@@ -204,7 +211,10 @@ class JournalStorage:
     # Queues.
 
     def queue(self, name: bytes, settings: QueueSettings) -> JournalQueue:
-        """The live queue, a new empty one, or after a failure what its files hold."""
+        """Return the live queue `name`, reload it from its files if it has failed, or create it.
+
+        Raise `BadQueueName`, or `QueueFailed` if the queue cannot be loaded now.
+        """
         queue = self._queues.get(name)
         if queue is not None:
             if queue.settings is not settings:
@@ -237,7 +247,7 @@ class JournalStorage:
         return sum(sizes) > self.reload_inline_bytes
 
     def _load_in_thread(self, files: QueueFiles, settings: QueueSettings) -> None:
-        """Replay a failed queue off the reactor; until that is done its uses are refused."""
+        """Replay a failed queue in a thread. Until that is done, `queue` refuses it."""
         self._loading.add(files.queue)
         self._jobs.run(self._load, files, settings).addCallbacks(self._reloaded, self._reload_failed).addBoth(
             lambda _: self._loading.discard(files.queue)
@@ -250,12 +260,13 @@ class JournalStorage:
 
     def _reload_failed(self, failure: Failure) -> None:
         error = error_of(failure)
-        log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error))
+        log.error("A failed queue cannot be loaded again: {reason}; its next use tries again", reason=reason_of(error))
         if isinstance(error, OSError) and is_full(error):
-            self._disk_reserve.release_reserve()  # for the next use of the queue, which loads it again
+            # The next use of the queue loads it again, and then has room.
+            self._disk_reserve.release_reserve()
 
     def _remaining_files(self, name: bytes) -> QueueFiles:
-        """The files of a queue that is not live: only one that failed has any."""
+        """Return the files of a queue that is not live. Only a failed queue has any, without the records that failed."""
         if name not in self._failed:
             return QueueFiles(name)
         writer = self._failed[name]
@@ -268,7 +279,7 @@ class JournalStorage:
         return files_of(name, self._disk.list_files(self._folder))
 
     def _adopt(self, queue: JournalQueue) -> None:
-        """The queue is live from now on. Who wrote its files may have ended before they were synced."""
+        """Make a loaded queue live. Sync its files, because the process that wrote them may have ended before it did."""
         self._queues[queue.name] = queue
         queue.disk_reserve = self._disk_reserve
         maintenance = self._maintenance[queue] = JournalMaintenance(queue, self._resources)
@@ -280,13 +291,14 @@ class JournalStorage:
             maintenance.begin_after_load()
 
     def _end(self, queue: JournalQueue, why: str) -> None:
-        """The object is dead from now on."""
+        """Make the queue object fail for the reason `why`, and release what it uses."""
         queue.failure = why
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
         self._open_files.close(queue.writer)
         queue.release_items()
-        queue.behind_generation += 1  # what is being read for it does not come into memory
+        # The result of a read in progress is discarded.
+        queue.behind_generation += 1
         queue.memory.set_bytes(0)
         maintenance = self._maintenance.pop(queue, None)
         if maintenance is not None:
@@ -298,30 +310,31 @@ class JournalStorage:
         del self._publishing[name]
 
     def _kill(self, queue: JournalQueue, error: Exception) -> QueueFailed:
-        """The queue's disk failed: what its files hold is what there is."""
+        """Fail a queue because of an error of its disk. Return the error for its clients. Its next use replays its files."""
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
         self._end(queue, str(failure))
         try:
             self._truncate_failed_files(queue.name, queue.writer)
         except OSError:
-            log.failure("Queue {queue!r}: what failed could not be taken from its files", queue=queue.name)
+            log.failure("Queue {queue!r}: records that failed could not be cut from its files; the next use tries again", queue=queue.name)
         queue.writer.close()
         self._failed[queue.name] = queue.writer
         return failure
 
     def _truncate_failed_files(self, name: bytes, writer: JournalWriter) -> None:
-        """Take from the files of a dead queue what does not count. Raises OSError."""
+        """Cut the records of failed writes and syncs from the files of a failed queue. Raise OSError."""
         writer.truncate_failed_write()
         if not writer.needs_sync:
             self._resources.failed_syncs.discard(current_name(name))
 
     def delete(self, queue: JournalQueue) -> None:
-        """Let the queue's files count no more, at once; large and many files are erased in a thread."""
+        """Delete a queue. One rename marks its files as deleted, and a thread erases them. Raise StorageError."""
         if queue.is_deleted:
             return
         live = self._queues.get(queue.name)
-        if live is not None and live is not queue:  # it failed, and was loaded again while nobody asked for it
+        if live is not None and live is not queue:
+            # `queue` has failed, and was replaced by a reloaded object that the caller has not seen.
             self.delete(live)
             queue.is_deleted = True
             return
@@ -343,7 +356,7 @@ class JournalStorage:
 
     def _erase_deleted(self, name: bytes) -> None:
         self._jobs.run(erase_deleted, self._disk, self._folder, name).addErrback(
-            lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
+            lambda failure: log.failure("A deleted queue's files could not be erased; the next start erases them", failure)
         )
 
     def _erase(self, path: bytes) -> None:
@@ -354,18 +367,19 @@ class JournalStorage:
     # Puts and commits.
 
     def put(self, queues: Sequence[JournalQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append one item to each queue; they share its record."""
+        """Append one item to each queue. All queues share its record. Raise an error before any queue is changed."""
         for queue in queues:
             queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)
         is_counted = self._memory.most_bytes is not None
         for queue in queues:
             queue.put(record)
-            if is_counted:  # the commit may be a while away
+            if is_counted:
+                # The commit reports it too, but may be far away.
                 queue.report_memory()
 
     def commit(self, queues: Sequence[JournalQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Write each queue's records; those that must be synced first are pending."""
+        """Write each queue's records. Return the queues whose commits have not ended, each with its Deferred."""
         pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
             outcome = self._commit_deletion(queue) if queue.is_deleted else self._commit(queue)
@@ -383,7 +397,10 @@ class JournalStorage:
         return None
 
     def _commit(self, queue: JournalQueue) -> Deferred[Any] | None:
-        """Write a queue's records, when they may be. None if that is as safe as they must be."""
+        """Write a queue's records, after its rewrite if one is in progress.
+
+        Return None if the commit has ended, or a Deferred that fires or fails at its end.
+        """
         maintenance = self._maintenance.get(queue)
         try:
             writable = None if maintenance is None else maintenance.sync.when_writable()
@@ -400,7 +417,7 @@ class JournalStorage:
         return self._maintenance[queue].written() if failure is None else fail(failure)
 
     def _write(self, queue: JournalQueue) -> QueueFailed | None:
-        """Write what is pending on a queue. None, or the failure that it is dead of."""
+        """Write the pending records of a queue. Return the error if the queue has failed, or None."""
         if queue.failure is not None:
             return QueueFailed(queue.failure)
         records = queue.take_pending()
@@ -421,7 +438,8 @@ class JournalStorage:
         return None
 
 
-classImplements(JournalStorage, IStorage, IMeasuring)  # a class with a decorator is not compiled
+# @implementer is not used, because mypyc does not compile a decorated class to a native class.
+classImplements(JournalStorage, IStorage, IMeasuring)
 
 
 def _load_failed(error: Exception) -> QueueFailed:

@@ -1,10 +1,10 @@
-"""When the journal of a queue is synced, and what becomes of the queue when that fails.
+"""The scheduler of a queue's syncs, which also handles a failed sync.
 
-Never two syncs of one queue at a time: if one fails, a second that overlaps it or follows it on the same file would
-succeed and mean nothing. So a failed sync ends the file. If nobody has been told that what it held beyond the last
-sync is kept (syncJournal 0), those records are given up and the queue is replayed. Else, or where the file was only
-loaded, the queue's contents, which are in memory, are written to a new file; until that is safe the queue takes no
-put and its replies wait.
+A queue has at most one sync at a time. After a failed sync, a second sync of the same file could succeed although
+records are lost. So the server stops using the file. If no client was told that its unsynced records are safe
+(syncJournal 0), these records are discarded and the queue is replayed. Otherwise the queue is rewritten to a new file.
+A queue that was loaded from the file is rewritten too. Until the new file is synced, the queue refuses puts and its
+replies wait.
 """
 
 from __future__ import annotations
@@ -34,22 +34,26 @@ RETRY_S: Final = 1.0
 
 
 class JournalSyncState(Enum):
-    """Where the syncs of one queue stand.
+    """The state of the syncs of one queue.
 
-    From IDLE or DUE a sync begins (SYNCING) and ends in IDLE, or DUE if more was written meanwhile. One that fails
-    kills the queue, or leads to MENDING: its contents are written anew. From there it is IDLE, or dead; DOOMED is
-    dead as soon as there is a commit that can be told.
+    A sync begins in IDLE or DUE. If it fails, the queue fails or enters REWRITING. A rewrite ends in IDLE, or the queue
+    fails.
     """
 
     IDLE = "idle"
+    """No sync is scheduled."""
     DUE = "due"
+    """A timer is set for the next sync."""
     SYNCING = "syncing"
+    """A sync is running, or waits for a slot."""
     REWRITING = "rewriting"
+    """The queue is being rewritten after a failed sync. Its commits wait."""
     FAILING = "failing"
+    """The queue fails at its next commit."""
 
 
 class JournalSyncScheduler:
-    """The syncs of one queue. `on_synced` is called after each that worked."""
+    """The scheduler of the syncs of one queue. It calls `on_synced` after each successful sync."""
 
     def __init__(
         self, queue: JournalQueue, resources: FolderResources, rewriter: JournalRewriter, on_synced: Callable[[], None]
@@ -60,22 +64,24 @@ class JournalSyncScheduler:
         self._on_synced = on_synced
         self._timer: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
-        """Commits whose records are written and not synced."""
+        """Deferreds of commits whose records are written but not synced."""
         self._blocked: list[Deferred[None]] = []
-        """Commits that may not write before the mending is done."""
+        """Deferreds of commits that must not write before the rewrite has ended."""
         self._packs: list[Deferred[None]] = []
-        """Packs that must not be published before all that is written is synced."""
+        """Deferreds of packs that must not be published before all written records are synced."""
         self._pending_error: Exception | None = None
+        """Error that makes the queue fail at its next commit, or None."""
         self._unsynced_since_s: float | None = None
-        """When the first record was written that a sync will make safe, and none has."""
+        """Time of the first write since the last sync began, or None."""
         self.state = JournalSyncState.IDLE
 
-    # What the storage tells.
+    # Calls of the storage.
 
     def written(self) -> Deferred[None] | None:
-        """Records were written: None if they are as safe now as was promised, else fires when they are synced.
+        """Begin or schedule the sync of the records just written, as syncJournal requires.
 
-        Fails with `QueueFailed`, the queue then being dead.
+        Return None if the reply need not wait for it. Otherwise return a Deferred that fires when the records are
+        synced, or fails with `QueueFailed` if the queue has failed.
         """
         queue = self._queue
         period_ms = queue.settings.sync_journal_ms
@@ -90,9 +96,9 @@ class JournalSyncScheduler:
         return None
 
     def sync_for_pack(self) -> Deferred[None]:
-        """Sync at once, whatever syncJournal is; fires when all that is written now is safe.
+        """Sync now, whatever syncJournal is. Return a Deferred that fires when all records written so far are synced.
 
-        Fails with `QueueFailed` when the queue is dead, or will be by the next commit.
+        It fails with `QueueFailed` if the queue has failed, or will fail at its next commit.
         """
         if self._pending_error is not None:
             return fail(QueueFailed(reason_of(self._pending_error)))
@@ -106,41 +112,44 @@ class JournalSyncScheduler:
         return done
 
     def settings_changed(self) -> None:
-        """syncJournal may be another, or the queue was loaded: what is not synced is due accordingly."""
+        """Schedule the sync of unsynced records, after a change of syncJournal or after a load."""
         period_ms = self._queue.settings.sync_journal_ms
         if period_ms is not None and not self._queue.writer.is_synced:
             self._schedule_within(period_ms / 1000)
 
     def when_writable(self) -> Deferred[None] | None:
-        """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
+        """Return None if a commit may write now, or a Deferred that fires when the rewrite has ended.
+
+        The Deferred fails with `QueueFailed` if the queue fails meanwhile. If an error is pending, fail the queue and
+        raise `QueueFailed`.
+        """
         if self.state is JournalSyncState.REWRITING:
-            held: Deferred[None] = Deferred()
-            self._blocked.append(held)
-            return held
+            done: Deferred[None] = Deferred()
+            self._blocked.append(done)
+            return done
         if self._pending_error is not None:
             raise self._resources.kill(self._queue, self._pending_error)
         return None
 
     def sync_at_close(self) -> Deferred[Any]:
-        """A sync at the stop, when nothing else runs; fails with the OSError."""
+        """Sync at the stop, when nothing else runs. The Deferred fails with the error of the sync."""
         return self._resources.sync_slots.run(self._run) if self._pending_error is None else fail(self._pending_error)
 
     def fail_next_commit(self, error: Exception) -> None:
-        """The queue cannot go on: it is dead as soon as there is a commit that can be told.
-
-        Else what was recorded since the last one would be answered as if nothing had been.
-        """
+        """Make the queue fail at its next commit, so that the changes recorded until then are answered with `error`."""
         self.state, self._pending_error = JournalSyncState.FAILING, error
-        self._queue.refusal = None  # a put is recorded, so that there is such a commit
+        # An accepted put leads to a commit, which reports the error.
+        self._queue.refusal = None
         packs, self._packs = self._packs, []
         for done in packs:
             done.errback(QueueFailed(reason_of(error)))
 
-    # One sync.
+    # Syncs.
 
     def _schedule_within(self, seconds: float) -> None:
         if self.state not in (JournalSyncState.IDLE, JournalSyncState.DUE):
-            return  # it is looked at again when that is over
+            # The end of the sync or rewrite schedules the next sync.
+            return
         self.state = JournalSyncState.DUE
         self._timer = self._resources.jobs.within(seconds, self._timer, self._begin)
 
@@ -169,7 +178,7 @@ class JournalSyncScheduler:
         return self._resources.jobs.run(self._sync, writer, sync).addCallback(lambda _: sync)
 
     def _sync(self, writer: JournalWriter, sync: Sync) -> None:
-        """Runs in a thread."""
+        """Run `sync`, and note a failure for the next process. Runs in a thread."""
         try:
             writer.run_sync(sync)
         except OSError:
@@ -199,7 +208,8 @@ class JournalSyncScheduler:
         self._waiting, self._packs = commits + self._waiting, packs + self._packs
         self.state = JournalSyncState.IDLE if self._pending_error is None else JournalSyncState.FAILING
         if queue.failure is not None:
-            self._fire_waiting(None)  # deleted meanwhile: there is nothing left to be safe
+            # The queue was deleted or has failed meanwhile: nothing is left to sync.
+            self._fire_waiting(None)
         elif failure.check(CannotOpen):
             log.error("No file can be opened to sync queue {queue!r}: {reason}", queue=queue.name, reason=failure.value)
             self._schedule_within(RETRY_S)
@@ -210,16 +220,16 @@ class JournalSyncScheduler:
             self._fail_queue(error_of(failure))
 
     def _fail_queue(self, error: Exception) -> None:
-        """A queue dies in a commit: of those that wait, or of the next."""
+        """Fail the queue in the commits that wait, or in its next commit if none waits."""
         if self._waiting or self._blocked:
             self._fire_waiting(self._resources.kill(self._queue, error))
         else:
             self.fail_next_commit(error)
 
-    # The contents written anew.
+    # Rewrites after a failed sync.
 
     def rewrite_after_load(self) -> None:
-        """The queue was loaded from files of which a sync has failed: another one of them would mean nothing."""
+        """Rewrite a queue that was loaded from files that failed to sync. Another sync of them would prove nothing."""
         self._begin_rewrite(OSError(errno.EIO, "its files failed to sync"))
 
     def _begin_rewrite(self, error: Exception) -> None:
@@ -244,10 +254,12 @@ class JournalSyncScheduler:
             end = queue.rotate(queue.boundary(), is_kept=False)
             number = end.number
             await self._rewriter.replace(queue.replacement(end), is_urgent=True)
-        except PublishIncomplete as error:  # what was to be safe is
+        except PublishIncomplete as error:
+            # The new file is synced and valid, so the waiting commits have succeeded.
             self._pending_error = error
         except Exception:
-            if queue.failure is None:  # of what was pending nobody will be told that it is kept
+            # The commits that wait are answered with an error, so their records must not return.
+            if queue.failure is None:
                 writer.truncate_to(acknowledged_size, number)
             raise
         queue.check()
@@ -267,7 +279,7 @@ class JournalSyncScheduler:
             self._fail_queue(error_of(failure))
 
     def _fire_waiting(self, failure: QueueFailed | None) -> None:
-        """Nothing is under way any more; whoever waited may go on, or has failed."""
+        """Return to IDLE and fire all Deferreds that wait, with `failure` if there is one."""
         self.state = JournalSyncState.IDLE
         waiting = self._waiting + self._blocked + self._packs
         self._waiting, self._blocked, self._packs = [], [], []
