@@ -1,4 +1,4 @@
-"""Loading a queue from its journal files: replay, repair, and the open reads of the last run."""
+"""Loading of a queue from its journal files, with replay and repair."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def load_queue(
     open_file: OpenFile | None = None,
     memory: MemoryLimit | None = None,
 ) -> JournalQueue:
-    """Replay all files of a queue. A queue without files is new and empty, and gets its current file.
+    """Replay all files of a queue, repair them, and return the queue. May run in a thread.
 
-    Open reads go back to the head, the lowest xid first in line, and are recorded as such. Raises OSError when
-    a file cannot be read. May run in a thread. `open_file` opens the files to be replayed; without it they are read
-    from the folder.
+    A queue without files is new and empty, and gets a current file. Open reads are returned to the head, the lowest xid
+    first. `open_file` opens the files for the replay; the default reads them from the folder. Raise OSError if a file
+    cannot be read.
     """
     finish_interrupted(disk, folder, files)
     repaired_bytes = 0
@@ -73,7 +73,8 @@ def load_queue(
         try:
             is_closed = loading.replay_all()
             break
-        except _RestartReplay:  # at most once for each file
+        except _RestartReplay:
+            # At most once for each file.
             repaired_bytes = queue.repaired_bytes
             files = files_of(files.queue, disk.list_files(folder))
             writer.unsynced_files.clear()
@@ -82,24 +83,25 @@ def load_queue(
         queue.history_loaded(queue.history.current_start + writer.size)
         queue.segments = loading.segment_log()
         if is_closed:
-            # Records behind the one that closes a file would not be read.
+            # Records after a STATE_DUMP would not be found again.
             queue.rotate(queue.boundary(), begins_file=False)
     finally:
         writer.close()
-    queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again
+    # The first commit writes these records. After a crash before that, the next load makes them again.
+    queue.put_back(queue.open_xids(), failed=False)
     queue.replayed_items = queue.items
     return queue
 
 
 class _RestartReplay(Exception):
-    """A file was replayed whose removals are wrong. It has none any more."""
+    """A file that was replayed had wrong removals. They were dropped, so the replay must start again."""
 
 
 class _Loading:
-    """The replay of one queue's files, one after the other.
+    """The replay of one queue's files, in order.
 
-    The segments of the log are used as long as each file is the one that the log means. From the first other file on
-    nothing is known of the files.
+    The segment log is used up to the first file that it does not describe. Nothing is known of that file and later
+    ones.
     """
 
     def __init__(self, disk: Disk, folder: bytes, files: QueueFiles, target: QueueReplayTarget) -> None:
@@ -110,15 +112,15 @@ class _Loading:
         self._queue = target.queue
         self._log = SegmentLog(disk, folder, files.queue)
         self._segments = self._log.read()
-        """Those that are known of the files that are still to be replayed."""
+        """Segments of the files that are still to be replayed."""
         self._is_log_used = True
         self._rest: list[JournalFile] = []
-        """The files that are still to be replayed."""
+        """Files that are still to be replayed."""
         self._ends: list[tuple[Boundary, int]] = []
-        """The boundary and the size of each rotated file that was replayed."""
+        """Boundary and size of each rotated file that was replayed."""
 
     def replay_all(self) -> bool:
-        """Replay and repair all files. Return whether the current one ends with a record that closes it."""
+        """Replay and repair all files. Return whether the current file ends with a STATE_DUMP, which closes it."""
         files = self._files
         current = JournalFile(files.queue, JournalFileKind.CURRENT, 0, current_name(files.queue))
         self._rest = [*files.rotated, *([current] if files.has_current else [])]
@@ -135,14 +137,14 @@ class _Loading:
         return is_closed
 
     def segment_log(self) -> SegmentLog:
-        """Return the log, which knows these files from now on."""
+        """Write the replayed files to the segment log, and return it."""
         self._log.replace([] if self._target.counts_xids else self._ends)
         return self._log
 
-    # Which segment of the log means which file.
+    # Segments of the log.
 
     def _recreate_missing_files(self, next_file: JournalFile) -> None:
-        """Make the files that are missing in front of that one, if the log knows them and that it followed them."""
+        """Create the files that are missing before `next_file`, if the log describes them and the file after them."""
         missing = list(self._segments)
         if next_file.kind is not JournalFileKind.CURRENT:
             missing = [segment for segment in missing if segment.number < next_file.number]
@@ -154,7 +156,8 @@ class _Loading:
         del self._segments[: len(missing)]
         for segment in missing:
             name = rotated_name(self._files.queue, segment.number)
-            is_there = self._disk.is_there(self._folder + b"/" + name)  # the log has it twice
+            # An existing file means that the log has the number twice.
+            is_there = self._disk.is_there(self._folder + b"/" + name)
             if is_there or not can_reach(self._queue.boundary(), segment.boundary):
                 self._stop_using_log(next_file.file_name)
                 return
@@ -162,39 +165,41 @@ class _Loading:
             self._add_rotated(segment.number, name, end.offset)
 
     def _segment_of(self, file: JournalFile) -> Segment | None:
-        """Return the segment that means this file, or None; then nothing is known of later files either."""
+        """Return the segment of a file, or None. After None the log is not used for later files either."""
         if self._segments:
             segment = self._segments.pop(0)
-            is_it = segment.number == file.number
-            if is_it and segment.inode == self._disk.inode(self._folder + b"/" + file.file_name):
+            has_number = segment.number == file.number
+            if has_number and segment.inode == self._disk.inode(self._folder + b"/" + file.file_name):
                 return segment
         self._stop_using_log(file.file_name)
         return None
 
     def _stop_using_log(self, file_name: bytes) -> None:
-        """Use no segment for this file and those behind it. Write one log line for each load."""
+        """Use no segments for this file and later ones. Log that once for each load."""
         self._segments = []
         if self._is_log_used:
             self._is_log_used = False
             log.info(
-                "Journal file {file!r}: the segment log does not know it; from there on the start notices neither a"
-                " missing file nor a cut between two records",
+                "Journal file {file!r}: the segment log does not know it; from this file on, the start notices neither"
+                " a missing file nor one that was cut between two records",
                 file=file_name,
             )
 
     def _add_rotated(self, number: int, file_name: bytes, size: int) -> None:
         queue = self._queue
-        queue.writer.unsynced_files.append(file_name)  # whether it is synced is not known
+        # The previous process may have left it unsynced.
+        queue.writer.unsynced_files.append(file_name)
         queue.history.rotate(number, size, file_name)
         boundary = queue.boundary()._replace(number=number, end=queue.history.current_start)
         queue.add_boundary(boundary)
-        if self._disk.is_there(self._folder + b"/" + file_name):  # else it was set aside whole
+        # A file without valid records was moved away by the repair.
+        if self._disk.is_there(self._folder + b"/" + file_name):
             self._ends.append((boundary, size))
 
-    # One file.
+    # Single files.
 
     def _replay(self, file: JournalFile, segment: Segment | None) -> ReplayEnd:
-        """Do the records of a file, and repair it where that is needed."""
+        """Apply the records of a file to the queue, and repair the file if it is damaged."""
         queue = self._queue
         self._target.file_name = file.file_name
         with self._target.open_file(file.file_name) as reader:
@@ -202,31 +207,32 @@ class _Loading:
             is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
         if end.problem is not None and not end.offset and is_scroll:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
-        now = queue.boundary()
-        if segment is not None and has_same_items(now, segment.boundary):
+        state = queue.boundary()
+        if segment is not None and has_same_items(state, segment.boundary):
             self._cut(file.file_name, end)
             return end
-        if segment is not None and can_reach(now, segment.boundary) and not end.is_closed:
+        if segment is not None and can_reach(state, segment.boundary) and not end.is_closed:
             is_there = self._cut(file.file_name, end)
             return self._realign(file.file_name, segment, end.offset if is_there else None)
         if segment is not None or end.problem is not None:
-            self._drop_removals(file.file_name)  # first: as long as this file is damaged a start does it again
+            # The file is cut afterwards: a start after a crash then finds the damage and does this again.
+            self._drop_removals(file.file_name)
         is_there = self._cut(file.file_name, end)
         if segment is not None:
             self._drop_wrong_removals(file, is_there=is_there)
         return end
 
     def _drop_wrong_removals(self, file: JournalFile, *, is_there: bool) -> None:
-        """Leave only the items in a file that removes items which the segment log says were in the queue behind it.
+        """Keep only the items of a file that removes items which, by the segment log, were in the queue at its end.
 
-        Raises `_RestartReplay`.
+        Always raise `_RestartReplay`.
         """
         if is_there:
             kept = quarantine(self._disk, self._folder, file.file_name, ReadEnd(0), self._queue.now_ms)
             self._queue.repaired_bytes += kept.size
             log.warn(
                 "Journal file {file!r} is damaged: it removes items that it did not remove before. It was copied to"
-                " {copy!r} and keeps its items alone; items may be delivered again",
+                " {copy!r} and keeps only its items; items may be delivered again",
                 file=file.file_name,
                 copy=kept.copy,
             )
@@ -234,13 +240,14 @@ class _Loading:
         raise _RestartReplay
 
     def _rewrite_items_only(self, file: JournalFile) -> None:
+        """Rewrite a file with its items only, without its removals."""
         with FileReader(self._disk, self._folder + b"/" + file.file_name) as reader:
             runs = item_records(reader, self._queue.now_ms)
             self._write(file.number, runs, max_growth_bytes(reader), file.file_name)
         self._disk.crash_point(crash_points.REMOVALS_DROPPED)
 
     def _cut(self, file_name: bytes, end: ReplayEnd) -> bool:
-        """Set aside what is no record. Return whether there still is such a file."""
+        """Repair the file if the replay ended at a problem. Return whether the file still exists."""
         if end.problem is None:
             return True
         repaired = repair(self._disk, self._folder, file_name, end, self._queue.now_ms)
@@ -258,13 +265,13 @@ class _Loading:
         return bool(end.offset) or end.is_unfinished
 
     def _realign(self, file_name: bytes, segment: Segment, offset: int | None) -> ReplayEnd:
-        """Append the records that lead to the segment's end, and do them.
+        """Append the records that lead to the state at the end of `segment`, and apply them to the queue.
 
-        The file was replayed and ends at that offset. None: there is no such file, and it is made.
+        `offset` is the size of the file, which was replayed. None means that the file does not exist; it is created.
         """
         queue, disk = self._queue, self._disk
-        now = queue.boundary()
-        runs, most_bytes = transition_records(now, segment.boundary), max_transition_bytes(now, segment.boundary)
+        state = queue.boundary()
+        runs, most_bytes = transition_records(state, segment.boundary), max_transition_bytes(state, segment.boundary)
         path = self._folder + b"/" + file_name
         if offset is not None:
             if disk.free_bytes(self._folder) < most_bytes:
@@ -282,10 +289,10 @@ class _Loading:
             disk.crash_point(crash_points.REALIGNED)
         log.warn(
             "Journal file {file!r}, which had {size} bytes, lost {lost} items of the queue; records that keep the later"
-            " files right were appended to its {offset} good bytes",
+            " files correct were appended to its {offset} good bytes",
             file=file_name,
             size=segment.size,
-            lost=lost_items(now, segment.boundary),
+            lost=lost_items(state, segment.boundary),
             offset=offset or 0,
         )
         self._target.file_name = file_name
@@ -293,7 +300,7 @@ class _Loading:
             return replay(reader, self._target, queue.now_ms, queue.history.current_start, offset or 0)
 
     def _drop_removals(self, file_name: bytes) -> None:
-        """Leave only the items in the files behind a damaged one: it is not known what their removals mean."""
+        """Keep only the items of the files after a damaged one, because their removals may now mean other items."""
         self._segments = []
         self._is_log_used = False
         disk, folder = self._disk, self._folder
@@ -308,14 +315,14 @@ class _Loading:
         self._rest = [file for file in self._rest if disk.is_there(folder + b"/" + file.file_name)]
         if dropped:
             log.warn(
-                "Journal file {file!r} is damaged and nothing is known of its lost records: the {count} removals in"
-                " later files were dropped, so that no item of theirs is lost; items may be delivered again",
+                "Journal file {file!r} is damaged and its lost records are not known: the {count} removals in later"
+                " files were dropped, so that no item of these files is lost; items may be delivered again",
                 file=file_name,
                 count=dropped,
             )
 
     def _write(self, number: int, runs: Iterator[bytes], most_bytes: int, file_name: bytes) -> None:
-        """Let these records be the file of that name."""
+        """Create or replace the journal file `file_name`, with `runs` of records of `most_bytes` bytes at most."""
         disk, folder, queue = self._disk, self._folder, self._files.queue
         write_temporary(disk, folder, queue, number, runs, most_bytes, lambda: False)
         disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + file_name)

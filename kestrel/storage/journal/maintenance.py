@@ -127,7 +127,7 @@ class JournalMaintenance:
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
 
     def _make_full_disk_plan(self, limits: CompactionLimits) -> _Plan | None:
-        """Plan the smallest step that frees space on a full disk, so that items can still be taken. None if there is none."""
+        """Return the smallest step that frees space, or None, so that items can be taken from a full disk."""
         queue = self._queue
         end = queue.boundary()
         try:
@@ -150,7 +150,7 @@ class JournalMaintenance:
         return self._queue.journal_state(waited_ms)
 
     def _execute_plan(self) -> None:
-        """Execute the plan when all written records are acknowledged. Drop it if records were written since it was made."""
+        """Execute the plan if all written records are acknowledged. Drop it if records were written meanwhile."""
         plan, queue = self._plan, self._queue
         if (
             plan is None
@@ -192,7 +192,7 @@ class JournalMaintenance:
         except PublishIncomplete as error:
             reason = reason_of(error)
             log.error(
-                "The journal of {queue!r} was replaced, but its old files cannot be moved: {reason}; it will be replayed",
+                "The journal of {queue!r} was replaced, but its old files cannot be moved: {reason}; it is replayed",
                 queue=queue.name,
                 reason=reason,
             )
@@ -218,10 +218,10 @@ class JournalMaintenance:
             self._replan()
 
     def _drop_files(self) -> bool:
-        """Delete the files of an empty queue on a full disk, where a rewrite finds no inode. Return whether it was done.
+        """Delete the files of an empty queue on a full disk. Return whether that was done.
 
-        Nothing is deleted if the queue has items or open reads, if its records may yet be discarded, or if it is being
-        rewritten after a failed sync.
+        A rewrite would need an inode, which the disk may not have. Nothing is deleted if the queue has items or open
+        reads, if its records may yet be discarded, or if it is being rewritten after a failed sync.
         """
         queue, resources = self._queue, self._resources
         is_kept = (
@@ -232,7 +232,11 @@ class JournalMaintenance:
         try:
             queue.drop_files()
         except OSError as error:
-            log.error("The files of the empty queue {queue!r} were not deleted: {reason}", queue=queue.name, reason=reason_of(error))
+            log.error(
+                "The files of empty queue {queue!r} were not deleted: {reason}",
+                queue=queue.name,
+                reason=reason_of(error),
+            )
             return False
         queue.rewrites += 1
         self._jobs.run(erase_deleted, resources.disk, resources.folder, queue.name).addErrback(

@@ -1,5 +1,4 @@
-"""One queue kept in Kestrel's journal: its window in memory, each change as a record to be written, and what lies
-behind the window, on disk alone."""
+"""A queue of the journal storage: the items in memory, the items only on disk, and the records of its changes."""
 
 from __future__ import annotations
 
@@ -39,17 +38,17 @@ from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
-"""While the server's memory is full, a queue whose commits wait for the disk takes no more than that."""
+"""Unwritten bytes of a queue above which it refuses puts while maxTotalMemory is reached."""
 
 MAX_BOUNDARIES: Final = 1_000_000
-"""Open reads, items put back, and error counts, at all boundaries together. Beyond that, packs have to wait."""
+"""Limit of the open reads, returned items and error counts in all boundaries of a queue. Beyond it packs wait."""
 
 
 class JournalQueue(Window):
-    """A window whose changes are recorded (`IQueueStorage`, `IContinue`). The storage writes the records at commit.
+    """A queue that records its changes (`IQueueStorage`, `IContinue`). The storage writes the records at each commit.
 
-    Up to maxMemorySize of data is in the window. Items that come when it is full stand in the journal alone, *behind*
-    it, and so do all that come after them, until the last of them has been read forward.
+    The window has up to maxMemorySize of data. Items that arrive while it is full are only in the journal, *behind* the
+    window. So are all later items, until the last item behind the window has been read.
     """
 
     def __init__(
@@ -63,42 +62,42 @@ class JournalQueue(Window):
         self.writer = writer
         self.history = History(name)
         self.boundaries: list[Boundary] = []
-        """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
+        """Boundaries of rotated files in replay order: the last one that has been read completely, and later ones."""
         self.segments: SegmentLog | None = None
-        """Knows the boundaries after a restart; None if its files are only read."""
+        """Log that keeps the boundaries for the next start, or None if the files are only read."""
         self.max_boundaries = MAX_BOUNDARIES
         self.refusal: str | None = None
-        """None, or why this queue takes no put now."""
+        """Reason why this queue refuses puts now, or None."""
         self.disk_reserve: DiskReserve | None = None
-        """Knows why no queue of its storage takes a put now."""
+        """Reserve whose `refusal` is the reason why all queues of the storage refuse puts now."""
         self.replayed_items = 0
         self.repaired_bytes = 0
-        """What was set aside when it was loaded."""
+        """Bytes that repairs set aside when the queue was loaded."""
         self.now_ms = 0
-        """The add time of items whose record has none."""
+        """Add time of items whose record has none."""
         self.is_deleted = False
         self.behind_items = 0
         self.behind_bytes = 0
         self.behind_offset = 0
-        """Where in the history reading goes on,"""
+        """Offset in the history at which the next read-behind begins."""
         self.behind_skip = 0
-        """with the item after so many others."""
+        """Number of items to skip from `behind_offset` on."""
         self.behind_generation = 0
-        """Another one when items were dropped or files replaced: what was being read then does not count."""
+        """Number that changes when items are dropped or files replaced. Reads begun before are then discarded."""
         self.read_more: Callable[[], Deferred[None]] | None = None
-        """Reads items forward; None while the queue is being loaded."""
+        """Function that reads items from behind the window, or None while the queue is being loaded."""
         self.rewrites = self.packs = self.rotations = 0
         self._end = 0
-        """The offset in the history of what will be recorded next."""
+        """Offset in the history of the next record."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_seen = (0, 0)
-        """How many of them, of how many bytes, stand in front of what is read forward next."""
+        """Number and bytes of the pending records that `_read_pending` has passed."""
 
-    # What is done is recorded.
+    # Changes, and their records.
 
     def append(self, record: bytes, offset: int | None = None) -> None:
-        """One more item at the tail, as its ADDX record, which stands at that offset, or at the end of the history."""
+        """Append an item, given as the ADDX record at `offset` of the history, by default at its end."""
         if self.behind_items or self.is_window_full:
             self._append_behind(record, self._end if offset is None else offset)
         else:
@@ -107,7 +106,7 @@ class JournalQueue(Window):
         self.bytes += len(record) - ADDX_HEADER_BYTES
 
     def extend(self, records: list[bytes], offset: int) -> None:
-        """Items at the tail, as records one behind the other, the first of them at that offset."""
+        """Append items, given as adjacent ADDX records that begin at `offset` of the history."""
         data_bytes = sum(map(len, records)) - len(records) * ADDX_HEADER_BYTES
         if self.behind_items:
             self.behind_items += len(records)
@@ -134,7 +133,7 @@ class JournalQueue(Window):
         self._end += len(records)
 
     def check_put(self, size: int) -> None:
-        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
+        """Raise a `StorageError` if the queue refuses an item of `size` bytes now."""
         if self.disk_reserve is not None and self.disk_reserve.refusal is not None:
             raise StorageRefused(self.disk_reserve.refusal)
         if size > MAX_DATA_BYTES:
@@ -147,29 +146,30 @@ class JournalQueue(Window):
             raise StorageRefused("the server's memory is full, and the disk is slow")
 
     def put(self, record: bytes) -> None:
-        """Append an item, given as its record, which may be shared with other queues."""
+        """Append an item and record that. `record` is its ADDX record, which other queues may share."""
         self.append(record)
         self._record(record)
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End that open read and append an item, in one record."""
+        """Confirm the open read `xid` and append an item, in one record."""
         self.check_put(len(data))
         record = encode_continued_item(data, add_ms, expiry_ms)
         self.finish(xid)
         self.append(record)
         self._record(encode_continue(xid, record))
-        if self._memory_limit.most_bytes is not None:  # the commit may be a while away
+        if self._memory_limit.most_bytes is not None:
+            # The commit reports it too, but may be far away.
             self.report_memory()
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head; as an open read when `opened`."""
+        """Remove and return the head, as an open read if `opened`. Return None if no item is in memory."""
         item = super().take(opened)
         if item is not None:
             self._record(encode_open(item.xid) if opened else REMOVE_RECORD)
         return item
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """End open reads; returns how many of them were open."""
+        """Confirm open reads. Return how many of them were open."""
         self.check()
         confirmed = [xid for xid in xids if self.finish(xid)]
         for xid in confirmed:
@@ -177,7 +177,7 @@ class JournalQueue(Window):
         return len(confirmed)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head; xids[0] is the next one taken."""
+        """Return open reads to the head; xids[0] becomes the head. `failed`: count an error for each item."""
         self.check()
         for xid in reversed(xids):
             item = self._open.get(xid)
@@ -187,7 +187,7 @@ class JournalQueue(Window):
                 self._record(encode_put_back(xid, errors))
 
     def clear(self) -> None:
-        """Drop every item that is not an open read: one REMOVE for each, as one run of bytes."""
+        """Drop every item that is not an open read, and record a REMOVE for each."""
         self.check()
         if self.items:
             self._record(REMOVE_RECORD * self.items)
@@ -196,50 +196,51 @@ class JournalQueue(Window):
         self.behind_items = self.behind_bytes = 0
         self.behind_generation += 1
 
-    # What lies behind the window.
+    # The window, and the items behind it.
 
     @property
     def mem_bytes(self) -> int:
-        """The data of the window."""
+        """Bytes of data in the window."""
         return self.bytes - self.behind_bytes
 
     @property
     def next_behind_id(self) -> int:
-        """The id of the next item to be read forward."""
+        """Id of the first item behind the window."""
         return self._first_id + len(self._records)
 
     @property
     def written_end(self) -> int:
-        """The offset in the history up to which it is written."""
+        """Offset in the history of the end of the written records."""
         return self._end - self._pending_bytes
 
     @property
     def is_window_full(self) -> bool:
-        """Whether no more items are to come into memory, of this queue or of any."""
+        """True if the window has maxMemorySize of data, or maxTotalMemory is reached."""
         return self.mem_bytes >= self.settings.max_memory_size_bytes or self._memory_limit.is_reached
 
     @property
     def room_bytes(self) -> int:
-        """How much more data the window is to hold."""
+        """Bytes of data that the window may still take."""
         return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - self.mem_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that its items take."""
+        """Bytes of memory of the items, the open reads and the unwritten records."""
         window_bytes = super().memory_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
-        return window_bytes + (self._pending_bytes if self.behind_items else 0)  # else they are those of the window
+        # Without items behind the window, the pending records share the memory of the items.
+        return window_bytes + (self._pending_bytes if self.behind_items else 0)
 
     def report_memory(self) -> None:
-        """Say how much memory its items take. On the reactor's thread, or while nothing is served yet."""
+        """Report `memory_bytes` to the memory limit, on the reactor thread or before the storage has started."""
         self.memory.set_bytes(self.memory_bytes)
 
     @property
     def is_drained(self) -> bool:
-        """Whether there is nothing in it, and one file that says so."""
+        """True if the queue has no items, open reads, pending records or rotated files."""
         return not (self.items or self._open or self._pending or self.history.rotated)
 
     def fill(self) -> Deferred[None] | None:
-        """None, or if the head must be read from a file a Deferred."""
+        """Bring the head into memory. Return a Deferred if it must be read from a file, or None."""
         self.check()
         if not self.behind_items or self.has_head:
             return None
@@ -249,7 +250,7 @@ class JournalQueue(Window):
         return None if self.read_more is None else self.read_more()
 
     def _read_pending(self) -> None:
-        """Take into the window what stands behind it and is not even written yet."""
+        """Take items behind the window from the pending records, when all written items are in the window."""
         seen, seen_bytes = self._pending_seen
         written_end = self.written_end
         for record in islice(self._pending, seen, None):
@@ -262,36 +263,36 @@ class JournalQueue(Window):
         self._pending_seen = seen, seen_bytes
 
     def append_read_items(self, read: JournalItemsRead) -> None:
-        """Items that were read come into the window."""
+        """Append items that were read from behind the window to it."""
         self._records.extend(read.records)
         self.behind_items -= len(read.records)
         self.behind_bytes -= sum(map(len, read.records)) - len(read.records) * ADDX_HEADER_BYTES
         self.behind_offset, self.behind_skip = read.offset, read.skip
 
-    # What the storage does with it.
+    # Calls of the storage.
 
     def history_loaded(self, end: int) -> None:
-        """The history that was replayed ends there."""
+        """Set the offset in the history of the next record."""
         self._end = end
 
     def take_pending(self) -> bytes:
-        """All that was recorded since the last call."""
+        """Return the records since the last call. From now on they count as written."""
         pending, self._pending = self._pending, []
         self._pending_bytes, self._pending_seen = 0, (0, 0)
         return pending[0] if len(pending) == 1 else b"".join(pending)
 
     @property
     def unwritten_bytes(self) -> int:
-        """What was recorded and is not written."""
+        """Bytes of the pending records."""
         return self._pending_bytes
 
     @property
     def has_pending(self) -> bool:
-        """Whether something was recorded that is not written."""
+        """True if there are records to be written."""
         return bool(self._pending)
 
     def boundary(self) -> Boundary:
-        """What is in the queue now, as the end of a file that has no number yet: 0."""
+        """Return the state of the queue now, as the boundary of a file that has no number yet."""
         counted = self._items_with_errors
         held = chain(self._open.values(), self._front) if counted else ()
         return Boundary(
@@ -307,11 +308,11 @@ class JournalQueue(Window):
 
     @property
     def _items_with_errors(self) -> int:
-        """How many items are written with their errors when they are written anew."""
+        """Number of items that a rewrite writes with their error counts."""
         return self.open_with_errors + self.front_to_last_with_errors
 
     def replacement(self, boundary: Boundary) -> ReplacementRecords:
-        """A snapshot of what the file holds that replaces all up to that boundary."""
+        """Return a snapshot of the records for a file that replaces all files up to `boundary`."""
         taken = {item.id: item for item in (*self._open.values(), *self._front)}
         records = self._records.first(boundary.next_id - self._first_id)
         first_behind = self.next_behind_id
@@ -323,7 +324,7 @@ class JournalQueue(Window):
         return ReplacementRecords(boundary, taken, self._first_id, records, behind)
 
     def replaced(self, replacement: ReplacementRecords) -> None:
-        """That file has taken the place of all up to its boundary."""
+        """Record that a new file has replaced all files up to its boundary."""
         boundary = replacement.boundary
         self.writer.forget([span.file_name for span in self.history.rotated_up_to(boundary.number)])
         span = self.history.replace_up_to(boundary.number, replacement.size)
@@ -337,7 +338,7 @@ class JournalQueue(Window):
             self.segments.replace(self._known_segments())
 
     def _known_segments(self) -> list[tuple[Boundary, int]]:
-        """The boundary and the size of each rotated file, up to the first whose boundary is not remembered."""
+        """Return the boundary and the size of each rotated file, up to the first file whose boundary is not known."""
         boundaries = {each.number: each for each in self.boundaries}
         known = []
         for span in self.history.rotated:
@@ -348,7 +349,7 @@ class JournalQueue(Window):
         return known
 
     def journal_state(self, ms_since_rewrite: int | None) -> JournalSizes:
-        """What decides whether its files are rewritten or packed."""
+        """Return the sizes that the compaction policy needs."""
         read_bytes, packed_bytes = self._pack_of(self.last_read_boundary()) if self.behind_items else (0, 0)
         return JournalSizes(
             self.disk_bytes,
@@ -361,14 +362,14 @@ class JournalQueue(Window):
         )
 
     def last_read_boundary(self) -> Boundary | None:
-        """The newest that nothing before waits to be read forward."""
+        """Return the last boundary before all items behind the window, or None."""
         count = len(self.boundaries)
         if self.behind_items:
             count = bisect_right(self.boundaries, self.behind_offset, key=attrgetter("end"))
         return self.boundaries[count - 1] if count else None
 
     def _pack_of(self, boundary: Boundary | None) -> tuple[int, int]:
-        """How many bytes a pack up to there replaces, and how many it takes at most."""
+        """Return how many bytes a pack up to `boundary` replaces, and how many it writes at most."""
         if boundary is None or not self.history.rotated:
             return 0, 0
         has_some = boundary.next_id > self._first_id or bool(self._front)
@@ -377,7 +378,10 @@ class JournalQueue(Window):
         return boundary.end - self.history.rotated[0].start, packed_bytes
 
     def smallest_pack(self, room_bytes: int) -> Boundary | None:
-        """For a full disk: the first boundary of which a pack has room, and frees an eighth of what it newly covers."""
+        """Return the boundary of the smallest pack that fits into `room_bytes` and frees enough, or None.
+
+        Enough is an eighth of the bytes that it replaces after the first rotated file, which may be the last pack.
+        """
         if not self.history.rotated:
             return None
         first = self.history.rotated[0]
@@ -390,10 +394,10 @@ class JournalQueue(Window):
         return None
 
     def rotate(self, boundary: Boundary, *, begins_file: bool = True, is_kept: bool = True) -> Boundary:
-        """Make the current file, which ends at `boundary`, a rotated one; return the boundary with its number.
+        """Rotate the current file, which ends at `boundary`. Return the boundary with the number of the file.
 
-        `begins_file`: create the new current file as well; otherwise the next write does. `is_kept` is False if the end
-        of the rotated file may yet be cut. Raises OSError, and nothing has changed.
+        `begins_file`: create the new current file now; otherwise the next write does. `is_kept` is False if the end of
+        the rotated file may yet be cut. Raise OSError if nothing has changed.
         """
         size = self.writer.size
         boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.retire_current())
@@ -404,7 +408,7 @@ class JournalQueue(Window):
         return boundary
 
     def drop_files(self) -> None:
-        """Delete its files, for `erase_deleted` to erase. The queue must hold nothing. Raises OSError."""
+        """Mark all files as deleted, for `erase_deleted` to erase. The queue must be empty. Raise OSError."""
         self.writer.drop_files()
         if self.segments is not None:
             self.segments.erase()
@@ -414,28 +418,28 @@ class JournalQueue(Window):
         self.history_loaded(0)
 
     def add_boundary(self, boundary: Boundary) -> None:
-        """Remember the end of a rotated file."""
+        """Remember the boundary of a rotated file, and forget those before the last one that has been read."""
         read = self.last_read_boundary()
         kept = [each for each in self.boundaries if read is None or each.end >= read.end]
-        # Of two files of one number, one written with leading zeros, a pack replaces both.
+        # A pack replaces all files of one number. There are two if one has leading zeros in its name.
         self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
         if sum(each.id_count for each in self.boundaries) > self.max_boundaries:
             self.boundaries = self.boundaries[-1:]
 
     @property
     def disk_bytes(self) -> int:
-        """The journal's files together."""
+        """Size of all files."""
         return self.history.rotated_bytes + self.writer.size
 
     @property
     def live_bytes(self) -> int:
-        """What a rewrite would write."""
+        """Bytes that a rewrite would write."""
         opened = self.open_bytes + self.open_reads * (ADDX_HEADER_BYTES + XID_RECORD_BYTES)
         return self.bytes + self.items * ADDX_HEADER_BYTES + opened + self._items_with_errors * ERRORS_BYTES
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """The journal's own figures."""
+        """Statistics of the journal, by name."""
         return {
             "logsize": self.writer.size,
             "journal_rewrites": self.rewrites,
@@ -446,4 +450,5 @@ class JournalQueue(Window):
         }
 
 
-classImplements(JournalQueue, IQueueStorage, IContinue)  # a class with a decorator is not compiled
+# @implementer is not used, because mypyc does not compile a decorated class to a native class.
+classImplements(JournalQueue, IQueueStorage, IContinue)

@@ -44,7 +44,7 @@ from kestrel.storage.total_memory import MemoryLimit
 log = Logger(__name__)
 
 RELOAD_INLINE_BYTES: Final = 1 << 20
-"""Size of the files of a failed queue up to which its next use replays it on the reactor thread, in a few ms."""
+"""Limit of the size of a failed queue whose next use replays it on the reactor thread, which takes a few ms."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
@@ -82,7 +82,7 @@ class JournalStorage:
         self._publishing: dict[bytes, Deferred[None]] = {}
         """Failed queues whose files a thread still renames, each with a Deferred that fires when that has ended."""
         self._failed: dict[bytes, JournalWriter | None] = {}
-        """Failed queues that may have files. The writer knows the valid part of the current file; None after a start."""
+        """Failed queues that may have files. The writer knows the valid part of the current file; it may be None."""
         self._loading: set[bytes] = set()
         """Failed queues that are being replayed in a thread."""
         self._open_files = OpenFiles()
@@ -266,7 +266,7 @@ class JournalStorage:
             self._disk_reserve.release_reserve()
 
     def _remaining_files(self, name: bytes) -> QueueFiles:
-        """Return the files of a queue that is not live. Only a failed queue has any, without the records that failed."""
+        """Return the files of a queue that is not live, after cutting failed records. Only a failed queue has files."""
         if name not in self._failed:
             return QueueFiles(name)
         writer = self._failed[name]
@@ -279,7 +279,7 @@ class JournalStorage:
         return files_of(name, self._disk.list_files(self._folder))
 
     def _adopt(self, queue: JournalQueue) -> None:
-        """Make a loaded queue live. Sync its files, because the process that wrote them may have ended before it did."""
+        """Make a loaded queue live. Its files are synced, because an earlier process may have left them unsynced."""
         self._queues[queue.name] = queue
         queue.disk_reserve = self._disk_reserve
         maintenance = self._maintenance[queue] = JournalMaintenance(queue, self._resources)
@@ -310,14 +310,17 @@ class JournalStorage:
         del self._publishing[name]
 
     def _kill(self, queue: JournalQueue, error: Exception) -> QueueFailed:
-        """Fail a queue because of an error of its disk. Return the error for its clients. Its next use replays its files."""
+        """Fail a queue after a disk error, and return the error for its clients. Its next use replays its files."""
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
         self._end(queue, str(failure))
         try:
             self._truncate_failed_files(queue.name, queue.writer)
         except OSError:
-            log.failure("Queue {queue!r}: records that failed could not be cut from its files; the next use tries again", queue=queue.name)
+            log.failure(
+                "Queue {queue!r}: failed records were not cut from its files; its next use tries again",
+                queue=queue.name,
+            )
         queue.writer.close()
         self._failed[queue.name] = queue.writer
         return failure
@@ -356,7 +359,7 @@ class JournalStorage:
 
     def _erase_deleted(self, name: bytes) -> None:
         self._jobs.run(erase_deleted, self._disk, self._folder, name).addErrback(
-            lambda failure: log.failure("A deleted queue's files could not be erased; the next start erases them", failure)
+            lambda failure: log.failure("A deleted queue's files could not be erased; the next start does it", failure)
         )
 
     def _erase(self, path: bytes) -> None:
