@@ -32,9 +32,9 @@ def read_items(
     """Read the next items from `offset` on, after skipping `skip` items.
 
     Return at most `max_items` items with about `room_bytes` of data, but at least one item if there is one. `start` is
-    the offset of the file in the history; `end` is the offset up to which it may be read. `now_ms` is the add time of
-    items whose record has none. Records that do not add items are ignored. Raise `DamagedJournalFile`, or another
-    OSError if the file cannot be read.
+    the offset of the file in the history. Reading stops at the offset `end`. `now_ms` is the add time of items whose
+    record has none. Records that do not add items are ignored. Raise `DamagedJournalFile`, or another OSError if the
+    file cannot be read.
     """
     items = _ItemCollector(skip, max_items, room_bytes)
     # Required by `replay_part`; the items that are read have no error counts.

@@ -102,21 +102,21 @@ def finish_interrupted(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     older_packs = files.packs[:-1]
     packed = newest._replace(file_name=newest.file_name.removesuffix(PACK_SUFFIX))
     names = [file.file_name for file in (*replaced, *older_packs)]
-    is_whole = _is_whole(disk, folder + b"/" + newest.file_name)
-    target = ERASE_FOLDER if is_whole else DAMAGED_FOLDER
+    is_undamaged = _is_undamaged(disk, folder + b"/" + newest.file_name)
+    target = ERASE_FOLDER if is_undamaged else DAMAGED_FOLDER
     disk.make_folder(folder + b"/" + target)
     for path in _finish(disk, folder, newest.file_name, names, target):
-        if is_whole:
+        if is_undamaged:
             disk.erase(folder + b"/" + path)
     files.packs.clear()
     files.rotated[: len(replaced)] = [packed]
 
 
-def _is_whole(disk: Disk, path: bytes) -> bool:
+def _is_undamaged(disk: Disk, path: bytes) -> bool:
     with FileReader(disk, path) as reader:
-        scan = JournalRecordCursor(reader)
-        deque(scan, maxlen=0)
-    return scan.end.problem is None
+        cursor = JournalRecordCursor(reader)
+        deque(cursor, maxlen=0)
+    return cursor.end.problem is None
 
 
 def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes], target: bytes) -> list[bytes]:

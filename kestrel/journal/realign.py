@@ -96,12 +96,12 @@ def _transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
             yield encode_confirm(xid)
     free = (xid for xid in count(1) if xid not in target.open)
     opened: dict[int, int] = {}
-    place = now.first_id
+    head_id = now.first_id
     behind = sorted(each for each in chain(xids, put_back) if now.first_id <= each < target.first_id)
     for item_id in chain(front, behind):
         if item_id >= now.first_id:
-            yield from repeat_record(REMOVE_RECORD, item_id - place)
-            place = item_id + 1
+            yield from repeat_record(REMOVE_RECORD, item_id - head_id)
+            head_id = item_id + 1
         if item_id in xids:
             xid, errors = xids[item_id], target.errors.get(item_id, 0)
             yield encode_open(xid)
@@ -112,7 +112,7 @@ def _transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
             yield encode_open(opened[item_id])
         else:
             yield REMOVE_RECORD
-    yield from repeat_record(REMOVE_RECORD, target.first_id - place)
+    yield from repeat_record(REMOVE_RECORD, target.first_id - head_id)
     for item_id in reversed(target.front):
         yield encode_put_back(opened[item_id], target.errors.get(item_id, 0))
 
@@ -120,8 +120,8 @@ def _transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
 def count_removals(disk: Disk, path: bytes) -> tuple[int, ReplayEnd]:
     """Return the number of records of a file that do not add an item, and how the file ends."""
     with FileReader(disk, path) as reader:
-        scan = JournalRecordCursor(reader)
-        return sum(not _is_item(record) for _, record in scan), scan.end
+        cursor = JournalRecordCursor(reader)
+        return sum(not _is_item(record) for _, record in cursor), cursor.end
 
 
 def item_records(reader: FileReader, now_ms: int) -> Iterator[bytes]:

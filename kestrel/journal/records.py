@@ -157,60 +157,58 @@ _HEADER_BYTES: Final = {
 }
 
 
-def _state_dump(whole: ByteSource, offset: int) -> JournalFileRecord | None:
+def _state_dump(source: ByteSource, offset: int) -> JournalFileRecord | None:
     """Return the STATE_DUMP that begins at `offset`, or None if the record is a CONTINUE. They share an opcode.
 
     The second number of a STATE_DUMP counts the ADD_XIDs that follow it and end the file. The second number of a
     CONTINUE is a size of at least 16. Its add time follows, at the position where a STATE_DUMP has its first ADD_XID.
     """
     restated = offset + STATE_DUMP_RECORD.size
-    if restated > whole.length:
+    if restated > source.length:
         raise UnfinishedRecord(STATE_DUMP_RECORD.size)
-    _, xid, count = STATE_DUMP_RECORD.unpack(whole.read_at(offset, STATE_DUMP_RECORD.size))
+    _, xid, count = STATE_DUMP_RECORD.unpack(source.read_at(offset, STATE_DUMP_RECORD.size))
     if count < _TIMES_BYTES:
-        if _end_of_restated(whole, restated, count) != whole.length:
+        if _end_of_restated(source, restated, count) != source.length:
             raise DamagedRecord("data follows a STATE_DUMP")
     else:
         try:
-            if _end_of_restated(whole, restated, count) != whole.length:
+            if _end_of_restated(source, restated, count) != source.length:
                 return None
         except (UnfinishedRecord, DamagedRecord):
             return None
-    return JournalFileRecord(Opcode.CONTINUE, whole.length - offset, xid, restates=count)
+    return JournalFileRecord(Opcode.CONTINUE, source.length - offset, xid, restates=count)
 
 
-def _end_of_restated(whole: ByteSource, offset: int, count: int) -> int:
+def _end_of_restated(source: ByteSource, offset: int, count: int) -> int:
     """Return the offset after `count` ADD_XIDs that begin at `offset`. Raise `DamagedRecord` or `UnfinishedRecord`."""
     if count < 0:
         raise DamagedRecord(f"impossible size {count}")
     for _ in range(count):
-        header = whole.read_at(offset, XID_ITEM_HEADER.size)
+        header = source.read_at(offset, XID_ITEM_HEADER.size)
         if header and header[0] != Opcode.ADD_XID:
             raise DamagedRecord("a STATE_DUMP contains a record other than ADD_XID")
         if len(header) < XID_ITEM_HEADER.size:
-            raise UnfinishedRecord(whole.length + 1)
+            raise UnfinishedRecord(source.length + 1)
         size = XID_ITEM_HEADER.unpack(header)[2]
         if size < _TIMES_BYTES:
             raise DamagedRecord(f"impossible size {size}")
         offset += XID_ITEM_HEADER.size - _TIMES_BYTES + size
-        if offset > whole.length:
-            raise UnfinishedRecord(whole.length + 1)
+        if offset > source.length:
+            raise UnfinishedRecord(source.length + 1)
     return offset
 
 
-def decode_record(buffer: bytes, offset: int, whole: ByteSource | None = None) -> JournalFileRecord:
+def decode_record(buffer: bytes, offset: int, source: ByteSource | None = None) -> JournalFileRecord:
     """Return the record that begins at `offset` of `buffer`.
 
-    `buffer` is the beginning of `whole`, or everything without `whole`. Raise `UnfinishedRecord` if the bytes end too
-    early and `DamagedRecord` if they are not a record.
+    `buffer` is the beginning of `source`, or all bytes if there is no `source`. Raise `UnfinishedRecord` if the bytes
+    end too early and `DamagedRecord` if they are not a record.
     """
     try:
         opcode = Opcode(buffer[offset])
     except ValueError:
         raise DamagedRecord(f"unknown opcode {buffer[offset]}") from None
-    if opcode is Opcode.CONTINUE and (
-        state_dump := _state_dump(whole or BufferSource(buffer), offset)
-    ) is not None:
+    if opcode is Opcode.CONTINUE and (state_dump := _state_dump(source or BufferSource(buffer), offset)) is not None:
         return state_dump
     start = offset + _HEADER_BYTES[opcode]
     if start > len(buffer):

@@ -24,7 +24,7 @@ _SIZE_END: Final = _ADDX_SIZE.size
 
 
 class RecordTarget(Protocol):
-    """A queue to which records are applied one by one."""
+    """A queue that changes by one record at a time."""
 
     last_xid: int
     """The xid that was used last."""
@@ -58,7 +58,7 @@ class RecordTarget(Protocol):
 
 
 class ReplayTarget(RecordTarget, Protocol):
-    """A queue to which the records of files are applied."""
+    """A queue that a replay of files rebuilds."""
 
     def extend(self, records: list[bytes], offset: int) -> None:
         """Append items, given as adjacent ADDX records that begin at `offset` of the queue's history."""
@@ -103,7 +103,7 @@ class PartReplay(NamedTuple):
 def replay_part(part: FilePart, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
     """Apply the complete records of a part of a file to `queue`.
 
-    `start` is the offset of the part in the queue's history. `counts` is the one of the whole file.
+    `start` is the offset of the part in the queue's history. All parts of a file share its `counts`.
     """
     data, end = part.data, len(part.data)
     append, extend, drop_head = queue.append, queue.extend, queue.drop_head

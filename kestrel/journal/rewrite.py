@@ -59,8 +59,8 @@ class Boundary(NamedTuple):
     @property
     def most_bytes(self) -> int:
         """Upper bound of the bytes of the records that restore this state, without the data of the items."""
-        places = len(self.open) + len(self.front) + self.next_id - self.first_id
-        return places * ADDX_HEADER_BYTES + self.record_bytes
+        item_count = len(self.open) + len(self.front) + self.next_id - self.first_id
+        return item_count * ADDX_HEADER_BYTES + self.record_bytes
 
     @property
     def record_bytes(self) -> int:
@@ -124,8 +124,8 @@ class ReplacementRecords:
         boundary = self.boundary
         taken = [item for item_id, item in self._taken.items() if item_id < boundary.next_id]
         in_runs = sum(len(run) for run in self._runs)
-        places = len(boundary.open) + len(boundary.front) + boundary.next_id - boundary.first_id
-        size = (places - in_runs - self._behind.items) * ADDX_HEADER_BYTES + boundary.record_bytes
+        item_count = len(boundary.open) + len(boundary.front) + boundary.next_id - boundary.first_id
+        size = (item_count - in_runs - self._behind.items) * ADDX_HEADER_BYTES + boundary.record_bytes
         size += sum(len(item.data) for item in taken) + sum(sum(map(len, run)) for run in self._runs)
         return size + self._behind.bytes
 
@@ -167,7 +167,7 @@ class ReplacementRecords:
     def _front(self) -> Iterator[bytes]:
         """Yield the items of the front. Up to the last one with errors, they are opened and put back with counts."""
         front, is_taken = self.boundary.front, self.boundary.open
-        most = max((place for place, item_id in enumerate(front, 1) if self._errors(item_id)), default=0)
+        most = max((position for position, item_id in enumerate(front, 1) if self._errors(item_id)), default=0)
         opened = list(zip(front[:most], (xid for xid in count(1) if xid not in is_taken), strict=False))
         for item_id, xid in opened:
             yield self._item(item_id)

@@ -46,7 +46,7 @@ class JournalRunCursor:
         self._part_bytes = part_bytes
         self._stop = stop
         self._has_data = has_data
-        self._is_behind_large = False
+        self._is_after_large = False
         self.end = ReadEnd(start)
         self.data = b""
         self.data_start = start
@@ -62,17 +62,17 @@ class JournalRunCursor:
         while not self.starts:
             if end.problem is not None or end.offset >= min(self._stop, reader.size):
                 return False
-            size = SMALL_READ_BYTES if self._is_behind_large else self._part_bytes
+            size = SMALL_READ_BYTES if self._is_after_large else self._part_bytes
             part = reader.part(end.offset, max(size, needed))
-            needed = self._go(part, most)
+            needed = self._collect(part, most)
             if needed > reader.size - end.offset:
                 end.problem, end.is_unfinished = TORN_RECORD, True
         return True
 
-    def _go(self, part: FilePart, most: int) -> int:
+    def _collect(self, part: FilePart, most: int) -> int:
         """Collect the records of a part. Return 0, or the least size of the next record if it is incomplete."""
         data, starts, unpack_size = part.data, self.starts, _ADDX_SIZE.unpack_from
-        length, whole = len(data), part.length
+        length, bytes_to_end = len(data), part.length
         stop = min(length, self._stop - self.end.offset)
         position = needed = last = 0
         damage: str | None = None
@@ -88,7 +88,7 @@ class JournalRunCursor:
                 if size < _TIMES_BYTES:
                     damage = f"impossible size {size}"
                     break
-                if after > length and (self._has_data or after > whole):
+                if after > length and (self._has_data or after > bytes_to_end):
                     needed = after - position
                     break
             elif opcode in _BARE:
@@ -114,7 +114,7 @@ class JournalRunCursor:
             last, position = position, after
         if starts:
             self.data, self.data_start, self.run_end = data, self.end.offset, position
-            self._is_behind_large = not self._has_data and position - last >= LARGE_RECORD_BYTES
+            self._is_after_large = not self._has_data and position - last >= LARGE_RECORD_BYTES
             self.end.offset += position
             self.end.problem = damage
             # The next call computes what the next record needs.

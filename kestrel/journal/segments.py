@@ -120,7 +120,7 @@ class SegmentLog:
         self._folder = folder
         self._queue = queue
         self._path = folder + b"/" + SEGMENTS_FOLDER + b"/" + current_name(queue)
-        self._places: dict[int, int] = {}
+        self._packed_ids: dict[int, int] = {}
         """Log ids of the items that a pack has written out of order, by item id."""
         self._shift = 0
         """Difference between the log id and the id of all other items."""
@@ -172,7 +172,7 @@ class SegmentLog:
     def packed(self, boundary: Boundary) -> None:
         """Adjust log ids to a pack that has replaced all files up to `boundary`."""
         first = [*boundary.open.values(), *boundary.front]
-        self._places = {item_id: place for place, item_id in enumerate(first)}
+        self._packed_ids = {item_id: index for index, item_id in enumerate(first)}
         self._shift = len(first) - boundary.first_id
 
     def _write(self, path: bytes, records: bytes) -> None:
@@ -189,8 +189,8 @@ class SegmentLog:
         inodes = [self._inode(rotated_name(self._queue, boundary.number)) for boundary, _ in files]
         inodes.append(self._inode(current_name(self._queue)))
         return b"".join(
-            encode_segment(Segment(inodes[place], inodes[place + 1], size, self._in_log_ids(boundary)))
-            for place, (boundary, size) in enumerate(files)
+            encode_segment(Segment(inodes[index], inodes[index + 1], size, self._in_log_ids(boundary)))
+            for index, (boundary, size) in enumerate(files)
             if boundary.id_count <= MAX_SEGMENT_IDS
         )
 
@@ -201,13 +201,13 @@ class SegmentLog:
             return 0
 
     def _in_log_ids(self, boundary: Boundary) -> Boundary:
-        places, shift = self._places, self._shift
+        packed_ids, shift = self._packed_ids, self._shift
         return Boundary(
             boundary.number,
             0,
-            {xid: places.get(item_id, item_id + shift) for xid, item_id in boundary.open.items()},
-            [places.get(item_id, item_id + shift) for item_id in boundary.front],
-            {places.get(item_id, item_id + shift): errors for item_id, errors in boundary.errors.items()},
+            {xid: packed_ids.get(item_id, item_id + shift) for xid, item_id in boundary.open.items()},
+            [packed_ids.get(item_id, item_id + shift) for item_id in boundary.front],
+            {packed_ids.get(item_id, item_id + shift): errors for item_id, errors in boundary.errors.items()},
             0,
             boundary.first_id + shift,
             boundary.next_id + shift,

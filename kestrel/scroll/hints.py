@@ -32,7 +32,7 @@ class FileHint(NamedTuple):
     """A snapshot of the index of one file, which another thread may encode."""
 
     file: WriterFile
-    places: Sequence[WriterMark]
+    marks: Sequence[WriterMark]
 
     @classmethod
     def of(cls, file: WriterFile, next_ids: Sequence[int]) -> FileHint:
@@ -41,8 +41,8 @@ class FileHint(NamedTuple):
         `next_ids` is sorted. The first item of the file needs no mark.
         """
         ids = next_ids[bisect_right(next_ids, file.first_id) : bisect_right(next_ids, file.last_id)]
-        places = {mark.item_id: mark for mark in map(file.before, ids)}
-        return cls(file.snapshot(), list(places.values()))
+        marks = {mark.item_id: mark for mark in map(file.before, ids)}
+        return cls(file.snapshot(), list(marks.values()))
 
 
 def encode_hint(hints: Iterable[FileHint]) -> bytes:
@@ -51,7 +51,7 @@ def encode_hint(hints: Iterable[FileHint]) -> bytes:
     return b"%08x %b" % (zlib.crc32(text), text)
 
 
-def _encode_file(file: WriterFile, places: Sequence[WriterMark]) -> list[Any]:
+def _encode_file(file: WriterFile, marks: Sequence[WriterMark]) -> list[Any]:
     return [
         file.file_name.decode("ascii"),
         file.number,
@@ -61,7 +61,7 @@ def _encode_file(file: WriterFile, places: Sequence[WriterMark]) -> list[Any]:
         file.size,
         file.is_closed,
         _encode_tally(file.tally),
-        [[mark.item_id, mark.offset, mark.before and _encode_tally(mark.before)] for mark in places],
+        [[mark.item_id, mark.offset, mark.before and _encode_tally(mark.before)] for mark in marks],
     ]
 
 

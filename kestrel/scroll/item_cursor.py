@@ -64,27 +64,27 @@ class ScrollItemCursor:
             if command in (PUT_FIRST_BYTE, EXPIRING_PUT_FIRST_BYTE):
                 header = PUT_BYTES if command == PUT_FIRST_BYTE else PUT_EXPIRING_BYTES
                 if self._offset + header > file_size:
-                    return self._ends(TORN_RECORD, is_unfinished=True)
+                    return self._end_with(TORN_RECORD, is_unfinished=True)
                 size, _, item_id = PUT_HEAD.unpack_from(self._data, position + 1)
                 if not 0 <= size <= MAX_DATA_BYTES:
-                    return self._ends(f"impossible size {size}")
+                    return self._end_with(f"impossible size {size}")
                 if not self.item_id < item_id <= LARGEST_ID:
-                    return self._ends("impossible id")
+                    return self._end_with("impossible id")
                 if self._offset + header + size > file_size:
-                    return self._ends(TORN_RECORD, is_unfinished=True)
+                    return self._end_with(TORN_RECORD, is_unfinished=True)
                 self._offset += header + size
                 self.item_id, self.data_bytes = item_id, size
                 self.end.offset = self._offset
                 return True
             if not command:
-                return self._ends_with_zeros()
+                return self._check_trailing_zeros()
             record = self._other_record()
             if record is None:
                 return False
             start, self._offset = self._offset, self._offset + record.size
             if record.command == RecordCommand.PUT:
                 if record.item_id <= self.item_id:
-                    return self._ends("impossible id")
+                    return self._end_with("impossible id")
                 self.item_id, self.data_bytes = record.item_id, record.data_size
                 self.end.offset = self._offset
                 return True
@@ -96,7 +96,7 @@ class ScrollItemCursor:
                 self.start = start
         if self.targets is not None:
             # The PUT after the TARGETS is missing.
-            return self._ends(TORN_RECORD, is_unfinished=True)
+            return self._end_with(TORN_RECORD, is_unfinished=True)
         return False
 
     def run(self) -> Counts:
@@ -133,18 +133,18 @@ class ScrollItemCursor:
         try:
             return decode_record(self._data, self._offset - self._data_start, part)
         except UnfinishedRecord:
-            self._ends(TORN_RECORD, is_unfinished=True)
+            self._end_with(TORN_RECORD, is_unfinished=True)
         except DamagedRecord as damage:
-            self._ends(str(damage))
+            self._end_with(str(damage))
         return None
 
-    def _ends(self, problem: str, *, is_unfinished: bool = False) -> bool:
+    def _end_with(self, problem: str, *, is_unfinished: bool = False) -> bool:
         self.end.problem, self.end.is_unfinished = problem, is_unfinished
         return False
 
-    def _ends_with_zeros(self) -> bool:
+    def _check_trailing_zeros(self) -> bool:
         """Check that only zeros follow, which a writer that preallocates its files leaves after its last record."""
         for offset in range(self._offset, self._reader.size, PART_BYTES):
             if self._reader.read(offset, PART_BYTES).strip(b"\0"):
-                return self._ends("zeros stand before other bytes", is_unfinished=True)
+                return self._end_with("zeros before other bytes", is_unfinished=True)
         return False

@@ -55,9 +55,9 @@ def location_of(queue: bytes) -> QueueLocation:
     return QueueLocation(parent, queue[len(parent) + 1 :])
 
 
-def queue_name_of(place: QueueLocation) -> bytes:
+def queue_name_of(location: QueueLocation) -> bytes:
     """Return the name of the queue at a location."""
-    return place.journal if place.child is None else place.journal + b"+" + place.child
+    return location.journal if location.child is None else location.journal + b"+" + location.child
 
 
 def encode_part(name: bytes, most_bytes: int) -> bytes:

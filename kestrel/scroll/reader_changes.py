@@ -26,10 +26,10 @@ class ReaderChanges:
     def add_done(self, first: int, last: int, head: int) -> None:
         """Add that the ids from `first` to `last` are done. `head` is the new head."""
         if self._errors or (self._done and last <= head):
-            self._end()
+            self._encode_current()
         if last > head:
             if self._head != self.head:
-                self._end()
+                self._encode_current()
             self._done.append((first, last))
         else:
             self._head = head
@@ -37,12 +37,12 @@ class ReaderChanges:
     def set_errors(self, item_id: int, errors: int) -> None:
         """Add the new error count of an item."""
         if self._done or self._head != self.head:
-            self._end()
+            self._encode_current()
         self._errors[item_id] = errors
 
     def set_held(self, held: Held | None) -> None:
         """Add a new claim of a client that reads by ids, or the end of the claim if `held` is None."""
-        self._end()
+        self._encode_current()
         self._records.append(encode_held(held))
 
     def head_written(self, head: int) -> None:
@@ -57,14 +57,14 @@ class ReaderChanges:
 
     def take(self, head: int) -> bytes:
         """Return and remove the records of all changes; empty if there are none. `head` is the current head."""
-        self._end()
+        self._encode_current()
         if head != self.head:
             self._head = head
-            self._end()
+            self._encode_current()
         records, self._records = self._records, []
         return b"".join(records)
 
-    def _end(self) -> None:
+    def _encode_current(self) -> None:
         """Encode the change that is being collected."""
         head = None if self._head == self.head else self._head
         self._records.append(encode_changes(head, self._done, self._errors))

@@ -124,13 +124,13 @@ def read_state(reader: FileReader) -> tuple[ReaderState, ReadEnd]:
     In a file with checksums, only records that a matching checksum covers are valid. A file that is damaged at its
     first byte gives an empty state with the head 0.
     """
-    end, is_checked = _last_good(reader)
-    said = ReaderStateBuilder()
+    end, is_checked = _find_valid_end(reader)
+    builder = ReaderStateBuilder()
     for offset, record in ScrollRecordCursor(reader, READER_MAGIC):
         if offset >= end.offset:
             break
-        said.add(record)
-    state = said.state()
+        builder.add(record)
+    state = builder.state()
     state.is_checked = is_checked
     return state, end
 
@@ -145,12 +145,12 @@ def refuse_impossible_ids(state: ReaderState, end: ReadEnd, last_id: int) -> tup
     return state, end
 
 
-def _last_good(reader: FileReader) -> tuple[ReadEnd, bool]:
+def _find_valid_end(reader: FileReader) -> tuple[ReadEnd, bool]:
     """Return where the valid records end, and whether checksums cover them."""
-    scan = ScrollRecordCursor(reader, READER_MAGIC)
+    cursor = ScrollRecordCursor(reader, READER_MAGIC)
     checked_size, checksum = 0, zlib.crc32(READER_MAGIC)
-    head, odd = 0, None
-    for offset, record in scan:
+    head, problem = 0, None
+    for offset, record in cursor:
         if record.command == RecordCommand.CHECKSUM:
             if record.checksum != checksum:
                 return ReadEnd(checked_size, "the checksum does not match"), checked_size > 0
@@ -158,22 +158,22 @@ def _last_good(reader: FileReader) -> tuple[ReadEnd, bool]:
             continue
         checksum = zlib.crc32(record.raw, checksum)
         if not checked_size:
-            odd = odd or _odd_unless_checked(offset, record, head)
+            problem = problem or _unchecked_problem(offset, record, head)
             head = record.item_id if record.command == RecordCommand.READ_HEAD else head
-    end = scan.end
+    end = cursor.end
     if end.problem is None and end.offset < reader.size:
         end.problem, end.is_unfinished = "zeros where a record should begin", True
     if end.problem is None and end.offset == len(_BEGIN if checked_size else READER_MAGIC):
         end.problem, end.is_unfinished = "it ends before its first READ_HEAD", True
     if not checked_size:
-        return (end if odd is None else ReadEnd(0, odd)), False
+        return (end if problem is None else ReadEnd(0, problem)), False
     if end.problem is None and end.offset > checked_size:
         end.problem, end.is_unfinished = "records without their checksum", True
     end.offset = checked_size
     return end, True
 
 
-def _odd_unless_checked(offset: int, record: ScrollFileRecord, head: int) -> str | None:
+def _unchecked_problem(offset: int, record: ScrollFileRecord, head: int) -> str | None:
     """Return why libkestrel cannot have written a record, or None if it can.
 
     Files without checksums come from libkestrel. In such a file, a record that would lose items counts as damage.

@@ -184,7 +184,7 @@ class Held(NamedTuple):
     by: bytes
     """Name of the client."""
     head: int
-    """Id up to which the client has released items. Items after it are kept for the client."""
+    """Id of the last item that the client has released. Later items are kept for the client."""
 
 
 def encode_held(held: Held | None) -> bytes:
@@ -314,14 +314,14 @@ class ScrollFileRecord:
 def decode_record(data: bytes, position: int, part: ByteSource | None = None) -> ScrollFileRecord | None:
     """Return the record that begins at `position` of `data`, or None at a zero byte, which ends a file.
 
-    `data` is the beginning of `part`, or everything without `part`. The rest of a record that is longer than `data` is
-    read from `part`, after its size is checked. Raise `UnfinishedRecord` if the bytes end too early and `DamagedRecord`
-    if they are not a record.
+    `data` is the beginning of `part`, or all bytes if there is no `part`. The rest of a record that is longer than
+    `data` is read from `part`, after its size is checked. Raise `UnfinishedRecord` if the bytes end too early and
+    `DamagedRecord` if they are not a record.
     """
     first = data[position]
     if not first:
         return None
-    whole = part or BufferSource(data)
+    source = part or BufferSource(data)
     command, words = first >> 4, first & 15
     data_at = position + 1 + words * _WORD_BYTES
     if command < _WITH_DATA:
@@ -331,18 +331,18 @@ def decode_record(data: bytes, position: int, part: ByteSource | None = None) ->
     else:
         if words not in _PUT_HEADERS if command == _PUT else words < 1:
             raise DamagedRecord(f"impossible header of {words} words")
-        if data_at > whole.length:
+        if data_at > source.length:
             raise UnfinishedRecord(data_at - position)
-        size: int = _COUNT.unpack(whole.read_at(position + 1, _COUNT.size))[0]
+        size: int = _COUNT.unpack(source.read_at(position + 1, _COUNT.size))[0]
         if not 0 <= size <= MAX_DATA_BYTES:
             raise DamagedRecord(f"impossible size {size}")
         if command in _ENTRY_BYTES and size % _ENTRY_BYTES[command]:
             raise DamagedRecord(f"impossible size {size}")
         end = data_at + size
-    if end > whole.length:
+    if end > source.length:
         raise UnfinishedRecord(end - position)
     if end > len(data):
-        data = whole.read_at(position, end - position)
+        data = source.read_at(position, end - position)
         data_at, end, position = data_at - position, end - position, 0
     item_id = 0
     if command == _PUT:

@@ -56,17 +56,17 @@ def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iter
 def _remaining_in(reader: FileReader, file: WriterFile, target_reader: bytes, holes: list[tuple[int, int]]) -> Counts:
     """Return the counts of a reader's items in `holes`. Nearby holes are counted in one pass, large ones by marks."""
     total = NO_ITEMS
-    beside: list[tuple[int, int]] = []
+    nearby: list[tuple[int, int]] = []
     for first, last in holes:
         # A hole with a mark inside is counted by marks.
         if file.before(last).item_id > file.before(first).item_id:
-            both = count_up_to(reader, file, target_reader, last).minus(
+            counts = count_up_to(reader, file, target_reader, last).minus(
                 count_up_to(reader, file, target_reader, first - 1)
             )
-            total = total.plus(both)
+            total = total.plus(counts)
             continue
-        if beside and file.before(first).offset != file.before(beside[0][0]).offset:
-            total = total.plus(count_in_ranges(reader, file, target_reader, beside))
-            beside = []
-        beside.append((first, last))
-    return total.plus(count_in_ranges(reader, file, target_reader, beside)) if beside else total
+        if nearby and file.before(first).offset != file.before(nearby[0][0]).offset:
+            total = total.plus(count_in_ranges(reader, file, target_reader, nearby))
+            nearby = []
+        nearby.append((first, last))
+    return total.plus(count_in_ranges(reader, file, target_reader, nearby)) if nearby else total

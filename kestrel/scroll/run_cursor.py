@@ -59,7 +59,7 @@ class ScrollRunCursor:
         self._targets_at: int | None = None
         """Offset of a TARGETS whose PUT has not been read yet, or None."""
         self._is_over = False
-        self._is_behind_large = False
+        self._is_after_large = False
         self.end = ReadEnd(start)
         self.data = b""
         self.data_start = start
@@ -75,9 +75,9 @@ class ScrollRunCursor:
         else:
             is_unfinished = magic.startswith(begins_with)
             problem = TORN_RECORD if is_unfinished else f"it does not begin with {magic.hex(' ')}"
-            self._ends(problem, is_unfinished=is_unfinished)
+            self._end_with(problem, is_unfinished=is_unfinished)
 
-    def _ends(self, problem: str, *, is_unfinished: bool = False) -> None:
+    def _end_with(self, problem: str, *, is_unfinished: bool = False) -> None:
         self._is_over = True
         self.end.problem, self.end.is_unfinished = problem, is_unfinished
 
@@ -87,19 +87,19 @@ class ScrollRunCursor:
         needed = 0
         self.starts = []
         while not self.starts and not self._is_over and self._offset < min(self._stop, reader.size):
-            size = SMALL_READ_BYTES if self._is_behind_large else self._part_bytes
-            needed = self._go(reader.part(self._offset, max(size, needed)), most)
+            size = SMALL_READ_BYTES if self._is_after_large else self._part_bytes
+            needed = self._collect(reader.part(self._offset, max(size, needed)), most)
             if needed > reader.size - self._offset:
-                self._ends(TORN_RECORD, is_unfinished=True)
+                self._end_with(TORN_RECORD, is_unfinished=True)
         is_at_end = self._is_over or self._offset >= reader.size
         if is_at_end and self._targets_at is not None and self.end.problem is None:
-            self._ends(TORN_RECORD, is_unfinished=True)
+            self._end_with(TORN_RECORD, is_unfinished=True)
         return bool(self.starts)
 
-    def _go(self, part: FilePart, most: int) -> int:
+    def _collect(self, part: FilePart, most: int) -> int:
         """Collect the records of a part. Return 0, or the least size of the next record if it is incomplete."""
         data, starts, unpack_head = part.data, self.starts, PUT_HEAD.unpack_from
-        length, whole = len(data), part.length
+        length, bytes_to_end = len(data), part.length
         stop = min(length, self._stop - self._offset)
         position = needed = last = 0
         while position < stop and len(starts) < most:
@@ -113,9 +113,9 @@ class ScrollRunCursor:
                 size, _, item_id = unpack_head(data, position + 1)
                 after = position + header + size
                 if not 0 <= size <= MAX_DATA_BYTES:
-                    self._ends(f"impossible size {size}")
+                    self._end_with(f"impossible size {size}")
                     break
-                if after > length and (self._has_data or after > whole):
+                if after > length and (self._has_data or after > bytes_to_end):
                     needed = after - position
                     break
                 if not self._is_possible(item_id):
@@ -136,7 +136,7 @@ class ScrollRunCursor:
         if not starts:
             return needed
         self.data, self.data_start, self.run_end = data, self._offset, position
-        self._is_behind_large = not self._has_data and position - last >= LARGE_ITEM_BYTES
+        self._is_after_large = not self._has_data and position - last >= LARGE_ITEM_BYTES
         self._offset += position
         self.end.offset = self._offset if self._targets_at is None else self._targets_at
         # The next call computes what the next record needs.
@@ -145,7 +145,7 @@ class ScrollRunCursor:
     def _is_possible(self, item_id: int) -> bool:
         """Return whether an item may have this id here. If not, end with damage. In reader files any order is valid."""
         if item_id > LARGEST_ID or (self._ids_rise and item_id <= self._last_id):
-            self._ends("impossible id")
+            self._end_with("impossible id")
             return False
         self._last_id = item_id
         return True
@@ -155,9 +155,9 @@ class ScrollRunCursor:
         try:
             record = decode_record(data, position, part)
         except UnfinishedRecord:
-            self._ends(TORN_RECORD, is_unfinished=True)
+            self._end_with(TORN_RECORD, is_unfinished=True)
         except DamagedRecord as damage:
-            self._ends(str(damage))
+            self._end_with(str(damage))
         else:
             if record is None:
                 self._is_over = True

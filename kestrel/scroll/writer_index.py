@@ -28,21 +28,21 @@ def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -
             is_unfinished = WRITER_MAGIC.startswith(magic)
             return ReadEnd(0, TORN_RECORD if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
         file.size = len(WRITER_MAGIC)
-    walk = ScrollItemCursor(reader, file.size, PART_BYTES)
-    walk.item_id = file.last_id or walk.item_id
+    cursor = ScrollItemCursor(reader, file.size, PART_BYTES)
+    cursor.item_id = file.last_id or cursor.item_id
     last_id = max(floor_id, file.last_id)
-    while walk.next():
-        if walk.item_id > last_id:
-            last_id = walk.item_id
-            file.mark(walk.item_id, walk.start)
-            file.add_item(walk.item_id, walk.start, walk.data_bytes, walk.targets)
-            run = walk.run()
+    while cursor.next():
+        if cursor.item_id > last_id:
+            last_id = cursor.item_id
+            file.mark(cursor.item_id, cursor.start)
+            file.add_item(cursor.item_id, cursor.start, cursor.data_bytes, cursor.targets)
+            run = cursor.run()
             if run.items:
-                last_id = walk.item_id
-                file.add_items(last_id, walk.start, run)
-    file.size = walk.end.offset
-    file.is_closed = file.is_closed or (walk.end.problem is None and file.size < reader.size)
-    return walk.end
+                last_id = cursor.item_id
+                file.add_items(last_id, cursor.start, run)
+    file.size = cursor.end.offset
+    file.is_closed = file.is_closed or (cursor.end.problem is None and file.size < reader.size)
+    return cursor.end
 
 
 class IdGap(NamedTuple):
@@ -55,21 +55,21 @@ class IdGap(NamedTuple):
 
 def find_id_gap(reader: FileReader, file: WriterFile, item_id: int) -> IdGap | None:
     """Return the gap at which the ids of a file jump to or over `item_id`, or None if there is none. Raise OSError."""
-    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
+    cursor = ScrollItemCursor(reader, len(WRITER_MAGIC))
     items = previous_id = 0
-    while walk.next() and walk.item_id < item_id:
-        items += walk.item_id >= file.first_id
-        previous_id = walk.item_id
-    is_jump = walk.item_id > item_id or (items > 0 and walk.item_id == item_id > previous_id + 1)
-    return IdGap(walk.item_id, walk.start, items) if is_jump else None
+    while cursor.next() and cursor.item_id < item_id:
+        items += cursor.item_id >= file.first_id
+        previous_id = cursor.item_id
+    is_jump = cursor.item_id > item_id or (items > 0 and cursor.item_id == item_id > previous_id + 1)
+    return IdGap(cursor.item_id, cursor.start, items) if is_jump else None
 
 
 def has_second_id(reader: FileReader, file: WriterFile) -> bool:
     """Return whether the second id of a file is the first id plus one. Raise OSError."""
-    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
-    while walk.next():
-        if walk.item_id > file.first_id:
-            return walk.item_id == file.first_id + 1
+    cursor = ScrollItemCursor(reader, len(WRITER_MAGIC))
+    while cursor.next():
+        if cursor.item_id > file.first_id:
+            return cursor.item_id == file.first_id + 1
     return False
 
 
@@ -77,8 +77,8 @@ def check_index(reader: FileReader, file: WriterFile) -> None:
     """Raise `HintMismatch` unless the last known item is at `last_offset` and ends at `size`. Raise OSError."""
     if reader.size < file.size:
         raise HintMismatch
-    walk = ScrollItemCursor(reader, file.last_offset)
-    if not walk.next() or walk.item_id != file.last_id or walk.end.offset != file.size:
+    cursor = ScrollItemCursor(reader, file.last_offset)
+    if not cursor.next() or cursor.item_id != file.last_id or cursor.end.offset != file.size:
         raise HintMismatch
 
 
@@ -93,10 +93,10 @@ def count_up_to(reader: FileReader, file: WriterFile, target_reader: bytes, item
         return file.tally.of(target_reader)
     mark, before = file.tally_before(item_id + 1)
     tally = before.copy()
-    for walk in _from_mark(reader, mark):
-        if walk.item_id > item_id:
+    for cursor in _from_mark(reader, mark):
+        if cursor.item_id > item_id:
             break
-        tally.add(walk.data_bytes, walk.targets)
+        tally.add(cursor.data_bytes, cursor.targets)
     return tally.of(target_reader)
 
 
@@ -110,24 +110,24 @@ def count_in_ranges(
     tally = WriterTally()
     rest = iter(ranges)
     first, last = next(rest, (0, -1))
-    for walk in _from_mark(reader, file.before(first)):
-        while walk.item_id > last:
+    for cursor in _from_mark(reader, file.before(first)):
+        while cursor.item_id > last:
             first, last = next(rest, (0, -1))
             if last < 0:
                 return tally.of(target_reader)
-        if walk.item_id >= first:
-            tally.add(walk.data_bytes, walk.targets)
+        if cursor.item_id >= first:
+            tally.add(cursor.data_bytes, cursor.targets)
     return tally.of(target_reader)
 
 
 def _from_mark(reader: FileReader, mark: WriterMark) -> Iterator[ScrollItemCursor]:
-    walk = ScrollItemCursor(reader, mark.offset)
+    cursor = ScrollItemCursor(reader, mark.offset)
     last_id = mark.item_id - 1
-    while walk.next():
-        if walk.item_id != mark.item_id and last_id < mark.item_id:
+    while cursor.next():
+        if cursor.item_id != mark.item_id and last_id < mark.item_id:
             raise HintMismatch
-        if walk.item_id > last_id:
-            last_id = walk.item_id
-            yield walk
+        if cursor.item_id > last_id:
+            last_id = cursor.item_id
+            yield cursor
     if last_id < mark.item_id:
         raise HintMismatch

@@ -106,7 +106,7 @@ def test_a_writer_file_is_good_as_far_as_the_server_finds_it_good(contents: byte
     walk = ScrollItemCursor(BytesReader(contents), 4)
     while walk.next():
         pass
-    if walk.end.problem != "zeros stand before other bytes":  # what is behind zeros is of interest to who appends
+    if walk.end.problem != "zeros before other bytes":  # what is behind zeros is of interest to who appends
         assert gone_through(contents, has_data).how == (walk.end.offset, walk.end.problem, walk.end.is_unfinished)
 
 

@@ -458,7 +458,7 @@ def test_zeros_at_the_end_are_the_proper_end_and_before_other_bytes_the_last_tha
     fill(tmp_path, {"a.1": WRITER + put(1, b"a") + bytes(3_000_000) + b"\1"})
     status, out, said = dump("-Q", tmp_path)
     assert (status, out) == (0, b"a\n")
-    assert "unfinished: a.1, offset 30: zeros stand before other bytes (3000001 bytes)" in said
+    assert "unfinished: a.1, offset 30: zeros before other bytes (3000001 bytes)" in said
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(tmp_path: Path, dump: Dump) -> None:

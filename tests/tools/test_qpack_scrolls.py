@@ -101,7 +101,7 @@ def test_json_is_an_object_a_queue(folder: Path, pack: Pack) -> None:
         (b"\x86", "unfinished", 0, "unfinished: work.2000, offset 33: the last record is cut short (1 byte)"),
         (targets(0, b"x"), "unfinished", 0, "unfinished: work.2000, offset 33: the last record is cut short (8 bytes)"),
         (bytes(100), "ok", 0, ""),
-        (bytes(9) + b"\1", "unfinished", 0, "unfinished: work.2000, offset 33: zeros stand before other bytes"),
+        (bytes(9) + b"\1", "unfinished", 0, "unfinished: work.2000, offset 33: zeros before other bytes"),
     ],
 )
 def test_how_a_writer_file_ends_is_said_once_and_is_the_state_of_each_of_its_queues(
@@ -118,7 +118,7 @@ def test_how_a_writer_file_ends_is_said_once_and_is_the_state_of_each_of_its_que
     ("end", "problem", "size"),
     [
         (b"\x86", "the last record is cut short", 1),
-        (bytes(9) + b"\1", "zeros stand before other bytes", 10),
+        (bytes(9) + b"\1", "zeros before other bytes", 10),
     ],
 )
 def test_a_writer_file_with_a_later_one_behind_it_is_not_being_written_so_its_end_is_damage(

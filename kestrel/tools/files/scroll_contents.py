@@ -29,7 +29,7 @@ from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.progress import ByteProgress
 
-ZEROS_BEFORE_OTHERS: Final = "zeros stand before other bytes"
+ZEROS_BEFORE_OTHERS: Final = "zeros before other bytes"
 
 _NAMES: Final = {int(command): command.name for command in RecordCommand}
 
