@@ -129,7 +129,7 @@ class _Loading:
             file = self._rest.pop(0)
             self._recreate_missing_files(file)
             segment = None if file.kind is JournalFileKind.CURRENT else self._segment_of(file)
-            end = self._replay(file, segment)
+            end = self._replay_file(file, segment)
             if file.kind is JournalFileKind.CURRENT:
                 is_closed = end.is_closed
             else:
@@ -198,7 +198,7 @@ class _Loading:
 
     # Single files.
 
-    def _replay(self, file: JournalFile, segment: Segment | None) -> ReplayEnd:
+    def _replay_file(self, file: JournalFile, segment: Segment | None) -> ReplayEnd:
         """Apply the records of a file to the queue, and repair the file if it is damaged."""
         queue = self._queue
         self._target.file_name = file.file_name
@@ -209,15 +209,15 @@ class _Loading:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
         state = queue.boundary()
         if segment is not None and has_same_items(state, segment.boundary):
-            self._cut(file.file_name, end)
+            self._repair_file(file.file_name, end)
             return end
         if segment is not None and can_reach(state, segment.boundary) and not end.is_closed:
-            is_there = self._cut(file.file_name, end)
+            is_there = self._repair_file(file.file_name, end)
             return self._realign(file.file_name, segment, end.offset if is_there else None)
         if segment is not None or end.problem is not None:
             # The file is cut afterwards: a start after a crash then finds the damage and does this again.
             self._drop_removals(file.file_name)
-        is_there = self._cut(file.file_name, end)
+        is_there = self._repair_file(file.file_name, end)
         if segment is not None:
             self._drop_wrong_removals(file, is_there=is_there)
         return end
@@ -243,10 +243,10 @@ class _Loading:
         """Rewrite a file with its items only, without its removals."""
         with FileReader(self._disk, self._folder + b"/" + file.file_name) as reader:
             runs = item_records(reader, self._queue.now_ms)
-            self._write(file.number, runs, max_growth_bytes(reader), file.file_name)
+            self._write_file(file.number, runs, max_growth_bytes(reader), file.file_name)
         self._disk.crash_point(crash_points.REMOVALS_DROPPED)
 
-    def _cut(self, file_name: bytes, end: ReplayEnd) -> bool:
+    def _repair_file(self, file_name: bytes, end: ReplayEnd) -> bool:
         """Repair the file if the replay ended at a problem. Return whether the file still exists."""
         if end.problem is None:
             return True
@@ -285,7 +285,7 @@ class _Loading:
             finally:
                 disk.close(descriptor)
         else:
-            self._write(segment.number, runs, most_bytes, file_name)
+            self._write_file(segment.number, runs, most_bytes, file_name)
             disk.crash_point(crash_points.REALIGNED)
         log.warn(
             "Journal file {file!r}, which had {size} bytes, lost {lost} items of the queue; records that keep the later"
@@ -308,7 +308,7 @@ class _Loading:
         for file in self._rest:
             path = folder + b"/" + file.file_name
             removals, end = count_removals(disk, path)
-            if not self._cut(file.file_name, end) or not removals:
+            if not self._repair_file(file.file_name, end) or not removals:
                 continue
             dropped += removals
             self._rewrite_items_only(file)
@@ -321,7 +321,7 @@ class _Loading:
                 count=dropped,
             )
 
-    def _write(self, number: int, runs: Iterator[bytes], most_bytes: int, file_name: bytes) -> None:
+    def _write_file(self, number: int, runs: Iterator[bytes], most_bytes: int, file_name: bytes) -> None:
         """Create or replace the journal file `file_name`, with `runs` of records of `most_bytes` bytes at most."""
         disk, folder, queue = self._disk, self._folder, self._files.queue
         write_temporary(disk, folder, queue, number, runs, most_bytes, lambda: False)

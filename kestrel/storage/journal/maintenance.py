@@ -33,7 +33,7 @@ log = Logger(__name__)
 RETRY_S: Final = 10.0
 
 FREE_INLINE_RECORDS: Final = 10_000
-"""Number of records that are freed without a thread. It takes about 0.2 ms."""
+"""Largest number of records that are freed without a thread, which takes about 0.2 ms."""
 
 
 class _Plan:
@@ -92,7 +92,7 @@ class JournalMaintenance:
     def is_due(self) -> bool:
         """Return whether a rotation or a compaction is due."""
         limits = self._limits()
-        is_due = choose_compaction(self._state(), limits) is not Compaction.NONE
+        is_due = choose_compaction(self._sizes(), limits) is not Compaction.NONE
         return is_due or should_rotate(self._queue.writer.size, limits)
 
     def _limits(self) -> CompactionLimits:
@@ -106,6 +106,7 @@ class JournalMaintenance:
         )
 
     def _make_plan(self) -> _Plan | None:
+        """Return the rotation or compaction that is due, or None."""
         queue = self._queue
         settings = queue.settings
         total_bytes, current_bytes = queue.disk_bytes, queue.writer.size
@@ -117,11 +118,11 @@ class JournalMaintenance:
             return None
         limits = self._limits()
         may_begin = not self.rewriter.is_running and self._jobs.seconds() >= self._not_before_s
-        compaction = choose_compaction(self._state(), limits) if may_begin else Compaction.NONE
+        compaction = choose_compaction(self._sizes(), limits) if may_begin else Compaction.NONE
         if compaction is Compaction.NONE and may_begin and is_disk_full:
             return self._make_full_disk_plan(limits)
         if compaction is Compaction.NONE:
-            return _Plan(queue.boundary(), compaction, None) if self._rotates(limits) else None
+            return _Plan(queue.boundary(), compaction, None) if self._may_rotate(limits) else None
         end = queue.boundary()
         replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
@@ -139,13 +140,14 @@ class JournalMaintenance:
             return _Plan(end, Compaction.PACK, queue.replacement(smallest))
         if queue.disk_bytes > 2 * queue.live_bytes and queue.live_bytes <= room_bytes:
             return _Plan(end, Compaction.REWRITE, queue.replacement(end))
-        return _Plan(end, Compaction.NONE, None) if self._rotates(limits) else None
+        return _Plan(end, Compaction.NONE, None) if self._may_rotate(limits) else None
 
-    def _rotates(self, limits: CompactionLimits) -> bool:
+    def _may_rotate(self, limits: CompactionLimits) -> bool:
+        """Return whether a rotation is due, and none has just failed."""
         may_begin = self._jobs.seconds() >= self._no_rotation_before_s
         return may_begin and should_rotate(self._queue.writer.size, limits)
 
-    def _state(self) -> JournalSizes:
+    def _sizes(self) -> JournalSizes:
         waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
         return self._queue.journal_state(waited_ms)
 
@@ -181,6 +183,7 @@ class JournalMaintenance:
             Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._log_failure)
 
     async def _replace(self, replacement: ReplacementRecords, compaction: Compaction) -> None:
+        """Replace files by one, and log an error. After an error, or if files became smaller, plan the next step."""
         queue = self._queue
         before_bytes, began_s = queue.disk_bytes, self._jobs.seconds()
         is_pack = compaction is Compaction.PACK

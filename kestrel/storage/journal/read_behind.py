@@ -37,21 +37,22 @@ class JournalReadBehind:
         """Read the next part. Return a Deferred that fires when it is read, or fails with `QueueFailed`."""
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
-        self._begin()
+        self._begin_read()
         return done
 
     def read_ahead(self) -> None:
         """Read the next part, before a client needs it, if half of the memory is free."""
         queue = self._queue
         if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
-            self._begin()
+            self._begin_read()
 
-    def _begin(self) -> None:
+    def _begin_read(self) -> None:
         if not self._is_reading:
             self._is_reading = True
-            Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
+            Deferred.fromCoroutine(self._read()).addCallbacks(self._read_succeeded, self._read_failed)
 
     async def _read(self) -> None:
+        """Read the next part in a thread, and append its items to the window. Discard them if they are out of date."""
         queue, resources = self._queue, self._resources
         await resources.read_slots.acquire()
         try:
@@ -59,7 +60,7 @@ class JournalReadBehind:
             if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
                 return
             generation, began_s = queue.behind_generation, resources.jobs.seconds()
-            read = await resources.jobs.run(self._read_part, *self._open())
+            read = await resources.jobs.run(self._read_part, *self._open_part())
             resources.record_duration(queue.name, "fill_readbehind_usec", began_s)
             if queue.behind_generation == generation:
                 queue.append_read_items(read)
@@ -67,7 +68,8 @@ class JournalReadBehind:
         finally:
             resources.read_slots.release()
 
-    def _open(self) -> tuple[FileReader, int, int, int, int, int, int, int]:
+    def _open_part(self) -> tuple[FileReader, int, int, int, int, int, int, int]:
+        """Open the file with the next item behind the window. Return the arguments of `read_items`."""
         queue, resources = self._queue, self._resources
         name, start, end = queue.history.file_at(queue.behind_offset)
         reader = FileReader(resources.disk, resources.folder + b"/" + name)
@@ -80,13 +82,13 @@ class JournalReadBehind:
         with reader:
             return read_items(reader, *args)
 
-    def _done(self, _: object) -> None:
+    def _read_succeeded(self, _: object) -> None:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
         for done in waiting:
             done.callback(None)
 
-    def _failed(self, failure: Failure) -> None:
+    def _read_failed(self, failure: Failure) -> None:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
         if failure.check(DamagedJournalFile):

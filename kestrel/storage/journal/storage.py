@@ -44,7 +44,7 @@ from kestrel.storage.total_memory import MemoryLimit
 log = Logger(__name__)
 
 RELOAD_INLINE_BYTES: Final = 1 << 20
-"""Limit of the size of a failed queue whose next use replays it on the reactor thread, which takes a few ms."""
+"""Limit of the file size of a failed queue that its next use replays on the reactor thread, in a few ms."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
@@ -243,6 +243,7 @@ class JournalStorage:
         return queue
 
     def _is_large(self, files: QueueFiles) -> bool:
+        """Return whether the files of a failed queue are too large to be replayed on the reactor thread."""
         sizes = (self._disk.length(self._folder + b"/" + name) for name in files.in_replay_order())
         return sum(sizes) > self.reload_inline_bytes
 
@@ -279,7 +280,7 @@ class JournalStorage:
         return files_of(name, self._disk.list_files(self._folder))
 
     def _adopt(self, queue: JournalQueue) -> None:
-        """Make a loaded queue live. Its files are synced, because an earlier process may have left them unsynced."""
+        """Make a loaded queue live. Schedule a sync, because an earlier process may have left its files unsynced."""
         self._queues[queue.name] = queue
         queue.disk_reserve = self._disk_reserve
         maintenance = self._maintenance[queue] = JournalMaintenance(queue, self._resources)
@@ -290,7 +291,7 @@ class JournalStorage:
         if maintenance.is_due() and self._write(queue) is None:
             maintenance.begin_after_load()
 
-    def _end(self, queue: JournalQueue, why: str) -> None:
+    def _retire(self, queue: JournalQueue, why: str) -> None:
         """Make the queue object fail for the reason `why`, and release what it uses."""
         queue.failure = why
         if self._queues.get(queue.name) is queue:
@@ -313,7 +314,7 @@ class JournalStorage:
         """Fail a queue after a disk error, and return the error for its clients. Its next use replays its files."""
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
-        self._end(queue, str(failure))
+        self._retire(queue, str(failure))
         try:
             self._truncate_failed_files(queue.name, queue.writer)
         except OSError:
@@ -351,7 +352,7 @@ class JournalStorage:
         queue.is_deleted = True
         if queue.segments is not None:
             queue.segments.erase()
-        self._end(queue, "the queue was deleted")
+        self._retire(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
         published = succeed(None) if maintenance is None else maintenance.rewriter.published()
         published.addCallback(lambda _: self._erase_deleted(queue.name))
@@ -370,7 +371,7 @@ class JournalStorage:
     # Puts and commits.
 
     def put(self, queues: Sequence[JournalQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append one item to each queue. All queues share its record. Raise an error before any queue is changed."""
+        """Append one item to each queue. If one of them refuses it, raise a StorageError and change none."""
         for queue in queues:
             queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)

@@ -105,10 +105,11 @@ class JournalSyncScheduler:
         return succeed(None) if self._queue.writer.is_synced else self._wait_for_sync(self._packs)
 
     def _wait_for_sync(self, waiters: list[Deferred[None]]) -> Deferred[None]:
+        """Append a Deferred to `waiters` and return it. Begin a sync if the state allows it."""
         done: Deferred[None] = Deferred()
         waiters.append(done)
         if self.state in (JournalSyncState.IDLE, JournalSyncState.DUE):
-            self._begin()
+            self._begin_sync()
         return done
 
     def settings_changed(self) -> None:
@@ -133,7 +134,11 @@ class JournalSyncScheduler:
 
     def sync_at_close(self) -> Deferred[Any]:
         """Sync at the stop, when nothing else runs. The Deferred fails with the error of the sync."""
-        return self._resources.sync_slots.run(self._run) if self._pending_error is None else fail(self._pending_error)
+        return (
+            self._resources.sync_slots.run(self._sync_in_thread)
+            if self._pending_error is None
+            else fail(self._pending_error)
+        )
 
     def fail_next_commit(self, error: Exception) -> None:
         """Make the queue fail at its next commit, so that the changes recorded until then are answered with `error`."""
@@ -151,9 +156,9 @@ class JournalSyncScheduler:
             # The end of the sync or rewrite schedules the next sync.
             return
         self.state = JournalSyncState.DUE
-        self._timer = self._resources.jobs.within(seconds, self._timer, self._begin)
+        self._timer = self._resources.jobs.within(seconds, self._timer, self._begin_sync)
 
-    def _begin(self) -> None:
+    def _begin_sync(self) -> None:
         self._resources.jobs.cancel(self._timer)
         self._timer = None
         if self._queue.failure is not None:
@@ -163,11 +168,15 @@ class JournalSyncScheduler:
         commits, self._waiting = self._waiting, []
         packs, self._packs = self._packs, []
         since_s, self._unsynced_since_s = self._unsynced_since_s, None
-        self._resources.sync_slots.run(self._run).addCallbacks(
-            self._synced, self._failed, callbackArgs=(commits, packs, since_s), errbackArgs=(commits, packs)
+        self._resources.sync_slots.run(self._sync_in_thread).addCallbacks(
+            self._sync_succeeded,
+            self._sync_failed,
+            callbackArgs=(commits, packs, since_s),
+            errbackArgs=(commits, packs),
         )
 
-    def _run(self) -> Deferred[Sync | None]:
+    def _sync_in_thread(self) -> Deferred[Sync | None]:
+        """Sync all written records in a thread. The result is the scope of the sync, or None if the queue has failed."""
         writer = self._queue.writer
         if self._queue.failure is not None:
             return succeed(None)
@@ -175,9 +184,9 @@ class JournalSyncScheduler:
             sync = writer.begin_sync()
         except OSError as error:
             raise CannotOpen(str(error)) from error
-        return self._resources.jobs.run(self._sync, writer, sync).addCallback(lambda _: sync)
+        return self._resources.jobs.run(self._run_sync, writer, sync).addCallback(lambda _: sync)
 
-    def _sync(self, writer: JournalWriter, sync: Sync) -> None:
+    def _run_sync(self, writer: JournalWriter, sync: Sync) -> None:
         """Run `sync`, and note a failure for the next process. Runs in a thread."""
         try:
             writer.run_sync(sync)
@@ -185,7 +194,7 @@ class JournalSyncScheduler:
             self._resources.failed_syncs.add(current_name(self._queue.name))
             raise
 
-    def _synced(
+    def _sync_succeeded(
         self, sync: Sync | None, commits: list[Deferred[None]], packs: list[Deferred[None]], since_s: float | None
     ) -> None:
         queue = self._queue
@@ -199,11 +208,11 @@ class JournalSyncScheduler:
         for done in commits + packs:
             done.callback(None)
         if self._waiting or self._packs:
-            self._begin()
+            self._begin_sync()
         elif queue.failure is None and self.state is JournalSyncState.IDLE:
             self.settings_changed()
 
-    def _failed(self, failure: Failure, commits: list[Deferred[None]], packs: list[Deferred[None]]) -> None:
+    def _sync_failed(self, failure: Failure, commits: list[Deferred[None]], packs: list[Deferred[None]]) -> None:
         queue = self._queue
         self._waiting, self._packs = commits + self._waiting, packs + self._packs
         self.state = JournalSyncState.IDLE if self._pending_error is None else JournalSyncState.FAILING
