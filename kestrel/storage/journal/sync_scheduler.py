@@ -176,7 +176,7 @@ class JournalSyncScheduler:
         )
 
     def _sync_in_thread(self) -> Deferred[Sync | None]:
-        """Sync all written records in a thread. The result is the scope of the sync, or None if the queue has failed."""
+        """Sync all written records in a thread. Its result is its scope, or None if the queue has failed."""
         writer = self._queue.writer
         if self._queue.failure is not None:
             return succeed(None)
