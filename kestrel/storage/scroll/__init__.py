@@ -1,1 +1,1 @@
-"""The scroll backend: queues in libkestrel's journals, which a parent shares with its children."""
+"""The scroll backend: queues in libkestrel's journals. A parent shares its journal with its children."""

@@ -1,4 +1,7 @@
-"""Journals of a scroll folder whose last queue was deleted: marked, then erased; no crash brings a part of one back."""
+"""Deletion of queues from a scroll folder.
+
+A journal that loses its last queue is first marked as deleted, then erased. A crash in between cannot restore a part.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ log = Logger(__name__)
 
 
 class Deletions:
-    """Journals and reader files that are being erased.
+    """The journals and reader files that are being erased.
 
-    `is_there` tells whether a journal of that stem is still there, or again. `erased` is called with the stems and
-    reader parts of file names that have been erased.
+    `is_there` returns whether a journal with the given stem is live or failed. `erased` is called with the stems and
+    reader parts whose files have been erased.
     """
 
     def __init__(
@@ -38,12 +41,12 @@ class Deletions:
         self._is_there = is_there
         self._parts_erased = erased
         self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
-        """By stem: the journal, and the paths of its files."""
+        """Journals and the paths of their files, by stem."""
         self._marking: dict[ScrollQueue, Deferred[Any]] = {}
-        """Deleted queues of which no commit has told, with what fires when that is safe."""
+        """Deferreds that fire when a deletion is on disk, by deleted queue. `commit` removes them."""
 
     def next_id(self, stem: bytes) -> int:
-        """The id of the first item of a new journal: of one that is being erased ids go on."""
+        """Return the first item id for a new journal. Ids continue those of a journal that is still being erased."""
         return self._erasing[stem][0].next_id if stem in self._erasing else 1
 
     def __contains__(self, stem: bytes) -> bool:
@@ -55,36 +58,45 @@ class Deletions:
         return [journal for journal, _ in self._erasing.values()]
 
     def erase_journal_of(self, queue: ScrollQueue) -> None:
-        """Erase the journal whose last queue that was."""
+        """Erase the journal of its last queue."""
         self._marking[queue] = self.erase(queue.journal)
 
     def erase_reader(self, queue: ScrollQueue) -> Deferred[Any]:
-        """That queue is deleted, others of its journal are not: fires when no power failure brings it back."""
+        """Sync the deletion of a queue whose journal has other queues.
+
+        Return a Deferred that fires when a power failure cannot restore the queue.
+        """
         resources = self._resources
         marked = resources.jobs.run(sync_files, resources.disk, resources.folder, [queue.file.path])
         self._marking[queue] = _copy_result(marked)
         return marked
 
     def sync_deletions(self, journal: ScrollJournal) -> Deferred[frozenset[bytes]]:
-        """Fires with the readers that are leaving that journal now, when no power failure brings them back."""
+        """Sync all unsynced deletions of readers of a journal.
+
+        Return a Deferred that fires with the readers' names when a power failure cannot restore them.
+        """
         unsynced_deletions, resources = frozenset(journal.unsynced_deletions), self._resources
         synced = resources.jobs.run(resources.disk.sync_folder, resources.folder)
         return synced.addCallback(lambda _: unsynced_deletions)
 
     def transfer_commit(self, dead: ScrollQueue, live: ScrollQueue) -> None:
-        """The queue was opened again in order to be deleted, and is committed by the name of the dead object."""
+        """Let the commit of `dead` wait for the deletion of `live`.
+
+        `live` is the same queue, reopened only to be deleted. The caller commits the failed object `dead`.
+        """
         if live in self._marking:
             self._marking[dead] = self._marking.pop(live)
 
     def erase(self, journal: ScrollJournal) -> Deferred[Any]:
-        """Erase the writer files, then what says that they count no more, unless the journal is there again by then.
+        """Erase the writer files of a journal, then its deletion marks if no new journal has its stem by then.
 
-        Fires when no power failure brings it back.
+        Return a Deferred that fires when a power failure cannot restore the journal.
         """
         resources, stem = self._resources, journal.stem
         paths = [resources.path(file_name) for file_name in journal.abandon()]
         paths.append(hint_path(resources.folder, stem))
-        if stem in self._erasing:  # it was made again and deleted again meanwhile
+        if stem in self._erasing:  # the journal was created and deleted again
             earlier, earlier_paths = self._erasing[stem]
             journal.deletion_marks += earlier.deletion_marks
             paths += earlier_paths
@@ -101,7 +113,7 @@ class Deletions:
         return marked
 
     def _erase_all(self, paths: Sequence[bytes]) -> None:
-        """Runs in a thread."""
+        """Erase the files and sync the folder. Runs in a thread."""
         for path in paths:
             self._resources.disk.erase(path)
         self._resources.disk.sync_folder(self._resources.folder)
@@ -109,19 +121,22 @@ class Deletions:
     def _erased(self, _: object, journal: ScrollJournal) -> None:
         erasing = self._erasing.get(journal.stem)
         if erasing is None or erasing[0] is not journal:
-            return  # it was made and deleted again meanwhile, which does the rest
+            return  # a later deletion of the same stem erases the marks
         del self._erasing[journal.stem]
         if not self._is_there(journal.stem):
             self.erase_marks(journal)
 
     def erase_unneeded_marks(self, journal: ScrollJournal) -> None:
-        """Another reader of the journal has its file now; first it must be on the medium that it has."""
+        """Erase the deletion marks of a journal that has a new reader file, after a sync of the folder."""
         if journal.deletion_marks:
             synced = self._resources.jobs.run(self._resources.disk.sync_folder, self._resources.folder)
             synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self.not_erased)
 
     def erase_marks(self, journal: ScrollJournal) -> None:
-        """Erase them now, because their names may be used again. The next start erases those that fail."""
+        """Erase the reader files that mark a journal's readers as deleted, except files that are in use again.
+
+        The next start erases the files that cannot be erased now.
+        """
         deleted = map(parse_file_name, journal.deletion_marks)
         parts = {journal.stem, *(file.part for file in deleted if file is not None)}
         in_use = {queue.file.path for queue in journal.readers.values()}
@@ -132,11 +147,14 @@ class Deletions:
         self._parts_erased(parts)
 
     def not_erased(self, failure: Failure) -> None:
-        """For the log."""
-        log.error("A deleted queue's files stay until a start: {reason}", reason=reason_of(error_of(failure)))
+        """Log that the files of a deleted queue could not be erased."""
+        log.error(
+            "A deleted queue's files cannot be erased now: {reason}. The next start erases them",
+            reason=reason_of(error_of(failure)),
+        )
 
     def commit(self, queue: ScrollQueue) -> Deferred[Any] | None:
-        """Make safe that the queue is deleted: None if it is as safe as was promised, else fires when it is."""
+        """Return None if the deletion is as durable as syncJournal requires, or a Deferred that fires when it is."""
         synced = self._marking.pop(queue, None)
         if queue.settings.sync_journal_ms == 0:
             return synced
@@ -146,7 +164,7 @@ class Deletions:
 
 
 def _copy_result(deferred: Deferred[Any]) -> Deferred[Any]:
-    """Fires as that one does, which others wait for as well."""
+    """Return a Deferred that fires with the result of `deferred`, which can still get other callbacks."""
     other: Deferred[Any] = Deferred()
 
     def pass_on(result: Any) -> Any:

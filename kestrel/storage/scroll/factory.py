@@ -1,4 +1,4 @@
-"""``scroll:FOLDER``: the scroll backend by its described string."""
+"""The factory for ``scroll:FOLDER`` storage."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from kestrel.storage.total_memory import MemoryLimit
 
 @implementer(IStorageFactory)
 class ScrollStorageFactory:
-    """``scroll:FOLDER`` (`IStorageFactory`)."""
+    """The factory of the scroll backend (`IStorageFactory`)."""
 
     name = "scroll"
     help = (
         "scroll:FOLDER[?archive=FOLDER][&reserve=SIZE]  keeps queues in libkestrel's journal files in FOLDER: an item"
-        " is written once for a queue and all its children. archive is a folder that files move to when nobody needs"
-        " them any more; without it they are erased. reserve (16MiB) is disk space put by, so that a full disk still"
-        " takes the writes that found it full."
+        " is written once for a queue and all its children. Files that no queue needs any longer are moved to the"
+        " archive folder, or erased if there is none. reserve (16MiB) is disk space for the writes that find the disk"
+        " full."
     )
     capabilities = frozenset({"durable", "ranges", "shared_fanout", "errors_kept"})
     unused_settings = frozenset(
         {"max_journal_size_bytes", "min_journal_compact_delay_ms", "disable_aggressive_rewrites"}
     )
-    """Settings of a queue that are about rewriting; here nothing is rewritten."""
+    """Queue settings that control rewrites of a journal. Writer files of a scroll are never rewritten to save space."""
     largest_used: Mapping[str, int] = {"max_memory_size_bytes": WINDOW_BYTES}
-    """Above that a setting of a queue changes nothing: no more of it is in memory."""
+    """The largest effective value of a queue setting. A scroll never holds more of a queue in memory."""
 
     def storage(
         self,
@@ -42,7 +42,10 @@ class ScrollStorageFactory:
         in_thread: InThread,
         memory: MemoryLimit,
     ) -> ScrollStorage:
-        """A storage over that folder; nothing is touched before it is started."""
+        """Return a storage for the folder `argument`. The folder is not touched before the storage starts.
+
+        Raises `BadStorageArgument` for an invalid folder or option.
+        """
         folder = folder_argument(self.name, argument)
         refuse_other_options(self.name, options, {"archive", "reserve"})
         archive = options.get("archive")

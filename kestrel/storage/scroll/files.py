@@ -1,4 +1,4 @@
-"""Files of a scroll that are written anew under their names."""
+"""Functions that replace, copy, sync and truncate the files of a scroll."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kestrel.scroll.fileset import temporary_name
 
 
 def write_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: bool) -> bytes:
-    """Write what is to take the place of that file, and return where it stands until then.
+    """Write `data` to a temporary file that will replace the file `path`. Return the temporary path.
 
-    `is_synced`: it is on the medium then. An OSError leaves nothing.
+    If `is_synced` is true, sync the file. If an OSError is raised, no temporary file is left.
     """
     temporary = temporary_name(path, number)
     try:
@@ -35,7 +35,10 @@ def write_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: 
 
 
 def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: bool) -> None:
-    """Let the file of that path hold that, at once: a crash, or an OSError, leaves the old file or the new one."""
+    """Replace the content of the file `path` atomically: a crash or an OSError leaves the old or the new content.
+
+    If `is_synced` is true, sync the new file before it replaces the old one.
+    """
     temporary = write_file(disk, path, data, number, is_synced=is_synced)
     disk.crash_point(crash_points.COPY_WRITTEN)
     try:
@@ -48,7 +51,7 @@ def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced
 
 
 def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
-    """Copy what the file holds up to that size, to take its place, and return where it stands, on the medium."""
+    """Copy the first `size` bytes of the file `path` to a temporary file and sync it. Return the temporary path."""
     temporary = temporary_name(path, number)
     try:
         with FileReader(disk, path) as reader:
@@ -61,7 +64,7 @@ def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
 
 
 def sync_files(disk: Disk, folder: bytes, paths: Sequence[bytes]) -> None:
-    """Return when these files, those of them that are there, and the names in the folder are on the medium."""
+    """Sync the files in `paths` that exist, then the folder."""
     for path in paths:
         with suppress(FileNotFoundError):
             descriptor = disk.open_read(path)
@@ -73,9 +76,10 @@ def sync_files(disk: Disk, folder: bytes, paths: Sequence[bytes]) -> None:
 
 
 def truncate_if_possible(file: AppendFile, size: int) -> None:
-    """Cut the file at that size for a process that ends now. Only `truncate_file` cuts it for good.
+    """Truncate the file to `size` bytes without a sync, and ignore errors.
 
-    It makes no sync, and so helps where none works any more.
+    The truncation survives the end of the process even if syncs fail, but not a power failure. Use `truncate_file` for
+    a durable truncation.
     """
     with suppress(OSError):
         file.cut(size)
@@ -83,9 +87,9 @@ def truncate_if_possible(file: AppendFile, size: int) -> None:
 
 
 def truncate_file(disk: Disk, file: AppendFile, size: int, number: int, *, is_anew: bool) -> None:
-    """Let nothing behind that size count, for good: cut the file, or let a copy of its good part take its place.
+    """Truncate the file to `size` bytes durably, or replace it with a synced copy of its first `size` bytes.
 
-    `is_anew`: a sync of it may have failed, so that another one of the same file would mean nothing.
+    `is_anew` requires a copy. Pass it after a failed sync, because a second sync of the same file proves nothing.
     """
     is_cut = False
     if not is_anew:

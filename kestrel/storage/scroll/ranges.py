@@ -1,4 +1,4 @@
-"""Ranges of a scroll's items by their ids: the same answer every time, until they are released."""
+"""Reads of a scroll's items by ranges of ids. A range can be read repeatedly until it is released."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from kestrel.storage.interfaces import IItemRanges
 
 
 class RangeSource(Protocol):
-    """A queue that items can be read of by their ids."""
+    """A queue whose items can be read by id."""
 
     @property
     def held(self) -> Held | None:
-        """Who reads by ids, and how far they are."""
+        """The hold of the reader by ids and its last released id, or None."""
 
     @property
     def released_id(self) -> int:
-        """The last id that nobody may ask for any more."""
+        """The last id that has been released."""
 
     @property
     def safe_id(self) -> int:
-        """The last item that is as safe as was promised."""
+        """Id of the last item that is as durable as syncJournal requires."""
 
     def read_range(self, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """Its items with these ids, done or not."""
+        """Read the queue's items with ids from `first_id` to below `end_id`, even if they are done.
+
+        Read at most `max_bytes` of data, but at least one item if there is one.
+        """
 
     def release(self, end_id: int) -> None:
-        """All below that id is done."""
+        """Mark all items with ids below `end_id` as done and released."""
 
     def hold(self, by: bytes | None) -> None:
-        """Keep for them what is not done."""
+        """Keep items for the reader `by` until it releases them, or end the hold if `by` is None."""
 
     def end_of(self, first_id: int, max_items: int) -> int:
-        """Where so many safe items end, from that id on."""
+        """Return an end id for a range of at most `max_items` safe items that begins at `first_id`."""
 
 
 @implementer(IItemRanges)
@@ -49,35 +52,38 @@ class ItemRanges:
 
     @property
     def first_id(self) -> int:
-        """The lowest id that is not yet released."""
+        """The lowest id that is not released."""
         return self._queue.released_id + 1
 
     @property
     def reader(self) -> bytes | None:
-        """For whom they are kept."""
+        """Name of the reader that holds the items, or None."""
         return None if self._queue.held is None else self._queue.held.by
 
     def hold(self, reader: bytes) -> None:
-        """Keep from now on what that reader has not released."""
+        """Keep items until `reader` releases them."""
         self._queue.hold(reader)
 
     def end_hold(self) -> None:
-        """Keep nothing for a reader any more."""
+        """End the hold. Items that the queue is done with are no longer kept."""
         self._queue.hold(None)
 
     def end_of(self, first_id: int, max_items: int) -> int:
-        """Where so many of its safe items end, from that id on."""
+        """Return an end id for a range of at most `max_items` safe items that begins at `first_id`."""
         return self._queue.end_of(max(first_id, self.first_id), max_items)
 
     @property
     def next_id(self) -> int:
-        """The id of the next safe item; what is released counts as safe, though it may have left before it was."""
+        """Id of the next safe item. Released items count as safe, even if they were released before their sync."""
         return max(self._queue.safe_id, self._queue.released_id) + 1
 
     def read_range(self, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """The items from `first_id` on and below `end_id`, up to `max_bytes` of data, and one if there is one."""
+        """Read the items with ids from `first_id` to below `end_id`.
+
+        Read at most `max_bytes` of data, but at least one item if there is one.
+        """
         return self._queue.read_range(max(first_id, self.first_id), min(end_id, self.next_id), max_bytes)
 
     def release(self, end_id: int) -> None:
-        """Everything below is done."""
+        """Mark all safe items with ids below `end_id` as done and released."""
         self._queue.release(min(end_id, self.next_id))

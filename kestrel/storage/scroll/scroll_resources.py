@@ -1,4 +1,4 @@
-"""What the journals of one scroll folder share."""
+"""The resources that all journals of a scroll folder share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from kestrel.storage.total_memory import MemoryLimit
 
 
 class ScrollResources(FolderResources):
-    """`FolderResources`, the numbers of new files, and the folder for unneeded files (None: they are erased).
+    """The resources that all journals of a scroll folder share.
 
-    `is_all_shared`: each item is for all readers of its journal, those that come back after a power failure too.
+    `refusal` returns the reason why no put is accepted, or None. `numbers` allocates the numbers of new files.
+    `archive` is the folder for writer files that are no longer needed; None means that they are erased. If
+    `is_all_shared` is true, each item is for all readers of its journal.
     """
 
     def __init__(
@@ -42,5 +44,5 @@ class ScrollResources(FolderResources):
         self.open_files = OpenFiles()
 
     def path(self, file_name: bytes) -> bytes:
-        """That of a file in the queue folder."""
+        """Return the path of a file in the queue folder."""
         return self.folder + b"/" + file_name
