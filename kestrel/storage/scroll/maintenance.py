@@ -1,4 +1,4 @@
-"""What goes on beside the operations of one scroll: its syncs, its reading, and files that no reader needs any more."""
+"""Background work on one scroll: syncs, read-behind, checkpoints, hints, and the removal of files that are done."""
 
 from __future__ import annotations
 
@@ -29,49 +29,52 @@ from kestrel.storage.scroll.sync_scheduler import ScrollSyncScheduler
 log = Logger(__name__)
 
 LARGE_LAST_FILE_BYTES: Final = 1 << 20
-"""The last writer file goes as well when nobody needs it and it is larger than that."""
+"""Size from which the last writer file is removed too when all readers are done with it."""
 
 HINTED_BYTES: Final = 256 * 1024
-"""A journal that is smaller is read as fast without a hint."""
+"""Smallest journal that gets a hint. A smaller one loads as fast without."""
 
 HINTED_ITEMS: Final = 10_000
-"""A hint is written again when so many items more were put or done."""
-
+"""Number of puts and done items after which a new hint is written."""
 
 HINTED_HOLES: Final = 1000
-"""Of each reader the places of so many items are hinted that stand behind others that are done."""
+"""Maximum number of gaps between done items whose positions a hint stores, for each reader."""
 
 
 class ScrollMaintenance:
-    """The upkeep of one journal."""
+    """The background work on one journal."""
 
     def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._journal = journal
         self._resources = resources
         self.sync = ScrollSyncScheduler(journal, resources, self.drop_done_files)
         self._read_behinds: dict[ScrollQueue, ScrollReadBehind] = {}
-        self._hinted = 0
+        self._hinted_progress = 0
         self._removing: set[bytes] = set()
-        """Files that a thread is at."""
+        """Names of files that a thread is removing."""
         self._is_dropping_last = False
         for queue in journal.readers.values():
             self.add_reader(queue)
 
     def add_reader(self, queue: ScrollQueue) -> None:
-        """A queue is a reader of the journal from now on."""
+        """Add a queue to the maintained readers of the journal."""
         self._read_behinds[queue] = ScrollReadBehind(queue, self._journal, self._resources)
         self._journal.settings_changed()
         if queue.file.size > queue.file.synced_size:
             self._journal.unsynced_readers.add(queue)
 
     def remove_reader(self, queue: ScrollQueue) -> None:
-        """It is no more."""
+        """Remove a queue that is no longer a reader of the journal."""
         del self._read_behinds[queue]
         self._journal.unsynced_readers.discard(queue)
         self._journal.settings_changed()
 
     def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
-        """What was recorded on these queues was written just now; returns as `ScrollSyncScheduler.written`."""
+        """Handle a write of the changes of `queues`: arrange the sync and start read-ahead.
+
+        Return None if the changes are as durable as syncJournal requires. Otherwise return a Deferred that fires when
+        they are synced, or fails with `QueueFailed`.
+        """
         done = self.sync.written(queues)
         for queue in queues:
             if queue.behind_items:
@@ -79,7 +82,7 @@ class ScrollMaintenance:
         return done
 
     def checkpoint(self) -> None:
-        """Write reader files anew that have grown."""
+        """Rewrite reader files that have grown or are out of date, and retry removals of files that failed."""
         readers = list(self._journal.readers.values())
         for queue in readers:
             queue.skip_items_of_others()
@@ -88,10 +91,13 @@ class ScrollMaintenance:
         for file_name in self._journal.obsolete_files:
             self._begin_to_remove(file_name)
 
-    # Files that nobody needs.
+    # Files that no reader needs.
 
     def drop_done_files(self) -> None:
-        """Erase or archive the writer files that all readers have done with; the last one stays, unless it is large."""
+        """Erase or archive the writer files that all readers are done with.
+
+        The last file is kept unless it is large or the disk is full.
+        """
         journal = self._journal
         files = journal.files
         if not files or journal.unserved or journal.unsynced_deletions or not journal.readers:
@@ -130,12 +136,17 @@ class ScrollMaintenance:
 
     def _log_last_not_dropped(self, failure: Failure) -> None:
         reason = reason_of(error_of(failure))
-        log.error("The last file of {stem!r} stays: {reason}", stem=self._journal.stem, reason=reason)
+        log.error(
+            "The last file of scroll {stem!r} cannot be removed: {reason}. The next commit tries again",
+            stem=self._journal.stem,
+            reason=reason,
+        )
 
     async def _drop_last(self, last_id: int) -> None:
-        """Then only the readers know which ids were given: that must be on the medium first."""
+        """Sync the reader files, then remove the last writer file if no item was put meanwhile."""
         journal, resources = self._journal, self._resources
         try:
+            # Without a writer file only the reader files show which ids have been used.
             paths = [queue.file.path for queue in journal.readers.values()]
             await resources.jobs.run(sync_files, resources.disk, resources.folder, paths)
             if journal.last_id == last_id and len(journal.files) == 1 and journal.readers and not journal.unserved:
@@ -145,17 +156,20 @@ class ScrollMaintenance:
             self._is_dropping_last = False
 
     def _not_removed(self, failure: Failure, file_name: bytes) -> None:
-        """It is tried again with the next checkpoint."""
+        """Log that a file could not be removed. The next checkpoint tries again."""
         self._removing.discard(file_name)
         log.error(
-            "File {file!r}, which nobody needs any more, cannot be {what}: {reason}. It is tried again",
+            "File {file!r}, which no queue needs any longer, cannot be {what}: {reason}. It is tried again",
             file=file_name,
             what="erased" if self._resources.archive is None else f"moved to the archive {self._resources.archive!r}",
             reason=reason_of(error_of(failure)),
         )
 
     def _remove(self, file_name: bytes) -> None:
-        """Erase it, or move it to the archive; one with a damaged end is set aside. Runs in a thread."""
+        """Erase a file or move it to the archive. Runs in a thread.
+
+        A file whose damaged end could not be set aside is moved to the folder of damaged files.
+        """
         resources = self._resources
         path = resources.path(file_name)
         if file_name in self._journal.unrepaired:
@@ -171,14 +185,14 @@ class ScrollMaintenance:
         try:
             resources.disk.rename(path, target)
         except FileNotFoundError:
-            return  # its queue was deleted meanwhile
+            return  # the journal was deleted meanwhile
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             self._copy_to_archive(path, target)
 
     def _copy_to_archive(self, path: bytes, target: bytes) -> None:
-        """The archive is on another file system."""
+        """Copy the file `path` to `target` on another file system, then erase it."""
         disk = self._resources.disk
         temporary = target + b"~~"
         disk.erase(temporary)
@@ -198,26 +212,31 @@ class ScrollMaintenance:
 
     @property
     def progress(self) -> int:
-        """How much was put and done, in items."""
+        """The last written id, plus the heads of all readers."""
         return self._journal.written_id + sum(queue.done.head for queue in self._journal.readers.values())
 
     def due_hint(self, least_progress: int = HINTED_ITEMS) -> list[FileHint] | None:
-        """What a hint is to say, if there is so much more to tell than the last one did."""
+        """Return the content of a new hint, or None if no hint is due.
+
+        A hint is due if the journal has at least `HINTED_BYTES`, and `progress` has grown by `least_progress` since the
+        last hint.
+        """
         journal = self._journal
         progress = self.progress
-        if journal.bytes < HINTED_BYTES or progress - self._hinted < least_progress:
+        if journal.bytes < HINTED_BYTES or progress - self._hinted_progress < least_progress:
             return None
-        self._hinted = progress
+        self._hinted_progress = progress
         next_ids = {first for queue in journal.readers.values() for first in queue.done.holes(HINTED_HOLES)}
         in_order = sorted(next_ids)
         return [FileHint.of(file, in_order) for file in journal.files if file.first_id]
 
-    # The end.
+    # Closing.
 
     def closing(self, compacts: bool) -> Callable[[], None]:
-        """What is to be done in a thread when nothing follows: a checkpoint of each reader, and a hint.
+        """Return a function that checkpoints the readers and writes a hint. It must run in a thread, after all commits.
 
-        `compacts`: of a journal that nobody needs anything of no writer file stays; its readers know the last id.
+        If `compacts` is true and all readers are drained, the function also removes all writer files. The reader files
+        keep the last id.
         """
         journal, resources = self._journal, self._resources
         for queue in journal.readers.values():
@@ -245,7 +264,7 @@ class ScrollMaintenance:
         return close
 
     def write_hint(self, hint: list[FileHint]) -> None:
-        """Write a hint, or not: a start does without it. Runs in a thread."""
+        """Write a hint, and ignore errors because a start works without hints. Runs in a thread."""
         resources = self._resources
         path = hint_path(resources.folder, self._journal.stem)
         contents = encode_hint(hint)

@@ -1,4 +1,4 @@
-"""What lies behind a scroll queue's window is read forward, in a thread, before it is asked for if possible."""
+"""Read-behind of a scroll queue: items after its window are read in a thread, if possible before they are needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 
 class ScrollReadBehind:
-    """The reading of one queue's items, one part at a time."""
+    """The read-behind of one queue. It makes one read at a time."""
 
     def __init__(self, queue: ScrollQueue, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._queue = queue
@@ -28,7 +28,11 @@ class ScrollReadBehind:
         queue.read_more = self.read_more
 
     def read_more(self) -> Deferred[None] | None:
-        """Read on; fires when something has been read, or fails with `QueueFailed`. None: the window has it now."""
+        """Bring the next items into the window.
+
+        Return None if they came from memory. Otherwise return a Deferred that fires when a read is done, or fails with
+        `QueueFailed`.
+        """
         if self._is_next_unwritten:
             self._journal.fill_from_pending(self._queue)
             return self._check_count()
@@ -39,19 +43,22 @@ class ScrollReadBehind:
 
     @property
     def _is_next_unwritten(self) -> bool:
-        """Whether what comes next is not written to any file yet."""
+        """True if the next item is not yet written to a file."""
         return self._journal.file_with(self._queue.next_id) is None
 
     def _check_count(self) -> Deferred[None] | None:
-        """None, unless nothing comes any more though there should be items: then the files are surveyed anew."""
+        """Return None, or fail the journal if the queue counts items that neither its files nor memory contain.
+
+        All files of a failed journal are indexed again when it is reopened.
+        """
         if self._queue.has_head or not self._queue.behind_items:
             return None
         for file in self._journal.files:
             self._journal.mark_untrusted(file)
-        return fail(self._resources.kill(self._journal, DamagedScrollFile(errno.EIO, "there should be more items")))
+        return fail(self._resources.kill(self._journal, DamagedScrollFile(errno.EIO, "its files lack items")))
 
     def read_ahead(self) -> None:
-        """Read on if there is room for it, though nobody waits yet."""
+        """Start a read if at least half of the window is empty."""
         queue = self._queue
         is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
         if queue.behind_items and is_low and queue.has_room and not self._is_next_unwritten:
@@ -72,7 +79,7 @@ class ScrollReadBehind:
             queue.next_id, last_id = queue.done.hole(queue.next_id)
             file = self._journal.file_with(queue.next_id)
             if file is None:
-                return  # it is at hand
+                return  # the next item is not written yet, so it is in memory
             offset = file.before(queue.next_id).offset
             if queue.file_position[0] == file.file_name:
                 offset = max(offset, queue.file_position[1])
@@ -88,7 +95,7 @@ class ScrollReadBehind:
                 self._take(file, read)
         except OSError as error:
             if queue.generation != generation:
-                return  # what was to be read has been dropped, and so has its file perhaps
+                return  # the items have been dropped, and perhaps their file was erased
             if isinstance(error, DamagedScrollFile) and file is not None:
                 self._journal.mark_untrusted(file)
             raise
@@ -98,7 +105,10 @@ class ScrollReadBehind:
     def _read_part(
         self, file_name: bytes, last_id: int, offset: int, end: int, first_id: int, *room: int
     ) -> ScrollItemsRead:
-        """Runs in a thread; the file may grow meanwhile."""
+        """Read items from a file, which may grow meanwhile. Runs in a thread.
+
+        Raise `DamagedScrollFile` if the file does not contain the ids that its index promises.
+        """
         with self._journal.open_file(file_name) as reader:
             read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
         if read.next_id > last_id + 1 or (not read.records and read.next_id <= last_id):
@@ -121,8 +131,8 @@ class ScrollReadBehind:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
-        # What nobody has asked for yet is told to who asks.
+        # A failed read-ahead has no caller. The next get repeats the read and reports the error.
         if failure.check(DamagedScrollFile) and self._queue.failure is None and waiting:
-            self._resources.kill(self._journal, error_of(failure))  # opened anew, it is repaired
+            self._resources.kill(self._journal, error_of(failure))  # reopening repairs the file
         for done in waiting:
             done.errback(error)

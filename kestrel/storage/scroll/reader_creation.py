@@ -1,4 +1,4 @@
-"""The reader file of a new queue, which must say where the queue begins before anything else can be safe in it."""
+"""Creation of reader files. A queue's reader file must record where the queue begins before its items are durable."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = Logger(__name__)
 
 
 class ReaderFileCreation:
-    """Queues whose reader files are being made, and the commits that wait for that.
+    """The queues whose reader files are being created, and the commits that wait for these files.
 
-    `created` and `creation_failed` are called when a file is there, and when it cannot be. `release_reserve` gives up
-    the reserve of a full medium; it returns False when the reserve is gone already.
+    `created` is called when a file exists, and `creation_failed` when it cannot be created. `release_reserve` frees the
+    disk reserve; it returns False if the reserve was already used.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class ReaderFileCreation:
         self._resources = resources
         self._created = created
         self._creation_failed = creation_failed
-        self._make_room = release_reserve
+        self._release_reserve = release_reserve
         self._waiting: dict[ScrollQueue, list[Deferred[None]]] = {}
 
     def create_now(self, queue: ScrollQueue) -> None:
-        """Make the file of a queue that begins at the first item of its journal. Raises OSError.
+        """Create the reader file of a queue that begins at the first item of its journal. Raises OSError.
 
-        Without a file the queue would begin there as well, so the file need not be on the medium.
+        The file is not synced, because a queue without a file begins there too.
         """
         contents = encode_state(ReaderState())
         resources = self._resources
@@ -52,7 +52,10 @@ class ReaderFileCreation:
         queue.file.replaced(len(contents))
 
     def create_now_unless_full(self, queue: ScrollQueue) -> None:
-        """Make the file, but on a full medium leave that to the first commit that has something to write to it."""
+        """Create the reader file as `create_now`, but ignore a full disk. Raises OSError.
+
+        On a full disk, the first commit that writes to the file creates it.
+        """
         try:
             self.create_now(queue)
         except OSError as error:
@@ -60,7 +63,10 @@ class ReaderFileCreation:
                 raise
 
     def begin(self, queue: ScrollQueue) -> None:
-        """Make the file of any other queue in a thread. An empty file would give the queue items older than it."""
+        """Create and sync the reader file of a queue whose journal has items, in a thread.
+
+        Without a synced file, a power failure would give the queue items that are older than the queue.
+        """
         self._waiting[queue] = []
         self._write(queue)
 
@@ -71,7 +77,10 @@ class ReaderFileCreation:
         writing.addCallback(self._publish, queue, len(contents)).addErrback(self._failed, queue)
 
     def wait_for(self, queue: ScrollQueue) -> Deferred[None] | None:
-        """None for a queue that has its file; else fires when it has, or fails with `QueueFailed`."""
+        """Return None if the queue's file is not being created, or a Deferred that fires when it exists.
+
+        The Deferred fails with `QueueFailed` if the file cannot be created.
+        """
         if queue not in self._waiting:
             return None
         created: Deferred[None] = Deferred()
@@ -96,10 +105,10 @@ class ReaderFileCreation:
 
     def _failed(self, failure: Failure, queue: ScrollQueue) -> None:
         cause = error_of(failure)
-        if queue.failure is None and isinstance(cause, OSError) and is_full(cause) and self._make_room():
+        if queue.failure is None and isinstance(cause, OSError) and is_full(cause) and self._release_reserve():
             self._write(queue)
             return
-        error = QueueFailed(f"the queue cannot be made: {reason_of(cause)}")
+        error = QueueFailed(f"the queue cannot be created: {reason_of(cause)}")
         log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
         if queue.failure is None:
             self._creation_failed(queue, error)
