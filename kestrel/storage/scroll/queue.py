@@ -1,4 +1,4 @@
-"""One queue kept in a scroll: a reader of the journal that a parent and its children share."""
+"""A queue in a scroll. It is one reader of the journal that a parent and its children share."""
 
 from __future__ import annotations
 
@@ -26,45 +26,49 @@ from kestrel.storage.window import Window
 
 WINDOW_BYTES: Final = 256 * 1024
 WINDOW_ITEMS: Final = 4096
-"""No more of a queue is in memory than these, its open reads, and one item."""
+"""Limits of a queue's window. One more item, and the open reads, may also be in memory."""
 
 
 class Journal(Protocol):
-    """What a reader asks of the journal that it reads (`kestrel.storage.scroll.journal.ScrollJournal`)."""
+    """The part of a journal that its readers use (`kestrel.storage.scroll.journal.ScrollJournal`)."""
 
     memory_limit: MemoryLimit
     safe_id: int
 
     @property
     def last_id(self) -> int:
-        """The id of the last item, written or not."""
+        """Id of the last item, written or pending."""
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """Its own figures."""
+        """Statistics of the journal, by name."""
 
     def fail(self, error: Exception) -> QueueFailed:
-        """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
+        """Fail all queues of the journal because a file cannot be read. Return the failure for clients."""
 
     def count_remaining_for(self, queue: Any) -> Counts:
-        """What there is for a reader from its `next_id` on. Raises OSError."""
+        """Return the counts of a reader's items from its `next_id` on. Raises OSError."""
 
     def bytes_behind(self, head: int) -> int:
-        """Those of its writer files that hold something behind that id."""
+        """Return the total size of the writer files that have items after the id `head`."""
 
     def read_range(self, queue: Any, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """The items of a reader with these ids, read in a thread."""
+        """Read a reader's items with ids from `first_id` to below `end_id`, in a thread.
+
+        Read at most `max_bytes` of data, but at least one item if there is one.
+        """
 
     def end_of(self, first_id: int, max_items: int) -> int:
-        """Where so many safe items end, from that id on."""
+        """Return an end id for a range of at most `max_items` safe items that begins at `first_id`."""
 
 
 @implementer(IQueueStorage)
 class ScrollQueue(Window):
-    """A head, what is done beyond it, and a small window of what comes next (`IQueueStorage`, `IItemRanges`).
+    """A queue in a scroll: the set of done ids, and a small window of the next items (`IQueueStorage`).
 
-    Everything up to `done.head` is done. The items from there to `next_id` are done, open, or in the window; those from
-    `next_id` on are *behind* it: in the files alone, or not written yet. What is for other readers counts as done.
+    All ids up to `done.head` are done. Items from there to below `next_id` are done, open or in the window. Items from
+    `next_id` on are *behind* the window: only in the files, or not yet written. Items for other readers count as done.
+    The queue can be adapted to `IItemRanges`.
     """
 
     def __init__(
@@ -80,15 +84,14 @@ class ScrollQueue(Window):
         super().__init__()
         self.name = name
         self.reader = reader
-        """What it is called in the writer files."""
+        """Name of the reader in the writer files."""
         self.settings = settings
+        # The storage uses the whole journal, a queue only the protocol.
         self.journal: Any = journal
-        """What its storage knows it by,"""
         self._journal = journal
-        """and what it asks of it."""
         self.done = state.done
         self.held = state.held
-        """What somebody reads by ids: kept until they release it, done or not."""
+        """Hold of a client that reads by ids, or None. Items after its id are kept until released, even if done."""
         self.file = file
         self.memory = MemoryShare(journal.memory_limit)
         self.is_deleted = False
@@ -97,36 +100,36 @@ class ScrollQueue(Window):
         self.behind_items, self.behind_bytes = counts
         self.next_id = state.done.head + 1
         self.last_id = 0
-        """Of the last item that was put, as long as this object lives."""
+        """Id of the last item put to this object, or 0."""
         self.file_position = b"", 0
-        """The name of a writer file and an offset: the item `next_id` does not stand before it in that file."""
+        """Name of a writer file, and an offset in it at or before the item `next_id`. Reads start there."""
         self.generation = 0
-        """Another one when items were dropped: what was being read then does not count."""
+        """Number that changes when items are dropped. Reads that began with another number are ignored."""
         self._changes = ReaderChanges(state.done.head)
         self.written_head = state.done.head
-        """The head that is in the file,"""
+        """Head that is recorded in the reader file."""
         self._written_held = state.held
-        """and what is held."""
+        """Hold that is recorded in the reader file."""
         self.synced_done_id = self.written_done_id
-        """The same as a sync is known to have reached it."""
+        """Value of `written_done_id` that the last sync of the reader file covered."""
         self.read_more: Callable[[], Deferred[None] | None] = lambda: None
-        """Brings what is behind into the window: None if that is done, else fires when some of it is."""
+        """Function that brings items into the window: returns None if it has, or a Deferred that fires when it has."""
         self._errors = state.errors
         self.compacted_bytes = 0
-        """The size that its file had when it was written anew."""
+        """Size of the reader file after its last rewrite."""
         self._checkpoint_head = state.done.head
-        """The head in the checkpoint that is being written."""
+        """Head in the checkpoint that is being written."""
         self._has_skipped = False
-        """Whether some of what is done is for others, which its file need not say, but a checkpoint does."""
+        """True if items of other readers were skipped since the last checkpoint, or if a checkpoint has failed."""
 
     def __conform__(self, interface: InterfaceClass) -> Any:
-        """Its ids are durable, so it has ranges (`IItemRanges`)."""
+        """Adapt the queue to `IItemRanges`."""
         return ItemRanges(self) if interface is IItemRanges else None
 
     # Items in.
 
     def put(self, record: bytes, item_id: int, size: int) -> None:
-        """One more item at the tail: its PUT record, its id, and how much data it has."""
+        """Append an item: its PUT record, its id, and the size of its data in bytes."""
         if not self.behind_items:
             self._skip_to(item_id)
         if item_id == self.next_id and self.has_room:
@@ -140,7 +143,7 @@ class ScrollQueue(Window):
         self.last_id = item_id
 
     def _skip_to(self, item_id: int) -> None:
-        """What there is between `next_id` and that one is for others."""
+        """Mark the ids from `next_id` to below `item_id` as done, because their items are for other readers."""
         if item_id > self.next_id:
             self.done.add(self.next_id, item_id - 1)
             self.next_id = item_id
@@ -154,14 +157,14 @@ class ScrollQueue(Window):
         return item
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head; as an open read when `opened`."""
+        """Remove and return the head, or return None. If `opened` is true, the item becomes an open read."""
         item = super().take(opened)
         if item is not None and not opened:
             self._finished(item.id)
         return item
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """End open reads; returns how many of them were open."""
+        """Confirm open reads. Return how many of the `xids` were open."""
         self.check()
         confirmed = [self._open[xid].id for xid in dict.fromkeys(xids) if xid in self._open]
         for xid in xids:
@@ -171,7 +174,10 @@ class ScrollQueue(Window):
         return len(confirmed)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head; xids[0] is the next one taken."""
+        """Return open reads to the head of the queue; the item of `xids[0]` becomes the head.
+
+        If `failed` is true, their error counts are recorded.
+        """
         returned = [self._open[xid] for xid in xids if xid in self._open]
         super().put_back(xids, failed)
         if failed:
@@ -180,7 +186,7 @@ class ScrollQueue(Window):
                 self._changes.set_errors(item.id, item.errors)
 
     def clear(self) -> None:
-        """Drop every item that is not an open read."""
+        """Drop all items except open reads."""
         self.check()
         self._drop_to(self._journal.last_id + 1, (item.id for item in self._open.values()))
         self.release_items()
@@ -193,7 +199,7 @@ class ScrollQueue(Window):
             self._errors.pop(item_id, None)
 
     def _drop_to(self, end_id: int, kept: Any) -> None:
-        """All below that id is done, but for these ids; nothing below it is behind the window any more."""
+        """Mark all ids below `end_id` as done, except the ids in `kept`. Move `next_id` to at least `end_id`."""
         kept_ids = sorted(item_id for item_id in kept if item_id < end_id)
         first = self.done.head + 1
         for item_id in (*kept_ids, end_id):
@@ -217,44 +223,45 @@ class ScrollQueue(Window):
 
     @property
     def released_id(self) -> int:
-        """The last id that nobody who reads by ids may ask for any more."""
+        """Last id that is released, so a client that reads by ids cannot read it."""
         if self.held is not None:
             return self.held.head
         self.skip_items_of_others()
         return self.done.head
 
     def hold(self, by: bytes | None) -> None:
-        """Keep for them what is not done, until they release it; None: keep nothing but for the queue itself."""
+        """Keep items for the reader `by` until it releases them, or end the hold if `by` is None."""
         self.check()
         self.held = None if by is None else Held(by, self.released_id)
         self._changes.set_held(self.held)
 
     def end_of(self, first_id: int, max_items: int) -> int:
-        """Where so many of its safe items end, from that id on (`IItemRanges.end_of`)."""
+        """Return an end id for a range of at most `max_items` safe items from `first_id` (`IItemRanges.end_of`)."""
         return self._journal.end_of(first_id, max_items)
 
     @property
     def safe_id(self) -> int:
-        """The last item of its journal that is as safe as was promised."""
+        """Id of the last item of the journal that is as durable as syncJournal requires."""
         return self._journal.safe_id
 
     def read_range(self, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """Its items with these ids, done or not (`IItemRanges.read_range`)."""
+        """Read the items with ids from `first_id` to below `end_id`, even done ones (`IItemRanges.read_range`)."""
         self.check()
         return self._journal.read_range(self, first_id, end_id, max_bytes)
 
     def release(self, end_id: int) -> None:
-        """All below that id is done, open or not (`IItemRanges.release`)."""
+        """Mark all items with ids below `end_id` as done and released, even open reads (`IItemRanges.release`)."""
         self.check()
         end_id = min(end_id, self._journal.last_id + 1)
         if end_id > self.done.head + 1:
             self._remove_below(end_id)
         if self.held is not None and self.held.head < end_id - 1:
-            # Behind that: what a crash has left of a release can be released again.
+            # Recorded after the removal: if a crash separates them, the client can release the items again.
             self.held = self.held._replace(head=end_id - 1)
             self._changes.set_held(self.held)
 
     def _remove_below(self, end_id: int) -> None:
+        """Remove all items with ids below `end_id` from the queue, including open reads."""
         for xid in [xid for xid, item in self._open.items() if item.id < end_id]:
             self.finish(xid)
         kept_front = [item for item in self._front if item.id >= end_id]
@@ -273,17 +280,17 @@ class ScrollQueue(Window):
 
     @property
     def mem_bytes(self) -> int:
-        """The data of the window."""
+        """Bytes of item data in the window."""
         return self.bytes - self.behind_bytes
 
     @property
     def mem_items(self) -> int:
-        """How many items are in the window."""
+        """Number of items in the window."""
         return self.items - self.behind_items
 
     @property
     def room_bytes(self) -> int:
-        """How much more data the window is to hold."""
+        """Bytes of item data that the window may still take: 0 or less if it, or the server's memory, is full."""
         limit = self._journal.memory_limit
         if limit.most_bytes is not None and limit.is_reached:
             return 0
@@ -291,20 +298,20 @@ class ScrollQueue(Window):
 
     @property
     def has_room(self) -> bool:
-        """Whether one more item is to come into memory."""
+        """True if the window has room for another item."""
         return self.items - self.behind_items < WINDOW_ITEMS and self.room_bytes > 0
 
     def fill(self) -> Deferred[None] | None:
-        """None, or if the head must be read from a file a Deferred."""
+        """Return None if the head is in memory or there is none, or a Deferred that fires when it has been read."""
         self.check()
         if self.has_head or not self.behind_items:
             return None
         return self.read_more()
 
     def append_read_items(self, read: ScrollItemsRead) -> None:
-        """Items that were read come into the window; those between them are not for this reader."""
+        """Append items that were read to the window. Ids between them are skipped as items of other readers."""
         records = read.records
-        if records and id_of(records[0]) <= self.done.last:  # a restart finds that some of what lies ahead is done
+        if records and id_of(records[0]) <= self.done.last:  # after a restart, items beyond the head may be done
             records = [record for record in records if id_of(record) not in self.done]
         for record in records:
             item_id = id_of(record)
@@ -318,91 +325,89 @@ class ScrollQueue(Window):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that its items take."""
+        """Bytes of memory that the items of the window and the open reads take."""
         return self.mem_bytes + self.open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
 
     def report_memory(self) -> None:
-        """Say how much memory its items take."""
+        """Report the memory of the queue's items to the server's memory limit."""
         self.memory.set_bytes(self.memory_bytes)
 
     def skip_items_of_others(self) -> None:
-        """If nothing is behind the window, all that is there is for others."""
+        """If no item of this queue is behind the window, skip all ids there as items of other readers."""
         if not self.behind_items:
             self._skip_to(self._journal.last_id + 1)
 
     # Its reader file.
 
     def take_changes(self) -> bytes:
-        """Return the records of what was done since the last call, sealed, or nothing if nothing was done."""
+        """Return the records of all changes since the last call, with a checksum, or empty bytes."""
         changes = self._changes.take(self.done.head)
         self.written_head, self._written_held = self._changes.head, self.held
         return sealed(changes) if changes else b""
 
     @property
     def has_changes(self) -> bool:
-        """Whether something is done that its file does not say."""
+        """True if a checkpoint would record more than the reader file does."""
         return self._has_skipped or self._changes.are_pending(self.done.head)
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether something was done to it that is not written."""
+        """True if a recorded change is not written. Skipped items of other readers do not count."""
         return self._changes.are_pending(self._changes.head)
 
     @property
     def written_done_id(self) -> int:
-        """Everything up to that id is needed no more, as its file says."""
+        """Id up to which this reader needs no items, according to its file."""
         held = self._written_held
         return self.written_head if held is None else min(self.written_head, held.head)
 
     def checkpoint(self) -> bytes:
-        """A whole reader file that says how far it is now."""
+        """Return the content of a reader file with the current state."""
         return encode_state(self.state)
 
     def begin_checkpoint(self) -> bytes:
-        """The same, to take the place of its file: until `end_checkpoint` nothing may be written to that.
+        """Return the content of a reader file that will replace the current one.
 
-        Nothing may have been done that is not written.
+        All changes must have been written. Until `end_checkpoint`, nothing may be written to the file.
         """
         self.skip_items_of_others()
         self._checkpoint_head, self._has_skipped = self.done.head, False
         return self.checkpoint()
 
     def end_checkpoint(self, size: int) -> None:
-        """That checkpoint, of so many bytes, has taken the place of its file."""
+        """Record that the checkpoint, of `size` bytes, has replaced the reader file."""
         self._changes.head_written(self._checkpoint_head)
         self.written_head = max(self.written_head, self._checkpoint_head)
         self.end_compaction(size)
 
     def end_compaction(self, size: int) -> None:
-        """Its file says the same in so many bytes."""
+        """Record that the reader file was replaced by a file of `size` bytes with the same content."""
         self.file.replaced(size)
         self.compacted_bytes = size
         self.synced_done_id = self.written_done_id
 
     def give_up_checkpoint(self) -> None:
-        """Its file is as it was."""
+        """Record that a checkpoint has failed, so that another one is written later."""
         self._has_skipped = True
 
     @property
     def state(self) -> ReaderState:
-        """How far it is."""
+        """Current state of the reader, as a reader file records it."""
         return ReaderState(self.done, self._errors, held=self.held)
 
     @property
     def is_drained(self) -> bool:
-        """Whether there is nothing in it, and nothing kept."""
+        """True if the queue has no items and no open reads, and no items are kept for a client that reads by ids."""
         return not (self.items or self._open) and (self.held is None or self.held.head >= self._journal.last_id)
 
     @property
     def disk_bytes(self) -> int:
-        """The writer files that it has not done with, which it may share, and its reader file."""
+        """Total size of the reader file and of the writer files that this reader needs, which siblings may share."""
         done_id = self.done.head if self.held is None else self.held.head
         return self._journal.bytes_behind(done_id) + self.file.size
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """The figures of its journal, how much is done beyond its head, and what is kept for who reads by ids."""
-        memory_bytes = 0 if self.held is None else self._journal.bytes_behind(self.held.head)
-        return {**self._journal.stats, "scroll_done_ranges": len(self.done), "scroll_held_bytes": memory_bytes}
-
-
+        """Statistics of the journal, the number of done ranges, and the bytes kept for a client that reads by ids."""
+        held_bytes = 0 if self.held is None else self._journal.bytes_behind(self.held.head)
+        return {**self._journal.stats, "scroll_done_ranges": len(self.done), "scroll_held_bytes": held_bytes}
