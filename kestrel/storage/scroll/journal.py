@@ -1,7 +1,7 @@
-"""A scroll: the journal that a parent queue and its children share, each a reader with a head of its own.
+"""A scroll: the journal that a parent queue and its children share. Each queue is a reader with its own head.
 
-An item that is put to many of them is written once. One that is not for all of them stands behind a record that says
-for whom it is.
+An item is written once, even if it is put to many readers. If it is not for all readers, a record before it lists the
+readers that get it or do not get it.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ from kestrel.storage.scroll.scroll_resources import ScrollResources
 from kestrel.storage.total_memory import MemoryLimit
 
 RANGE_ITEMS: Final = 10_000
-"""No more is read at once for a range."""
-
+"""Number of items after which a read of a range stops."""
 
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
-"""While the server's memory is full, a journal whose commits wait for the disk takes no more than that."""
+"""While the server's memory is full, puts are refused if more bytes than this are pending in the journal."""
 
 _NO_SETTINGS: Final = QueueSettings()
 
 
 class Unsynced:
-    """How much of a file a sync is known to have reached, and how much stays whatever fails."""
+    """The state of a file with unsynced data: its synced size, and the size that no failure truncates."""
 
     __slots__ = ("acknowledged_size", "synced_size")
 
@@ -64,65 +63,67 @@ class Unsynced:
 
 
 class ScrollJournal:
-    """The writer files of one journal, what is not written to them yet, and its readers.
+    """The writer files of one journal, the pending items, and the readers.
 
-    `readers` holds those that are served, by their names in the writer files; `unserved` has the others, with the part
-    of their file names, because they cannot be read now: the journal is kept for them.
+    `readers` holds the served readers by their names in the writer files. `unserved` holds readers whose files cannot
+    be read now, with the reader parts of their file names. Writer files are kept for them.
     """
 
     def __init__(self, stem: bytes, resources: ScrollResources, files: list[WriterFile], next_id: int) -> None:
         self.stem = stem
         self.memory_limit: MemoryLimit = resources.memory_limit
         self.files = files
-        """Oldest first."""
+        """Writer files with items, in the order of their ids."""
         self.next_id = next_id
         self.readers: dict[bytes, ScrollQueue] = {}
         self.unserved: dict[bytes, bytes] = {}
         self.unsynced_deletions: set[bytes] = set()
-        """Readers that are deleted, and may be there again after a power failure."""
+        """Names of deleted readers whose deletion is not synced. A power failure may restore them."""
         self.deletion_marks: list[bytes] = []
-        """The names of reader files that say that their reader is deleted."""
+        """Names of reader files that mark their readers as deleted."""
         self.has_lost_states = False
-        """Whether a reader file was damaged, which may have held the highest id."""
+        """True if a reader file was damaged, which may have held the highest id."""
         self.obsolete_files: dict[bytes, int] = {}
-        """The names and sizes of writer files that nobody needs, and that are not gone yet."""
+        """Names and sizes of writer files that no reader needs and that are not yet removed."""
         self.unrepaired: set[bytes] = set()
-        """The names of writer files whose ends could not be set aside; the whole file is, in place of being erased."""
+        """Names of writer files whose damaged ends could not be copied. They are set aside instead of being erased."""
         self.journal_refusal: str | None = None
-        """None, or why this journal takes no put now."""
-        self.most_file_bytes = _NO_SETTINGS.default_journal_size_bytes
-        """How large a writer file becomes (defaultJournalSize),"""
+        """Reason why this journal accepts no puts now, or None."""
+        self.max_file_bytes = _NO_SETTINGS.default_journal_size_bytes
+        """Size at which a new writer file begins (defaultJournalSize)."""
         self.sync_period_ms: int | None = None
-        """and when it is synced (syncJournal)."""
+        """Strictest syncJournal of the readers in milliseconds; 0 syncs each commit, None never syncs."""
         self.unsynced_readers: set[ScrollQueue] = set()
-        """Those whose files no sync is known to have reached whole."""
+        """Readers whose files have unsynced data."""
         self.rotations = 0
         self.repaired_bytes = 0
         self.unsynced: dict[WriterFile, Unsynced] = {}
-        """Files that no sync is known to have reached whole."""
+        """Writer files with unsynced data."""
         self._unacknowledged: set[WriterFile] = set()
-        """Those of them that were written to since somebody was told that what is in them is kept."""
+        """Writer files with data that have not been acknowledged to clients."""
+        # Number of times that a file of the journal got a name, and how many of these a sync of the folder has covered.
         self.names, self.synced_names = 1, 0
-        """How often one of its files got a name, and how many of those times a sync of the folder has reached."""
         self.safe_id = next_id - 1
-        """The last item that is as safe as was promised."""
+        """Id of the last item that is as durable as syncJournal requires."""
         self._untrusted: set[WriterFile] = set()
+        """Writer files whose index may be wrong."""
         self._is_truncated = False
+        """True if `truncate_to_acknowledged` has finished."""
         self.is_copied = False
-        """Whether all of its files that a failed sync may be to blame for were written anew when it died."""
+        """True if, after a failed sync, all affected files were replaced by synced copies."""
         self._resources = resources
         self._pending: list[bytes] = []
-        """The PUT records that are not written, in order,"""
+        """PUT records that are not written, in order."""
         self._pending_bytes = 0
         self._pending_targets: dict[int, Targets] = {}
-        """and for whom those are, by id, that are not for all readers."""
+        """Targets of the pending items that are not for all readers, by item id."""
         self._current: tuple[WriterFile, AppendFile] | None = None
-        """The file that items are appended to: the last of `files` once it holds one."""
+        """The file that items are appended to. It is the last of `files` once it has an item."""
 
     # Items in.
 
     def check_put(self, size: int) -> None:
-        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
+        """Raise a `StorageError` if the journal cannot accept an item of `size` bytes now."""
         refusal = self._resources.refusal() or self.journal_refusal
         if refusal is not None:
             raise StorageRefused(refusal)
@@ -133,27 +134,27 @@ class ScrollJournal:
 
     @property
     def queue_name(self) -> bytes:
-        """Of the parent, or of a child if the parent is none of those that are served."""
+        """Name of the parent queue, or of a child if the parent is not served."""
         queue = self.readers.get(OWN_READER) or next(iter(self.readers.values()), None)
         return b"" if queue is None else queue.name
 
     @property
     def last_id(self) -> int:
-        """The id of the last item, written or not."""
+        """Id of the last item, written or pending."""
         return self.next_id - 1
 
     @property
     def last_written_id(self) -> int:
-        """The id of the last item in its files, or 0 without files."""
+        """Id of the last item in the files, or 0 without files."""
         return self.files[-1].last_id if self.files else 0
 
     @property
     def written_id(self) -> int:
-        """The id of the last item that is written."""
+        """Last id that is not pending. Unlike `last_written_id`, it counts ids that were skipped."""
         return self.next_id - 1 - len(self._pending)
 
     def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append one item, which is for these of its readers."""
+        """Append an item for the readers in `queues`."""
         item_id = self.next_id
         self.next_id += 1
         record = encode_put(item_id, data, add_ms, expiry_ms)
@@ -167,7 +168,7 @@ class ScrollJournal:
             self._put_for_some(queues, item_id)
 
     def _put_for_some(self, queues: Sequence[ScrollQueue], item_id: int) -> None:
-        """Readers that it is not for find that out when they come to it."""
+        """Record the targets of a pending item: the readers that get it, or those that do not if they are fewer."""
         readers = frozenset(queue.reader for queue in queues)
         are_left_out = 2 * len(queues) > len(self.readers) + len(self.unserved) + len(self.unsynced_deletions)
         if are_left_out:
@@ -175,7 +176,7 @@ class ScrollJournal:
         self._pending_targets[item_id] = Targets(readers, are_left_out)
 
     def skip_ids_to(self, item_id: int) -> None:
-        """Let the next item get an id behind that one. Raises OSError while some are not written."""
+        """Let the next item get an id greater than `item_id`. Raises OSError if items are pending."""
         if item_id >= self.next_id:
             if self._pending:
                 raise OSError(errno.EAGAIN, "try again in a moment")
@@ -184,7 +185,7 @@ class ScrollJournal:
     # Writing.
 
     def write(self) -> None:
-        """Write what is pending. An OSError leaves what is not written pending."""
+        """Write the pending items. Raises OSError; unwritten items stay pending."""
         while self._pending:
             info, file = self._file_for(len(self._pending[0]))
             records, size = self._pending_that_fits(info)
@@ -198,7 +199,7 @@ class ScrollJournal:
             self._written(info, size, start)
 
     def _written(self, info: WriterFile, count: int, start: int) -> None:
-        """So many of the pending items stand in that file now, from that offset on."""
+        """Index the first `count` pending items, which were written to the file from offset `start` on."""
         first_id, targets = self.written_id + 1, self._pending_targets
         if not info.first_id:
             self.files.append(info)
@@ -216,7 +217,7 @@ class ScrollJournal:
         del self._pending[:count]
 
     def _written_for_all(self, info: WriterFile, start: int) -> None:
-        """The same for all that is pending, none of which is for some readers alone."""
+        """Index all pending items, which are all for all readers and were written from offset `start` on."""
         pending, self._pending = self._pending, []
         written_bytes, self._pending_bytes = self._pending_bytes, 0
         info.size = start + written_bytes
@@ -224,13 +225,13 @@ class ScrollJournal:
         info.add_items(self.last_id, info.size - len(pending[-1]), counts)
 
     def _file_for(self, size: int) -> tuple[WriterFile, AppendFile]:
-        """The file that takes the next item, of that size: another one when this one is full."""
+        """Return the file for the next item, whose record has `size` bytes. Begin a new file if the current is full."""
         if self._current is None and self.files and not self.files[-1].is_closed:
             last = self.files[-1]
             self._current = last, AppendFile(self._resources.disk, self._resources.path(last.file_name), last.size)
         if self._current is not None:
             info = self._current[0]
-            if not info.first_id or info.size + size <= self.most_file_bytes:
+            if not info.first_id or info.size + size <= self.max_file_bytes:
                 return self._current
             self.rotate()
         began_s = self._resources.jobs.seconds()
@@ -244,9 +245,9 @@ class ScrollJournal:
         return self._current
 
     def _pending_that_fits(self, info: WriterFile) -> tuple[list[bytes], int]:
-        """Of what is pending, the bytes of as many items as that file takes, at least one; and how many that is."""
+        """Return the records of the pending items that fit into the file, at least one, and the number of items."""
         first_id, targets = self.written_id + 1, self._pending_targets
-        room = self.most_file_bytes - (info.size or len(WRITER_MAGIC))
+        room = self.max_file_bytes - (info.size or len(WRITER_MAGIC))
         if not targets and self._pending_bytes <= room:
             return self._pending, len(self._pending)
         parts: list[bytes] = []
@@ -261,7 +262,7 @@ class ScrollJournal:
         return parts, count
 
     def rotate(self) -> None:
-        """Append nothing more to the current file."""
+        """Close the current file. The next item is written to a new file."""
         if self.files:
             self.files[-1].is_closed = True
         if self._current is not None:
@@ -270,25 +271,28 @@ class ScrollJournal:
             self._resources.disk.crash_point(crash_points.ROTATED)
 
     def settings_changed(self) -> None:
-        """Its readers are others, or their settings: of those that differ the strictest holds."""
+        """Apply the strictest settings of all readers. Called when the readers or their settings change."""
         settings = [queue.settings for queue in self.readers.values()] or [_NO_SETTINGS]
-        self.most_file_bytes = min(each.default_journal_size_bytes for each in settings)
+        self.max_file_bytes = min(each.default_journal_size_bytes for each in settings)
         periods = [each.sync_journal_ms for each in settings if each.sync_journal_ms is not None]
         self.sync_period_ms = min(periods, default=None)
 
     @property
     def has_synced_names(self) -> bool:
-        """Whether its files are found by their names after a power failure."""
+        """True if a sync of the folder covers the names of all files."""
         return self.names == self.synced_names
 
     def current_descriptor(self, info: WriterFile) -> int | None:
-        """A descriptor of that file, for a thread to sync, if it is the current one."""
+        """Return a duplicated descriptor of the file for a sync if it is the current file, or None."""
         if self._current is not None and self._current[0] is info:
             return self._current[1].duplicate()
         return None
 
     def acknowledge(self, queues: Sequence[ScrollQueue]) -> None:
-        """Somebody is told that what was recorded on these queues is kept."""
+        """Record that the written changes are acknowledged, so that no failure may truncate them.
+
+        This covers the writer files and the reader files of `queues`.
+        """
         for info in self._unacknowledged:
             if info in self.unsynced:
                 self.unsynced[info].acknowledged_size = info.size
@@ -298,13 +302,13 @@ class ScrollJournal:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether something is to be kept that no sync has reached."""
+        """True if acknowledged data are not synced."""
         return any(each.acknowledged_size > each.synced_size for each in self.unsynced.values()) or any(
             queue.file.acknowledged_size > queue.file.synced_size for queue in self.unsynced_readers
         )
 
     def synced(self, info: WriterFile, size: int) -> None:
-        """A sync has reached so much of that file."""
+        """Record that the first `size` bytes of a file are synced."""
         each = self.unsynced.get(info)
         if each is not None and size == info.size:
             del self.unsynced[info]
@@ -313,19 +317,19 @@ class ScrollJournal:
             each.acknowledged_size = max(each.acknowledged_size, size)
 
     def known(self) -> Mapping[bytes, WriterFile]:
-        """What is known for certain of its writer files, by name."""
+        """Return the indexes of the writer files that are certainly correct, by file name."""
         return {info.file_name: info for info in self.files if info not in self._untrusted}
 
     def mark_untrusted(self, info: WriterFile) -> None:
-        """What is known of that file may be wrong."""
+        """Record that the index of a file may be wrong."""
         self._untrusted.add(info)
 
     def fail(self, error: Exception) -> QueueFailed:
-        """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
+        """Fail all queues of the journal because a file cannot be read. Return the failure for clients."""
         return self._resources.kill(self, error)
 
     def abandon(self) -> list[bytes]:
-        """It has no readers any more, and nothing that it holds counts. The names of its writer files."""
+        """Drop all content of a journal without readers. Return the names of its writer files, which can be erased."""
         self.rotate()
         self._pending.clear()
         self._pending_targets.clear()
@@ -338,17 +342,17 @@ class ScrollJournal:
 
     @property
     def has_lost_a_sync(self) -> bool:
-        """Whether a sync of its files has failed: none of them is written to again."""
+        """True if a sync of a file has failed. Then no existing file is written to again."""
         return self.stem in self._resources.failed_syncs
 
     def truncate_to_acknowledged(self) -> None:
-        """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
+        """Truncate all files to their acknowledged sizes. After an OSError, the caller must call it again."""
         if self._is_truncated:
             return
         try:
             self._truncate_to_acknowledged()
         except OSError:
-            self._resources.failed_syncs.add(self.stem)  # perhaps of what was cut
+            self._resources.failed_syncs.add(self.stem)  # a sync of a truncated file may have failed
             raise
         self._is_truncated = True
 
@@ -360,7 +364,7 @@ class ScrollJournal:
         if self._current is not None and self._current[0] not in self.unsynced:
             info, file = self._current
             if not info.size:
-                disk.erase(file.path)  # a failed write may have begun it
+                disk.erase(file.path)  # a failed write may have created it
             elif is_anew or file.has_torn_tail:
                 truncate_file(disk, file, info.size, next_number(), is_anew=is_anew)
         for info, unsynced in list(self.unsynced.items()):
@@ -379,14 +383,14 @@ class ScrollJournal:
             if queue.file.has_torn_tail or queue.file.acknowledged_size != queue.file.size:
                 truncate_file(disk, queue.file, queue.file.acknowledged_size, next_number(), is_anew=is_anew)
         if is_anew:
-            disk.sync_folder(resources.folder)  # or what was answered with an error might come back
+            disk.sync_folder(resources.folder)  # or a power failure could restore changes that were reported as failed
         self.is_copied = is_anew
 
     def _truncate_unacknowledged(self) -> None:
-        """Take from all files what is not to be kept, as far as that goes without a sync.
+        """Truncate all files to their acknowledged sizes without a sync, and ignore errors.
 
-        Whoever waits is told next that it did not happen; so it must not be found if the process ends before a sync
-        of the copies works, which may be never.
+        Waiting clients are told next that their commits failed. A restart must not find these commits, even if no later
+        sync succeeds.
         """
         disk = self._resources.disk
         for info, unsynced in self.unsynced.items():
@@ -404,7 +408,7 @@ class ScrollJournal:
                 queue.file.close()
 
     def close_files(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors of all files."""
         if self._current is not None:
             self._resources.open_files.close(self._current[1])
         for queue in self.readers.values():
@@ -413,12 +417,12 @@ class ScrollJournal:
     # Reading.
 
     def file_with(self, item_id: int) -> WriterFile | None:
-        """The file where that item stands, or the next one that there is; None if none is written."""
+        """Return the file with the first written item whose id is at least `item_id`, or None."""
         index = bisect_left(self.files, item_id, key=attrgetter("last_id"))
         return self.files[index] if index < len(self.files) else None
 
     def fill_from_pending(self, queue: ScrollQueue) -> None:
-        """Take into the window of a reader what is not written yet."""
+        """Append pending items to the window of a reader until it is full."""
         first_id = self.written_id + 1
         seen = max(0, queue.next_id - first_id)
         for item_id, record in enumerate(self._pending[seen:], first_id + seen):
@@ -433,7 +437,7 @@ class ScrollJournal:
                 break
 
     def count_remaining_for(self, queue: ScrollQueue) -> Counts:
-        """What there is for a reader from its `next_id` on. Raises OSError."""
+        """Return the counts of a reader's items from its `next_id` on. Raises OSError."""
         after_id = max(queue.next_id - 1, queue.done.head)
         counts = count_remaining(queue.reader, after_id, queue.done.ranges(), self.files, self.open_file)
         for item_id, record in enumerate(self._pending, self.written_id + 1):
@@ -444,13 +448,17 @@ class ScrollJournal:
         return counts
 
     def open_file(self, file_name: bytes) -> FileReader:
-        """One of its files, open to be read. Raises OSError."""
+        """Open a file of the journal for reading. Raises OSError."""
         return FileReader(self._resources.disk, self._resources.path(file_name))
 
     def read_range(
         self, queue: ScrollQueue, first_id: int, end_id: int, max_bytes: int
     ) -> Deferred[list[tuple[int, Item]]]:
-        """The items of a reader with these ids, read in a thread."""
+        """Read a reader's items with ids from `first_id` to below `end_id`, in a thread.
+
+        Read at most `max_bytes` of data, but at least one item if there is one, and stop after `RANGE_ITEMS` items. The
+        Deferred fails with `QueueFailed`.
+        """
         files = [
             (file.file_name, file.before(first_id).offset, file.size)
             for file in self.files
@@ -460,7 +468,10 @@ class ScrollJournal:
         return reading.addErrback(self._cannot_be_read)
 
     def end_of(self, first_id: int, max_items: int) -> int:
-        """Where so many safe items end, from that id on: ids that no file has are passed over before them."""
+        """Return an end id for a range of at most `max_items` safe items that begins at `first_id`.
+
+        Ids at the beginning that are in no file do not count as items.
+        """
         file = self.file_with(first_id)
         first_there = self.safe_id + 1 if file is None else max(first_id, file.first_id)
         return first_id if first_there > self.safe_id else min(first_there + max_items, self.safe_id + 1)
@@ -492,20 +503,20 @@ class ScrollJournal:
                         break
         return items
 
-    # Figures.
+    # Statistics.
 
     @property
     def bytes(self) -> int:
-        """Its writer files together."""
+        """Total size of the writer files."""
         return sum(file.size for file in self.files) + sum(self.obsolete_files.values())
 
     def bytes_behind(self, head: int) -> int:
-        """Those of its writer files that hold something behind that id."""
+        """Return the total size of the writer files that have items after the id `head`."""
         return sum(file.size for file in self.files if file.last_id > head)
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """Its own figures."""
+        """Statistics of the journal, by name."""
         return {
             "logsize": self.files[-1].size if self.files else 0,
             "journal_rewrites": 0,
