@@ -1,4 +1,4 @@
-"""From the files of one scroll to its queues: survey, repair, and how much each reader has left."""
+"""Loading of one scroll: index and repair its files, and count the remaining items of each reader."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from kestrel.storage.scroll.scroll_resources import ScrollResources
 log = Logger(__name__)
 
 GAP_IDS: Final = 1 << 32
-"""Where somebody reads by ids, a start gives the next item an id that is a multiple of it: more than were given since a
-sync, and few enough for a thousand million starts."""
+"""Unit of id gaps. If a client reads by ids, the first new item after a start gets a multiple of it as its id.
+
+It is larger than the number of items between two syncs, and small enough for 10^9 starts.
+"""
 
 _first_id: Final = attrgetter("first_id")
 
@@ -38,7 +40,7 @@ SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 
 
 class ScrollLoader:
-    """Loads the journals of one folder. May run in a thread."""
+    """A loader for the journals of one folder. Its methods may run in a thread."""
 
     def __init__(self, resources: ScrollResources, names: NameEncoding, now_ms: Callable[[], int]) -> None:
         self._resources = resources
@@ -53,11 +55,10 @@ class ScrollLoader:
         *,
         is_copied: bool = False,
     ) -> ScrollJournal:
-        """The journal of these files, with a queue for each reader that can be read.
+        """Return the journal of `files`, with a queue for each reader whose file can be read. Raises OSError.
 
-        `known` is what is known of the writer files, by name, if it is more than a hint in the folder says. Where a
-        sync of the files has failed none of them is written to again: they are copied first, unless `is_copied` says
-        that this has been done. Raises OSError.
+        `known` has indexes of the writer files by name; None means to use the hint in the folder. If a sync of the
+        files has failed, all files are first replaced by copies, unless `is_copied` is true.
         """
         has_lost_a_sync = files.stem in self._resources.failed_syncs
         for temporary in files.temporary:
@@ -65,18 +66,18 @@ class ScrollLoader:
         if has_lost_a_sync and not is_copied:
             self._copy_all(files)
         if known is None:
-            known = self._hint_of(files.stem)
+            known = self._read_hint(files.stem)
         try:
             return self._load(files, settings_of, known, has_lost_a_sync)
         except Exception:
             if not known:
                 raise
-            # Whatever a hint says, it is never needed.
+            # Hints are optional, so a wrong hint must not prevent the load.
             self._resources.disk.erase(hint_path(self._resources.folder, files.stem))
             return self._load(files, settings_of, {}, has_lost_a_sync)
 
     def _copy_all(self, files: ScrollFiles) -> None:
-        """Let what the system has of these files in its memory be on the medium, under the same names."""
+        """Replace all files with synced copies of the content that the operating system has in memory."""
         resources = self._resources
         for file_name in [*(writer.file_name for writer in files.writers), *files.readers.values()]:
             path = resources.path(file_name)
@@ -84,7 +85,8 @@ class ScrollLoader:
             resources.disk.rename(copy_file(resources.disk, path, size, resources.numbers.next()), path)
         resources.disk.sync_folder(resources.folder)
 
-    def _hint_of(self, stem: bytes) -> Mapping[bytes, WriterFile]:
+    def _read_hint(self, stem: bytes) -> Mapping[bytes, WriterFile]:
+        """Return the indexes from the hint of a journal, by file name; empty if there is no hint."""
         try:
             with FileReader(self._resources.disk, hint_path(self._resources.folder, stem)) as reader:
                 return decode_hint(reader.read(0, MAX_HINT_BYTES))
@@ -96,35 +98,37 @@ class ScrollLoader:
     ) -> ScrollJournal:
         resources = self._resources
         journal = ScrollJournal(files.stem, resources, [], 1)
-        journal.files = self._survey_all(journal, files.writers, known)
+        journal.files = self._index_all(journal, files.writers, known)
         states = self._read_states(journal, files)
         last_ids = [file.last_id for file in journal.files]
-        # Ids are never given twice: if a reader is further than the last item, they go on behind it.
+        # Ids are never reused, so they continue after the furthest reader.
         last_ids += [state.last_id for state in states.values()]
         journal.next_id = max(last_ids, default=0) + 1
-        gap_is_told = self._begin_behind_a_gap(journal, states)
+        is_gap_recorded = self._leave_id_gap(journal, states)
         journal.safe_id = journal.last_id
-        # Who wrote them may have ended before they were synced; what a failed sync has left was copied, and is.
+        # The previous process may have ended before a sync. Copies made after a failed sync are synced.
         journal.unsynced = {} if has_lost_a_sync else {file: Unsynced(0, file.size) for file in journal.files}
         if has_lost_a_sync and journal.files:
             journal.files[-1].is_closed = True
         if OWN_READER in states:
             states.pop(DEFAULT_READER, None)
         for part, state in states.items():
-            self._make_queue(journal, part, state, settings_of, is_written_anew=has_lost_a_sync)
-        if not gap_is_told:
+            self._make_queue(journal, part, state, settings_of, must_rewrite=has_lost_a_sync)
+        if not is_gap_recorded:
             for queue in journal.readers.values():
-                queue.give_up_checkpoint()  # which tells of it as soon as there is room
+                queue.give_up_checkpoint()  # so that a later checkpoint records the gap
         if has_lost_a_sync:
-            resources.disk.sync_folder(resources.folder)  # or what was answered with an error might come back
+            # Without this sync, a power failure could restore changes that were reported as failed.
+            resources.disk.sync_folder(resources.folder)
             resources.failed_syncs.discard(journal.stem)
         return journal
 
-    def _begin_behind_a_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:
-        """Skip ids where a client that reads by ids may have seen items that a power failure has removed.
+    def _leave_id_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:
+        """Skip ids if a client that reads by ids may have seen items that a power failure has removed.
 
-        A reader that is unserved or whose file was damaged may have had such a client. The next start must find that
-        this one has given ids, even if nothing else of them is left. False if a full disk does not take that now.
+        This applies if a reader has a hold, or may have had one because it is unserved or its file was damaged. The gap
+        is recorded in the reader files, so that the next start leaves another one. Return False if the disk is too full
+        to record it. Raises OSError.
         """
         held = {part: state for part, state in states.items() if state.held is not None}
         first_id, next_id = journal.next_id, (journal.next_id // GAP_IDS + 1) * GAP_IDS
@@ -132,11 +136,11 @@ class ScrollLoader:
             return True
         journal.next_id = next_id
         if journal.files:
-            journal.files[-1].is_closed = True  # ids follow each other within a file
+            journal.files[-1].is_closed = True  # a file has no gaps between ids
         try:
             for part, state in (held or states).items():
                 state.done.add(first_id, next_id - 1)
-                self._write_anew(reader_name(journal.stem, part), state)
+                self._replace_reader_file(reader_name(journal.stem, part), state)
             self._resources.disk.sync_folder(self._resources.folder)
         except OSError as error:
             if not is_full(error):
@@ -146,10 +150,10 @@ class ScrollLoader:
 
     # Writer files.
 
-    def _survey_all(
+    def _index_all(
         self, journal: ScrollJournal, writers: list[ScrollFile], known: Mapping[bytes, WriterFile]
     ) -> list[WriterFile]:
-        files = [self._survey(journal, writer, known) for writer in writers]
+        files = [self._index_file(journal, writer, known) for writer in writers]
         unplaced = sorted((file for file in files if file is not None), key=_first_id)
         in_order: list[WriterFile] = []
         while unplaced:
@@ -159,48 +163,56 @@ class ScrollLoader:
                 in_order.append(file)
                 continue
             in_order.pop()
-            unplaced += self._separated(journal, before, file)
+            unplaced += self._resolve_overlap(journal, before, file)
             unplaced.sort(key=_first_id)
         return in_order
 
-    def _separated(self, journal: ScrollJournal, before: WriterFile, file: WriterFile) -> list[WriterFile]:
-        """Return two files whose ids overlap, without the overlap. `before` has the lower first id.
+    def _resolve_overlap(self, journal: ScrollJournal, before: WriterFile, file: WriterFile) -> list[WriterFile]:
+        """Resolve an overlap between the ids of two files and return the files. `before` has the lower first id.
 
-        If ids are missing in `before` where those of `file` begin, a damaged id is in `before`: at its end, or, if it
-        was begun later than `file`, at its start. The same holds if the only id of `before` is the first one of `file`,
-        and the next one follows there. Otherwise the first ids of `file` were given before and do not count.
+        If `before` lacks ids where the ids of `file` begin, `before` has a damaged id. The damage is at its start if
+        its only item before the gap is in a file begun after `file`, and at its end otherwise. A single id that is also
+        the first of several in `file` is damaged too. In all other cases the first ids of `file` are duplicates and are
+        ignored.
         """
         if before.first_id == before.last_id == file.first_id:
             with journal.open_file(file.file_name) as reader:
                 if has_second_id(reader, file):
-                    return [*self._surveyed_behind(journal, before, file.last_id), file]
+                    return [*self._index_items_after(journal, before, file.last_id), file]
         with journal.open_file(before.file_name) as reader:
-            jump = find_id_gap(reader, before, file.first_id)
-        if jump is None:
-            return [before, *self._surveyed_behind(journal, file, before.last_id)]
-        if jump.items_before == 1 and before.number > file.number:
-            return [*self._surveyed_behind(journal, before, file.last_id), file]
-        end = ReadEnd(jump.offset, f"its ids from {jump.item_id} on belong behind those of {file.file_name!r}")
+            gap = find_id_gap(reader, before, file.first_id)
+        if gap is None:
+            return [before, *self._index_items_after(journal, file, before.last_id)]
+        if gap.items_before == 1 and before.number > file.number:
+            return [*self._index_items_after(journal, before, file.last_id), file]
+        end = ReadEnd(gap.offset, f"its ids from {gap.item_id} on belong after those of {file.file_name!r}")
         self._repair(journal, before.file_name, end)
-        return [*self._surveyed_behind(journal, before, 0), file]
+        return [*self._index_items_after(journal, before, 0), file]
 
-    def _surveyed_behind(self, journal: ScrollJournal, file: WriterFile, floor_id: int) -> list[WriterFile]:
-        """Survey a file again without the items up to that id. Empty if none is left: then the file is left alone."""
+    def _index_items_after(self, journal: ScrollJournal, file: WriterFile, floor_id: int) -> list[WriterFile]:
+        """Index a file again without the items up to `floor_id`. Return an empty list if no item remains.
+
+        A file without remaining items is not erased.
+        """
         again = WriterFile(file.file_name, file.number)
         with journal.open_file(file.file_name) as reader:
             index_writer_file(reader, again, floor_id)
         if floor_id:
             log.warn(
-                "Scroll file {file!r}: its items up to id {last_id} do not count, because other files have those ids",
+                "Scroll file {file!r}: its items up to id {last_id} are ignored, because other files have these ids",
                 file=file.file_name,
                 last_id=floor_id,
             )
         return [again] if again.first_id else []
 
-    def _survey(
+    def _index_file(
         self, journal: ScrollJournal, writer: ScrollFile, known: Mapping[bytes, WriterFile]
     ) -> WriterFile | None:
-        """What a writer file holds, once it is repaired; None for one without items, which is erased."""
+        """Index a writer file and repair its end. Return None for a file without items, which is erased.
+
+        A file that does not begin as a writer file is left alone, and the result is None. Raises OSError, or
+        `HintMismatch` if the file differs from its index in `known`.
+        """
         hint = known.get(writer.file_name)
         file = hint or WriterFile(writer.file_name, writer.number)
         with journal.open_file(writer.file_name) as reader:
@@ -212,8 +224,8 @@ class ScrollLoader:
                 raise HintMismatch
             if not end.offset and not end.is_unfinished:
                 log.error(
-                    "{file!r} does not begin as a writer file of a scroll: it is left alone, and the items that may be"
-                    " in it are missing from all queues of that journal",
+                    "Scroll file {file!r} does not begin as a writer file: it is left alone, and its items are missing"
+                    " from all queues of the journal",
                     file=writer.file_name,
                 )
                 return None
@@ -223,8 +235,8 @@ class ScrollLoader:
                 if not (end.is_unfinished and is_full(error)):
                     raise
                 log.error(
-                    "Scroll file {file!r}: {problem} at offset {offset}. There is no room to set the rest aside: it"
-                    " stays in the file, to which nothing is appended any more. The items before it are served",
+                    "Scroll file {file!r}: {problem} at offset {offset}. The disk is too full to set the rest aside: it"
+                    " stays in the file, nothing more is appended, and the items before it are served",
                     file=writer.file_name,
                     problem=end.problem,
                     offset=end.offset,
@@ -238,7 +250,7 @@ class ScrollLoader:
         return file
 
     def _repair(self, journal: ScrollJournal, file_name: bytes, end: ReadEnd, *, is_kept: bool = False) -> None:
-        """Copy the bad end of a file and cut the file there. `is_kept`: the caller replaces the file instead."""
+        """Copy the bad end of a file and truncate the file there. If `is_kept` is true, do not change the file."""
         keep = quarantine if is_kept else repair
         repaired = keep(self._resources.disk, self._resources.folder, file_name, end, self._now_ms())
         journal.repaired_bytes += repaired.size
@@ -255,7 +267,10 @@ class ScrollLoader:
     # Reader files.
 
     def _read_states(self, journal: ScrollJournal, files: ScrollFiles) -> dict[bytes, ReaderState]:
-        """Return the state of each reader, by the part of its file name. A reader that cannot be read is unserved."""
+        """Return the state of each reader, by the reader part of its file name.
+
+        A reader whose file cannot be read is added to `journal.unserved`.
+        """
         states: dict[bytes, ReaderState] = {}
         for part, file_name in files.readers.items():
             try:
@@ -274,41 +289,44 @@ class ScrollLoader:
         for state in states.values():
             state.done.add(1, first_id - 1)
             if state.held is not None and state.held.head < first_id - 1 and first_id % GAP_IDS:
-                state.held = state.held._replace(head=first_id - 1)  # its items are gone: let the reader be told
+                # The items are gone. With them released, the client is told that they are lost.
+                state.held = state.held._replace(head=first_id - 1)
         return states
 
     def _read_state(self, journal: ScrollJournal, file_name: bytes) -> ReaderState:
-        """Return the state in a reader file, which then holds exactly that, with checksums. Raises OSError.
+        """Return the state in a reader file. Raises OSError.
 
-        The records behind the first bad one do not count: the reader gets the items again that they said were done.
+        Records after the first bad one are ignored, so the reader gets some items again. A file that is damaged or has
+        no checksums is rewritten.
         """
         with journal.open_file(file_name) as reader:
             state, end = refuse_impossible_ids(*read_state(reader), journal.last_written_id)
         if end.problem is not None:
             self._repair(journal, file_name, end, is_kept=True)
-            # A crash leaves an unfinished end that no sync had reached. A client's hold is synced before it counts.
+            # An unfinished end was never synced, so no client's hold can be lost in it.
             journal.has_lost_states |= not end.is_unfinished
         if end.problem is not None or not state.is_checked:
-            self._write_anew(file_name, state)
+            self._replace_reader_file(file_name, state)
         return state
 
-    def _write_anew(self, file_name: bytes, state: ReaderState) -> None:
+    def _replace_reader_file(self, file_name: bytes, state: ReaderState) -> None:
+        """Replace a reader file with a synced file that contains `state`. Raises OSError."""
         resources = self._resources
         path, number = resources.path(file_name), resources.numbers.next()
         replace_file(resources.disk, path, encode_state(state), number, is_synced=True)
 
     def load_unserved(self, journal: ScrollJournal, reader: bytes, settings_of: SettingsOf) -> None:
-        """Try a reader again that could not be read. Raises OSError."""
+        """Load a reader whose file could not be read before, and serve it. Raises OSError."""
         part = journal.unserved[reader]
         file_name = reader_name(journal.stem, part)
         state = self._read_state(journal, file_name)
         journal.skip_ids_to(state.done.last)
-        self._make_queue(journal, part, state, settings_of, is_written_anew=False)
+        self._make_queue(journal, part, state, settings_of, must_rewrite=False)
         if reader in journal.readers:
             del journal.unserved[reader]
 
     def name_of(self, stem: bytes, part: bytes) -> bytes | None:
-        """The name of the queue that has that reader file; None if that is not known."""
+        """Return the name of the queue whose reader file has this stem and reader part, or None if it is unknown."""
         try:
             parent = self._names.name_of(stem)
             if parent is None or self._names.is_own(part):
@@ -325,8 +343,12 @@ class ScrollLoader:
         state: ReaderState,
         settings_of: SettingsOf,
         *,
-        is_written_anew: bool,
+        must_rewrite: bool,
     ) -> None:
+        """Add a queue with the given state to `journal`, or add the reader to `unserved` if its name is unknown.
+
+        `must_rewrite` requires a rewrite of the reader file. Raises OSError.
+        """
         resources = self._resources
         reader = part or OWN_READER
         name = self.name_of(journal.stem, part)
@@ -337,14 +359,15 @@ class ScrollLoader:
             return
         file_name = reader_name(journal.stem, part)
         path = resources.path(file_name)
-        if is_written_anew or not resources.disk.is_there(path):
+        if must_rewrite or not resources.disk.is_there(path):
             try:
-                self._write_anew(file_name, state)
-            except OSError as error:  # without a file it begins at the first item as well
-                if is_written_anew or not is_full(error):
+                self._replace_reader_file(file_name, state)
+            except OSError as error:
+                # On a full disk no file is needed yet: a reader without one also begins at the first item.
+                if must_rewrite or not is_full(error):
                     raise
         file = AppendFile(resources.disk, path, resources.disk.length(path) if resources.disk.is_there(path) else 0)
-        file.synced_size = file.size if is_written_anew else 0
+        file.synced_size = file.size if must_rewrite else 0
         counts = count_remaining(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
         queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, counts)
         queue.skip_items_of_others()
