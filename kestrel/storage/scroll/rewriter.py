@@ -1,4 +1,4 @@
-"""Files of a scroll written anew: as they are where a sync failed, in fewer bytes where a reader file has grown."""
+"""Rewriting of a scroll's files: exact copies after a failed sync, and compaction of reader files that have grown."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 
 class _Copy(NamedTuple):
-    """What is written anew: a file as it is up to that size, or a reader file that says the same in other words."""
+    """A file to rewrite: an exact copy of its first `size` bytes, or a compacted reader file."""
 
     of: WriterFile | ScrollQueue
+    """The writer file, or the queue whose reader file is rewritten."""
     path: bytes
     size: int
     is_compacted: bool
     contents: bytes | None
-    """Those words; None: what the file says."""
+    """Content of a compacted reader file, or None to compact what the file contains."""
 
 
 class ScrollRewriter:
-    """The rewriting of one journal's files; nothing may be written to them meanwhile. `is_over`: nobody needs them."""
+    """A rewriter for the files of one journal. Nothing may be written to the files while it runs.
+
+    Set `is_over` when the journal has failed or was deleted; files are then no longer replaced.
+    """
 
     def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._journal = journal
@@ -38,16 +42,16 @@ class ScrollRewriter:
         self.is_over = False
 
     async def write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], *, is_exact: bool) -> None:
-        """Each file is on the medium before it takes the place of another. Raises OSError.
+        """Rewrite the writer files in `files` and the reader files of `queues`. Raises OSError.
 
-        `is_exact`: they are copied as they are, since what fails after all must not hold what was not promised, and
-        they are safe when this returns. Else reader files say the same in fewer bytes.
+        Each new file is synced before it replaces the old one. If `is_exact` is true, files are copied unchanged, and
+        their data and names are durable when this returns. Otherwise reader files are compacted.
         """
         journal, resources = self._journal, self._resources
         began_s = resources.jobs.seconds()
         copies = [_Copy(file, resources.path(file.file_name), file.size, False, None) for file in files]
         for queue in queues:
-            # What a checkpoint says is kept, so nothing may be in it that is not written yet.
+            # A checkpoint is durable, so it must not include changes whose commit has not written them.
             checkpoint = None if is_exact or queue.has_unwritten else queue.begin_checkpoint()
             copies.append(_Copy(queue, queue.file.path, queue.file.size, not is_exact, checkpoint))
         written = await resources.jobs.run(self._write_temporary, copies)
@@ -73,7 +77,7 @@ class ScrollRewriter:
                 journal.unsynced_readers.discard(copy.of)
 
     def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
-        """Runs in a thread. Returns where the files stand, and how large they are."""
+        """Write and sync temporary files. Return their paths and sizes. Runs in a thread and raises OSError."""
         disk, next_number = self._resources.disk, self._resources.numbers.next
         written: list[tuple[bytes, int]] = []
         try:
@@ -93,7 +97,7 @@ class ScrollRewriter:
         return written
 
     def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
-        """Let it take its place, if there is still somebody who needs it."""
+        """Rename a temporary file to the file that it replaces, or erase it if that file is no longer needed."""
         disk, of = self._resources.disk, copy.of
         if self.is_over:
             is_needed, path = False, b""
@@ -115,7 +119,7 @@ class ScrollRewriter:
 
 
 def _compacted(disk: Disk, path: bytes) -> bytes:
-    """Return the content of that reader file in as few bytes as possible. Raises OSError, also if it is damaged."""
+    """Return the compacted content of a reader file. Raises OSError, also if the file is damaged."""
     with FileReader(disk, path) as reader:
         state, end = read_state(reader)
     if end.problem is not None:

@@ -1,10 +1,10 @@
-"""When the files of a scroll are synced, when they are written anew, and what becomes of its queues when that fails.
+"""Scheduling of syncs and rewrites of a scroll's files, and the handling of failed syncs.
 
-One thing at a time is done to the files of a journal beside appending: a sync, or a rewriting. If a sync fails, a
-second one of the same file would succeed and mean nothing. So if nobody has been told that what lies beyond the last
-sync is kept (syncJournal 0), it is given up: the queues are dead and opened at what was synced. Else the files that are
-not known to be safe are written anew, under their names, and synced; until that is done commits wait and no put is
-taken.
+Either a sync or a rewrite runs for a journal, never both. Appends may run during a sync. After a failed sync, a second
+sync of the same file proves nothing. The scheduler then does one of two things:
+
+- If no unsynced data have been acknowledged (syncJournal 0), the queues fail and are reopened with the synced data.
+- Otherwise the unsynced files are replaced by synced copies. Until that is done, commits wait and puts are refused.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ log = Logger(__name__)
 
 RETRY_S: Final = 1.0
 
+# A reader file is compacted when it exceeds one of these sizes and is twice as large as after its last rewrite.
+
 COMPACTED_BYTES: Final = 4096
-"""A reader file is due to be written anew when it is larger than that, and twice as large as it was then,"""
+"""Size that is checked at each checkpoint."""
 
 LARGEST_BYTES: Final = 1 << 20
-"""which is looked at from time to time, or as soon as it is larger than this,"""
+"""Size that is checked after each write."""
 
 COMPACTED_ON_A_FULL_DISK: Final = 512
-"""or than this: to take items from a full disk must not come to an end."""
+"""Size that is checked after each write on a full disk, so that gets and confirms do not run out of space."""
 
 
 class ScrollSyncState(Enum):
-    """What is being done to the files of one journal.
+    """The current work on the files of one journal.
 
-    From IDLE or DUE a sync begins (SYNCING) and ends in IDLE, or DUE if more was written meanwhile. One that fails
-    kills the queues, or leads to REWRITING, as does a reader file that has grown large; from there it is IDLE, or dead.
+    A sync begins in IDLE or DUE. It is SYNCING, and ends in IDLE, or in DUE if more was written meanwhile. A failed
+    sync fails the queues or leads to REWRITING. A reader file that has grown also leads to REWRITING, which ends in
+    IDLE or fails the queues.
     """
 
     IDLE = "idle"
@@ -55,7 +58,11 @@ class ScrollSyncState(Enum):
 
 
 class _Part(NamedTuple):
-    """A file that a sync covers, up to that size; and of a reader file up to which id it needs nothing more."""
+    """A file that a sync covers, up to `size`.
+
+    `done_id` is the queue's `written_done_id`, and 0 for a writer file. `descriptor` is None for a file that the sync
+    must open.
+    """
 
     of: WriterFile | ScrollQueue
     path: bytes
@@ -65,7 +72,7 @@ class _Part(NamedTuple):
 
 
 class _Sync(NamedTuple):
-    """What one sync covers."""
+    """The files, the last item and the number of names that one sync covers."""
 
     parts: Sequence[_Part]
     written_id: int
@@ -74,7 +81,7 @@ class _Sync(NamedTuple):
 
 
 class ScrollSyncScheduler:
-    """The syncs and rewritings of one journal. `on_safe` is called when more of it has become safe."""
+    """The scheduler for syncs and rewrites of one journal. It calls `on_safe` when more data have become durable."""
 
     def __init__(self, journal: ScrollJournal, resources: ScrollResources, on_safe: Callable[[], None]) -> None:
         self._journal = journal
@@ -83,30 +90,32 @@ class ScrollSyncScheduler:
         self._rewriter = ScrollRewriter(journal, resources)
         self._timer: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
-        """Commits whose records are written and not synced."""
+        """Commits whose records are written but not synced."""
         self._under_way: tuple[_Sync, list[Deferred[None]]] | None = None
-        """What the sync covers that is being made, and the commits that it will make safe."""
+        """The running sync, and the commits that it will complete."""
         self._blocked: list[Deferred[None]] = []
-        """Commits that may not write before the rewriting is done."""
+        """Commits that must wait for a rewrite before they write."""
         self._grown: dict[ScrollQueue, None] = {}
-        """Readers whose files are due to be written anew."""
+        """Readers whose files must be compacted, in order. The values are unused."""
         self.pending_error: Exception | None = None
-        """What the queues will be dead of as soon as there is a commit that can be told."""
+        """Error with which the next commit fails the queues, or None."""
         self._not_before_s = 0.0
-        """When a reader file may be written anew after one that could not be."""
+        """Time before which no reader file is compacted, because the last attempt failed."""
         self._unsynced_since_s: float | None = None
-        """When the first record was written that a sync will make safe, and none has."""
+        """Time when the oldest unsynced record was written, or None."""
         self._failure: QueueFailed | None = None
+        """Failure of the journal's queues. None if they are live, or were deleted."""
         self._is_over = False
-        """Whether the journal's queues are dead of that, or deleted."""
+        """True if the journal's queues have failed or were deleted."""
         self.state = ScrollSyncState.IDLE
 
-    # What the storage tells.
+    # Calls from the storage.
 
     def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
-        """What was recorded on these queues was written: None if it is as safe now as was promised.
+        """Arrange a sync after a write of the changes of `queues`.
 
-        Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
+        Return None if the changes are as durable as syncJournal requires. Otherwise return a Deferred that fires when
+        they are synced, or fails with `QueueFailed` if the queues have failed.
         """
         for queue in queues:
             least = COMPACTED_ON_A_FULL_DISK if self._resources.is_disk_full() else LARGEST_BYTES
@@ -134,29 +143,31 @@ class ScrollSyncScheduler:
         return done
 
     def checkpoint(self, queues: Sequence[ScrollQueue]) -> None:
-        """Those of the reader files are written anew that have grown, or do not say how far their readers are."""
+        """Schedule a rewrite of the reader files that have grown or do not record their readers' current state."""
         for queue in queues:
             if not queue.file.size:
-                continue  # it is being made
+                continue  # the file is being created
             if queue.has_changes or queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
                 self._grown[queue] = None
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that is written is known to be safe."""
+        """True if all written data and all file names are synced."""
         journal = self._journal
         return not (journal.unsynced or journal.unsynced_readers) and journal.has_synced_names
 
     def _is_safe(self, queues: Sequence[ScrollQueue]) -> bool:
-        """Whether syncs have reached all that was recorded on these queues, whatever there is of others: of an item the
-        same must be told for all queues that have it."""
+        """Return whether all changes of `queues` are synced, regardless of other queues of the journal.
+
+        So all queues that share an item report the same result.
+        """
         journal = self._journal
         return journal.has_synced_names and all(
             queue.last_id <= journal.safe_id and queue not in journal.unsynced_readers for queue in queues
         )
 
     def _is_covered(self, sync: _Sync, queues: Sequence[ScrollQueue]) -> bool:
-        """Whether that sync will have reached it."""
+        """Return whether all written changes of `queues` will be synced when `sync` is done."""
         journal = self._journal
         if sync.names != journal.names:
             return False
@@ -168,25 +179,32 @@ class ScrollSyncScheduler:
         )
 
     def settings_changed(self) -> None:
-        """syncJournal may be another, or the journal was loaded: what is not synced is due accordingly."""
+        """Schedule a sync of unsynced data. Called when syncJournal may have changed or the journal was loaded."""
         period_ms = self._journal.sync_period_ms
         if period_ms is not None and not self.is_synced:
             self._schedule_within(period_ms / 1000)
 
     def when_writable(self) -> Deferred[None] | None:
-        """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
+        """Return None if a commit may write now, or a Deferred that fires when it may.
+
+        The Deferred fails with `QueueFailed` if the queues fail. If an earlier error is pending, fail the queues and
+        raise `QueueFailed`.
+        """
         if self.pending_error is not None:
             raise self._resources.kill(self._journal, self.pending_error)
-        # What has grown under load can be written anew only when a sync has reached all of it.
+        # With syncJournal 0, a reader file can be compacted only when it is completely synced. So commits wait.
         is_next = self.state is ScrollSyncState.SYNCING and bool(self._grown) and self._journal.sync_period_ms == 0
         if self.state is not ScrollSyncState.REWRITING and not is_next:
             return None
-        held: Deferred[None] = Deferred()
-        self._blocked.append(held)
-        return held
+        blocked: Deferred[None] = Deferred()
+        self._blocked.append(blocked)
+        return blocked
 
     def sync_at_close(self) -> Deferred[Any]:
-        """A sync at the stop, when nothing else runs; fails with the OSError. Whoever waits is told."""
+        """Make the last sync, when no other work runs, and answer all waiting commits.
+
+        Return a Deferred that fires when it is done, or fails with the OSError.
+        """
         is_done = self._journal.sync_period_ms is None or self.is_synced
         syncing: Deferred[Any] = succeed(None) if is_done else self._resources.sync_slots.run(self._run, [])
         return syncing.addCallbacks(lambda _: self._fire_waiting(None), self._sync_at_close_failed)
@@ -196,7 +214,7 @@ class ScrollSyncScheduler:
         return failure
 
     def end(self, failure: QueueFailed | None) -> None:
-        """The journal's queues are dead of that, or deleted."""
+        """Stop all work because the journal's queues failed with `failure`, or were deleted if it is None."""
         self._is_over, self._failure = True, failure
         self._rewriter.is_over = True
         self._resources.jobs.cancel(self._timer)
@@ -206,7 +224,7 @@ class ScrollSyncScheduler:
 
     def _schedule_within(self, seconds: float) -> None:
         if self.state not in (ScrollSyncState.IDLE, ScrollSyncState.DUE):
-            return  # it is looked at again when that is over
+            return  # start_due_work schedules it when the current work is done
         self.state = ScrollSyncState.DUE
         self._timer = self._resources.jobs.within(seconds, self._timer, self._begin)
 
@@ -232,7 +250,7 @@ class ScrollSyncScheduler:
         return resources.jobs.run(self._sync, sync).addCallback(lambda _: sync)
 
     def _sync(self, sync: _Sync) -> None:
-        """Runs in a thread."""
+        """Make a sync, and record a failure in the folder. Runs in a thread."""
         resources = self._resources
         try:
             _sync(resources.disk, resources.folder, sync)
@@ -243,6 +261,7 @@ class ScrollSyncScheduler:
             raise
 
     def _plan_sync(self) -> _Sync:
+        """Return a sync of all unsynced data. Raises OSError if a descriptor cannot be duplicated."""
         journal, parts = self._journal, []
         try:
             for file in journal.unsynced:
@@ -277,7 +296,7 @@ class ScrollSyncScheduler:
                 if file.size == part.size:
                     journal.unsynced_readers.discard(part.of)
             else:
-                is_whole = is_whole and part.of.is_deleted  # it got another name while it was synced
+                is_whole = is_whole and part.of.is_deleted  # else the file was renamed during the sync
         journal.synced_names = sync.names
         if not is_whole:
             self._waiting = commits + self._waiting
@@ -290,7 +309,7 @@ class ScrollSyncScheduler:
         self.start_due_work()
 
     def start_due_work(self) -> None:
-        """Nothing is being done, or the timer runs: see what is due."""
+        """Start the sync or rewrite that is due, unless one is running."""
         if (
             self.state not in (ScrollSyncState.IDLE, ScrollSyncState.DUE)
             or self._is_over
@@ -308,9 +327,9 @@ class ScrollSyncScheduler:
             self.settings_changed()
 
     def _resume_blocked(self) -> None:
-        """Whoever was held may write."""
-        held, self._blocked = self._blocked, []
-        for done in held:
+        """Let the blocked commits write."""
+        blocked, self._blocked = self._blocked, []
+        for done in blocked:
             done.callback(None)
 
     def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
@@ -319,7 +338,11 @@ class ScrollSyncScheduler:
         if self._is_over:
             self._fire_waiting(self._failure)
         elif failure.check(CannotOpen):
-            log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
+            log.error(
+                "A file of scroll {stem!r} cannot be opened for a sync: {reason}. It is tried again",
+                stem=self._journal.stem,
+                reason=failure.value,
+            )
             self._schedule_within(RETRY_S)
         elif self._journal.needs_sync:
             self._begin_rewrite(error_of(failure))
@@ -327,14 +350,14 @@ class ScrollSyncScheduler:
             self._fail_queues(error_of(failure))
 
     def _fail_queues(self, error: Exception) -> None:
-        """The queues die in a commit: of those that wait, or of the next."""
+        """Fail the queues now if a commit is waiting, or else in the next commit."""
         if self._waiting or self._blocked:
             self._resources.kill(self._journal, error)
         else:
-            self._journal.journal_refusal = None  # a put is recorded, so that there is such a commit
+            self._journal.journal_refusal = None  # accepted puts lead to a commit, which reports the error
             self.pending_error = error
 
-    # Files written anew.
+    # Rewrites.
 
     def _begin_rewrite(self, error: Exception) -> None:
         journal = self._journal
@@ -345,7 +368,7 @@ class ScrollSyncScheduler:
         self._rewrite(list(journal.unsynced), queues, why=error)
 
     def _rewrite(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
-        """Write these files anew, because of that error, or because they have grown."""
+        """Rewrite files after the failed sync `why`, or compact reader files if `why` is None."""
         self.state = ScrollSyncState.REWRITING
         if files:
             self._journal.rotate()
@@ -378,7 +401,9 @@ class ScrollSyncScheduler:
             self._fail_queues(why)
         else:
             reason = reason_of(error_of(failure))
-            log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
+            log.error(
+                "The reader files of scroll {stem!r} are not rewritten: {reason}", stem=journal.stem, reason=reason
+            )
             self._not_before_s = self._resources.jobs.seconds() + RETRY_S
             for queue in queues:
                 queue.give_up_checkpoint()
@@ -386,7 +411,7 @@ class ScrollSyncScheduler:
             self.start_due_work()
 
     def _fire_waiting(self, failure: QueueFailed | None) -> None:
-        """Nothing is under way any more; whoever waited may go on, or has failed."""
+        """Fire the Deferreds of all waiting and blocked commits, with `failure` unless it is None."""
         waiting = self._waiting + self._blocked
         self._waiting, self._blocked = [], []
         for done in waiting:
@@ -394,7 +419,7 @@ class ScrollSyncScheduler:
 
 
 def _sync(disk: Disk, folder: bytes, sync: _Sync) -> None:
-    """Sync all of that, in this order. Runs in a thread."""
+    """Sync the files of `sync` in order, then the folder if required. Close all descriptors. Runs in a thread."""
     try:
         for part in sync.parts:
             _sync_part(disk, part)
@@ -412,7 +437,7 @@ def _sync_part(disk: Disk, part: _Part) -> None:
         return
     try:
         descriptor = disk.open_read(part.path)
-    except FileNotFoundError:  # it has another name by now, or nobody needs it any more
+    except FileNotFoundError:  # the file was renamed or erased
         return
     except OSError as error:
         raise CannotOpen(str(error)) from error
