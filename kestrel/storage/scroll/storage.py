@@ -1,8 +1,8 @@
-"""The scroll backend: every fanout queue and its children in one of libkestrel's journals, committed once a tick.
+"""The scroll backend: each fanout queue and its children share one of libkestrel's journals.
 
-What a tick put to a queue and its children is one write, and what it took from each of them is one more.
-docs/storage.md says what each failure means. Here the queues that share a journal share its fate: when one of its
-files fails they are all dead until the journal is opened anew.
+A tick's puts to a queue and its children are one write. The tick's reads from each queue are one write to its reader
+file. If a file of a journal fails, all queues of the journal fail until it is reopened. docs/storage.md describes the
+failures.
 """
 
 from __future__ import annotations
@@ -64,21 +64,24 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 CHECKPOINTS_EVERY_S: Final = 10.0
 
 RELOAD_INLINE_BYTES: Final = 1 << 20
-"""A failed journal of which no more than this is unknown is opened within its next use, if it has also no more than:"""
+"""Most bytes of writer files without a known index for which a failed journal is reloaded in the reactor thread.
+
+A journal that exceeds this or one of the next two limits is reloaded in another thread.
+"""
 RELOAD_INLINE_READERS: Final = 8
-"""so many readers,"""
+"""Most readers for which a failed journal is reloaded in the reactor thread."""
 RELOAD_INLINE_RANGES: Final = 100
-"""and so many ranges of items that they have done."""
+"""Most ranges of done ids, of all readers, for which a failed journal is reloaded in the reactor thread."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
 
 @implementer(IStorage, IMeasuring)
 class ScrollStorage:
-    """All queues of one folder (`IStorage`). `archive` is where writer files go that no reader needs, None: nowhere.
+    """All queues of one folder (`IStorage`).
 
-    `as_library`: the folder is as libkestrel has it. Names stand in file names as they are, and what is put is for all
-    readers of its journal, so that no record says for whom it is.
+    Writer files that no reader needs are moved to the folder `archive`, or erased if it is None. If `as_library` is
+    true, the folder has libkestrel's form: names are not encoded, and each item is for all readers of its journal.
     """
 
     def __init__(
@@ -114,11 +117,12 @@ class ScrollStorage:
         self._names: NameEncoding = PlainNames() if as_library else EscapedNames(self._disk, folder)
         self._loader = ScrollLoader(self._resources, self._names, now_ms)
         self._journals: dict[bytes, ScrollJournal] = {}
-        """By stem, as all that follow."""
+        """Live journals, by stem."""
         self._maintenance: dict[ScrollJournal, ScrollMaintenance] = {}
         self._failed: dict[bytes, ScrollJournal | None] = {}
-        """Journals that are not live but may have files."""
+        """Failed journals by stem; None for a journal that has never been loaded."""
         self._loading: set[bytes] = set()
+        """Stems of the failed journals that a thread is reloading."""
         self._deletions = Deletions(
             self._resources, lambda stem: stem in self._journals or stem in self._failed, self._erase_names
         )
@@ -130,12 +134,12 @@ class ScrollStorage:
 
     @property
     def refusal(self) -> str | None:
-        """None, or the sentence why no put is taken now."""
+        """Reason why no puts are accepted now, or None."""
         return self._disk_reserve.refusal
 
     @property
     def measure(self) -> Measure:
-        """Who is told how long something took (`IMeasuring`)."""
+        """Function that is called with the durations of the storage's work (`IMeasuring`)."""
         return self._resources.measure
 
     @measure.setter
@@ -145,7 +149,11 @@ class ScrollStorage:
     # Start and stop.
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Lock the folder, then load every journal in a thread."""
+        """Lock the folder and load all journals in a thread.
+
+        Return a Deferred that fires with the queues by name, or a Failure for a queue that cannot be loaded. Raise
+        `StorageError` if the folder cannot be used.
+        """
         try:
             for path in (self._folder, self._private, self._folder + b"/" + HINTS_FOLDER):
                 self._disk.make_folder(path)
@@ -169,7 +177,7 @@ class ScrollStorage:
         parts = {part for stem, files in groups.items() for part in (stem, *files.readers)}
         groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
         for name in hints:
-            if b"~~" in name:  # it was being written
+            if b"~~" in name:  # a temporary file of an interrupted write
                 self._jobs.run(self._disk.erase, b"%b/%b/%b" % (self._folder, HINTS_FOLDER, name))
         self._disk_reserve.allocate_reserve()
         self._numbers.mark_used(number for files in groups.values() for number in files.numbers())
@@ -189,7 +197,7 @@ class ScrollStorage:
             raise StorageError("the archive cannot be the queue folder itself: name another folder")
 
     def _has_name(self, stem: bytes) -> bool:
-        """Whether it is known whose files they are that begin with that stem; others are left alone."""
+        """Return whether the queue name for a stem is known. Log an error if not, because its files are left alone."""
         try:
             name = self._names.name_of(stem)
         except OSError:
@@ -203,18 +211,21 @@ class ScrollStorage:
     def _load_all(
         self, groups: Sequence[ScrollFiles], settings_for: SettingsFor, parts: Collection[bytes]
     ) -> list[tuple[ScrollFiles, ScrollJournal | Exception]]:
-        """Load all journals. `parts` are the stems and readers in file names. Runs in a thread."""
+        """Load all journals. Return each with its files, or the error of the load. Runs in a thread.
+
+        Names of queues are erased if their stems or reader parts are not in `parts`.
+        """
         try:
             self._names.forget_all_but(parts)
         except OSError as error:
-            log.error("Names of deleted queues cannot be erased: {reason}", reason=reason_of(error))
+            log.error("The names of deleted queues cannot be erased: {reason}", reason=reason_of(error))
         loaded: list[tuple[ScrollFiles, ScrollJournal | Exception]] = []
         for files in groups:
             try:
                 loaded.append((files, self._loader.load(files, settings_for)))
-            except Exception as error:  # one bad journal is never a failed start
+            except Exception as error:  # one bad journal must not prevent the start
                 if not isinstance(error, OSError):
-                    log.failure("Scroll {stem!r} was not loaded for a fault of ours", stem=files.stem)
+                    log.failure("Scroll {stem!r} cannot be loaded because of a bug in the server", stem=files.stem)
                 loaded.append((files, error))
         return loaded
 
@@ -240,7 +251,10 @@ class ScrollStorage:
         return {name: Failure(failure) for name in names}
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """Write what is pending, sync what is promised, checkpoint every reader, and let the folder go."""
+        """Write pending changes, sync as syncJournal requires, checkpoint all readers, and unlock the folder.
+
+        If `compacts` is true, journals whose readers are drained lose their writer files.
+        """
         return self._jobs.close().addCallback(self._commit_last).addCallback(self._checkpoint, compacts)
 
     def _commit_last(self, _: object) -> Deferred[Any]:
@@ -253,18 +267,18 @@ class ScrollStorage:
     def _checkpoint(self, syncs: list[tuple[bool, Any]], compacts: bool) -> Deferred[None]:
         for is_synced, result in syncs:
             if not is_synced:
-                log.failure("A scroll could not be synced at the stop", result)
+                log.failure("A scroll cannot be synced while the server stops", result)
         closing = [self._maintenance[journal].closing(compacts) for journal in self._journals.values()]
         return self._jobs.run(self._close_all, closing).addCallback(self._release)
 
     @staticmethod
     def _close_all(closing: Sequence[Callable[[], None]]) -> None:
-        """All journals in one batch. Runs in a thread."""
+        """Call the functions of `ScrollMaintenance.closing` for all journals. Runs in a thread."""
         for close in closing:
             try:
                 close()
             except OSError as error:
-                log.error("Not all readers are checkpointed: {reason}", reason=reason_of(error))
+                log.error("A scroll cannot be checkpointed while the server stops: {reason}", reason=reason_of(error))
 
     def _release(self, _: object) -> None:
         for journal in self._journals.values():
@@ -278,7 +292,10 @@ class ScrollStorage:
     # Queues.
 
     def queue(self, name: bytes, settings: QueueSettings) -> ScrollQueue:
-        """The live queue, a new empty one, or after a failure what its files hold."""
+        """Return the live queue, create an empty queue, or reopen a failed queue from its files.
+
+        Raises `QueueFailed` if the queue cannot be loaded or created.
+        """
         location = location_of(name)
         stem = self._names.stem_of(location.journal)
         reader = self._names.reader_of(stem, location.child)
@@ -305,7 +322,10 @@ class ScrollStorage:
         return queue
 
     def _journal(self, stem: bytes) -> ScrollJournal:
-        """The live journal, a new one, or after a failure what its files hold. Raises OSError, or `QueueFailed`."""
+        """Return the live journal, create one, or reopen a failed one from its files.
+
+        Raises OSError, or `QueueFailed` while the journal is reloaded in a thread.
+        """
         journal = self._journals.get(stem)
         if journal is not None:
             return journal
@@ -321,6 +341,7 @@ class ScrollStorage:
         return journal
 
     def _open_again(self, stem: bytes) -> ScrollJournal:
+        """Reload a failed journal. A large one is reloaded in a thread, and `QueueFailed` is raised meanwhile."""
         dead = self._failed[stem]
         known: Mapping[bytes, WriterFile] = {}
         settings: dict[bytes, QueueSettings] = {}
@@ -357,14 +378,14 @@ class ScrollStorage:
         error = error_of(failure)
         log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error))
         if isinstance(error, OSError) and is_full(error):
-            self._disk_reserve.release_reserve()  # for the next use of the scroll, which loads it again
+            self._disk_reserve.release_reserve()  # so that the next reload of the scroll has space
 
     def _adopt(self, journal: ScrollJournal) -> None:
-        """The journal is live from now on, or there is nothing left of it."""
+        """Make a journal live, or finish the deletion of a journal whose readers are all marked as deleted."""
         if journal.readers or journal.unserved:
             self._deletions.erase_marks(journal)
         elif journal.deletion_marks:
-            self._deletions.erase(journal).addErrback(lambda _: None)  # it is logged elsewhere
+            self._deletions.erase(journal).addErrback(lambda _: None)  # Deletions logs the failure
             return
         self._journals[journal.stem] = journal
         maintenance = self._maintenance[journal] = ScrollMaintenance(journal, self._resources)
@@ -374,7 +395,7 @@ class ScrollStorage:
     def _make_queue(
         self, journal: ScrollJournal, name: bytes, location: QueueLocation, reader: bytes, settings: QueueSettings
     ) -> ScrollQueue:
-        """A new queue, which begins behind the last item that there is."""
+        """Return a new queue that begins after the last item of the journal. Raises `QueueFailed`."""
         if self._folds_names:
             check_distinct_when_folded(reader, {*journal.readers, *journal.unserved})
         part = reader
@@ -391,7 +412,7 @@ class ScrollStorage:
             if not journal.last_id:
                 self._reader_files.create_now_unless_full(queue)
         except OSError as error:
-            raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
+            raise QueueFailed(f"the queue cannot be created: {reason_of(error)}") from error
         journal.readers[reader] = queue
         self._serve(journal, queue)
         if journal.last_id:
@@ -399,12 +420,12 @@ class ScrollStorage:
         return queue
 
     def _is_journal_deleted(self, stem: bytes) -> bool:
-        """Whether a reader file of that name says, or will say, that the journal is deleted."""
+        """Return whether the journal is being erased, or its reader file `:own` exists as a deletion mark."""
         own = self._resources.path(reader_name(stem, OWN_READER))
         return stem in self._deletions or self._disk.is_there(own)
 
     def _reader_file_created(self, queue: ScrollQueue) -> None:
-        """Its reader file is there."""
+        """Handle the creation of a queue's reader file: the journal's deletion marks are no longer needed."""
         queue.journal.names += 1
         self._deletions.erase_unneeded_marks(queue.journal)
 
@@ -417,7 +438,7 @@ class ScrollStorage:
         return queue
 
     def _rename_default(self, journal: ScrollJournal) -> None:
-        """A parent that gets its first child is a reader like others from now on."""
+        """Rename the reader file of a parent that gets its first child to the name for a parent with children."""
         default = self._resources.path(reader_name(journal.stem, DEFAULT_READER))
         own = journal.readers.get(OWN_READER)
         if own is not None and own.file.path == default:
@@ -427,9 +448,9 @@ class ScrollStorage:
             own.file.path = path
 
     def rename(self, queue: ScrollQueue, name: bytes) -> None:
-        """Let a live queue be another reader of its journal, of a name that none has; all that it holds is as it was.
+        """Rename a live queue to an unused name of the same family. Its items, open reads and state do not change.
 
-        It is safe with the next commit. Raises `QueueFailed` when it cannot be, and the queue keeps its name.
+        The next commit makes the name durable. If `QueueFailed` is raised, the queue keeps its name.
         """
         journal, child = queue.journal, location_of(name).child
         reader = self._names.reader_of(journal.stem, child)
@@ -437,7 +458,7 @@ class ScrollStorage:
         try:
             if child is not None:
                 self._names.remember(reader, child)
-            if queue.file.size:  # else it is being made, and will be made under that name
+            if queue.file.size:  # a file that does not exist yet is created with the new name
                 self._disk.rename(queue.file.path, path)
         except OSError as error:
             raise QueueFailed(f"the queue cannot be renamed: {reason_of(error)}") from error
@@ -452,7 +473,11 @@ class ScrollStorage:
     # Deleting.
 
     def delete(self, queue: ScrollQueue) -> None:
-        """Drop the reader; if it was the last one its journal goes as well, in a thread."""
+        """Delete a queue. The journal of the last queue is erased in a thread.
+
+        The commit of the queue waits for the sync of the deletion if syncJournal is 0. Raises `StorageError` if a file
+        cannot be changed.
+        """
         journal = queue.journal
         if queue.failure is not None or journal.readers.get(queue.reader) is not queue:
             if not queue.is_deleted:
@@ -461,7 +486,7 @@ class ScrollStorage:
         others = [other for other in journal.readers.values() if other is not queue]
         try:
             if queue.file.size and not journal.unserved and not any(other.file.size for other in others):
-                # Without any reader file it would seem to be a journal of which nothing has been read.
+                # A journal without any reader file would be loaded as a queue that holds all its items.
                 self._append_deleted(queue)
                 journal.deletion_marks.append(queue.file.path[len(self._folder) + 1 :])
             elif queue.file.size:
@@ -481,17 +506,18 @@ class ScrollStorage:
             )
 
     def _append_deleted(self, queue: ScrollQueue) -> None:
+        """Mark the queue as deleted in its reader file. Raises OSError."""
         try:
             self._disk_reserve.run_with_reserve(lambda: queue.file.append(sealed(DELETED_RECORD)))
         except OSError as error:
             if not is_full(error):
                 raise
-            # Overwriting needs no space. Nothing else that the file says matters any more.
+            # Overwriting needs no space, and the rest of the file is no longer needed.
             queue.file.cut(len(READER_MAGIC))
             queue.file.append(DELETED_STATE[len(READER_MAGIC) :])
 
     def _deletions_synced(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
-        """It is on the medium that these are deleted: what only they needed may go."""
+        """Remove the writer files and names that only the deleted `readers` needed. Called after a sync."""
         journal.unsynced_deletions.difference_update(readers)
         maintenance = self._maintenance.get(journal)
         if maintenance is not None:
@@ -499,7 +525,7 @@ class ScrollStorage:
         self._erase_names(readers)
 
     def _erase_names(self, parts: Collection[bytes]) -> None:
-        """Erase the files of the long names among `parts` that no queue uses, once its own files are gone for good."""
+        """Erase the name files of the hashed names in `parts` that are unused, after a sync of the folder."""
         hashed = [part for part in parts if is_hashed(part)]
         if hashed:
             self._jobs.run(self._disk.sync_folder, self._folder).addCallback(
@@ -507,18 +533,18 @@ class ScrollStorage:
             ).addErrback(self._deletions.not_erased)
 
     def _erase_unused_names(self, _: object, hashed: Sequence[bytes]) -> None:
-        """Erase them in the reactor's thread, where no queue can begin to use one meanwhile."""
+        """Erase name files that no queue uses. Runs in the reactor thread, so that no queue is created meanwhile."""
         self._disk.crash_point(crash_points.QUEUE_ERASED)
         for part in hashed:
             if not self._is_part_in_use(part):
                 self._names.forget(part)
 
     def _is_part_in_use(self, part: bytes) -> bool:
-        """Whether a file of a journal may have that stem or reader part in its name."""
+        """Return whether a file of a journal may have this stem or reader part in its name."""
         failed = self._failed.values()
         if part in self._journals or part in self._failed or part in self._loading or part in self._deletions:
             return True
-        if self._loading or None in failed:  # their readers are not known
+        if self._loading or None in failed:  # the readers of these journals are not known
             return True
         journals = [*self._journals.values(), *self._deletions.journals, *(each for each in failed if each is not None)]
         return any(
@@ -529,13 +555,13 @@ class ScrollStorage:
         )
 
     def _forget(self, queue: ScrollQueue, why: str) -> None:
-        """It is no reader of its journal any more."""
+        """Remove a queue from its journal's readers and end its object."""
         self._end(queue, why)
         del queue.journal.readers[queue.reader]
         self._maintenance[queue.journal].remove_reader(queue)
 
     def _delete_failed(self, queue: ScrollQueue) -> None:
-        """Open the queue again in order to delete it."""
+        """Reopen a failed queue and delete it. Raises `StorageError`."""
         try:
             live = self.queue(queue.name, queue.settings)
         except QueueFailed as failure:
@@ -545,19 +571,22 @@ class ScrollStorage:
         self._deletions.transfer_commit(queue, live)
 
     def _end(self, queue: ScrollQueue, why: str) -> None:
-        """The object is dead from now on."""
+        """Let all further calls to the queue object fail with the reason `why`. Free its items and descriptor."""
         queue.failure = why
-        queue.generation += 1  # what is being read for it does not come into memory
+        queue.generation += 1  # the result of a running read is ignored
         queue.release_items()
         queue.memory.set_bytes(0)
         self._resources.open_files.close(queue.file)
 
     def _kill(self, journal: ScrollJournal, error: Exception) -> QueueFailed:
-        """A file of the journal failed: what its files hold is what there is."""
+        """Fail all queues of a journal after an error of one of its files. Return the failure for clients.
+
+        The files are truncated to the acknowledged data. The next use of a queue reloads the journal from its files.
+        """
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         if self._journals.get(journal.stem) is not journal:
             return failure
-        log.error("Scroll {stem!r}: {reason}; it will be opened anew", stem=journal.stem, reason=str(failure))
+        log.error("Scroll {stem!r}: {reason}; it will be reopened", stem=journal.stem, reason=str(failure))
         del self._journals[journal.stem]
         self._failed[journal.stem] = journal
         for queue in journal.readers.values():
@@ -566,14 +595,20 @@ class ScrollStorage:
         try:
             journal.truncate_to_acknowledged()
         except OSError:
-            log.failure("Scroll {stem!r}: what failed could not be taken from its files", stem=journal.stem)
+            log.failure(
+                "Scroll {stem!r}: the failed changes cannot be removed from its files. Each use tries again",
+                stem=journal.stem,
+            )
         self._maintenance.pop(journal).sync.end(failure)
         return failure
 
     # Puts and commits.
 
     def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append one item to each queue: one record in each journal."""
+        """Append an item to all `queues`, as one record in each of their journals.
+
+        Raises `StorageError` before anything has changed if a queue or journal cannot accept the item.
+        """
         size = len(data)
         by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
         for queue in queues:
@@ -583,12 +618,16 @@ class ScrollStorage:
             journal.check_put(size)
         for journal, readers in by_journal.items():
             journal.put(readers, data, add_ms, expiry_ms)
-        if self._resources.memory_limit.most_bytes is not None:  # the commit may be a while away
+        if self._resources.memory_limit.most_bytes is not None:  # the commit reports too, but may be late
             for queue in queues:
                 queue.report_memory()
 
     def commit(self, queues: Sequence[ScrollQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Write what was recorded; a journal that must be synced first is pending, with all its queues here."""
+        """Write the changes of `queues`.
+
+        Return the queues whose commits are not complete or have failed, each group with the Deferred of its result.
+        Queues of a journal that waits for a sync form one group.
+        """
         pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
         for queue in queues:
@@ -611,10 +650,13 @@ class ScrollStorage:
         return pending
 
     def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
-        """Write a journal's records, when they may be. None if that is as safe as they must be."""
+        """Write the changes of a journal's queues as soon as the journal is writable.
+
+        Return None if they are as durable as syncJournal requires, or a Deferred that fires when they are.
+        """
         maintenance = self._maintenance.get(journal)
         if maintenance is None:
-            return fail(QueueFailed(queues[0].failure or "the queue is dead"))
+            return fail(QueueFailed(queues[0].failure or "the queue has failed"))
         try:
             writable = maintenance.sync.when_writable()
         except QueueFailed as failure:
@@ -632,9 +674,12 @@ class ScrollStorage:
         return fail(failure) if failure is not None else self._maintenance[journal].written(live) if live else None
 
     def _write(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> QueueFailed | None:
-        """Write what is pending on a journal and of these queues. None, or the failure that they are dead of."""
+        """Write a journal's pending items and the changes of `queues`.
+
+        Return None, or the failure of the queues if a write failed.
+        """
         if self._journals.get(journal.stem) is not journal:
-            return QueueFailed(queues[0].failure or "the queue is dead")
+            return QueueFailed(queues[0].failure or "the queue has failed")
         try:
             self._disk_reserve.run_with_reserve(journal.write)
             for queue in queues:
@@ -653,11 +698,11 @@ class ScrollStorage:
     # Checkpoints and hints.
 
     def _checkpoint_all(self) -> None:
-        """Let reader files be short again, and hints new; each journal's in one go."""
+        """Checkpoint the readers of all journals, retry unsynced deletions, and write the hints that are due."""
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
         for journal, maintenance in list(self._maintenance.items()):
             maintenance.checkpoint()
-            if journal.unsynced_deletions:  # a sync has failed
+            if journal.unsynced_deletions:  # their first sync is running or has failed
                 self._deletions.sync_deletions(journal).addCallbacks(
                     self._deletions_synced, lambda _: None, callbackArgs=(journal,)
                 )
