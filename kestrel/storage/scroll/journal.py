@@ -120,7 +120,7 @@ class ScrollJournal:
         self._current: tuple[WriterFile, AppendFile] | None = None
         """The file that items are appended to. It is the last of `files` once it has an item."""
 
-    # Items in.
+    # Puts.
 
     def check_put(self, size: int) -> None:
         """Raise a `StorageError` if the journal cannot accept an item of `size` bytes now."""

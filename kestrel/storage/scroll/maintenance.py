@@ -29,7 +29,7 @@ from kestrel.storage.scroll.sync_scheduler import ScrollSyncScheduler
 log = Logger(__name__)
 
 LARGE_LAST_FILE_BYTES: Final = 1 << 20
-"""Size from which the last writer file is removed too when all readers are done with it."""
+"""Minimum size of a last writer file that is removed when all readers are done with it."""
 
 HINTED_BYTES: Final = 256 * 1024
 """Smallest journal that gets a hint. A smaller one loads as fast without."""
@@ -249,14 +249,14 @@ class ScrollMaintenance:
         ]
         hint = self.due_hint(1)
         is_drained = not journal.unserved and all(queue.is_drained for queue in journal.readers.values())
-        spent = [file.file_name for file in journal.files] if compacts and is_drained else []
+        drained_files = [file.file_name for file in journal.files] if compacts and is_drained else []
 
         def close() -> None:
             for path, data in checkpoints:
                 replace_file(resources.disk, path, data, resources.numbers.next(), is_synced=True)
             if syncs_folder:
                 resources.disk.sync_folder(resources.folder)
-            for file_name in spent:
+            for file_name in drained_files:
                 self._remove(file_name)
             if hint is not None:
                 self.write_hint(hint)

@@ -126,7 +126,7 @@ class ScrollQueue(Window):
         """Adapt the queue to `IItemRanges`."""
         return ItemRanges(self) if interface is IItemRanges else None
 
-    # Items in.
+    # Adding items.
 
     def put(self, record: bytes, item_id: int, size: int) -> None:
         """Append an item: its PUT record, its id, and the size of its data in bytes."""
@@ -149,7 +149,7 @@ class ScrollQueue(Window):
             self.next_id = item_id
             self._has_skipped = True
 
-    # Items out.
+    # Taking items.
 
     def _decode(self, record: bytes) -> Item:
         item = decode_put(record)
@@ -276,7 +276,7 @@ class ScrollQueue(Window):
         window_bytes = sum(len(item.data) for item in kept_front) + sum(map(data_bytes, kept_records))
         self.bytes = window_bytes + self.behind_bytes
 
-    # What lies behind the window.
+    # Items behind the window.
 
     @property
     def mem_bytes(self) -> int:
@@ -337,7 +337,7 @@ class ScrollQueue(Window):
         if not self.behind_items:
             self._skip_to(self._journal.last_id + 1)
 
-    # Its reader file.
+    # The reader file.
 
     def take_changes(self) -> bytes:
         """Return the records of all changes since the last call, with a checksum, or empty bytes."""

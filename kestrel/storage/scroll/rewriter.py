@@ -21,7 +21,7 @@ from kestrel.storage.scroll.scroll_resources import ScrollResources
 class _Copy(NamedTuple):
     """A file to rewrite: an exact copy of its first `size` bytes, or a compacted reader file."""
 
-    of: WriterFile | ScrollQueue
+    owner: WriterFile | ScrollQueue
     """The writer file, or the queue whose reader file is rewritten."""
     path: bytes
     size: int
@@ -70,11 +70,11 @@ class ScrollRewriter:
         await resources.jobs.run(resources.disk.sync_folder, resources.folder)
         journal.synced_names = names
         for copy in copies if is_exact else ():
-            if isinstance(copy.of, WriterFile):
-                journal.synced(copy.of, copy.size)
+            if isinstance(copy.owner, WriterFile):
+                journal.synced(copy.owner, copy.size)
             else:
-                copy.of.file.replaced(copy.size)
-                journal.unsynced_readers.discard(copy.of)
+                copy.owner.file.replaced(copy.size)
+                journal.unsynced_readers.discard(copy.owner)
 
     def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
         """Write and sync temporary files. Return their paths and sizes. Runs in a thread and raises OSError."""
@@ -98,24 +98,24 @@ class ScrollRewriter:
 
     def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
         """Rename a temporary file to the file that it replaces, or erase it if that file is no longer needed."""
-        disk, of = self._resources.disk, copy.of
+        disk, owner = self._resources.disk, copy.owner
         if self.is_over:
             is_needed, path = False, b""
-        elif isinstance(of, WriterFile):
-            is_needed, path = of in self._journal.files, copy.path
+        elif isinstance(owner, WriterFile):
+            is_needed, path = owner in self._journal.files, copy.path
         else:
-            is_needed, path = not of.is_deleted, of.file.path
+            is_needed, path = not owner.is_deleted, owner.file.path
         if not is_needed:
             disk.erase(temporary)
             return
         self._journal.names += 1
         disk.rename(temporary, path)
         disk.crash_point(crash_points.COPY_PUBLISHED)
-        if isinstance(of, ScrollQueue):
-            self._resources.open_files.close(of.file)
+        if isinstance(owner, ScrollQueue):
+            self._resources.open_files.close(owner.file)
             if copy.is_compacted:
-                of.end_compaction(size) if copy.contents is None else of.end_checkpoint(size)
-                self._journal.unsynced_readers.discard(of)
+                owner.end_compaction(size) if copy.contents is None else owner.end_checkpoint(size)
+                self._journal.unsynced_readers.discard(owner)
 
 
 def _compacted(disk: Disk, path: bytes) -> bytes:

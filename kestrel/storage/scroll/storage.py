@@ -64,14 +64,14 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 CHECKPOINTS_EVERY_S: Final = 10.0
 
 RELOAD_INLINE_BYTES: Final = 1 << 20
-"""Most bytes of writer files without a known index for which a failed journal is reloaded in the reactor thread.
+"""Limit of bytes in writer files that are not indexed when a failed journal is reloaded in the reactor thread.
 
-A journal that exceeds this or one of the next two limits is reloaded in another thread.
+A journal that exceeds this, or one of the next two limits, is reloaded in another thread.
 """
 RELOAD_INLINE_READERS: Final = 8
-"""Most readers for which a failed journal is reloaded in the reactor thread."""
+"""Limit of reader files when a failed journal is reloaded in the reactor thread."""
 RELOAD_INLINE_RANGES: Final = 100
-"""Most ranges of done ids, of all readers, for which a failed journal is reloaded in the reactor thread."""
+"""Limit of ranges of done ids, of all readers, when a failed journal is reloaded in the reactor thread."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
@@ -332,7 +332,7 @@ class ScrollStorage:
         if stem in self._loading:
             raise QueueFailed(_IS_LOADING)
         if stem in self._failed:
-            return self._open_again(stem)
+            return self._reopen(stem)
         if self._folds_names:
             on_disk = group_by_stem(self._disk.list_files(self._folder))
             check_distinct_when_folded(stem, {*self._journals, *self._failed, *self._loading, *on_disk})
@@ -340,24 +340,26 @@ class ScrollStorage:
         self._adopt(journal)
         return journal
 
-    def _open_again(self, stem: bytes) -> ScrollJournal:
+    def _reopen(self, stem: bytes) -> ScrollJournal:
         """Reload a failed journal. A large one is reloaded in a thread, and `QueueFailed` is raised meanwhile."""
-        dead = self._failed[stem]
+        failed_journal = self._failed[stem]
         known: Mapping[bytes, WriterFile] = {}
         settings: dict[bytes, QueueSettings] = {}
-        if dead is not None:
-            dead.truncate_to_acknowledged()
-            known = dead.known()
-            settings = {queue.name: queue.settings for queue in dead.readers.values()}
+        if failed_journal is not None:
+            failed_journal.truncate_to_acknowledged()
+            known = failed_journal.known()
+            settings = {queue.name: queue.settings for queue in failed_journal.readers.values()}
         group = group_by_stem(self._disk.list_files(self._folder)).get(stem, ScrollFiles(stem))
         unknown = [file.file_name for file in group.writers if file.file_name not in known]
         unknown_bytes = sum(self._disk.length(self._resources.path(file_name)) for file_name in unknown)
 
         def load() -> ScrollJournal:
             settings_of = lambda name: settings.get(name) or QueueSettings()  # noqa: E731
-            return self._loader.load(group, settings_of, known, is_copied=dead is not None and dead.is_copied)
+            return self._loader.load(
+                group, settings_of, known, is_copied=failed_journal is not None and failed_journal.is_copied
+            )
 
-        ranges = 0 if dead is None else sum(len(queue.done) for queue in dead.readers.values())
+        ranges = 0 if failed_journal is None else sum(len(queue.done) for queue in failed_journal.readers.values())
         is_small = unknown_bytes <= RELOAD_INLINE_BYTES and ranges <= RELOAD_INLINE_RANGES
         if not is_small or len(group.readers) > RELOAD_INLINE_READERS:
             self._loading.add(stem)
@@ -430,7 +432,7 @@ class ScrollStorage:
         self._deletions.erase_unneeded_marks(queue.journal)
 
     def _reader_file_failed(self, queue: ScrollQueue, failure: QueueFailed) -> None:
-        self._forget(queue, str(failure))
+        self._remove_reader(queue, str(failure))
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         journal.names += 1
@@ -494,7 +496,7 @@ class ScrollStorage:
         except OSError as error:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
         queue.is_deleted = True
-        self._forget(queue, "the queue was deleted")
+        self._remove_reader(queue, "the queue was deleted")
         if not others and not journal.unserved:
             del self._journals[journal.stem]
             self._maintenance.pop(journal).sync.end(None)
@@ -554,9 +556,9 @@ class ScrollStorage:
             for journal in journals
         )
 
-    def _forget(self, queue: ScrollQueue, why: str) -> None:
+    def _remove_reader(self, queue: ScrollQueue, why: str) -> None:
         """Remove a queue from its journal's readers and end its object."""
-        self._end(queue, why)
+        self._end_queue(queue, why)
         del queue.journal.readers[queue.reader]
         self._maintenance[queue.journal].remove_reader(queue)
 
@@ -570,7 +572,7 @@ class ScrollStorage:
         queue.is_deleted = True
         self._deletions.transfer_commit(queue, live)
 
-    def _end(self, queue: ScrollQueue, why: str) -> None:
+    def _end_queue(self, queue: ScrollQueue, why: str) -> None:
         """Let all further calls to the queue object fail with the reason `why`. Free its items and descriptor."""
         queue.failure = why
         queue.generation += 1  # the result of a running read is ignored
@@ -590,7 +592,7 @@ class ScrollStorage:
         del self._journals[journal.stem]
         self._failed[journal.stem] = journal
         for queue in journal.readers.values():
-            self._end(queue, str(failure))
+            self._end_queue(queue, str(failure))
         journal.close_files()
         try:
             journal.truncate_to_acknowledged()

@@ -1,10 +1,9 @@
 """Scheduling of syncs and rewrites of a scroll's files, and the handling of failed syncs.
 
 Either a sync or a rewrite runs for a journal, never both. Appends may run during a sync. After a failed sync, a second
-sync of the same file proves nothing. The scheduler then does one of two things:
-
-- If no unsynced data have been acknowledged (syncJournal 0), the queues fail and are reopened with the synced data.
-- Otherwise the unsynced files are replaced by synced copies. Until that is done, commits wait and puts are refused.
+sync of the same file proves nothing. If no unsynced data have been acknowledged (syncJournal 0), the queues fail and
+are reopened with the synced data. Otherwise the unsynced files are replaced by synced copies. Until that is done,
+commits wait and puts are refused.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _Part(NamedTuple):
     must open.
     """
 
-    of: WriterFile | ScrollQueue
+    owner: WriterFile | ScrollQueue
     path: bytes
     size: int
     done_id: int
@@ -98,7 +97,7 @@ class ScrollSyncScheduler:
         self._grown: dict[ScrollQueue, None] = {}
         """Readers whose files must be compacted, in order. The values are unused."""
         self.pending_error: Exception | None = None
-        """Error with which the next commit fails the queues, or None."""
+        """Error that the next commit reports and that then fails the queues, or None."""
         self._not_before_s = 0.0
         """Time before which no reader file is compacted, because the last attempt failed."""
         self._unsynced_since_s: float | None = None
@@ -171,7 +170,7 @@ class ScrollSyncScheduler:
         journal = self._journal
         if sync.names != journal.names:
             return False
-        files = {id(part.of): part.size for part in sync.parts}
+        files = {id(part.owner): part.size for part in sync.parts}
         return all(
             queue.last_id <= max(journal.safe_id, sync.written_id)
             and (queue not in journal.unsynced_readers or files.get(id(queue)) == queue.file.size)
@@ -287,16 +286,16 @@ class ScrollSyncScheduler:
             return
         journal, is_whole = self._journal, True
         for part in sync.parts:
-            if isinstance(part.of, WriterFile):
-                journal.synced(part.of, part.size)
-            elif part.of.file.path == part.path:
-                file = part.of.file
+            if isinstance(part.owner, WriterFile):
+                journal.synced(part.owner, part.size)
+            elif part.owner.file.path == part.path:
+                file = part.owner.file
                 file.synced_size, file.acknowledged_size = part.size, max(part.size, file.acknowledged_size)
-                part.of.synced_done_id = part.done_id
+                part.owner.synced_done_id = part.done_id
                 if file.size == part.size:
-                    journal.unsynced_readers.discard(part.of)
+                    journal.unsynced_readers.discard(part.owner)
             else:
-                is_whole = is_whole and part.of.is_deleted  # else the file was renamed during the sync
+                is_whole = is_whole and part.owner.is_deleted  # else the file was renamed during the sync
         journal.synced_names = sync.names
         if not is_whole:
             self._waiting = commits + self._waiting
