@@ -477,6 +477,7 @@ class ScrollJournal:
         return first_id if first_there > self.safe_id else min(first_there + max_items, self.safe_id + 1)
 
     def _cannot_be_read(self, failure: Failure) -> NoReturn:
+        """Raise `QueueFailed` for a failed read of a range. Fail the journal if a file is damaged."""
         error = error_of(failure)
         if isinstance(error, DamagedScrollFile):
             for info in self.files:

@@ -96,6 +96,7 @@ class ScrollLoader:
     def _load(
         self, files: ScrollFiles, settings_of: SettingsOf, known: Mapping[bytes, WriterFile], has_lost_a_sync: bool
     ) -> ScrollJournal:
+        """Load a journal. Raises OSError, or `HintMismatch` if `known` differs from the files."""
         resources = self._resources
         journal = ScrollJournal(files.stem, resources, [], 1)
         journal.files = self._index_all(journal, files.writers, known)
@@ -153,6 +154,7 @@ class ScrollLoader:
     def _index_all(
         self, journal: ScrollJournal, writers: list[ScrollFile], known: Mapping[bytes, WriterFile]
     ) -> list[WriterFile]:
+        """Index and repair the writer files. Return those with items in the order of their ids, without overlaps."""
         files = [self._index_file(journal, writer, known) for writer in writers]
         unplaced = sorted((file for file in files if file is not None), key=_first_id)
         in_order: list[WriterFile] = []

@@ -118,6 +118,7 @@ class ScrollMaintenance:
             Deferred.fromCoroutine(self._drop_last(journal.last_id)).addErrback(self._log_last_not_dropped)
 
     def _drop_first(self) -> None:
+        """Drop the first writer file from the journal and start its removal."""
         file = self._journal.files.pop(0)
         self._journal.unsynced.pop(file, None)
         self._journal.obsolete_files[file.file_name] = file.size

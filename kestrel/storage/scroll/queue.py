@@ -193,6 +193,7 @@ class ScrollQueue(Window):
         self.items = self.bytes = 0
 
     def _finished(self, item_id: int) -> None:
+        """Record that an item is done."""
         self.done.add(item_id)
         self._changes.add_done(item_id, item_id, self.done.head)
         if self._errors:
@@ -265,7 +266,7 @@ class ScrollQueue(Window):
         for xid in [xid for xid, item in self._open.items() if item.id < end_id]:
             self.finish(xid)
         kept_front = [item for item in self._front if item.id >= end_id]
-        kept_records = [record for run in self._records.first(len(self._records)) for record in run]
+        kept_records = [record for chunk in self._records.first(len(self._records)) for record in chunk]
         kept_records = [record for record in kept_records if id_of(record) >= end_id]
         self.release_items()
         self._front.extend(kept_front)

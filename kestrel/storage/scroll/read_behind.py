@@ -65,6 +65,7 @@ class ScrollReadBehind:
             self._begin()
 
     def _begin(self) -> None:
+        """Start a read, unless one is running."""
         if not self._is_reading:
             self._is_reading = True
             Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
@@ -116,6 +117,7 @@ class ScrollReadBehind:
         return read
 
     def _take(self, file: WriterFile, read: ScrollItemsRead) -> None:
+        """Append the items of a read to the queue's window."""
         queue = self._queue
         queue.file_position = file.file_name, read.offset
         queue.append_read_items(read)

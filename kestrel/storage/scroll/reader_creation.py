@@ -71,6 +71,7 @@ class ReaderFileCreation:
         self._write(queue)
 
     def _write(self, queue: ScrollQueue) -> None:
+        """Write a temporary reader file in a thread, then publish it."""
         resources, contents = self._resources, queue.checkpoint()
         write = partial(write_file, is_synced=True)
         writing = resources.jobs.run(write, resources.disk, queue.file.path, contents, resources.numbers.next())
@@ -88,6 +89,7 @@ class ReaderFileCreation:
         return created
 
     def _publish(self, temporary: bytes, queue: ScrollQueue, size: int) -> None:
+        """Rename a temporary reader file to its final name and fire the waiting commits. Raises OSError."""
         disk = self._resources.disk
         try:
             if queue.failure is None:

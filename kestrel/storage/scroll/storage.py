@@ -244,6 +244,7 @@ class ScrollStorage:
         return queues
 
     def _failures(self, files: ScrollFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
+        """Log that the readers `parts` are not served. Return a Failure for each, by queue name."""
         each = (self._loader.name_of(files.stem, part) for part in parts)
         names = [name for name in each if name is not None]
         for name in names:
@@ -258,6 +259,7 @@ class ScrollStorage:
         return self._jobs.close().addCallback(self._commit_last).addCallback(self._checkpoint, compacts)
 
     def _commit_last(self, _: object) -> Deferred[Any]:
+        """Write all pending changes. Return a Deferred that fires with the results of the last syncs."""
         syncs = []
         for journal in list(self._journals.values()):
             if self._write(journal, list(journal.readers.values())) is None:
@@ -265,6 +267,7 @@ class ScrollStorage:
         return DeferredList(syncs, consumeErrors=True)
 
     def _checkpoint(self, syncs: list[tuple[bool, Any]], compacts: bool) -> Deferred[None]:
+        """Log failed syncs, then checkpoint all journals in a thread and release the folder."""
         for is_synced, result in syncs:
             if not is_synced:
                 log.failure("A scroll cannot be synced while the server stops", result)
@@ -281,6 +284,7 @@ class ScrollStorage:
                 log.error("A scroll cannot be checkpointed while the server stops: {reason}", reason=reason_of(error))
 
     def _release(self, _: object) -> None:
+        """Close all files, end all queues and unlock the folder."""
         for journal in self._journals.values():
             journal.close_files()
             for queue in journal.readers.values():
@@ -372,6 +376,7 @@ class ScrollStorage:
         return journal
 
     def _reloaded(self, journal: ScrollJournal) -> None:
+        """Serve a failed journal that has been reloaded."""
         self._adopt(journal)
         self._failed.pop(journal.stem, None)
         log.info("Scroll {stem!r} is served again", stem=journal.stem)
@@ -435,6 +440,7 @@ class ScrollStorage:
         self._remove_reader(queue, str(failure))
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
+        """Start the background work for a new reader of a journal. Return the queue."""
         journal.names += 1
         self._maintenance[journal].add_reader(queue)
         return queue

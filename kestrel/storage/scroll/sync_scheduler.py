@@ -222,12 +222,14 @@ class ScrollSyncScheduler:
     # One sync.
 
     def _schedule_within(self, seconds: float) -> None:
+        """Start a sync after `seconds`, or earlier if one is already due."""
         if self.state not in (ScrollSyncState.IDLE, ScrollSyncState.DUE):
             return  # start_due_work schedules it when the current work is done
         self.state = ScrollSyncState.DUE
         self._timer = self._resources.jobs.within(seconds, self._timer, self._begin)
 
     def _begin(self) -> None:
+        """Start a sync of all unsynced data, unless a rewrite runs."""
         self._resources.jobs.cancel(self._timer)
         self._timer = None
         if self._is_over or self.state is ScrollSyncState.REWRITING:
@@ -240,6 +242,7 @@ class ScrollSyncScheduler:
         )
 
     def _run(self, commits: list[Deferred[None]]) -> Deferred[_Sync]:
+        """Plan a sync and make it in a thread. It completes `commits`."""
         try:
             sync = self._plan_sync()
         except OSError as error:
@@ -277,6 +280,7 @@ class ScrollSyncScheduler:
         return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
 
     def _synced(self, sync: _Sync, commits: list[Deferred[None]], since_s: float | None) -> None:
+        """Record the result of a sync and complete its commits. Repeat the sync if a file was renamed meanwhile."""
         self.state, self._under_way = ScrollSyncState.IDLE, None
         if since_s is not None:
             self._resources.record_duration(self._journal.queue_name, "fsync_delay_usec", since_s)
@@ -332,6 +336,7 @@ class ScrollSyncScheduler:
             done.callback(None)
 
     def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
+        """Handle a failed sync: try again, rewrite the files, or fail the queues."""
         self.state, self._under_way = ScrollSyncState.IDLE, None
         self._waiting = commits + self._waiting
         if self._is_over:
@@ -359,6 +364,7 @@ class ScrollSyncScheduler:
     # Rewrites.
 
     def _begin_rewrite(self, error: Exception) -> None:
+        """Refuse puts and replace all unsynced files with synced copies after a failed sync."""
         journal = self._journal
         reason = reason_of(error)
         log.error("The journal of {stem!r} failed to sync ({reason}): rewriting it", stem=journal.stem, reason=reason)
