@@ -193,7 +193,7 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(nobody: str) -> Non
     for expires_in in (0, -1, 1_000_000):
         with pytest.raises(RequestError, match=r"expire|expiry"):
             make_client(nobody).put("work", b"x", expires_in=expires_in)
-    with pytest.raises(ValueError, match="no protocol"):
+    with pytest.raises(ValueError, match="unknown protocol"):
         BlockingClient(nobody, "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one server"):
         BlockingClient([])
