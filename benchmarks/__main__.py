@@ -9,6 +9,7 @@ from typing import Final
 from benchmarks import (
     admin,
     backlog,
+    calls,
     expiry,
     fanout,
     hot_path,
@@ -29,6 +30,7 @@ from benchmarks.harness import GoalMissed, options_parser
 BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
     "admin": admin.main,
     "hot_path": hot_path.main,
+    "calls": calls.main,
     "replay": replay.main,
     "memory": memory.main,
     "backlog": backlog.main,

@@ -77,7 +77,7 @@ class _Replies:
         """Do nothing: this transport never has to pause a producer."""
 
 
-class _Server:
+class SocketlessServer:
     """A server over journals in that folder, with its connections. Its ticks end when `end_tick` is called."""
 
     status: Any
@@ -117,6 +117,12 @@ class _Server:
         for call in soon:
             call()
 
+    def request(self, data: bytes) -> None:
+        """Receive bytes on the first connection, and end the ticks that they begin."""
+        self.connections[0].dataReceived(data)
+        while self._soon:
+            self.end_tick()
+
     def work(self, requests: int, queues: int, pipeline: int) -> int:
         """Send at least that many requests, half of them puts. Return the number of requests answered."""
         names = [b"q%d" % (number % queues) for number in range(CONNECTIONS)]
@@ -136,7 +142,7 @@ class _Server:
 
 def cpu_us(folder: Path, queues: int, pipeline: int, sizes: Sizes) -> list[float]:
     """Return the CPU microseconds of a request, for each repetition."""
-    server = _Server(folder)
+    server = SocketlessServer(folder)
     server.work(sizes.requests // 10, queues, pipeline)
     gc.collect()
     times = []
@@ -165,7 +171,7 @@ def measure(results: Results, sizes: Sizes) -> None:
 def profile(sizes: Sizes) -> None:
     """Print a profile of one queue with 16 requests in flight."""
     with scratch_folder() as folder:
-        server = _Server(folder)
+        server = SocketlessServer(folder)
         server.work(sizes.requests // 10, 1, 16)
         profiler = cProfile.Profile()
         profiler.enable()

@@ -25,9 +25,11 @@ class ReceiveBuffer:
     for requests that arrive in pieces, until they are complete.
     """
 
-    __slots__ = ("_data", "_position", "_scanned", "_tail", "_tail_scanned")
+    __slots__ = ("_data", "_position", "_scanned", "_tail", "_tail_scanned", "size")
 
     def __init__(self) -> None:
+        self.size = 0
+        """Number of held bytes."""
         self._data: bytes = b""
         self._position = 0
         self._scanned = 0
@@ -37,24 +39,20 @@ class ReceiveBuffer:
 
     def __len__(self) -> int:
         """Return the number of held bytes."""
-        return len(self._data) - self._position + len(self._tail)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no bytes are held."""
-        return not self._data and not self._tail
+        return self.size
 
     def receive(self, data: bytes) -> None:
         """Append received bytes."""
-        if self._position < len(self._data) or self._tail:
+        if self.size:
             self._tail += data
         else:
             self._data = data
             self._position = self._scanned = 0
+        self.size += len(data)
 
     def take_line(self) -> bytes | None:
         """Return the next line without its line feed, or None while it is incomplete."""
-        if self.is_empty:
+        if not self.size:
             return None
         end = self._data.find(_LF, self._scanned)
         if end < 0:
@@ -112,7 +110,7 @@ class ReceiveBuffer:
         """Return True if `size` bytes are there, and make sure that they are in `_data`."""
         if self._position + size <= len(self._data):
             return True
-        if len(self) < size:
+        if self.size < size:
             return False
         self._join()
         return True
@@ -128,6 +126,7 @@ class ReceiveBuffer:
 
     def _used_up_to(self, position: int) -> None:
         left = len(self._data) - position
+        self.size = left + len(self._tail)
         if not left:  # an idle connection holds no bytes
             self._data = b""
             position = 0
@@ -139,5 +138,5 @@ class ReceiveBuffer:
     def clear(self) -> None:
         """Drop all held bytes."""
         self._data = b""
-        self._position = self._scanned = self._tail_scanned = 0
+        self.size = self._position = self._scanned = self._tail_scanned = 0
         self._tail = bytearray()

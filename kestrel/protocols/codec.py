@@ -11,6 +11,7 @@ from mypy_extensions import mypyc_attr
 
 from kestrel.commands import Command, Get, GetMany, Inspect, Monitor, Put, RangeCommand
 from kestrel.item import Item
+from kestrel.protocols.buffer import ReceiveBuffer
 
 Stat = tuple[str, object]
 """The name and value of one figure."""
@@ -50,13 +51,20 @@ class Codec(ABC):
     client_id: bytes | None = None
     """The name that the client claimed in its last request, if the protocol has one. It is not verified."""
 
-    @abstractmethod
-    def receive(self, data: bytes) -> None:
-        """Append received bytes, without parsing them."""
+    def __init__(self) -> None:
+        self.buffer = ReceiveBuffer()
+        """Received bytes that are not parsed yet. Without any, there is no next command."""
+        self._is_out_of_step = False
 
-    @abstractmethod
+    def receive(self, data: bytes) -> None:
+        """Append received bytes, or drop them if the stream is out of step."""
+        if not self._is_out_of_step:
+            self.buffer.receive(data)
+
     def end(self) -> None:
-        """Drop all held bytes when the connection ends."""
+        """Drop all held bytes when the connection ends, and those that follow."""
+        self._is_out_of_step = True
+        self.buffer.clear()
 
     @abstractmethod
     def next_command(self) -> Command | None:

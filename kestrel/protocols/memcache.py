@@ -11,7 +11,7 @@ from typing import Final
 
 from kestrel import commands, errors
 from kestrel.escaping import escape_non_ascii
-from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
+from kestrel.protocols.buffer import NoLineEnd
 from kestrel.protocols.codec import LineCodec, Stat
 from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
@@ -80,36 +80,29 @@ class MemcacheCodec(LineCodec):
         max_item_bytes: int = MAX_ITEM_BYTES,
         echo_requested_key: bool = False,
     ) -> None:
-        self._buffer = ReceiveBuffer()
+        super().__init__()
         self._max_line_bytes = max_line_bytes
         self._max_item_bytes = max_item_bytes
         self._echo_requested_key = echo_requested_key
         self._announced: _AnnouncedSet | None = None
-        self._is_out_of_step = False
 
     # Bytes to commands.
 
-    def receive(self, data: bytes) -> None:
-        """Append received bytes, or drop them if the stream is out of step."""
-        if not self._is_out_of_step:
-            self._buffer.receive(data)
-
     def __len__(self) -> int:
-        return len(self._buffer) or int(self._announced is not None)
+        return self.buffer.size or int(self._announced is not None)
 
     def end(self) -> None:
         """Drop all held bytes when the connection ends."""
-        self._is_out_of_step = True
+        super().end()
         self._announced = None
-        self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
         """Return the next command, or None until more bytes arrive."""
         announced = self._announced
         if announced is None:
-            line = self._buffer.take_line()
+            line = self.buffer.take_line()
             if line is None:
-                if not self._buffer.is_empty and len(self._buffer) > self._max_line_bytes:
+                if self.buffer.size > self._max_line_bytes:
                     return self._out_of_step("line too long")
                 return None
             if len(line) > self._max_line_bytes:
@@ -123,7 +116,7 @@ class MemcacheCodec(LineCodec):
                 return self._out_of_step("item too large")
             announced = request
         try:
-            data = self._buffer.take_block(announced.size)
+            data = self.buffer.take_block(announced.size)
         except NoLineEnd:
             return self._out_of_step("bad data chunk")
         if data is None:

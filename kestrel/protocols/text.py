@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from kestrel import commands, errors
 from kestrel.escaping import show_name
-from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
 from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
@@ -51,7 +50,7 @@ class TextCodec(LineCodec):
         max_put_items: int = MAX_PUT_ITEMS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        self._buffer = ReceiveBuffer()
+        super().__init__()
         self._max_line_bytes = max_line_bytes
         self._max_item_bytes = max_item_bytes
         self._max_put_items = max_put_items
@@ -59,32 +58,25 @@ class TextCodec(LineCodec):
         self._announced: commands.Command | None = None  # its lines of data have not all arrived
         self._items: list[bytes] = []
         self._items_bytes = 0
-        self._is_out_of_step = False
 
     # Bytes to commands.
 
-    def receive(self, data: bytes) -> None:
-        """Append received bytes, or drop them if the stream is out of step."""
-        if not self._is_out_of_step:
-            self._buffer.receive(data)
-
     def __len__(self) -> int:
-        held_bytes = len(self._buffer) + self._items_bytes + PARTIAL_PUT_ITEM_OVERHEAD_BYTES * len(self._items)
+        held_bytes = self.buffer.size + self._items_bytes + PARTIAL_PUT_ITEM_OVERHEAD_BYTES * len(self._items)
         return held_bytes or int(self._announced is not None)
 
     def end(self) -> None:
         """Drop all held bytes when the connection ends."""
-        self._is_out_of_step = True
+        super().end()
         self._announced = None
         self._forget_items()
-        self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
         """Return the next command, or None until more bytes arrive."""
         if self._announced is not None:
             return self._read_data(self._announced)
-        line = self._buffer.take_line()
-        if len(self._buffer if line is None else line) > self._max_line_bytes:
+        line = self.buffer.take_line()
+        if (self.buffer.size if line is None else len(line)) > self._max_line_bytes:
             return self._out_of_step("Line too long.")
         if line is None:
             return None
@@ -100,7 +92,7 @@ class TextCodec(LineCodec):
         self._announced = announced
         if isinstance(announced, commands.Put):
             return self._read_items(announced)
-        if not self._buffer.drop_lines():
+        if not self.buffer.drop_lines():
             return None
         self._announced = None
         return announced
@@ -108,10 +100,10 @@ class TextCodec(LineCodec):
     def _read_items(self, put: commands.Put) -> commands.Command | None:
         while True:
             bound = min(self._max_item_bytes, self._max_request_bytes - self._items_bytes)
-            line = self._buffer.take_line()
+            line = self.buffer.take_line()
             if line is None:
                 # The last byte so far may be a CR, which is not data.
-                return self._too_large(bound) if len(self._buffer) > bound + 1 else None
+                return self._too_large(bound) if self.buffer.size > bound + 1 else None
             item = line.removesuffix(b"\r")
             if not item:
                 put.items = self._items

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from kestrel import commands, errors
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
-from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import QueueInfo, RangeCodec, RangeState
 from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE_METHOD, read_request_header
 
@@ -59,7 +58,7 @@ class ThriftCodec(RangeCodec):
     """
 
     def __init__(self, max_frame_bytes: int, max_item_bytes: int, max_list_size: int) -> None:
-        self._buffer = ReceiveBuffer()
+        super().__init__()
         self._max_frame_bytes = max_frame_bytes
         self._max_item_bytes = max_item_bytes
         self._max_list_size = max_list_size
@@ -67,7 +66,6 @@ class ThriftCodec(RangeCodec):
         """Length of the incomplete frame, once it is known."""
         self._oversized_frame_head: bytes | None = None
         """The beginning of a refused frame, until its header is complete."""
-        self._is_out_of_step = False
         self._is_upgraded = False
         """Whether each message begins with a header of Finagle's."""
         self.max_reply_items = max_list_size
@@ -75,32 +73,26 @@ class ThriftCodec(RangeCodec):
 
     # Bytes to commands.
 
-    def receive(self, data: bytes) -> None:
-        """Append received bytes, or drop them if the stream is out of step."""
-        if not self._is_out_of_step:
-            self._buffer.receive(data)
-
     def __len__(self) -> int:
-        return len(self._buffer) or int(self._frame_bytes is not None)
+        return self.buffer.size or int(self._frame_bytes is not None)
 
     def end(self) -> None:
         """Drop all held bytes when the connection ends."""
-        self._is_out_of_step = True
+        super().end()
         self._frame_bytes = self._oversized_frame_head = None
-        self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
         """Return the next command, or None until more bytes arrive."""
         if self._oversized_frame_head is not None:
             return self._refuse_frame(self._oversized_frame_head)
         if self._frame_bytes is None:
-            length = self._buffer.take(binary.LENGTH_BYTES)
+            length = self.buffer.take(binary.LENGTH_BYTES)
             if length is None:
                 return None
             self._frame_bytes = int.from_bytes(length, "big", signed=True)
             if not 0 <= self._frame_bytes <= self._max_frame_bytes:
                 return self._refuse_frame(b"")
-        frame = self._buffer.take(self._frame_bytes)
+        frame = self.buffer.take(self._frame_bytes)
         if frame is None:
             return None
         self._frame_bytes = None
@@ -109,7 +101,7 @@ class ThriftCodec(RangeCodec):
     def _refuse_frame(self, beginning: bytes) -> commands.Malformed | None:
         """Refuse a frame that is too large. Only its header is read, so that it can be answered."""
         most = binary.MAX_HEADER_BYTES + (MAX_REQUEST_HEADER_BYTES if self._is_upgraded else 0)
-        beginning += self._buffer.take(min(most - len(beginning), len(self._buffer))) or b""
+        beginning += self.buffer.take(min(most - len(beginning), self.buffer.size)) or b""
         reader = binary.ThriftReader(beginning)
         try:
             if self._is_upgraded:

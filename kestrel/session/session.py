@@ -129,8 +129,7 @@ class Session(OutboxOwner):
         if self._waits and len(self.codec) > self._most_held_bytes:
             # The session must keep reading, or it would miss a disconnect and the client would swallow an item.
             self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
-        self._update_reading()
-        self._track_unparsed()
+        self._update_input()
 
     def input_ended(self) -> None:
         """Process the end of the client's input. The client may still read."""
@@ -275,8 +274,7 @@ class Session(OutboxOwner):
     def _run_next_slice(self) -> None:
         self._is_slice_due = False
         self._run_slice()
-        self._update_reading()
-        self._track_unparsed()
+        self._update_input()
 
     def _run_slice(self) -> None:
         if not self.scheduler.has_time():
@@ -295,9 +293,9 @@ class Session(OutboxOwner):
         codec, outbox, scheduler, handlers = self.codec, self.outbox, self.scheduler, self._handlers
         began = scheduler.checked_at_s
         for _ in range(MAX_COMMANDS_PER_SLICE):
-            if not self._may_run or self.is_backpressured:
+            if not self._may_run or ((codec.buffer.size or self._drains) and self.is_backpressured):
                 return False
-            command = codec.next_command()
+            command = codec.next_command() if codec.buffer.size else None
             if command is None:
                 outbox.current_command = _NO_COMMAND  # the last one may have been a large put
                 if self._drains:
@@ -312,15 +310,16 @@ class Session(OutboxOwner):
                 self.refuse(error)
             except Exception as error:
                 self._failed(error)
-            if scheduler.exceeds_tick(began):
+            if codec.buffer.size and scheduler.exceeds_tick(began):
                 break
         return True
 
     @property
     def is_backpressured(self) -> bool:
         """Whether replies must be sent before more are made."""
-        held_bytes = self.outbox.held_bytes
-        if held_bytes > self._most_held_bytes or self.outbox.is_paused:
+        outbox = self.outbox
+        held_bytes = outbox.held_bytes
+        if held_bytes > self._most_held_bytes or outbox.is_paused:
             return True
         return held_bytes > MAX_HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached
 
@@ -343,20 +342,25 @@ class Session(OutboxOwner):
         log.failure("A command failed")
         self.refuse(error, closes=True)
 
-    def _update_reading(self) -> None:
-        stands_still = not self._may_run or self._is_slice_due or self.is_backpressured
-        is_wanted = self._waits or not stands_still or len(self.codec) <= MAX_UNPARSED_BYTES
+    def _update_input(self) -> None:
+        """Pause or resume reading, and update the deadline and size of the unfinished request."""
+        unparsed_bytes = len(self.codec)
+        self._update_reading(unparsed_bytes)
+        unread_bytes = unparsed_bytes + self.pending_put_bytes
+        if (unread_bytes or self._unparsed_bytes) and not self._has_ended:
+            self._track_unparsed(unread_bytes)
+
+    def _update_reading(self, unparsed_bytes: int) -> None:
+        is_wanted = unparsed_bytes <= MAX_UNPARSED_BYTES or self._waits
+        if not is_wanted:
+            is_wanted = self._may_run and not self._is_slice_due and not self.is_backpressured
         if is_wanted is not self._is_reading and self._state in RECEIVING_STATES:
             self._is_reading = is_wanted
             if is_wanted:
                 self._request_began_after = -1  # the client could not send while paused, so its time starts again
             self._transport.set_reading(is_wanted)
 
-    def _track_unparsed(self) -> None:
-        """Update the deadline and size of the unfinished request."""
-        unread_bytes = len(self.codec) + self.pending_put_bytes
-        if not (unread_bytes or self._unparsed_bytes) or self._has_ended:
-            return
+    def _track_unparsed(self, unread_bytes: int) -> None:
         self._unparsed_bytes = unread_bytes
         if unread_bytes:
             is_another = self._commands_done != self._request_began_after
@@ -388,7 +392,7 @@ class Session(OutboxOwner):
         """Continue when replies have been sent: there is room for more."""
         if self._when_replies_sent is not None:
             self._when_replies_sent()
-        elif self._drains or len(self.codec):
+        elif self._drains or self.codec.buffer.size:
             self._schedule_slice()
 
     def refuse(self, error: Exception, *, closes: bool = False) -> None:
@@ -445,7 +449,7 @@ class Session(OutboxOwner):
             return False
         self._stop_waiting = stop
         self._when_replies_sent = when_replies_sent
-        self._update_reading()
+        self._update_reading(len(self.codec))
         self._deadline = self.clock.callLater(wait_ms / 1000, timed_out)
         return True
 

@@ -121,10 +121,14 @@ class Barrier:
     def touch(self, queue: CommittedQueue) -> Batch:
         """Something was recorded on the queue: the batch that it is part of."""
         batch = queue.open_batch
-        if batch is None or (batch.store is not queue.store and self._settle_if_reopened(queue, batch)):
+        if batch is not None and batch.store is not queue.store:
+            self._drop_batch(queue, batch)
+            batch = None
+        if batch is None:
             batch = queue.open_batch = Batch(queue.store, self._seconds())
             self._dirty.append(queue)
-            self._arm()
+            if not self._is_armed:
+                self._arm()
         return batch
 
     def count_item(self, batch: Batch, size: int) -> None:
@@ -140,29 +144,26 @@ class Barrier:
             self.uncommitted.release(batch.item_bytes)
         batch.settle(failure)
 
-    def _settle_if_reopened(self, queue: CommittedQueue, batch: Batch) -> bool:
-        """Whether the queue got other contents since: nothing of the batch will ever be safe."""
-        if batch.store is queue.store:
-            return False
+    def _drop_batch(self, queue: CommittedQueue, batch: Batch) -> None:
+        """Settle the open batch of a queue that has another store since: its changes are lost."""
         queue.open_batch = None
         if queue in self._dirty:
             self._dirty.remove(queue)
         self._end(batch, QueueFailed("queue storage failed: the queue was opened anew"))
-        return True
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
         """Call `release` once when this tick's commits have begun."""
         self._releases.append(release)
-        self._arm()
+        if not self._is_armed:
+            self._arm()
 
     def begin_tick(self) -> None:
         """Somebody works now and will call `end_of_tick` whatever happens: until then nothing has to be scheduled."""
         self._is_armed = True
 
     def _arm(self) -> None:
-        if not self._is_armed:
-            self._is_armed = True
-            self._schedule(self.end_of_tick)
+        self._is_armed = True
+        self._schedule(self.end_of_tick)
 
     def end_of_tick(self) -> None:
         """Commit every touched queue that is not being committed already, then release."""
@@ -172,10 +173,13 @@ class Barrier:
         dirty, self._dirty = self._dirty, []
         by_storage: dict[IStorage, list[CommittedQueue]] = {}
         for queue in dirty:
+            batch = queue.open_batch
             if queue.committing is not None:
                 self._dirty.append(queue)  # the end of that commit arms the next tick
-            elif queue.open_batch is not None and not self._settle_if_reopened(queue, queue.open_batch):
-                queue.committing, queue.open_batch = queue.open_batch, None
+            elif batch is not None and batch.store is not queue.store:
+                self._drop_batch(queue, batch)
+            elif batch is not None:
+                queue.committing, queue.open_batch = batch, None
                 by_storage.setdefault(queue.storage, []).append(queue)
         for storage, queues in by_storage.items():
             self._commit(storage, queues)
@@ -240,5 +244,5 @@ class Barrier:
             self._end(committed, failure)
         if later is not None:
             self._end(later, failure)
-        if queue.open_batch is not None:
+        if queue.open_batch is not None and not self._is_armed:
             self._arm()

@@ -81,7 +81,8 @@ class UncommittedBudget:
     def release(self, size: int) -> None:
         """So many bytes are safe, or lost."""
         self.bytes -= size
-        self.admit_waiters()
+        if self._waiters:
+            self.admit_waiters()
 
     def admit_waiters(self) -> None:
         """As many go on as there is room for now."""

@@ -38,6 +38,7 @@ class MeteredCodec(LineCodec):
 
     def __init__(self, spend: Callable[[float], None]) -> None:
         self._codec = MemcacheCodec()
+        self.buffer = self._codec.buffer
         self._spend = spend
         self.commands_made = 0
         self.reply_bytes_made = 0
