@@ -1,1 +1,1 @@
-"""The one seam to the file system."""
+"""File operations: the only code of the server that writes files."""

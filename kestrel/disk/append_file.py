@@ -1,4 +1,4 @@
-"""A file that grows at its end: how much of it is good, and how much of that is known to be on the medium."""
+"""A file that grows at its end, with its complete, synced and acknowledged lengths."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ class AppendFile:
         self.acknowledged_size = size
         self._descriptor = -1
         self.has_torn_tail = False
-        """Whether a failed write may have left something behind its `size`."""
+        """Whether a failed write or `cut` may have left bytes after `size`."""
 
     def append(self, data: bytes) -> None:
-        """Write all of it. After an OSError none of it counts, and `drop_torn_tail` takes it from the file."""
+        """Append all of `data`.
+
+        After an OSError, `size` is unchanged. The next `append` or `drop_torn_tail` removes any bytes that were
+        written.
+        """
         self.drop_torn_tail()
         self._open()
         try:
@@ -35,12 +39,12 @@ class AppendFile:
         self.size += len(data)
 
     def drop_torn_tail(self) -> None:
-        """Take from the file what a failed write left behind its `size`."""
+        """Truncate the file to `size` if a write or `cut` failed."""
         if self.has_torn_tail:
             self.cut(self.size)
 
     def cut(self, size: int) -> None:
-        """Let nothing behind that size count."""
+        """Truncate the file to `size` bytes. After an OSError the next `append` tries again."""
         self.has_torn_tail = True
         self.size = size
         self.synced_size = min(size, self.synced_size)
@@ -50,18 +54,18 @@ class AppendFile:
         self.has_torn_tail = False
 
     def sync(self) -> None:
-        """Return when it is on the medium as it is, which takes its time."""
+        """Block until everything in the file is on the medium. Does not change `synced_size`."""
         self._open()
         self._disk.sync(self._descriptor)
 
     def replaced(self, size: int) -> None:
-        """Another file of that size, which is on the medium, has taken its name."""
+        """Record that a synced file of `size` bytes was renamed to this path."""
         self.close()
         self.has_torn_tail = False
         self.size = self.synced_size = self.acknowledged_size = size
 
     def duplicate(self) -> int:
-        """A descriptor for a thread to sync; closing this file meanwhile is no harm."""
+        """Return a descriptor for a thread to sync. It stays valid when this file is closed."""
         was_open = self._descriptor >= 0
         self._open()
         try:
@@ -71,7 +75,7 @@ class AppendFile:
                 self.close()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor, if there is one. The next use opens the file again."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             self._disk.close(descriptor)

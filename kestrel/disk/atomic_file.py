@@ -1,4 +1,4 @@
-"""A small file that is always whole: it is replaced at once, and safe when that is done."""
+"""A small file that is replaced as a whole, so that a crash leaves the old or the new contents."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from kestrel.disk.files import Disk
 
 
 class AtomicFile:
-    """One file. Blocks, so that changes belong in a thread; one at a time.
+    """A small file that is replaced as a whole.
 
-    A change is first written beside it: to ``.new`` behind its name, or to `temporary`, a name that is free.
+    Methods block, so call `write` in a thread, and only one at a time. New contents are first written to `temporary`,
+    an unused path. By default that is the path with ``.new`` appended.
     """
 
     def __init__(self, disk: Disk, path: bytes, temporary: bytes | None = None) -> None:
@@ -19,7 +20,7 @@ class AtomicFile:
         self._temporary = path + b".new" if temporary is None else temporary
 
     def read(self, most_bytes: int) -> bytes:
-        """What it holds, of which no more than that is read. Raises OSError."""
+        """Return the contents, up to `most_bytes`. Raises OSError."""
         descriptor = self._disk.open_read(self._path)
         try:
             return self._disk.read(descriptor, 0, most_bytes)
@@ -27,9 +28,9 @@ class AtomicFile:
             self._disk.close(descriptor)
 
     def write(self, data: bytes) -> None:
-        """Put that in place of what it holds, and return when it is on the medium.
+        """Replace the contents by `data`, and return when they are on the medium.
 
-        Raises OSError: it is as it was, or it is changed and a power failure may undo that.
+        After an OSError the file is either unchanged, or replaced in a way that a power failure may undo.
         """
         folder = os.path.dirname(self._path) or b"."
         temporary = self._temporary

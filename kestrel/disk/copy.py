@@ -1,4 +1,4 @@
-"""Copying a run of a file to another file."""
+"""Copying a range of a file to another file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kestrel.disk.reader import PART_BYTES, FileReader
 
 
 def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes) -> None:
-    """Append these bytes to the file of that path, which is made when missing, and sync it."""
+    """Append the bytes from `start` up to `end` to the file at `path`, and sync it. Create the file if needed."""
     descriptor = disk.open_append(path)
     try:
         for offset in range(start, end, PART_BYTES):

@@ -1,4 +1,4 @@
-"""The numbers of new files."""
+"""Numbers for new files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from threading import Lock
 from typing import Final
 
 LARGEST_NUMBER: Final = 10**15 - 1
-"""A file with a longer number is foreign: those behind it could not be told from foreign ones any more."""
+"""Largest number of a file. A file with a longer number is not one of the server's."""
 
 
 class FileNumbers:
-    """Numbers for new files, each greater than any before: the time in ms, as Kestrel's are. For any thread."""
+    """Numbers for new files, each greater than all before. Safe to use from any thread.
+
+    A number is the time in milliseconds, as in Kestrel, or the last number plus 1.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -20,14 +23,14 @@ class FileNumbers:
         self._lock = Lock()
 
     def mark_used(self, numbers: Iterable[int]) -> None:
-        """Files of these numbers are there already."""
+        """Make later numbers greater than those of existing files. Call it before `next`."""
         self._last = max(numbers, default=0)
 
     def next(self) -> int:
-        """The number for a new file. Raises OSError when all are used up, which takes a file of an absurd number."""
+        """Return the number for a new file. Raises OSError if a file has `LARGEST_NUMBER`."""
         with self._lock:
             number = max(self._now_ms(), self._last + 1)
             if number > LARGEST_NUMBER:
-                raise OSError(errno.EOVERFLOW, "there is a file with the largest number that there is")
+                raise OSError(errno.EOVERFLOW, "a file already has the largest possible number")
             self._last = number
         return number

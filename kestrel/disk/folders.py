@@ -1,20 +1,20 @@
-"""The folders in a queue folder that are ours alone. Kestrel and libkestrel look at files only."""
+"""Folders of the server inside a queue folder. Kestrel and libkestrel ignore them, because they read files only."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PRIVATE_FOLDER: Final = b".kestrel"
-"""What is ours and holds no items lies there: the lock, the reserve, what was set aside."""
+"""Everything in the queue folder that is neither a journal nor a scroll: lock, reserve, quarantined files."""
 
 ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
-"""Where files are on their way out, so that erasing a large one delays nobody."""
+"""Files that a thread erases, so that erasing a large file does not delay the reactor."""
 
 DAMAGED_FOLDER: Final = PRIVATE_FOLDER + b"/damaged"
-"""Where copies of what was cut are kept, and files that cannot be trusted."""
+"""Quarantined copies of bytes that were cut off, and files that cannot be trusted."""
 
 SEGMENTS_FOLDER: Final = PRIVATE_FOLDER + b"/segments"
 """The segment log of each queue, named like its current file (`kestrel/journal/segments.py`)."""
 
 FAILED_SYNCS_FOLDER: Final = PRIVATE_FOLDER + b"/failed-syncs"
-"""Where it is noted of whose files a sync has failed (`kestrel/storage/failed_syncs.py`)."""
+"""Notes of failed syncs (`kestrel/storage/failed_syncs.py`)."""

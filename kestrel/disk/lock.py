@@ -1,4 +1,4 @@
-"""One owner per folder."""
+"""The lock that gives a queue folder one owner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kestrel.errors import FolderInUse
 
 
 class FolderLock:
-    """A lock file that the kernel releases when its owner ends, however it ends.
+    """A lock file that the kernel releases when its owner ends, in whatever way.
 
-    `release` gives it back. The file stays: erasing it would let two owners lock two files of one name.
+    The file is never erased: two owners could then each lock a different file of that name.
     """
 
     def __init__(self, path: bytes) -> None:
-        """Take the lock, or raise `FolderInUse` with the owner's process number."""
+        """Take the lock, or raise `FolderInUse` with the process id of the owner."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -25,11 +25,11 @@ class FolderLock:
             os.close(descriptor)
             folder = os.fsdecode(os.path.dirname(os.path.dirname(path)))
             raise FolderInUse(f"another server (process {owner}) owns the queue folder {folder}") from None
-        with suppress(OSError):  # on a full disk the number is missing; the lock holds
+        with suppress(OSError):  # on a full disk the process id is missing, but the lock is held
             os.ftruncate(descriptor, 0)
             os.write(descriptor, b"%d\n" % os.getpid())
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let another server have the folder."""
+        """Release the lock, and keep the file."""
         os.close(self._descriptor)

@@ -1,5 +1,6 @@
-"""File systems that take names for one which differ in case, or in how an accent is written: of macOS, Windows, memory
-cards. Two queues of such names would write into the same files.
+"""Names that some file systems take for the same, because they differ only in case or in the encoding of accents.
+
+The file systems of macOS, Windows and memory cards do so. Two queues with such names would write to the same files.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from kestrel.errors import BadQueueName
 
 
 def fold_name(name: bytes) -> str:
-    """What names have in common that such a file system may take for one. It may be more than any single one does."""
+    """Return a key that is equal for all names that such a file system may take for the same.
+
+    Names with the same key may still be different names for a particular file system.
+    """
     text = name.decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
 
 
 def check_distinct_when_folded(name: bytes, others: Iterable[bytes]) -> None:
-    """Raise `BadQueueName` if such a file system may take a new name for one of those that are there."""
+    """Raise `BadQueueName` if a file system may take the new name for one of the others."""
     ours = fold_name(name)
     for other in others:
         if other != name and fold_name(other) == ours:

@@ -1,4 +1,4 @@
-"""One file, read part by part: a large file takes little memory, and a bad sector is an OSError."""
+"""Reading a file in parts, which needs little memory for a large file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PART_BYTES: Final = 1 << 20
 
 
 class FilePart:
-    """A run of a file's bytes (`kestrel.disk.records.ByteSource`)."""
+    """A range of a file's bytes (`kestrel.disk.records.ByteSource`)."""
 
     __slots__ = ("_reader", "_start", "data", "length")
 
@@ -23,14 +23,20 @@ class FilePart:
         self.length = reader.size - start
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """The bytes there, in this part or behind it; fewer where the file ends."""
+        """Return `size` bytes at `offset` from the start of this part, or fewer if the file ends before.
+
+        Bytes after this part are read from the file.
+        """
         if offset + size <= len(self.data):
             return self.data[offset : offset + size]
         return self._reader.read(self._start + offset, size)
 
 
 class FileReader:
-    """A file of records, open to be read. Raises OSError; `size` is that at the opening."""
+    """An open file of records. Methods raise OSError, also for a bad sector.
+
+    `size` is the length in bytes at the time of opening. Bytes that were appended later are ignored.
+    """
 
     def __init__(self, disk: Disk, path: bytes) -> None:
         self._disk = disk
@@ -38,7 +44,7 @@ class FileReader:
         self.size = disk.size(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes there, fewer where the file ended when it was opened."""
+        """Return `size` bytes at `offset`, or fewer if the file ended there when it was opened."""
         size = max(0, min(size, self.size - offset))
         data = self._disk.read(self._descriptor, offset, size)
         if len(data) < size:
@@ -46,11 +52,10 @@ class FileReader:
         return data
 
     def part(self, offset: int, size: int = PART_BYTES) -> FilePart:
-        """The part that begins there, of that size or to the end of the file."""
+        """Return the part that begins at `offset`. It has `size` bytes, or ends with the file."""
         return FilePart(self, offset, self.read(offset, size))
 
     def close(self) -> None:
-        """Give the descriptor back."""
         self._disk.close(self._descriptor)
 
     def __enter__(self) -> Self:

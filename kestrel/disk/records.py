@@ -1,4 +1,4 @@
-"""What every format has that is made of records: a run of bytes to be read, and the two ways in which they are none."""
+"""Types that all record formats share: a source of bytes, and the two errors of a decoder."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from typing import Protocol
 
 
 class UnfinishedRecord(Exception):
-    """The bytes end before the record does: the usual end of a file after a crash.
+    """The bytes end before the record does, which is the usual end of a file after a crash.
 
-    `needs` is how many bytes the record takes at least, from its beginning on.
+    `needs` is the least length of the record, in bytes from its start.
     """
 
     def __init__(self, needs: int) -> None:
-        super().__init__(f"the record takes {needs} bytes at least")
+        super().__init__(f"the record has at least {needs} bytes")
         self.needs = needs
 
 
 class DamagedRecord(Exception):
-    """These bytes are no record: an unknown beginning, an impossible size. Says which."""
+    """The bytes are not a record. The message says why, such as an unknown first byte or an impossible size."""
 
 
 class ByteSource(Protocol):
-    """What a buffer is the beginning of (`kestrel.disk.reader.FilePart`)."""
+    """The bytes of a file from some offset on, the first of which are in a buffer (`kestrel.disk.reader.FilePart`)."""
 
     length: int
-    """In bytes, from the buffer's beginning to the end of the file."""
+    """Number of bytes from the start of the buffer to the end of the file."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """The bytes there, in the buffer or behind it; fewer where the file ends."""
+        """Return `size` bytes at `offset` from the start of the buffer, or fewer if the file ends before."""
 
 
 class BufferSource:
-    """A buffer that is the whole (`ByteSource`)."""
+    """A `ByteSource` whose bytes are all in a buffer."""
 
     def __init__(self, buffer: bytes) -> None:
         self._buffer = buffer
         self.length = len(buffer)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """The bytes there."""
+        """Return `size` bytes at `offset`, or fewer if the buffer ends before."""
         return self._buffer[offset : offset + size]

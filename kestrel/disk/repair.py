@@ -1,4 +1,4 @@
-"""What is done with a file of records that does not end where its last record ends: keep the evidence, then cut."""
+"""Repair of a file that does not end with a complete record: copy the bad bytes to quarantine, then cut them off."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NAME_BYTES: Final = 225
 TAIL_SUFFIX: Final = b".tail"
 
 MAX_TAILS: Final = 100
-"""Of the whole folder."""
+"""Maximum number of unfinished tails in the folder of damaged files."""
 
 
 TORN_RECORD: Final = "the last record is cut short"
 
 
 class ReadEnd:
-    """Where the reading of one file ended: the offset behind the last good record, and why it went no further.
+    """The offset after the last good record of a file, and why reading stopped there.
 
-    `problem` is None at the proper end of the file; `is_unfinished` tells a cut-short last record, the usual
-    trace of a crash, from damage.
+    `problem` is None at the regular end of the file. `is_unfinished` is true for an incomplete last record, the usual
+    trace of a crash, and false for damage.
     """
 
     __slots__ = ("is_unfinished", "offset", "problem")
@@ -38,17 +38,17 @@ class ReadEnd:
 
 
 class QuarantinedCopy(NamedTuple):
-    """What a repair set aside: the path of the copy, and how many bytes are in it."""
+    """The path of a quarantined copy, and its size in bytes."""
 
     copy: bytes
     size: int
 
 
 def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms: int) -> QuarantinedCopy:
-    """Set aside the bytes behind the last good record and cut the file there.
+    """Quarantine the bytes after the last good record, and cut the file there.
 
-    A file whose first record is damaged is moved whole, because it may hold something else. A crash in between leaves
-    the file as it was, and the next start repairs it.
+    A file whose first record is damaged is moved as a whole, because it may not be a file of records. If the server
+    crashes during a repair, the next start repeats it.
     """
     path = folder + b"/" + file_name
     if not end.offset and not end.is_unfinished:
@@ -70,9 +70,9 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms: in
 
 
 def quarantine(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms: int) -> QuarantinedCopy:
-    """Copy the bytes behind the last good record to the folder of damaged files, and leave the file as it is.
+    """Copy the bytes after the last good record to the folder of damaged files. The file itself is not changed.
 
-    Of unfinished ends, which a crash leaves of writes that were not confirmed, the last `MAX_TAILS` are kept.
+    Unfinished tails are left by writes that were not acknowledged, so only the last `MAX_TAILS` are kept.
     """
     path = folder + b"/" + file_name
     damaged = folder + b"/" + DAMAGED_FOLDER
@@ -84,7 +84,7 @@ def quarantine(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms
         size = reader.size - end.offset
         try:
             copy_range(disk, reader, end.offset, reader.size, copy)
-        except OSError:  # the file stays as it is, so a part of it need not be kept
+        except OSError:  # the file is unchanged, so the incomplete copy is not needed
             with suppress(OSError):
                 disk.erase(copy)
             raise
@@ -94,7 +94,7 @@ def quarantine(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms
 
 
 def _unused_path(disk: Disk, damaged: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
-    """A new name for a copy: that of the file, as far as the file system has room for it, and a number."""
+    """Return an unused path for a copy: the name of the file, shortened if needed, then a number and `suffix`."""
     taken = set(disk.list_files(damaged))
     while (name := b"%b.%d%b" % (file_name[:_NAME_BYTES], number, suffix)) in taken:
         number += 1
