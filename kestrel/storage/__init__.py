@@ -1,1 +1,1 @@
-"""The pluggable edge: the storage contract, the commit barrier, and the backends that ship."""
+"""The storage contract, the commit barrier, and the built-in storages."""

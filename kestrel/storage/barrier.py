@@ -1,8 +1,8 @@
-"""The commit barrier: no reply before its record is as safe as the queue's settings promise.
+"""The commit barrier: a reply is sent only when its record is as safe as the queue's settings promise.
 
-Each tick, queues that something was recorded on are *touched*; the end of the tick commits them, batch by
-batch, and lets the held replies out. A queue is never committed again while a commit of it is pending: what
-is recorded meanwhile waits in the queue's next batch, and fails with the earlier one, because it stood on it.
+`Barrier.touch` marks a queue when a change to it is recorded. The end of the tick commits all marked queues, and then
+calls the functions that wait for the end of the tick. While a commit of a queue is pending, its further changes go into
+its next batch. That batch fails if the pending one does, because it depends on it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from kestrel.storage.uncommitted_budget import PUT_BYTES, UncommittedBudget
 log = Logger(__name__)
 
 Schedule = Callable[[Callable[[], None]], None]
-"""Runs something once, soon, on the reactor thread, whatever the wall clock does."""
+"""Runs a function once, soon, on the reactor thread, even if the wall clock jumps."""
 
 
 class Batch:
-    """What was recorded on one queue, which had these contents, between two commits.
+    """The changes recorded on one queue between two commits.
 
-    `is_settled` once it is safe or lost; `failure` is None or why it was lost.
+    `store` is the queue store that they were recorded on. `is_settled` is true once they are safe or lost. `failure` is
+    the reason why they were lost, or None.
     """
 
     __slots__ = ("_listeners", "began_s", "failure", "gets", "is_settled", "item_bytes", "puts", "store")
@@ -36,19 +37,19 @@ class Batch:
     def __init__(self, store: IQueueStorage | None = None, began_s: float = 0.0) -> None:
         self.store = store
         self.began_s = began_s
-        """When the first of it was recorded."""
+        """Time of the first change, in the barrier's seconds."""
         self.puts = 0
-        """How many items it puts."""
+        """Number of items put."""
         self.gets = 0
-        """How many were taken at once by who asked for them."""
+        """Number of items taken without waiting."""
         self.item_bytes = 0
-        """What the items take that were put."""
+        """Bytes of the items put, with `PUT_BYTES` for each."""
         self.is_settled = False
         self.failure: Exception | None = None
         self._listeners: list[Callable[[], None]] | None = None
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Call back once it is safe or lost; at once when it already is."""
+        """Call `call` once the batch is safe or lost, at once if it already is."""
         if self.is_settled:
             call()
         elif self._listeners is None:
@@ -57,7 +58,7 @@ class Batch:
             self._listeners.append(call)
 
     def settle(self, failure: Exception | None) -> None:
-        """It is safe now, or lost."""
+        """Mark the batch as safe, or as lost if `failure` is given, and call its listeners."""
         self.is_settled = True
         self.failure = failure
         listeners, self._listeners = self._listeners, None
@@ -66,7 +67,9 @@ class Batch:
 
 
 def combine_batches(batches: Sequence[Batch]) -> Batch | None:
-    """A batch that is safe when all of these are, and lost with the first that is lost."""
+    """Return a batch that is safe when all `batches` are, and lost as soon as one of them is. Return None if there are
+    none.
+    """
     if len(batches) < 2:
         return batches[0] if batches else None
     combined = Batch()
@@ -85,29 +88,29 @@ def combine_batches(batches: Sequence[Batch]) -> Batch | None:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CommittedQueue(ABC):
-    """What the barrier needs to know of a queue."""
+    """A queue as the barrier sees it."""
 
     def __init__(self, storage: IStorage, store: IQueueStorage) -> None:
         self.storage = storage
         self.store = store
         self.open_batch: Batch | None = None
-        """What was recorded since the last commit began."""
+        """The batch of the changes recorded since the last commit began."""
         self.committing: Batch | None = None
-        """What is on its way."""
+        """The batch whose commit is pending."""
 
     @abstractmethod
     def batch_is_safe(self, batch: Batch, now_s: float) -> None:
-        """All of a batch is safe."""
+        """React to a successful commit. `now_s` is the current time, in the barrier's seconds."""
 
     @abstractmethod
     def commit_failed(self, failure: Exception) -> None:
-        """The contents are dead; open them anew. Must not raise."""
+        """Reopen the store, which has failed. Must not raise."""
 
 
 class Barrier:
-    """Commits what a tick recorded and releases what waits for it.
+    """Commits the changes of each tick, then calls the functions that wait for the end of the tick.
 
-    `seconds` is what the age of a batch is measured by.
+    `schedule` calls `end_of_tick` if `begin_tick` was not called. `seconds` measures the age of a batch.
     """
 
     def __init__(self, schedule: Schedule, seconds: Callable[[], float] = lambda: 0.0) -> None:
@@ -119,7 +122,7 @@ class Barrier:
         self._releases: list[Callable[[], None]] = []
 
     def touch(self, queue: CommittedQueue) -> Batch:
-        """Something was recorded on the queue: the batch that it is part of."""
+        """Return the batch for a change that is being recorded on the queue, and commit it at the end of the tick."""
         batch = queue.open_batch
         if batch is not None and batch.store is not queue.store:
             self._drop_batch(queue, batch)
@@ -132,14 +135,14 @@ class Barrier:
         return batch
 
     def count_item(self, batch: Batch, size: int) -> None:
-        """An item of that many bytes is part of the batch."""
+        """Add an item with `size` bytes of data to the batch."""
         size += PUT_BYTES
         batch.puts += 1
         batch.item_bytes += size
         self.uncommitted.bytes += size
 
     def _end(self, batch: Batch, failure: Exception | None) -> None:
-        """The batch is safe, or lost."""
+        """Settle the batch, and release its bytes from the budget."""
         if batch.item_bytes:
             self.uncommitted.release(batch.item_bytes)
         batch.settle(failure)
@@ -152,13 +155,13 @@ class Barrier:
         self._end(batch, QueueFailed("queue storage failed: the queue was opened anew"))
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
-        """Call `release` once when this tick's commits have begun."""
+        """Call `release` once, after the commits of this tick have begun."""
         self._releases.append(release)
         if not self._is_armed:
             self._arm()
 
     def begin_tick(self) -> None:
-        """Somebody works now and will call `end_of_tick` whatever happens: until then nothing has to be scheduled."""
+        """Announce that the caller will call `end_of_tick` in any case, so that none needs to be scheduled."""
         self._is_armed = True
 
     def _arm(self) -> None:
@@ -166,8 +169,9 @@ class Barrier:
         self._schedule(self.end_of_tick)
 
     def end_of_tick(self) -> None:
-        """Commit every touched queue that is not being committed already, then release."""
-        self._is_armed = False  # before anything can fail: a barrier that waits for an end would never arm again
+        """Commit every touched queue that has no pending commit, then call the waiting functions."""
+        # Before anything can fail: while this is true, no further end of a tick is scheduled.
+        self._is_armed = False
         if not self._dirty and not self._releases:
             return
         dirty, self._dirty = self._dirty, []
@@ -188,7 +192,7 @@ class Barrier:
             try:
                 release()
             except Exception:
-                log.failure("What was held until the end of the tick failed")
+                log.failure("A function that waited for the end of the tick failed")
 
     def _commit(self, storage: IStorage, queues: list[CommittedQueue]) -> None:
         settled: Iterable[CommittedQueue] = queues
@@ -206,8 +210,8 @@ class Barrier:
                         del by_store[each]
                     args = (list(waiting.values()),)
                     outcome.addCallbacks(self._group_is_safe, self._group_failed, callbackArgs=args, errbackArgs=args)
-        except Exception as error:  # a backend's fault must not take the tick, and so the server, down
-            log.failure("The storage failed to commit")
+        except Exception as error:  # an error of a backend must not stop the tick, and with it the server
+            log.failure("The storage raised an error in commit")
             failure = QueueFailed(f"commit failed: {type(error).__name__}")
         now_s = self._seconds()
         for queue in settled:
@@ -230,14 +234,14 @@ class Barrier:
         if failure is not None:
             later = queue.open_batch
             if later is not None and committed is not None and later.store is not committed.store:
-                later = None  # it was recorded on other contents, which are alive
+                later = None  # it was recorded on the reopened store, which works
             if later is not None:
                 queue.open_batch = None
                 self._dirty.remove(queue)
             try:
                 queue.commit_failed(failure)
             except Exception:
-                log.failure("A queue whose commit failed cannot be opened anew")
+                log.failure("A queue cannot be reopened after a failed commit")
         if committed is not None:
             if failure is None:
                 queue.batch_is_safe(committed, now_s)

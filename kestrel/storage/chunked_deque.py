@@ -1,4 +1,4 @@
-"""A row of records, kept in runs: what goes through all of them goes through few objects."""
+"""A queue of records in chunks, which is cheap for the garbage collector."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ CHUNK_RECORDS: Final = 1024
 
 
 class ChunkedDeque:
-    """Records, first in, first out.
+    """A first in, first out queue of records.
 
-    A full run is a tuple, which the garbage collector leaves out once it has seen that only bytes are in it: for a
-    deque of two million records each full collection would take 40 ms. For the same reason a copy of the row is one of
-    its runs, and it is freed run by run.
+    A full chunk is a tuple. The garbage collector stops tracking a tuple once it has seen that it holds only bytes.
+    With two million records in one deque, each full collection would take 40 ms. For the same reason `first` copies in
+    chunks, and `free` frees chunk by chunk.
     """
 
     __slots__ = ("_chunk_records", "_chunks", "_head", "_tail")
@@ -23,12 +23,11 @@ class ChunkedDeque:
     def __init__(self, chunk: int = CHUNK_RECORDS) -> None:
         self._chunk_records = chunk
         self._head: list[bytes] = []
-        """What is left of the first run, backwards."""
+        """The remaining records of the first chunk, in reverse order."""
         self._chunks: deque[tuple[bytes, ...]] = deque()
         self._tail: list[bytes] = []
 
     def append(self, record: bytes) -> None:
-        """One more."""
         tail = self._tail
         tail.append(record)
         if len(tail) >= self._chunk_records:
@@ -36,16 +35,16 @@ class ChunkedDeque:
             self._tail = []
 
     def extend(self, records: list[bytes]) -> None:
-        """Some more, at once."""
+        """Append all records. If they fill the last chunk, it becomes one chunk, whatever its length."""
         self._tail += records
         if len(self._tail) >= self._chunk_records:
             self._chunks.append(tuple(self._tail))
             self._tail = []
-            # So that it looks at this run now and leaves it out, rather than at hundreds of them at some later time.
+            # The collector looks at this chunk now and stops tracking it. Later it would look at hundreds at once.
             gc.collect(0)
 
     def popleft(self) -> bytes | None:
-        """Remove and return the first; None when there is none."""
+        """Remove and return the first record, or return None if there is none."""
         if self._head:
             return self._head.pop()
         if self._chunks:
@@ -58,7 +57,7 @@ class ChunkedDeque:
         return self._head.pop()
 
     def first(self, count: int) -> list[tuple[bytes, ...]]:
-        """The first so many, or all, in runs."""
+        """Return the first `count` records, or all if there are fewer, in chunks."""
         chunks: list[tuple[bytes, ...]] = []
         for chunk in chain((tuple(reversed(self._head)),), self._chunks, (tuple(self._tail),)):
             if count <= 0:
@@ -68,12 +67,12 @@ class ChunkedDeque:
         return chunks
 
     def free(self) -> None:
-        """Let go of all of them in many steps: for a thread, where each step lets others go on."""
+        """Free the memory of the full chunks one by one. In a thread, this lets other threads run between two chunks."""
         while self._chunks:
             self._chunks.pop()
 
     def __len__(self) -> int:
-        """How many there are, counted run by run."""
+        """Return the number of records. This takes time for each chunk."""
         return len(self._head) + sum(map(len, self._chunks)) + len(self._tail)
 
     def __bool__(self) -> bool:

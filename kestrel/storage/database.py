@@ -1,11 +1,11 @@
-"""What the author of a storage over a database writes: `IDatabase`, three methods and a last one.
+"""`IDatabase`, the interface that the author of a storage over a database implements.
 
-`kestrel.storage.windowed.WindowedStorage` makes a whole storage of it: it keeps the heads of the queues in memory, and
-hands down what is recorded in batches, one after the other. docs/storage_plugins.md goes through an example.
+`kestrel.storage.windowed.WindowedStorage` turns it into a storage. It keeps the heads of the queues in memory, and
+passes recorded changes to the database in batches, one at a time. docs/storage_plugins.md shows an example.
 
-Called on the reactor thread only, as everything of a storage: what takes time happens in threads, or asynchronously.
-`list_queues` is the first call, once; then any mixture of `apply`, of which one at most is pending, and `read_after`,
-of which there may be several; then `close`, once.
+All methods are called on the reactor thread, so slow work belongs in threads or in asynchronous calls. `list_queues` is
+called first, once. Calls of `apply` and `read_after` follow, with at most one `apply` pending, and any number of
+`read_after`. `close` is called last, once.
 """
 
 # An interface's methods have no self, which is how zope.interface writes them.
@@ -21,95 +21,95 @@ from zope.interface import Interface
 
 
 class StoredItem(NamedTuple):
-    """An item as the database keeps it."""
+    """An item as the database stores it."""
 
     position: int
-    """Where it stands in its queue: later items have higher positions, up to 2^63 - 1. No queue gives one twice."""
+    """Position in its queue. Later items have higher positions, up to 2^63 - 1. A queue never reuses one."""
     data: bytes
     add_ms: int
     """When it was put, in milliseconds since the epoch."""
     expiry_ms: int
-    """When it expires, in milliseconds since the epoch; 0 is never."""
+    """When it expires, in milliseconds since the epoch, or 0 for never."""
     errors: int
-    """How often it was taken and came back failed."""
+    """How often it was taken and returned as failed."""
 
 
 class StoredQueue(NamedTuple):
-    """What the database knows of a queue as a whole: kept as it is given, and given back by `list_queues`."""
+    """The database's record of a queue. It is stored unchanged, and returned by `list_queues`."""
 
     name: bytes
-    """Any bytes, up to 255 of them."""
+    """Any bytes, at most 255 of them."""
     items: int
-    """How many it has, open reads among them: to the database they are items as all others."""
+    """Number of items, including open reads, which are ordinary items to the database."""
     bytes: int
-    """Their data, in bytes."""
+    """Bytes of the items' data."""
     floor: int
-    """No item stands at this position or below."""
+    """No item is stored at this position or below."""
     last: int
-    """The highest position that was ever given; 0 before the first."""
+    """The highest position ever used, or 0 if there was none."""
 
 
 class QueueChanges(NamedTuple):
-    """What one batch changes in one queue. `removed`, `puts` and `errors` are of different positions."""
+    """The changes of one batch to one queue. A position is in only one of `removed`, `puts` and `errors`."""
 
     queue: StoredQueue
-    """What is to be known of it afterwards."""
+    """The record of the queue after the batch."""
     is_new: bool
-    """Whatever was kept under that name before goes first."""
+    """Whether to delete everything stored under that name first."""
     is_deleted: bool
-    """The queue and all its items go; there is nothing else to do."""
+    """Whether to delete the queue and all its items. Nothing else is to be done then."""
     removed: Sequence[tuple[int, int]]
-    """Ranges of positions, lowest first; both ends are part of them. No item stands there afterwards."""
+    """Inclusive ranges of positions, lowest first, whose items are to be deleted. A position may have no item."""
     puts: Sequence[StoredItem]
-    """New items, lowest position first, above all others of the queue."""
+    """New items, lowest position first, above all other items of the queue."""
     errors: Mapping[int, int]
-    """By position, the error counts of items that failed since."""
+    """New error counts of items, by position."""
 
 
 class WriteBatch(NamedTuple):
-    """What is written together, all of it or nothing."""
+    """Changes that are written together: all of them or none."""
 
     number: int
-    """1 for the first after `list_queues`; each later batch has a higher one."""
+    """1 for the first batch after `list_queues`. Each later batch has a higher number."""
     changes: Sequence[QueueChanges]
     """At most one entry for each queue."""
 
 
 class IDatabase(Interface):
-    """Where the items of a `WindowedStorage` are kept. Each method returns a Deferred."""
+    """A store for the items of a `WindowedStorage`. Each method returns a Deferred."""
 
     def list_queues() -> Deferred[Sequence[StoredQueue]]:
-        """Take ownership, and tell which queues there are, as the last batch left each.
+        """Take ownership, and return all queues as the last batch left them.
 
-        From here on the database belongs to this object alone: a server that owned it before and does not know yet that
-        it no longer does must not be able to apply anything. Fails with `StorageInUse` if another one owns it, or with
-        a `StorageError` whose sentence says what is wrong and what to do.
+        From then on only this object may change the database. A previous owner that does not know yet that it has lost
+        the database must not be able to apply anything. Fails with `StorageInUse` if another server is the owner, or
+        with a `StorageError` whose message says what is wrong and what to do.
         """
 
     def read_after(name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
-        """The items of that queue behind that position, lowest first.
+        """Return the items of the queue after that position, lowest first.
 
-        No more than `n` of them, and no more than `max_bytes` of data, but one item at least if there is one. What
-        batches did whose `apply` has fired is seen; of one that is pending all or nothing. Fails with a `StorageError`
-        when they cannot be read now.
+        The result has at most `n` items and at most `max_bytes` of data, but at least one item if there is one. It
+        shows all batches whose `apply` has fired, and all or nothing of a pending one. Fails with a `StorageError` if
+        the items cannot be read now.
         """
 
     def apply(batch: WriteBatch) -> Deferred[None]:
-        """Do all of that batch, in one transaction; fires when it is as durable as the database makes anything.
+        """Apply the batch in one transaction. The Deferred fires when it is as durable as the database can make it.
 
-        A batch whose number is that of the last one applied has been applied: it changes nothing, and fires. So the
-        last number is part of the transaction. How it can fail:
+        A batch with the number of the last applied batch has been applied already: change nothing, and fire. So the
+        transaction stores the number of its batch. Failures:
 
-        - `DatabaseAway`: the database did not answer, and the batch may have been applied or not. The same batch comes
-          again, until there is another outcome. Puts are refused meanwhile.
-        - `OwnershipLost`: another server may own the database by now. Nothing of this batch or a later one is applied.
-        - `StorageRefused`: there is no room. Nothing was applied. Puts are refused for some seconds.
-        - anything else: nothing was applied. Queues whose changes fail even alone die, and are opened at the state of
-          their last batch.
+        - `DatabaseAway`: the database did not answer, so the batch may have been applied or not. The same batch is
+          passed again until its result is known. Puts are refused meanwhile.
+        - `OwnershipLost`: another server may own the database now. Neither this batch nor a later one is applied.
+        - `StorageRefused`: there is no room, and nothing was applied. Puts are refused for some seconds.
+        - anything else: nothing was applied. The changes of each queue are tried alone. Queues whose changes fail again
+          are reopened in the state of their last batch.
         """
 
     def close() -> Deferred[None]:
-        """Let go of the database, also where `list_queues` failed.
+        """Release the database, even if `list_queues` failed.
 
-        Once, last. Any other call may be pending still, `list_queues` too: nobody waits for its outcome.
+        Called once, last. Other calls may still be pending, including `list_queues`. Their results are ignored.
         """

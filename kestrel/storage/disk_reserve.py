@@ -1,4 +1,4 @@
-"""A full disk: space put by takes the batch that found it full, then no put is taken until there is room."""
+"""The disk reserve: space for the batch that finds the disk full. Puts are then refused until there is room again."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ T = TypeVar("T")
 
 
 class DiskReserve:
-    """Keeps a reserve file, gives it up when the disk is full, and makes it again when there is room."""
+    """A file that reserves disk space. It is erased when the disk is full, and created again when there is room."""
 
     def __init__(self, disk: Disk, path: bytes, reserve_bytes: int, jobs: Jobs) -> None:
         self._disk = disk
         self._path = path
-        self._reserve_bytes = max(1, reserve_bytes)  # a file of one byte still tells when there is room
+        self._reserve_bytes = max(1, reserve_bytes)  # even a file of one byte shows when there is room
         self._jobs = jobs
         self._has_reserve = False
         self.refusal: str | None = None
-        """None, or the sentence why no put is taken."""
+        """Reason why puts are refused, or None."""
 
     def allocate_reserve(self) -> None:
-        """Take the reserve, in a thread, again and again until there is room for it."""
+        """Create the reserve file in a thread. Retry until there is room for it."""
         self._jobs.run(self._disk.allocate, self._path, self._reserve_bytes).addCallbacks(
             self._reserve_allocated, self._reserve_not_allocated
         )
 
     def release_reserve(self) -> bool:
-        """The disk is full: take no more puts, and give up the reserve. False when it was gone already."""
+        """Erase the reserve, and refuse puts. Return False if the reserve was already used."""
         had_reserve, self._has_reserve = self._has_reserve, False
         if had_reserve:
             self._disk.erase(self._path)
         if self.refusal is None:
             self.refusal = "disk full"
-            log.error("The disk is full: no put is taken until there is room")
+            log.error("The disk is full: puts are refused until there is room")
             self._jobs.later(RETRY_S, self.allocate_reserve)
         return had_reserve
 
     def run_with_reserve(self, action: Callable[[], T]) -> T:
-        """Call `action`, and on a full medium once more with the space and the inode of the reserve. Raises OSError."""
+        """Return the result of `action`. If the disk is full, release the reserve and call it once more. Raises
+        OSError.
+        """
         try:
             return action()
         except OSError as error:
@@ -60,7 +62,7 @@ class DiskReserve:
         self._has_reserve = True
         if self.refusal is not None:
             self.refusal = None
-            log.info("There is room on the disk again: puts are taken")
+            log.info("There is room on the disk again: puts are accepted")
 
     def _reserve_not_allocated(self, failure: Failure) -> None:
         error = failure.value
@@ -71,7 +73,7 @@ class DiskReserve:
         if self.refusal != refusal:
             self.refusal = refusal
             log.error(
-                "No put is taken: {refusal}. The reserve (diskReserveSize) wants {size} bytes",
+                "Puts are refused: {refusal}. The reserve (diskReserveSize) needs {size} bytes",
                 refusal=refusal,
                 size=self._reserve_bytes,
             )

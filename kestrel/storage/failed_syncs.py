@@ -1,9 +1,9 @@
-"""A note of whose files a sync has failed and which were not written anew since, for the process that comes next.
+"""Notes about failed syncs for the next process.
 
-What such a file holds may be in the memory of the system alone. There it is read as if all were well, and a later
-sync of it succeeds and means nothing, by another process as well; whatever is appended then stands behind a hole. So
-the next process has to know. The note needs no sync: a power failure takes the system's memory along, and leaves only
-what is so.
+After a failed sync, data may exist only in the memory of the operating system. Any process can still read it there. A
+later sync succeeds without writing it, so records that are appended then follow a hole. The next process therefore has
+to know which files had a failed sync and were not rewritten since. A note needs no sync itself: a power failure also
+removes the data from memory, and leaves what is on the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = Logger(__name__)
 
 
 class FailedSyncs:
-    """By name, which must be good as a file's. May be told from any thread."""
+    """The names with files whose sync has failed. Names must be valid file names. Safe to use from any thread."""
 
     def __init__(self, disk: Disk, folder: bytes) -> None:
         self._disk = disk
@@ -27,7 +27,7 @@ class FailedSyncs:
         self._names: set[bytes] = set()
 
     def load(self) -> None:
-        """Know what the last process has left. Raises OSError."""
+        """Load the notes of the last process. Raises OSError."""
         with suppress(FileNotFoundError, NotADirectoryError):
             self._names.update(self._disk.list_files(self._folder))
 
@@ -35,7 +35,7 @@ class FailedSyncs:
         return name in self._names
 
     def add(self, name: bytes) -> None:
-        """A sync of one of its files has failed. What cannot be noted this process knows all the same."""
+        """Note that a sync of a file of `name` has failed. If the note cannot be written, only this process knows it."""
         if name in self._names:
             return
         self._names.add(name)
@@ -43,12 +43,12 @@ class FailedSyncs:
             self._disk.make_folder(self._folder)
             self._disk.close(self._disk.open_append(self._folder + b"/" + name))
         except OSError as error:
-            log.error("It is not noted that a sync of {name!r} has failed: {reason}", name=name, reason=error.strerror)
+            log.error("Cannot record that a sync of {name!r} has failed: {reason}", name=name, reason=error.strerror)
 
     def discard(self, name: bytes) -> None:
-        """Nothing of it is left that a failed sync should have reached."""
+        """Remove the note, because no file of `name` holds data from before a failed sync."""
         if name not in self._names:
             return
         self._names.discard(name)
-        with suppress(OSError):  # then the next process writes its files anew, for nothing
+        with suppress(OSError):  # the next process then rewrites the files needlessly
             self._disk.erase(self._folder + b"/" + name)

@@ -1,4 +1,4 @@
-"""Errors of backends, and errors in words."""
+"""An error of syncs, and functions that describe errors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from kestrel.errors import QueueFailed
 
 
 class CannotOpen(Exception):
-    """There was no descriptor for a sync, so nothing was synced and nothing has failed."""
+    """No descriptor was free for a sync. So nothing was synced, and no sync has failed."""
 
 
 def reason_of(error: BaseException) -> str:
-    """The system's words for an error of the disk, without paths."""
+    """Return the system's message of an OSError, without paths, or else the message or type of the error."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def error_of(failure: Failure) -> Exception:
-    """The exception of a failure."""
+    """Return the exception of a failure. If it is not an `Exception`, return a `QueueFailed` instead."""
     return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and the message of what somebody else's code raised, on one line."""
+    """Return type and message of an error that a plugin's code raised, on one line."""
     message = " ".join(safe_str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,4 +1,4 @@
-"""Which backend a queue folder belongs to: another one would not understand its files, and take them for damaged."""
+"""The storage that a queue folder belongs to. Another one would take its files for damaged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.errors import StorageError
 
 _PREFIX: Final = b"storage-"
-"""An empty file in the private folder, whose name says it."""
+"""Prefix of an empty file in the private folder. The rest of its name is the name of the storage."""
 
 
 def claim_folder(disk: Disk, folder: bytes, storage: str, looks_like: str | None = None) -> None:
-    """Note that the folder is that backend's. Raises `StorageError` if it is another one's, or OSError.
+    """Record that the folder belongs to `storage`.
 
-    A folder that nobody has noted anything of may look like that of another backend.
+    `looks_like` names the storage that the files look like, if that is another one. It is used if nothing is recorded.
+    Raises `StorageError` if the folder belongs to another storage, or OSError.
     """
     private = folder + b"/" + PRIVATE_FOLDER
     ours = _PREFIX + storage.encode("ascii")
@@ -28,18 +29,18 @@ def claim_folder(disk: Disk, folder: bytes, storage: str, looks_like: str | None
             " name another folder"
         )
     if not names:
-        with suppress(OSError):  # on a full disk a later start does it
+        with suppress(OSError):  # on a full disk, a later start records it
             disk.close(disk.open_append(private + b"/" + ours))
     elif ours not in names:
         owner = names[0].removeprefix(_PREFIX).decode("utf-8", "backslashreplace")
         shown = folder.decode("utf-8", "backslashreplace")
         raise StorageError(
-            f"the queue folder {shown} is one of {owner}: start with --storage {owner}:{shown}, or name another folder"
+            f"the queue folder {shown} belongs to {owner}: start with --storage {owner}:{shown}, or name another folder"
         )
 
 
 def kind_of(disk: Disk, folder: bytes) -> str | None:
-    """Which backend the folder is noted to be of; None where nobody has noted anything. Raises OSError."""
+    """Return the name of the storage that the folder belongs to, or None if nothing is recorded. Raises OSError."""
     try:
         names = disk.list_files(folder + b"/" + PRIVATE_FOLDER)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What the described strings of backends have in common that keep their queues in a folder."""
+"""Parsing the arguments and options of storages that keep their queues in a folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kestrel.errors import BadStorageArgument
 
 
 def folder_argument(storage: str, argument: str) -> bytes:
-    """The path of the folder, or `BadStorageArgument`."""
+    """Return the path of the folder. Raises `BadStorageArgument` if the argument is empty."""
     if not argument:
         raise BadStorageArgument(f"{storage}: needs a folder, as in {storage}:/var/spool/kestrel")
     return (argument.rstrip("/") or "/").encode("utf-8", "surrogateescape")
 
 
 def refuse_other_options(storage: str, options: Mapping[str, str], known: Collection[str]) -> None:
-    """Raise `BadStorageArgument` when there is an option that the storage does not know."""
+    """Raise `BadStorageArgument` if an option is not in `known`."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         knows = ", ".join(sorted(known))
@@ -24,7 +24,7 @@ def refuse_other_options(storage: str, options: Mapping[str, str], known: Collec
 
 
 def reserve_option(storage: str, options: Mapping[str, str]) -> int:
-    """The disk space to be put by, in bytes, or `BadStorageArgument`."""
+    """Return the size of the disk reserve in bytes. Raises `BadStorageArgument` if it is not a size."""
     reserve = options.get("reserve", "16MiB")
     try:
         return int(reserve) if reserve.isdigit() else parse_size(reserve)

@@ -1,4 +1,4 @@
-"""What the queues of one folder share."""
+"""Resources that the queues of one folder share."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from kestrel.storage.interfaces import Measure
 from kestrel.storage.jobs import Jobs
 
 SYNCS_AT_ONCE: Final = 32
-"""Each needs a descriptor of its own. Where the process may open few, an eighth of those; so for the others."""
+"""Maximum number of simultaneous syncs, each of which needs a descriptor.
+
+This and the next two limits are at most an eighth of the descriptors that the process may have.
+"""
 
 READS_AT_ONCE: Final = 16
 
 REWRITES_AT_ONCE: Final = 2
-"""They take time from the reactor, and space on the disk."""
+"""Small, because rewrites take time from the reactor and space on the disk."""
 
 
 class FolderResources:
-    """The disk, the threads, and how many of a kind may be at work at once.
+    """The disk, the threads, and limits for simultaneous work of the queues of one folder.
 
-    `kill` makes the object of a queue, or of a journal that queues share, dead and returns the failure to tell;
-    `is_disk_full` tells whether puts are refused.
+    `kill` makes the store of a queue fail, or a journal that queues share, and returns the error to report.
+    `is_disk_full` returns whether puts are refused.
     """
 
     def __init__(
@@ -45,16 +48,18 @@ class FolderResources:
         self.is_disk_full = is_disk_full
         self.failed_syncs = FailedSyncs(disk, folder)
         self.measure: Measure = _ignore_measurement
-        """Who is told how long something took."""
+        """Receives the durations that `record_duration` measures."""
         descriptors = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self.sync_slots = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
         self.read_slots = DeferredSemaphore(min(READS_AT_ONCE, descriptors))
         self.rewrite_slots = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
 
     def record_duration(self, queue: bytes, what: str, began_s: float) -> None:
-        """Something that was begun then, by the clock of the jobs, is done."""
+        """Report that work on the queue began at `began_s`, by the clock of the jobs, and is done now. `what` names the
+        metric.
+        """
         self.measure(queue, what, int((self.jobs.seconds() - began_s) * 1_000_000))
 
 
 def _ignore_measurement(queue: bytes, what: str, value: int) -> None:
-    """Nobody wants to know."""
+    """Do nothing, because the storage has no listener."""

@@ -1,4 +1,4 @@
-"""What an object lacks of an interface, in words for one line."""
+"""Checks that an object has all members of an interface."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from zope.interface.verify import verifyObject
 
 
 def missing_members(interface: InterfaceClass, candidate: object) -> str:
-    """What `candidate` lacks of that interface; empty when it is all there. Raises what its attributes raise."""
+    """Describe on one line how `candidate` differs from the interface. Return "" if it provides all members.
+
+    Raises the errors that its attributes raise.
+    """
     try:
         verifyObject(interface, candidate)
     except Invalid as error:

@@ -1,5 +1,4 @@
-"""What a storage does beside the reactor: work in threads, and work later. A stop waits for the one and drops
-the other."""
+"""Threads and timers of a storage. Closing it waits for the threads and cancels the timers."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class Jobs:
         self._is_closed = False
 
     def run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
-        """Call the function in a thread; the Deferred fires on the reactor thread."""
+        """Call the function in a thread. The Deferred fires on the reactor thread."""
         job: Deferred[Any] = self._in_thread(function, *args)
         self._running.add(job)
 
@@ -34,11 +33,13 @@ class Jobs:
         return job.addBoth(finished)
 
     def seconds(self) -> float:
-        """The clock's time, for `later`."""
+        """Return the time of the clock that `later` uses."""
         return self._clock.seconds()
 
     def later(self, seconds: float, function: Callable[..., Any], *args: object) -> IDelayedCall | None:
-        """Call the function on the reactor thread after that time; None if the storage is closed and it never is."""
+        """Call the function on the reactor thread after `seconds`. Return None, and do nothing, if the storage is
+        closed.
+        """
         if self._is_closed:
             return None
 
@@ -50,10 +51,11 @@ class Jobs:
         self._due.add(call)
         return call
 
-    def within(
-        self, seconds: float, before: IDelayedCall | None, function: Callable[[], Any]
-    ) -> IDelayedCall | None:
-        """The same, or when it was to be called `before`, if that is still to come and sooner."""
+    def within(self, seconds: float, before: IDelayedCall | None, function: Callable[[], Any]) -> IDelayedCall | None:
+        """Call the function after `seconds`, or at the time of the pending call `before` if that is sooner.
+
+        Returns the pending call, for the next `within`.
+        """
         if before is None or not before.active():
             return self.later(seconds, function)
         if before.getTime() > self.seconds() + seconds:
@@ -61,13 +63,13 @@ class Jobs:
         return before
 
     def cancel(self, call: IDelayedCall | None) -> None:
-        """What was to be called later is not, if it is still to come."""
+        """Cancel the call if it is pending."""
         if call is not None and call.active():
             self._due.discard(call)
             call.cancel()
 
     def close(self) -> Deferred[Any]:
-        """Forget what is due later; fires when nothing runs any more."""
+        """Cancel all timers. The Deferred fires when no thread works any longer."""
         self._is_closed = True
         for call in self._due:
             call.cancel()
@@ -77,5 +79,5 @@ class Jobs:
     def _idle(self, _: object) -> Deferred[Any]:
         if not self._running:
             return succeed(None)
-        # One job may lead to the next.
+        # A finished job may have started another.
         return DeferredList(list(self._running), consumeErrors=True).addCallback(self._idle)

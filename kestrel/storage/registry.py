@@ -22,9 +22,7 @@ FACTORIES: Final[Mapping[str, IStorageFactory]] = {
 """Those that are built in. Nobody else's can take the place of one, and with one nobody else's is looked for."""
 
 
-def storage_from_string(
-    description: str, clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
-) -> IStorage:
+def storage_from_string(description: str, clock: IReactorTime, in_thread: InThread, memory: MemoryLimit) -> IStorage:
     """The storage of that description; touches nothing yet. Raises `BadStorageArgument` with a sentence."""
     name, colon, rest = description.partition(":")
     if not colon:

@@ -265,7 +265,7 @@ def test_a_folder_is_that_of_one_storage(server: ScrollServer, client: MemoryCli
     put(client, b"work", b"hello")
     server.end()
     before = server.files()
-    with pytest.raises(StorageError, match="is one of scroll: start with --storage scroll:"):
+    with pytest.raises(StorageError, match="belongs to scroll: start with --storage scroll:"):
         MemoryServer(folder=server.queues)
     assert server.files() == before
     assert items(ScrollServer(server.queues).connect(), b"work") == [b"hello"]

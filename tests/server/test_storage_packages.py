@@ -111,7 +111,7 @@ def test_help_storage_lists_what_there_is_and_what_is_broken(installed: Processe
     text = " ".join(shown.stdout.split())
     usable, text = text.split(" Ignored: ")
     ignored, broken = text.split(" Broken: ")
-    about = "acme: keeps queues nowhere for long. - errors_kept: how often an item failed lasts as long as the item,"
+    about = "acme: keeps queues nowhere for long. - errors_kept: an item keeps its error count as long as it exists,"
     assert f" editable (from acme-editable 2.0rc1) {about}" in usable
     assert f" regular (from acme-regular 1.0) {about}" in usable
     assert f" dropped (from the drop-in {scratch.site}/twisted/plugins/acme_dropped.py) {about}" in usable

@@ -134,7 +134,7 @@ def test_the_new_folder_is_noted_to_be_of_its_kind(tmp_path: Path, kind: str, co
     source, target = fill(tmp_path / "old", MADE[kind]), tmp_path / "new"
     assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{target}")[0] == 0
     claim_folder(Disk(), os.fsencode(target), OTHER[kind])
-    with pytest.raises(StorageError, match=f"is one of {OTHER[kind]}"):
+    with pytest.raises(StorageError, match=f"belongs to {OTHER[kind]}"):
         claim_folder(Disk(), os.fsencode(target), kind)
 
 
