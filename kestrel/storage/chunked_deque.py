@@ -67,7 +67,7 @@ class ChunkedDeque:
         return chunks
 
     def free(self) -> None:
-        """Free the memory of the full chunks one by one. In a thread, this lets other threads run between two chunks."""
+        """Free the full chunks one by one. In a thread, this lets other threads run between two chunks."""
         while self._chunks:
             self._chunks.pop()
 

@@ -35,7 +35,10 @@ class FailedSyncs:
         return name in self._names
 
     def add(self, name: bytes) -> None:
-        """Note that a sync of a file of `name` has failed. If the note cannot be written, only this process knows it."""
+        """Note that a sync of a file of `name` has failed.
+
+        If the note cannot be written, only this process knows about it.
+        """
         if name in self._names:
             return
         self._names.add(name)

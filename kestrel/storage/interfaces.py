@@ -1,12 +1,12 @@
-"""The storage contract: all that the server asks of a backend, and what it promises back.
+"""The storage contract: the calls that the server makes to a storage, and the promises that it relies on.
 
-Three words. A *tick* is one turn of the reactor up to `Barrier.end_of_tick`; a *batch* is what one tick
-recorded on one queue; a queue's *window* is the part of it that is in memory.
+Three words: a *tick* is one iteration of the reactor, up to `Barrier.end_of_tick`. A *batch* is the changes that one
+tick records on one queue. The *window* of a queue is its part in memory.
 
-Who calls what, in which order: `IStorageFactory.storage` once, `IStorage.start` once, then any mixture of the
-rest on the reactor thread, then `IStorage.close` once. Within a tick operations change memory and are
-recorded in call order; the barrier commits each touched queue once at the tick's end and lets the replies
-out when that is safe. Two methods may wait, `commit` and `fill`; all others answer from memory, at once.
+Order of calls: `IStorageFactory.storage` once, then `IStorage.start` once, then any other calls on the reactor thread,
+then `IStorage.close` once. Within a tick, operations change memory and are recorded in call order. At the end of the
+tick, the barrier commits each touched queue once, and sends the replies when that is safe. Only `commit` and `fill` may
+wait. All other methods answer from memory, at once.
 
 docs/storage.md says what each failure means to a client.
 """
@@ -29,245 +29,256 @@ from kestrel.item import Item
 from kestrel.storage.total_memory import MemoryLimit
 
 SettingsFor: TypeAlias = Callable[[bytes], QueueSettings]
-"""The settings of the queue of that name."""
+"""Returns the settings of the queue with that name."""
 
 OwnQueue: TypeAlias = Any
-"""An `IQueueStorage` that this very storage made."""
+"""An `IQueueStorage` that this storage created."""
 
 InThread: TypeAlias = Callable[..., "Deferred[Any]"]
-"""``in_thread(function, *args)`` runs it in a worker thread; the Deferred fires on the reactor thread."""
+"""``in_thread(function, *args)`` calls the function in a worker thread. The Deferred fires on the reactor thread."""
 
 Measure: TypeAlias = Callable[[bytes, str, int], None]
-"""Told the name of a queue, what was measured of it, and the number."""
+"""Receives the name of a queue, the name of a metric, and its value."""
 
 
 class IQueueStorage(Interface):
-    """The contents of one queue, strictly first in, first out.
+    """The items of one queue, strictly first in, first out.
 
-    All methods but `fill` answer from memory, at once, and raise `QueueFailed` once the object is dead. What
-    they record is safe after the next commit.
+    All methods except `fill` answer from memory, at once, and raise `QueueFailed` if this object has failed. Their
+    changes are safe after the next commit.
     """
 
-    items: int = Attribute("How many items are in the queue, in memory or not; open reads are not counted.")
-    bytes: int = Attribute("Their data, in bytes.")
-    mem_items: int = Attribute("How many of them are in memory.")
-    mem_bytes: int = Attribute("Their data, in bytes.")
-    open_reads: int = Attribute("How many open reads there are.")
-    disk_bytes: int = Attribute("What the queue takes on the medium, in bytes.")
-    replayed_items: int = Attribute("How many items were there when this object was opened.")
+    items: int = Attribute("Number of items in the queue, in memory or not, without open reads.")
+    bytes: int = Attribute("Bytes of data of `items`.")
+    mem_items: int = Attribute("Number of items in memory, without open reads.")
+    mem_bytes: int = Attribute("Bytes of data of `mem_items`.")
+    open_reads: int = Attribute("Number of open reads.")
+    disk_bytes: int = Attribute("Bytes that the queue takes on the medium.")
+    replayed_items: int = Attribute("Number of items when this object was opened.")
     stats: Mapping[str, int] = Attribute(
-        """Figures for clients, by name. Three are always there: logsize (bytes on the medium), journal_rewrites and
-        journal_rotations (how often files were written anew, and begun; 0 where there is no such thing). Others are
-        the backend's own.
+        """Statistics for clients, by name. Three are required: logsize (bytes on the medium), journal_rewrites (how
+        often files were rewritten) and journal_rotations (how often files were begun). The latter two are 0 where they
+        do not apply. A storage may add others.
         """
     )
 
-    failure: str | None = Attribute("None, or why this object is dead: its disk failed, or it was deleted.")
+    failure: str | None = Attribute("Reason why this object failed, such as its disk or a deletion, or None.")
 
     def peek() -> Item | None:
-        """The head item, or None when none is *in memory*: `fill` says which it is."""
+        """Return the head, or None if no item is *in memory*. `fill` tells whether the queue is empty then."""
 
     def take(opened: bool) -> Item | None:
-        """Remove and return the head, or None as `peek`.
+        """Remove and return the head, or return None as `peek` does.
 
-        With `opened` it becomes an open read and carries `xid`, chosen here and never given twice in this
-        object's life (the journal's is a signed 32-bit number: a number comes again after two thousand
-        million openings, never while it is open).
+        With `opened`, the item becomes an open read. Its `xid` is chosen here, and is unique for the life of this
+        object. In a journal it is a signed 32-bit number, so after two thousand million open reads a number may be
+        reused, but never while it is open.
         """
 
     def is_open(xid: int) -> bool:
-        """Whether that is an open read now."""
+        """Return whether `xid` is an open read now."""
 
     def confirm(xids: Sequence[int]) -> int:
-        """End these open reads for good. Returns how many were open; others are ignored."""
+        """End these open reads and drop their items. Return how many were open. Others are ignored."""
 
     def put_back(xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head; xids[0] is the next one taken. `failed` adds one to each item's errors.
+        """Return open reads to the head, with xids[0] first. `failed` adds one to the error count of each item.
 
-        Numbers that are not open are ignored.
-        Where `errors_kept` is among the capabilities, errors last as long as the item; a restart adds none. Where
-        `order_kept` is, the items stay in this order over a restart.
+        Numbers that are not open are ignored. With the capability `errors_kept`, an item keeps its error count as long
+        as it exists, and a restart adds no error. With `order_kept`, the items keep this order over a restart.
         """
 
     def clear() -> None:
-        """Drop every item that is not an open read, in time bounded by the open reads."""
+        """Drop all items that are not open reads, in time proportional to the number of open reads."""
 
     def fill() -> Deferred[None] | None:
         """Bring the head into memory.
 
-        None: `take` and `peek` tell the truth now. A Deferred: call again when it fires; on errback the head
-        cannot be read now, and all is as it was. At most one is outstanding; clear, put and take may happen meanwhile,
-        and so does the commit of what was recorded before, for which it may wait. It fires in any case, also when the
-        queue was cleared or deleted.
+        Return None if `take` and `peek` are right now: they return None only if the queue is empty. Otherwise return a
+        Deferred, and the caller calls `fill` again when it fires. If it fails, the head cannot be read now, and nothing
+        has changed.
+
+        At most one Deferred is pending. Meanwhile `clear`, `put` and `take` may be called, and earlier changes
+        committed. The Deferred may wait for such a commit. It always fires, even if the queue is cleared or deleted.
         """
 
 
 class IStorage(Interface):
-    """All queues of one server; one owner at a time.
+    """All queues of one server. A storage has one owner at a time.
 
-    A backend that may lose what it keeps its queues in, for good (to another owner), has an attribute `ended` besides:
-    a Deferred that fires with the `StorageError` that says so. The server stops then.
+    A storage that may lose its medium to another owner has one more attribute, `ended`: a Deferred that fires with the
+    `StorageError` that says so. The server then stops.
 
-    Called on the reactor thread only. The backend runs rotation, packing, erasing and checkpoints itself, with
-    the clock and threads it was built with. No call here should hold the reactor longer than 10 ms.
+    All calls are made on the reactor thread. The storage itself runs rotation, packing, erasing and checkpoints, with
+    the clock and threads that it was created with. No call should block the reactor for more than 10 ms.
     """
 
     refusal: str | None = Attribute(
-        "None, or the sentence why no put is taken now (disk full, database away); then put raises StorageRefused."
+        "Reason why puts are refused now (disk full, database away), or None. `put` then raises StorageRefused."
     )
 
     def start(settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Take ownership and load.
+        """Take ownership, and load all queues.
 
-        Ownership (a lock, a folder that can be written) is settled before this returns, where that takes no waiting:
-        failing that it raises a `StorageError`, and no other call follows. Where it takes an answer (of a database),
-        the Deferred fails with the `StorageError` instead, and `close` follows. Either way `StorageInUse` says that
-        another server is the owner.
+        If taking ownership needs no waiting, as with a lock or a folder, a failure raises a `StorageError`, and no
+        other call follows. If it needs an answer, as from a database, the Deferred fails with the `StorageError`, and
+        `close` follows. In both cases `StorageInUse` says that another server is the owner.
 
-        The Deferred brings every queue there is, with the open reads of the last run back at the head, in the order in
-        which they were opened (without `order_kept` among the capabilities: all that was open or put back stands where
-        it was put). One queue that cannot be loaded is a Failure in its place, never a failed start.
+        The Deferred fires with all queues. Open reads of the last run are back at the head, in the order in which they
+        were opened. Without the capability `order_kept`, open and returned items are at their original places instead.
+        A queue that cannot be loaded is represented by a Failure, and does not make the start fail.
         """
 
     def queue(name: bytes, settings: QueueSettings) -> IQueueStorage:
-        """The live queue of that name, with these settings from now on; or a new empty one; or, after a
-        failure, a fresh object over what the backend still holds. Raises `QueueFailed` when it cannot be
-        opened."""
+        """Return the live queue of that name, and apply these settings to it.
+
+        If there is none, it is created empty. If it has failed, a new object is opened with everything that is still
+        stored. Raises `QueueFailed` if it cannot be opened.
+        """
 
     def delete(queue: OwnQueue) -> None:
-        """Forget contents, open reads and files. The object is dead at once, the name may be created again at
-        once, big files are erased off the reactor. Raises `StorageError` when that cannot be, and the queue is as it
-        was.
+        """Delete the items, open reads and files of a queue.
 
-        It is safe with the next commit that names the object; until then a crash may bring the queue back. An object
-        that was deleted may be deleted again: nothing happens, also when the name has a new queue by then. With an
-        object that has died goes the queue that it was, also where that has been opened anew by then.
+        The object fails at once, and its name can be used again at once. Large files are erased in a thread. Raises
+        `StorageError` if the queue cannot be deleted, and then it is unchanged.
+
+        The deletion is safe after the next commit that names the object. Until then a crash may restore the queue.
+        Deleting a deleted object again does nothing, even if its name has a new queue. Deleting a failed object deletes
+        its queue, even if that has been reopened.
         """
 
     def put(queues: Sequence[OwnQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append one item to each of these queues: all or none in memory.
+        """Append one item to each of these queues: in memory to all of them or to none.
 
-        Raises `StorageRefused`, `QueueFailed` or `ItemTooLarge` before anything has changed. A backend takes items
-        of 16 MiB at least, and none of 2 GiB: it looks at ``len(data)`` before it copies any of it. The item is
-        encoded once, and a backend that shares data may store it once. A crash may keep it in some of the
-        queues and not in others.
+        Raises `StorageRefused`, `QueueFailed` or `ItemTooLarge` before anything has changed. A storage accepts items of
+        up to 16 MiB at least, and rejects items of 2 GiB. It checks ``len(data)`` before it copies any data. The item
+        is encoded once, and may be stored once if queues share data. After a crash it may be in only some of the
+        queues.
         """
 
     def commit(queues: Sequence[OwnQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Make safe all that was recorded on these queues.
+        """Make all changes recorded on these queues safe.
 
-        Returns (queues, Deferred) pairs of those that are not safe yet; a queue in no pair is as safe as its
-        settings promise; () is the usual answer. Never called for a queue whose earlier Deferred is pending.
-        Records of one queue keep call order; between queues there is none. On errback every queue of the pair
-        is dead (calls raise `QueueFailed`), what was recorded on it since the commit began has failed too, and
-        `queue` opens it at its last safe state. A queue dies in a commit alone, its own or that of one that it shares
-        data with: a fault that is found at another time is told by the next one, with or without records. A failed
-        fsync is never repeated on the same file. A queue that is dead when it is named is in a pair that fails, or
-        `QueueFailed` is raised: a batch that stood on a lost one is never said to be safe. A deleted queue may still
-        be named here once, and has no items to commit.
+        Return pairs of queues that are not safe yet and the Deferred to wait for. Usually that is (). A queue in no
+        pair is as safe as its settings promise. `commit` is never called for a queue whose earlier Deferred is pending.
+        Changes to one queue keep their call order. Between queues there is no order.
+
+        If the Deferred fails, every queue of its pair has failed, so calls raise `QueueFailed`. Changes recorded on it
+        since the commit began are lost too. `IStorage.queue` reopens it in its last safe state. A queue fails only
+        during a commit: its own, or one of a queue that shares data with it. A fault found at another time is reported
+        by the next commit, with or without changes. A failed fsync is never repeated on the same file.
+
+        If a queue has already failed when it is named, it is in a pair that fails, or `QueueFailed` is raised. So a
+        batch that depends on a lost one is never reported as safe. A deleted queue may be named once more, and has no
+        items to commit.
         """
 
     def close(compacts: bool = False) -> Deferred[None]:
-        """Commit, checkpoint, release. Once, last.
+        """Commit, write checkpoints, and give up ownership. Called once, last.
 
-        `compacts`: the server was taking no puts and may be down for long; leave little on the medium.
+        `compacts` means that the server accepted no puts and may be down for long, so little should stay on the medium.
         """
 
 
 class IStorageFactory(Interface):
-    """The plugin: makes a storage of its described string ``name:argument?option=value``.
+    """A plugin that creates storages from descriptions ``name:argument?option=value``.
 
-    `kestrel.storage.plugins` says where those of other distributions are found. A factory may have two attributes
-    more: `unused_settings`, a set of names of settings of a queue (as `QueueSettings` has them) that its storages do
-    not go by, and `largest_used`, a mapping of such names to the bytes beyond which they change nothing.
+    `kestrel.storage.plugins` finds the plugins of other distributions. A factory may have two more attributes.
+    `unused_settings` is a set of names of queue settings, as in `QueueSettings`, that have no effect on its storages.
+    `largest_used` maps such names to a number of bytes, above which a larger value has no further effect.
     """
 
-    name: str = Attribute("The word before the colon.")
-    help: str = Attribute("What it is and what its argument and options are, for people.")
+    name: str = Attribute("The word before the colon of a description.")
+    help: str = Attribute("Help text: the purpose of the storage, its argument and its options.")
     capabilities: frozenset[str] = Attribute(
-        """What its storages promise beyond the interfaces, of:
+        """Promises of its storages beyond the interfaces, some of:
 
-        durable: what was committed outlives the process, and what it promises a sync for, the machine.
-        ranges: its queues can be adapted to `IItemRanges`.
-        shared_fanout: an item that is put to a fanout's queues together is stored once.
-        errors_kept: an item's errors last as long as the item, over restarts of a durable storage too.
-        order_kept: what was put back stays in that order over a restart, what was open in front of it; and a batch that
-        a crash cuts short leaves the queue as it was after one of its calls. Without it, a restart brings what was
-        open or put back in the order in which it was put, and a crash may leave the puts of a batch up to one call, and
-        all else up to another.
+        durable: committed changes survive the process. If the settings promise a sync, they also survive the machine.
+        ranges: queues can be adapted to `IItemRanges`.
+        shared_fanout: an item that is put to the queues of a fanout together is stored once.
+        errors_kept: an item keeps its error count as long as it exists, over restarts of a durable storage too.
+        order_kept: returned items keep their order over a restart, behind the items that were open. A crash during a
+        batch leaves the queue in the state after one of its calls. Without this promise, a restart restores open and
+        returned items in the order of their puts. A crash may then keep the puts of a batch up to one call, and all
+        other changes up to another.
         """
     )
 
     def storage(
         argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> IStorage:
-        """A storage, or `BadStorageArgument` with a sentence. Touches nothing yet.
+        """Return a storage, without touching its medium. Raises `BadStorageArgument` with a message for the operator.
 
-        `memory` is to be told how much the items in memory take (maxTotalMemory). While it `is_reached`, new items stay
-        out of memory, or puts are refused.
+        The storage reports to `memory` how many bytes its items take (maxTotalMemory). While `memory.is_reached`, it
+        keeps new items out of memory, or refuses puts.
         """
 
 
 class IItemRanges(Interface):
-    """Optional: durable item ids. An adapter of an `IQueueStorage`.
+    """Optional: items with durable ids. An adapter of an `IQueueStorage`.
 
-    One reader at a time may have a *hold* of the queue. From then on its items are kept until they are released,
-    whatever else becomes of them: who takes them, what expires, a clear or a discard moves no id.
+    One reader at a time may *hold* the queue. From then on its items are kept until the reader releases them, even if
+    they are taken, expire, or are dropped. None of this changes an id.
     """
 
-    reader: bytes | None = Attribute("Who has the hold, or None.")
+    reader: bytes | None = Attribute("Name of the reader that holds the queue, or None.")
     first_id: int = Attribute(
-        "The lowest id that is not yet released; without a hold also what was taken from the head counts as released."
+        "The lowest id that is not released yet. Without a hold, items taken from the head count as released."
     )
     next_id: int = Attribute(
-        "The id of the next *safe* item, and never below `first_id`; items that are not safe yet are invisible."
+        "The id of the next *safe* item, at least `first_id`. Items that are not safe yet are invisible."
     )
 
     def hold(reader: bytes) -> None:
-        """That reader has the hold from now on, and so what `first_id` is now on. Recorded, and safe at commit; it
-        outlives restarts. After one, ids that were seen before it are not given again, also where a power failure has
-        taken the items."""
+        """Let that reader hold the queue, and so all items from `first_id` on.
+
+        The hold is safe at the next commit, and survives restarts. After a restart, ids that were seen before are not
+        used again, even if a power failure took their items.
+        """
 
     def end_hold() -> None:
-        """Nobody has it. What is in the queue stays there; the rest is kept no more. Recorded, and safe at commit."""
+        """End the hold. Items that are still in the queue stay there, and the others are dropped. Safe at the next
+        commit.
+        """
 
     def end_of(first_id: int, max_items: int) -> int:
-        """An id that ends a range of no more than `max_items` safe items, from `first_id` on.
+        """Return an id that ends a range of at most `max_items` safe items from `first_id` on.
 
-        It is behind `first_id` if there is any safe item from there on, however many ids before it no item has: who
-        goes on there comes to all of them. Items for other queues alone may count, so that none of this one is in it.
+        The result is greater than `first_id` if there is any safe item from there on, even after a gap in the ids. So a
+        reader that continues there reaches all items. Items for other queues may count, so the range may hold none of
+        this queue.
         """
 
     def read_range(first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """The items with an id from `first_id` on and below `end_id`, with these ids, in order.
+        """Return the items with ids from `first_id` up to but excluding `end_id`, with their ids, in order.
 
-        With a hold, the same answer every time until they are released: what has expired or is done is among them,
-        what was put to other queues alone is not. No more than `max_bytes` of data, but one item at least if there is
-        one; go on behind the last. Fails with `QueueFailed` when they cannot be read.
+        With a hold, the result is the same until the items are released. It includes expired and finished items, but no
+        items that were put only to other queues. It has at most `max_bytes` of data, but at least one item if there is
+        one. To read on, begin after the last id. Fails with `QueueFailed` if the items cannot be read.
         """
 
     def release(end_id: int) -> None:
-        """Everything below is done; recorded, safe at commit; repeating it is harmless."""
+        """Drop all items below `end_id`. Safe at the next commit. Repeating it is harmless."""
 
 
 class IMeasuring(Interface):
-    """Optional: a storage that tells how long its work takes. An adapter of an `IStorage`."""
+    """Optional: a storage that measures its work. An adapter of an `IStorage`."""
 
     measure: Measure = Attribute(
-        """Whom it tells. Set once, before `start`; called on the reactor's thread, and harmless where it is not.
+        """Receives the measurements. Set once, before `start`. Called on the reactor thread.
 
-        The names that the server knows are `fsync_delay_usec`, `journal_rewrite_usec`, `journal_rotation_usec` and
-        `fill_readbehind_usec`, whole microseconds; others are shown as they are.
+        The server knows the names `fsync_delay_usec`, `journal_rewrite_usec`, `journal_rotation_usec` and
+        `fill_readbehind_usec`, in whole microseconds. It shows other names unchanged.
         """
     )
 
 
 class IContinue(Interface):
-    """Optional: confirm and add in one record. An adapter of an `IQueueStorage`."""
+    """Optional: confirm and put in one record. An adapter of an `IQueueStorage`."""
 
     def continue_(xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End that open read and append an item: both or neither, also in a crash.
+        """End an open read and append an item: both or neither, even in a crash.
 
-        Raises as `IStorage.put`, before anything has changed. Of a number that is no open read only the item is
-        appended: ask `IQueueStorage.is_open` before. The item may be said to have come 1 ms later.
+        Raises the errors of `IStorage.put`, before anything has changed. If `xid` is not open, only the item is
+        appended, so check `IQueueStorage.is_open` first. The recorded time of the put may be 1 ms later than `add_ms`.
         """

@@ -1,4 +1,4 @@
-"""The memory backend: nothing survives the process. For queues with keepJournal = false, and for tests."""
+"""The storage `memory:`, which loses all items when the process ends. Used for keepJournal = false, and for tests."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kestrel.storage.window import Window
 
 
 def refusal_of(limit: MemoryLimit) -> str | None:
-    """None, or why nothing is put into memory now."""
+    """Return why no item may be put into memory now, or None."""
     return "the server's memory is full" if limit.is_reached else None
 
 
 @implementer(IQueueStorage, IContinue)
 class MemoryQueue(Window):
-    """One queue in memory (`IQueueStorage`, `IContinue`)."""
+    """A queue in memory (`IQueueStorage`, `IContinue`)."""
 
     disk_bytes = 0
     replayed_items = 0
@@ -46,11 +46,11 @@ class MemoryQueue(Window):
 
     @property
     def mem_bytes(self) -> int:
-        """All data is in memory."""
+        """Bytes of all items, which are always in memory."""
         return self.bytes
 
     def check_put(self, size: int) -> None:
-        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
+        """Raise a `StorageError` if an item of `size` bytes cannot be put now."""
         if size > MAX_DATA_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
         refusal = refusal_of(self._limit)
@@ -59,20 +59,20 @@ class MemoryQueue(Window):
         self.check()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End that open read and append an item."""
+        """End an open read and append an item."""
         self.check_put(len(data))
         self.finish(xid)
         self.append(encode_item(data, add_ms, expiry_ms))
 
     def fill(self) -> Deferred[None] | None:
-        """None: the head is always in memory."""
+        """Return None, because the head is always in memory."""
         self.check()
         return None
 
 
 @implementer(IStorage)
 class MemoryStorage:
-    """All queues in memory (`IStorage`)."""
+    """A storage whose queues are in memory (`IStorage`)."""
 
     def __init__(self, limit: MemoryLimit | None = None) -> None:
         self._limit = limit or MemoryLimit()
@@ -80,29 +80,29 @@ class MemoryStorage:
 
     @property
     def refusal(self) -> str | None:
-        """None, or why no put is taken now."""
+        """Reason why puts are refused, or None."""
         return refusal_of(self._limit)
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Nothing to load."""
+        """Fire with no queues, because there is nothing to load."""
         return succeed({})
 
     def queue(self, name: bytes, settings: QueueSettings) -> MemoryQueue:
-        """The queue of that name, or a new one."""
+        """Return the queue of that name. Create it if needed."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = MemoryQueue(name, self._limit)
         return queue
 
     def delete(self, queue: MemoryQueue) -> None:
-        """Forget it."""
+        """Drop all items of the queue."""
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
         queue.memory.set_bytes(0)
         queue.failure = "the queue was deleted"
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append to each queue; they share the bytes."""
+        """Append the item to each queue. The queues share its bytes."""
         for queue in queues:
             queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)
@@ -110,14 +110,14 @@ class MemoryStorage:
             queue.append(record)
 
     def commit(self, queues: Sequence[MemoryQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Nothing is safer than it was; but now it is known how much there is."""
+        """Report the memory that the queues take. Nothing else is to be done."""
         for queue in queues:
             if queue.failure is None:
                 queue.memory.set_bytes(queue.memory_bytes)
         return ()
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """Forget everything."""
+        """Drop all queues."""
         for queue in list(self._queues.values()):
             self.delete(queue)
         return succeed(None)
@@ -125,7 +125,7 @@ class MemoryStorage:
 
 @implementer(IStorageFactory)
 class MemoryStorageFactory:
-    """``memory:`` (`IStorageFactory`)."""
+    """The factory of ``memory:`` (`IStorageFactory`)."""
 
     name = "memory"
     help = "memory:  keeps queues in memory; nothing survives a restart. Takes no argument."
@@ -139,7 +139,7 @@ class MemoryStorageFactory:
         in_thread: InThread,
         memory: MemoryLimit,
     ) -> MemoryStorage:
-        """An empty storage."""
+        """Return an empty storage."""
         if argument or options:
             raise BadStorageArgument("memory: takes no argument and no options")
         return MemoryStorage(memory)

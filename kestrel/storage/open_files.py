@@ -1,4 +1,4 @@
-"""How many journal files are open at once."""
+"""A limit for the number of open journal files."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from collections import OrderedDict
 from typing import Final, Protocol
 
 MAX_OPEN_FILES: Final = 512
-"""Of queues beyond that, those longest unused are closed; they open again on use. Where the process may open few files,
-a quarter of those."""
+"""Maximum number of open files, or a quarter of the process's limit of descriptors if that is smaller."""
 
 
 class Closable(Protocol):
-    """A file that is opened again when it is used."""
+    """A file that opens again when it is used."""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
 
 
 class OpenFiles:
-    """The writers in use, of which only the latest keep their files open."""
+    """The files in use. Above the limit, the least recently used one is closed."""
 
     def __init__(self) -> None:
         self._writers: OrderedDict[Closable, None] = OrderedDict()
         self._file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def touch(self, writer: Closable) -> None:
-        """This writer was used just now; the one longest unused is closed when too many are open."""
+        """Mark a file as just used. If too many are open, close the least recently used one."""
         self._writers[writer] = None
         self._writers.move_to_end(writer)
         if len(self._writers) > min(MAX_OPEN_FILES, self._file_limit):
             self._writers.popitem(last=False)[0].close()
 
     def close(self, writer: Closable) -> None:
-        """This writer is not used any more."""
+        """Close the file and stop tracking it."""
         self._writers.pop(writer, None)
         writer.close()

@@ -1,4 +1,4 @@
-"""A storage of another distribution, from being found to its factory; each thing that may be wrong is one sentence."""
+"""A storage plugin of another distribution, from its discovery to its factory. Each error is one sentence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from kestrel.storage.failures import describe_error
 from kestrel.storage.interfaces import IStorageFactory
 
 FAULTS: Final = (Exception, SystemExit)
-"""What somebody else's code may raise: a module that exits as it is imported must not take the server along."""
+"""Errors that a plugin's code may raise. A module that calls `sys.exit` on import must not stop the server."""
 
 
 class Plugin(ABC):
-    """A storage that was found under a name. `origin` says for people where, `reference` which object it is."""
+    """A storage that was found under a name.
+
+    `origin` says where it was found, for messages. `reference` names the object.
+    """
 
     def __init__(self, name: str, origin: str, reference: str) -> None:
         self.name = name
@@ -30,15 +33,15 @@ class Plugin(ABC):
 
     @abstractmethod
     def load(self) -> object:
-        """What is to be a factory. Raises `BrokenStoragePlugin`."""
+        """Return the object that should be a factory. Raises `BrokenStoragePlugin`."""
 
     def broken(self, why: str) -> BrokenStoragePlugin:
-        """The error that says so."""
+        """Return the error that says that this plugin cannot be used, and why."""
         return BrokenStoragePlugin(f"{self} cannot be used: {why}")
 
     @contextmanager
     def wrapping_errors(self, what_fails: str) -> Iterator[None]:
-        """Whatever is raised in here is or becomes `BrokenStoragePlugin`."""
+        """Turn any error in the block into `BrokenStoragePlugin`, which says that `what_fails` failed."""
         try:
             yield
         except BrokenStoragePlugin:
@@ -48,7 +51,7 @@ class Plugin(ABC):
 
 
 class EntryPointPlugin(Plugin):
-    """One that an entry point names: a factory, or a class that makes one without arguments."""
+    """A plugin of an entry point, which names a factory or a class to call without arguments."""
 
     def __init__(self, entry: EntryPoint) -> None:
         words = () if entry.dist is None else (entry.dist.name, entry.dist.version)
@@ -57,7 +60,7 @@ class EntryPointPlugin(Plugin):
         self._entry = entry
 
     def load(self) -> object:
-        """Import it; a class is called."""
+        """Import the object. If it is a class that is not a factory itself, call it."""
         entry = self._entry
         if entry.pattern.match(entry.value) is None:
             raise self.broken(f"its entry point {entry.value!r} names no object; it is to be written module:object")
@@ -75,12 +78,12 @@ class EntryPointPlugin(Plugin):
 
 
 class DropInPlugin(Plugin):
-    """One that stands in a module of a folder ``twisted/plugins``, which has been imported."""
+    """A factory in a module of a folder ``twisted/plugins``. The module has been imported already."""
 
     def __init__(self, name: str, origin: str, reference: str, factory: object) -> None:
         super().__init__(name, origin, reference)
         self._factory = factory
 
     def load(self) -> object:
-        """It is there."""
+        """Return the factory."""
         return self._factory

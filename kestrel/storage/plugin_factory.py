@@ -1,4 +1,4 @@
-"""The factory of another distribution's storage, held to the contract: it fails with a sentence, whatever it does."""
+"""A wrapper for the factory of a plugin, which checks the contract and turns all errors into messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kestrel.storage.total_memory import MemoryLimit
 
 @implementer(IStorageFactory)
 class PluginFactory:
-    """What a plugin turned out to be (`IStorageFactory`). Making one raises `BrokenStoragePlugin` if it is none."""
+    """The checked factory of a plugin (`IStorageFactory`). Raises `BrokenStoragePlugin` if the plugin has none."""
 
     def __init__(self, plugin: Plugin) -> None:
         factory: Any = plugin.load()
@@ -44,7 +44,7 @@ class PluginFactory:
         in_thread: InThread,
         memory: MemoryLimit,
     ) -> IStorage:
-        """A storage, or `BadStorageArgument`: with the factory's own sentence, or with one about its fault."""
+        """Return a storage. Raises `BadStorageArgument` with the factory's own message, or with one about its error."""
         try:
             storage: IStorage = self._factory.storage(argument, options, clock, in_thread, memory)
         except BadStorageArgument:
@@ -59,7 +59,7 @@ class PluginFactory:
 
 
 def _contract_problem(factory: Any, plugin: Plugin) -> str:
-    """Why it is no factory of that plugin's name, or empty."""
+    """Return how the object violates the contract for the plugin's factory, or ""."""
     missing = missing_members(IStorageFactory, factory)
     if missing:
         return f"{plugin.reference} is no IStorageFactory: {missing}"

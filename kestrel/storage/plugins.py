@@ -1,8 +1,8 @@
-"""Storages of other distributions: where they are looked for.
+"""Discovery of storage plugins of other distributions.
 
-First among the entry points of the group ``kestrel.storage_backends``, then among drop-ins: objects of modules in
-folders ``twisted/plugins`` that provide `IPlugin` and `IStorageFactory`. All of it happens when somebody asks, and only
-a backend that is asked for is imported from an entry point: what is broken there is nothing to a server without it.
+Plugins are entry points of the group ``kestrel.storage_backends``. Drop-ins are also plugins: objects that provide
+`IPlugin` and `IStorageFactory`, in modules of folders ``twisted/plugins``. Plugins are looked for only on request, and
+an entry point is imported only if its storage is used. So a broken plugin does not affect a server without it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from kestrel.storage.plugin import FAULTS, DropInPlugin, EntryPointPlugin, Plugi
 from kestrel.storage.plugin_factory import PluginFactory
 
 GROUP: Final = "kestrel.storage_backends"
-"""The group of entry points. The name of one is the word before the colon of a description."""
+"""The group of entry points. The name of an entry point is the word before the colon of a description."""
 
 
 class PluginList(NamedTuple):
-    """All plugins that there are."""
+    """All plugins that were found."""
 
     usable: Sequence[PluginFactory]
-    """Those that can be named, by their names."""
+    """Plugins that can be used, in order of their names."""
     ignored: Sequence[str]
-    """Sentences about those whose name means another storage."""
+    """Messages about plugins whose name belongs to another storage."""
     broken: Sequence[str]
-    """Sentences about those that cannot be used."""
+    """Messages about plugins that cannot be used."""
 
 
 def plugin_named(name: str, built_in: Collection[str]) -> PluginFactory:
-    """The factory of that name, which is none of the built-in ones.
+    """Return the factory of the plugin with that name. The caller checks the built-in storages first.
 
-    Raises `BadStorageArgument` when there is none, `BrokenStoragePlugin` when it cannot be used.
+    Raises `BadStorageArgument` if there is none, or `BrokenStoragePlugin` if it cannot be used. `built_in` is listed in
+    the first message.
     """
     from_entry_points = _entry_point_plugins()
     matches: Sequence[Plugin] = [plugin for plugin in from_entry_points if plugin.name == name]
@@ -55,7 +56,7 @@ def plugin_named(name: str, built_in: Collection[str]) -> PluginFactory:
 
 
 def list_plugins(built_in: Collection[str]) -> PluginList:
-    """Look at every plugin, which imports all of them. Nothing is raised."""
+    """Return all plugins. Imports all of them, and raises nothing."""
     from_drop_ins, broken = _drop_ins()
     from_entry_points: Sequence[Plugin] = ()
     try:
@@ -90,7 +91,7 @@ def _unknown_name_message(name: str, known: Sequence[str], broken: Sequence[str]
 
 
 def _single(plugins: Sequence[Plugin]) -> Plugin:
-    """The one of that name; which of several was meant nobody knows."""
+    """Return the only plugin. Raises `BrokenStoragePlugin` if there are several, because any of them may be meant."""
     if len(plugins) > 1:
         places = " and ".join(f"{plugin.origin} ({plugin.reference})" for plugin in plugins)
         raise BrokenStoragePlugin(f"there is more than one storage {plugins[0].name!r}: {places}; remove all but one")
@@ -100,16 +101,16 @@ def _single(plugins: Sequence[Plugin]) -> Plugin:
 def _entry_point_plugins() -> list[Plugin]:
     try:
         return [EntryPointPlugin(entry) for entry in entry_points(group=GROUP)]
-    except FAULTS as error:  # what any distribution has written there is read, whatever it is
+    except FAULTS as error:  # the metadata of all distributions is read, and may be damaged
         sentence = f"the entry points of what is installed cannot be read: {describe_error(error)}"
         raise BrokenStoragePlugin(sentence) from error
 
 
 def _drop_ins() -> tuple[list[Plugin], list[str]]:
-    """Those that there are, and sentences about modules that cannot be imported.
+    """Return the drop-ins, and messages about modules that cannot be imported.
 
-    `twisted.plugin.getPlugins` finds the same, but only logs what it cannot import; and before there is a log, which is
-    when a server looks for its storage, that means tracebacks on stderr.
+    `twisted.plugin.getPlugins` finds the same objects, but logs failed imports. The server looks for its storage before
+    it has a log, so tracebacks would go to stderr.
     """
     package = import_module("twisted.plugins")
     found: dict[int, Plugin] = {}  # a module may have imported the object of another

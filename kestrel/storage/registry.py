@@ -1,4 +1,4 @@
-"""Which storage a described string means: ``name:argument?option=value&option=value``."""
+"""Creation of a storage from its description ``name:argument?option=value&option=value``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kestrel.storage.total_memory import MemoryLimit
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {
     factory.name: factory for factory in (JournalStorageFactory(), ScrollStorageFactory(), MemoryStorageFactory())
 }
-"""Those that are built in. Nobody else's can take the place of one, and with one nobody else's is looked for."""
+"""The built-in storages. A plugin cannot replace one, and is not looked for if a built-in one is used."""
 
 
 def storage_from_string(description: str, clock: IReactorTime, in_thread: InThread, memory: MemoryLimit) -> IStorage:
-    """The storage of that description; touches nothing yet. Raises `BadStorageArgument` with a sentence."""
+    """Return the storage of that description, without touching its medium. Raises `BadStorageArgument`."""
     name, colon, rest = description.partition(":")
     if not colon:
         raise BadStorageArgument(f"{description!r} names no storage; write it as in journal:/var/spool/kestrel")
@@ -32,7 +32,7 @@ def storage_from_string(description: str, clock: IReactorTime, in_thread: InThre
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise BadStorageArgument(f"{query!r} are no options; write them as in ?reserve=16MiB") from None
+        raise BadStorageArgument(f"the options {query!r} cannot be read; write them as in ?reserve=16MiB") from None
     options = dict(pairs)
     if len(options) < len(pairs):
         raise BadStorageArgument(f"{query!r} names an option twice")
@@ -40,12 +40,12 @@ def storage_from_string(description: str, clock: IReactorTime, in_thread: InThre
 
 
 def settings_unused_by(description: str) -> Collection[str]:
-    """The settings of a queue, as `QueueSettings` names them, that the storage of that description does not go by."""
+    """Return the names of queue settings, as in `QueueSettings`, that have no effect on that storage."""
     return getattr(_factory_of(description), "unused_settings", frozenset())
 
 
 def settings_bounded_by(description: str) -> Mapping[str, int]:
-    """The largest values of settings of a queue, by the same names, that the storage of that description goes by."""
+    """Return the values of queue settings, by name, above which they have no further effect on that storage."""
     return getattr(_factory_of(description), "largest_used", {})
 
 
@@ -54,7 +54,7 @@ def _factory_named(name: str) -> IStorageFactory:
 
 
 def _factory_of(description: str) -> IStorageFactory | None:
-    """None where it cannot be had: who wants to use the storage is told why."""
+    """Return the factory, or None if it cannot be loaded. Using the storage then reports the reason."""
     try:
         return _factory_named(description.partition(":")[0])
     except BadStorageArgument:

@@ -1,4 +1,4 @@
-"""maxTotalMemory: how much memory items and held replies take together, and what of it is left."""
+"""The memory budget (maxTotalMemory), shared by the items of all queues and the replies that wait to be sent."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Final
 
 ITEM_BYTES: Final = 80
-"""What an item takes in memory beyond its data (docs/performance.md)."""
+"""Memory of an item in addition to its data, in bytes (docs/performance.md)."""
 
 
 class MemoryLimit:
-    """What all holders take, and the most that they may take together (None: as much as they want)."""
+    """The memory that all shares use, and its limit `most_bytes`. None means no limit."""
 
     def __init__(self, most_bytes: int | None = None) -> None:
         self.most_bytes = most_bytes
@@ -20,12 +20,12 @@ class MemoryLimit:
 
     @property
     def is_reached(self) -> bool:
-        """Whether nobody is to take more."""
+        """Whether no more memory should be used."""
         return self.most_bytes is not None and self.used_bytes >= self.most_bytes and not self._is_lifted
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Meanwhile the limit does not hold: what is put takes the place of what is counted elsewhere."""
+        """Ignore the limit in the block. Its puts replace items that are counted elsewhere."""
         was_lifted, self._is_lifted = self._is_lifted, True
         try:
             yield
@@ -34,7 +34,7 @@ class MemoryLimit:
 
 
 class MemoryShare:
-    """What one holder takes: a queue, or a connection's replies."""
+    """The memory of one queue, or of the waiting replies of one connection."""
 
     __slots__ = ("_bytes", "_limit")
 
@@ -43,6 +43,6 @@ class MemoryShare:
         self._bytes = 0
 
     def set_bytes(self, size: int) -> None:
-        """It takes so many bytes."""
+        """Set the memory that this share uses, and update the total."""
         self._limit.used_bytes += size - self._bytes
         self._bytes = size

@@ -1,6 +1,6 @@
-"""maxUncommittedBytes: how much has been put that is not safe yet, and who waits to put more.
+"""The budget for items that are not committed yet (maxUncommittedBytes), and the puts that wait for it.
 
-A disk that syncs slowly slows those who put down to its pace; one that hangs must not let them fill the memory.
+It slows producers down to the pace of a slow disk (backpressure). If a disk hangs, it keeps them from filling memory.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Final
 from kestrel.errors import StorageRefused
 
 PUT_BYTES: Final = 256
-"""What an item takes besides its data until it is safe: its records, its command, the reply that is held."""
+"""Memory of an uncommitted item in addition to its data: its records, its command and its reply. In bytes."""
 
 
 class PutWaiter:
-    """Somebody wants to put `size` bytes. `resume` is called when there is room, which is kept until it `begin_put`."""
+    """A request to put `size` bytes, which waits for room.
+
+    `resume` is called when there is room. The room is reserved until `UncommittedBudget.begin_put` is called.
+    """
 
     __slots__ = ("resume", "size")
 
@@ -26,9 +29,10 @@ class PutWaiter:
 
 
 class UncommittedBudget:
-    """Items of all queues that are in no batch that is safe or lost, each with `PUT_BYTES` besides its data.
+    """The bytes of all items whose batch is neither safe nor lost, with `PUT_BYTES` for each item.
 
-    There is no more room at `most_bytes` (None: no limit), but always for one item; as much again may wait in line.
+    There is no room once `bytes` reaches `most_bytes`. None means no limit. One item always fits. Waiters may ask for
+    up to `most_bytes` more.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:
@@ -37,21 +41,21 @@ class UncommittedBudget:
         self._waiters: OrderedDict[PutWaiter, None] = OrderedDict()
         self._waiting_bytes = 0
         self._admitted: dict[PutWaiter, None] = {}
-        """Who may go on and has not begun."""
+        """Waiters that were resumed and have not begun to put."""
         self._admitted_bytes = 0
 
     @property
     def has_room(self) -> bool:
-        """Whether who has begun may put more."""
+        """Whether a request that has begun may put more items."""
         return self.most_bytes is None or self.bytes + self._admitted_bytes < self.most_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether who comes now has to wait: nobody goes before those who wait."""
+        """Whether a new request has to wait. It also waits if others are waiting, so that it does not overtake them."""
         return bool(self._waiters) or not self.has_room
 
     def wait(self, size: int, resume: Callable[[], None]) -> PutWaiter:
-        """Stand in line with so many bytes. Raises `StorageRefused` when there is too much in it already."""
+        """Queue a request for `size` bytes. Raises `StorageRefused` if too many bytes are waiting already."""
         if self.most_bytes is not None and self._waiters and self._waiting_bytes + size > self.most_bytes:
             raise StorageRefused("too much waits for the storage, which is slow or hangs")
         waiter = PutWaiter(size, resume)
@@ -60,12 +64,15 @@ class UncommittedBudget:
         return waiter
 
     def begin_put(self, waiter: PutWaiter) -> None:
-        """Who may go on does so, with one item in any case. `admit_waiters` follows, whatever came of it."""
+        """Release the reservation of a resumed waiter, which may now put at least one item.
+
+        The caller calls `admit_waiters` afterwards, even if the put failed.
+        """
         del self._admitted[waiter]
         self._admitted_bytes -= waiter.size
 
     def cancel(self, waiter: PutWaiter) -> None:
-        """Wait no longer."""
+        """Remove a waiter, or release its reservation if it was resumed."""
         if waiter in self._waiters:
             del self._waiters[waiter]
             self._waiting_bytes -= waiter.size
@@ -74,18 +81,18 @@ class UncommittedBudget:
             self.admit_waiters()
 
     def set_limit(self, most_bytes: int | None) -> None:
-        """Another limit holds from now on."""
+        """Change the limit."""
         self.most_bytes = most_bytes
         self.admit_waiters()
 
     def release(self, size: int) -> None:
-        """So many bytes are safe, or lost."""
+        """Subtract `size` bytes that are now safe or lost."""
         self.bytes -= size
         if self._waiters:
             self.admit_waiters()
 
     def admit_waiters(self) -> None:
-        """As many go on as there is room for now."""
+        """Resume waiters in order, as long as there is room."""
         while self._waiters and self.has_room:
             waiter, _ = self._waiters.popitem(last=False)
             self._waiting_bytes -= waiter.size

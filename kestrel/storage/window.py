@@ -1,4 +1,4 @@
-"""The part of a queue that is in memory: its items in order, and its open reads."""
+"""The part of a queue that is in memory: its first items in order, and its open reads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kestrel.storage.total_memory import ITEM_BYTES
 
 MAX_XID = (1 << 31) - 1
 MAX_ERRORS = (1 << 31) - 1
-"""An item's errors are counted up to there: what a record of the journal can say."""
+"""Maximum error count of an item, and of the field in a journal record."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Window:
-    """Items as the records they came in, decoded when they reach the head.
+    """Items in memory, stored as the records that they were put as, and decoded when they reach the head.
 
-    `_front` holds the few that are decoded, because they were peeked at or put back; `_records` all behind
-    them. A backend appends, and may record what is done here by extending these methods.
+    `_front` holds the few decoded items, which were peeked at or returned. `_records` holds all items behind them. A
+    storage appends records, and may override these methods to record the changes.
     """
 
     def __init__(self) -> None:
@@ -33,36 +33,36 @@ class Window:
         self.free: Callable[[ChunkedDeque], object] = ChunkedDeque.free
         """Frees the memory of many records."""
         self._first_id = 0
-        """The id of the first of `_records`; those behind it follow."""
+        """The id of the first of `_records`. The ids of the others follow without gaps."""
         self.open_bytes = 0
-        """The data of the open reads, in bytes."""
+        """Bytes of data of the open reads."""
         self.open_with_errors = 0
-        """How many open reads have come back failed before."""
+        """Number of open reads whose item has errors."""
         self._front_with_errors = 0
         self._front_behind_errors = 0
-        """How many of the front stand behind the last of those."""
+        """Number of items in `_front` behind the last one that has errors."""
         self.last_xid = 0
-        """The number of the read that was opened last."""
+        """The xid of the read that was opened last."""
         self.items = 0
         self.bytes = 0
         self.failure: str | None = None
-        """Why this object is dead, or None while it lives."""
+        """Reason why this object failed, or None."""
 
     def check(self) -> None:
-        """Raise `QueueFailed` if this object is dead."""
+        """Raise `QueueFailed` if this object has failed."""
         if self.failure is not None:
             raise QueueFailed(self.failure)
 
-    # Changes, one by one: what a replay does.
+    # Single changes, as a replay applies them.
 
     def append(self, record: bytes) -> None:
-        """One more item at the tail, as its ADDX record."""
+        """Append an item, given as its ADDX record."""
         self._records.append(record)
         self.items += 1
         self.bytes += len(record) - ADDX_HEADER_BYTES
 
     def pop_head(self) -> Item | None:
-        """Remove and return the head."""
+        """Remove and return the head, or return None if no item is in memory."""
         if self._front:
             item = self._pop_front()
         else:
@@ -80,14 +80,14 @@ class Window:
         return item
 
     def _decode(self, record: bytes) -> Item:
-        """The item of what was the first of `_records`."""
+        """Decode a record that was just taken from the front of `_records`."""
         item = decode_item(record)
         item.id = self._first_id
         self._first_id += 1
         return item
 
     def drop_head(self) -> None:
-        """Remove the head, if there is one."""
+        """Remove the head, if there is one, without decoding it."""
         if self._front:
             self.bytes -= len(self._pop_front().data)
         else:
@@ -99,7 +99,7 @@ class Window:
         self.items -= 1
 
     def open_as(self, item: Item, xid: int) -> None:
-        """An item that was popped is an open read under that number; one that had it already is done with."""
+        """Make a popped item an open read with that xid. An open read that has the xid already ends."""
         self.finish(xid)
         item.xid = self.last_xid = xid
         self._open[xid] = item
@@ -107,7 +107,7 @@ class Window:
         self.open_with_errors += item.errors > 0
 
     def finish(self, xid: int) -> bool:
-        """That open read is done with. False when it is not open."""
+        """End an open read, and drop its item. Return False if it is not open."""
         item = self._open.pop(xid, None)
         if item is None:
             return False
@@ -116,7 +116,10 @@ class Window:
         return True
 
     def push_back(self, xid: int, errors: int | None) -> bool:
-        """That open read is the head again, with so many errors, or None with one more. False when it is not open."""
+        """Return an open read to the head. Return False if it is not open.
+
+        `errors` is the item's new error count, or None to add one.
+        """
         item = self._open.get(xid)
         if item is None:
             return False
@@ -134,13 +137,13 @@ class Window:
 
     @property
     def front_to_last_with_errors(self) -> int:
-        """How many items of the front there are up to the last one that has errors."""
+        """Number of items in `_front` up to the last one that has errors."""
         return len(self._front) - self._front_behind_errors if self._front_with_errors else 0
 
-    # What a server asks: `IQueueStorage`.
+    # IQueueStorage.
 
     def peek(self) -> Item | None:
-        """The head item."""
+        """Return the head, or None if no item is in memory."""
         if self.failure is not None:
             self.check()
         if not self._front:
@@ -151,7 +154,7 @@ class Window:
         return self._front[0]
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head; as an open read when `opened`."""
+        """Remove and return the head, as an open read if `opened`. Return None if no item is in memory."""
         if self.failure is not None:
             self.check()
         item = self.pop_head()
@@ -160,7 +163,7 @@ class Window:
         return item
 
     def next_xid(self) -> int:
-        """The number for the next open read."""
+        """Return an unused xid for the next open read."""
         xid = self.last_xid + 1
         while xid in self._open or not 0 < xid <= MAX_XID:
             xid = xid + 1 if 0 < xid < MAX_XID else 1
@@ -168,24 +171,24 @@ class Window:
 
     @property
     def open_reads(self) -> int:
-        """How many open reads there are."""
+        """Number of open reads."""
         return len(self._open)
 
     def open_xids(self) -> list[int]:
-        """The numbers of the open reads, lowest first."""
+        """Return the xids of the open reads, lowest first."""
         return sorted(self._open)
 
     def is_open(self, xid: int) -> bool:
-        """Whether that is an open read now."""
+        """Return whether `xid` is an open read now."""
         return xid in self._open
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """End open reads; returns how many of them were open."""
+        """End open reads, and drop their items. Return how many were open."""
         self.check()
         return sum(self.finish(xid) for xid in xids)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head; xids[0] is the next one taken."""
+        """Return open reads to the head, with xids[0] first. `failed` adds one to the error count of each item."""
         self.check()
         for xid in reversed(xids):
             item = self._open.get(xid)
@@ -193,14 +196,14 @@ class Window:
                 self.push_back(xid, None if failed else item.errors)
 
     def clear(self) -> None:
-        """Drop every item that is not an open read."""
+        """Drop all items that are not open reads."""
         self.check()
         self._first_id += len(self._records)
         self.release_items()
         self.items = self.bytes = 0
 
     def release_items(self) -> None:
-        """The items in memory are needed no more."""
+        """Free the items in memory, without changing the counts."""
         self._front = deque()
         self._front_with_errors = 0
         self.free(self._records)
@@ -208,7 +211,7 @@ class Window:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that its items take."""
+        """Memory of the items and open reads, in bytes."""
         return self.bytes + self.open_bytes + ITEM_BYTES * (self.items + len(self._open))
 
     @property
@@ -218,5 +221,5 @@ class Window:
 
     @property
     def mem_items(self) -> int:
-        """How many items are in memory."""
+        """Number of items in memory, without open reads."""
         return len(self._front) + len(self._records)

@@ -1,11 +1,12 @@
-"""A storage over a database: the heads of its queues in memory, and write-behind.
+"""A storage over a database: it keeps the heads of queues in memory, and writes changes in the background.
 
-An author writes an `IDatabase`, four methods that each return a Deferred, and a factory that returns
-``WindowedStorage(database, clock, memory)``. docs/storage_plugins.md goes through an example.
+An author implements an `IDatabase`, with four methods that each return a Deferred, and a factory that returns
+``WindowedStorage(database, clock, memory)``. docs/storage_plugins.md shows an example. The factory's capabilities are
+`CAPABILITIES`.
 
-What was recorded is safe when the database has applied the batch that it is part of, whatever `syncJournal` says. While
-the database is away nothing is lost and nothing is known: commits wait until it is back, heads that are in memory are
-served on (and their replies wait), puts are refused. Capabilities: `CAPABILITIES`.
+A change is safe when the database has applied its batch, whatever `syncJournal` says. While the database is away, no
+item is lost. Commits wait until it is back, and puts are refused. Heads in memory are still served, but their replies
+wait.
 """
 
 from kestrel.storage.windowed.storage import CAPABILITIES, UNUSED_SETTINGS, WindowedStorage

@@ -1,4 +1,4 @@
-"""What was recorded on a queue of a `WindowedStorage` and is not in its database yet."""
+"""Changes to a queue of a `WindowedStorage` that its database does not have yet."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 
 
 class PendingChanges:
-    """What one commit will write of a queue. What it takes back again is never written."""
+    """The changes to one queue that the next commit writes. A put and a removal of the same item cancel out."""
 
     __slots__ = ("bytes", "errors", "is_new", "puts", "removed")
 
     def __init__(self, is_new: bool = False) -> None:
         self.is_new = is_new
-        """Whether the database does not know the queue, or another one under its name, which has to go first."""
+        """Whether the database must first delete everything stored under the queue's name. True for a queue that it
+        does not know."""
         self.puts: dict[int, StoredItem] = {}
-        """By position, lowest first."""
+        """New items by position, lowest first."""
         self.bytes = 0
-        """Their data, in bytes."""
+        """Bytes of data of `puts`."""
         self.removed: list[tuple[int, int]] = []
-        """Ranges of positions, in no order; both ends are part of them."""
+        """Inclusive ranges of positions, in no order."""
         self.errors: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self.is_new or self.puts or self.removed or self.errors)
 
     def put(self, item: StoredItem) -> None:
-        """A new item, behind all others."""
+        """Add a new item. Its position is greater than all others."""
         self.puts[item.position] = item
         self.bytes += len(item.data)
 
     def remove(self, position: int) -> None:
-        """No item is to stand there."""
+        """Remove the item at `position`."""
         put = self.puts.pop(position, None)
         if put is not None:
             self.bytes -= len(put.data)
@@ -44,29 +45,31 @@ class PendingChanges:
             self.removed.append((position, position))
 
     def remove_all_but(self, kept: Iterable[int], first: int, last: int) -> None:
-        """Of all positions from `first` to `last` these keep their items; lowest first."""
+        """Remove all items from `first` to `last`, inclusive, except those at the positions `kept`, which are in
+        ascending order.
+        """
         keeping = list(kept)
         self.puts = {position: self.puts[position] for position in keeping if position in self.puts}
         self.bytes = sum(len(item.data) for item in self.puts.values())
         self.errors = {position: self.errors[position] for position in keeping if position in self.errors}
-        self.removed = []  # all of it is in what follows
+        self.removed = []  # the ranges below include all of these
         for position in (*keeping, last + 1):
             if first < position:
                 self.removed.append((first, position - 1))
             first = position + 1
 
     def fail(self, item: StoredItem) -> None:
-        """An item has as many errors as it says."""
+        """Set the error count of an item."""
         if item.position in self.puts:
             self.puts[item.position] = item
         else:
             self.errors[item.position] = item.errors
 
     def seal(self, before: int, after: StoredQueue) -> QueueChanges:
-        """All of it, as it goes to the database.
+        """Return all changes, for the database.
 
-        No item stands at `after.floor` or below, and none at `before` or below was there before: so however many went
-        in between, they go as one range.
+        After the commit there are no items up to position `after.floor`, and before it there were none up to `before`.
+        So all removals up to `after.floor` become one range.
         """
         ranges = [each for each in self.removed if each[1] > after.floor]
         if len(ranges) < len(self.removed):

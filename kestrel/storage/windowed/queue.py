@@ -1,4 +1,4 @@
-"""One queue of a `WindowedStorage`: the head of it in memory, and what is recorded until it is in the database."""
+"""A queue of a `WindowedStorage`: its head in memory, and its changes until they are in the database."""
 
 from __future__ import annotations
 
@@ -26,28 +26,32 @@ log = Logger(__name__)
 
 READ_ITEMS: Final = 1024
 READ_BYTES: Final = 1 << 20
-"""What is read of a queue at once, at most; so little that it is over before long."""
+"""Limits of one read of a queue, so that it ends soon."""
 
 READ_AHEAD_ITEMS: Final = 256
-"""So few left in memory, and more is read."""
+"""When fewer items than this are left in the window, more are read."""
 
 UNWRITTEN_BYTES: Final = 128 << 20
-"""A queue whose commits wait for the database takes no more than that: its next batch has to have an end."""
+"""Limit of a queue's unwritten changes. Above it, puts are refused, so that its next batch does not grow without end.
+"""
 
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
-"""The same while the server's memory is full."""
+"""Limit of a queue's unwritten changes while the server's memory is full."""
 
 ReadAfter: TypeAlias = Callable[[bytes, int, int, int], "Deferred[Sequence[StoredItem]]"]
-"""`kestrel.storage.database.IDatabase.read_after`."""
+"""The type of `kestrel.storage.database.IDatabase.read_after`."""
 
 
 @implementer(IQueueStorage, IContinue)
 class WindowedQueue:
     """A queue whose items are in a database (`IQueueStorage`, `IContinue`).
 
-    From its head on: `_front`, what was put back; `_window`, items as they were put, up to position `_loaded_to`; then
-    those that only the database has, up to `_safe_to`; then those that it does not have yet, up to `_last`, which are
-    in memory in any case, as they wait to be written.
+    Its items, from the head on, are:
+
+    - `_front`: returned items
+    - `_window`: items in put order, up to position `_loaded_to`
+    - items that only the database has, up to position `_safe_to`
+    - items that the database does not have yet, up to position `_last`, which wait in memory to be written
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class WindowedQueue:
         self.is_deleted = False
         self.memory = MemoryShare(limit)
         self.check_put = check_put
-        """Raises the `StorageError` why the storage takes no item of so many bytes now, if there is one."""
+        """Raises a `StorageError` if the storage refuses an item of that many bytes now."""
         self._limit = limit
         self._read_after = read_after
         self._front: deque[StoredItem] = deque()
@@ -77,46 +81,46 @@ class WindowedQueue:
         self._open_bytes = 0
         self._last_xid = 0
         self._outstanding: set[int] = set()
-        """Positions of items that have left the window and are not done with: open reads, and what is in front."""
+        """Positions of unfinished items that have left the window: open reads and returned items."""
         self._outstanding_heap: list[int] = []
-        """The same, lowest first, and more: those that are done with leave it late."""
+        """A heap of `_outstanding`. Finished positions are removed later."""
         self._floor = stored.floor
         self._loaded_to = stored.floor
         self._safe_to = self._last = stored.last
         self._pending = PendingChanges(is_new)
         self._in_flight: PendingChanges | None = None
-        """What is being written."""
+        """The changes that are being written."""
         self._reading = False
         self._unreadable: str | None = None
-        """Why the last read failed; None if it did not."""
+        """Reason why the last read failed, or None."""
         self._filling: Deferred[None] | None = None
 
-    # Figures.
+    # Statistics.
 
     @property
     def mem_items(self) -> int:
-        """How many items are in memory."""
+        """Number of items in memory, without open reads."""
         return len(self._front) + len(self._window)
 
     @property
     def open_reads(self) -> int:
-        """How many open reads there are."""
+        """Number of open reads."""
         return len(self._open)
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """What every backend tells."""
+        """The statistics that every storage has."""
         return {"logsize": self.disk_bytes, "journal_rewrites": 0, "journal_rotations": 0}
 
     def check(self) -> None:
-        """Raise `QueueFailed` if this object is dead."""
+        """Raise `QueueFailed` if this object has failed."""
         if self.failure is not None:
             raise QueueFailed(self.failure)
 
-    # Items in.
+    # Puts.
 
     def check_append(self) -> None:
-        """Raise the `StorageError` why it takes no item now, if there is one."""
+        """Raise a `StorageError` if this queue accepts no item now."""
         self.check()
         if self._unwritten_bytes > UNWRITTEN_BYTES:
             raise StorageRefused("the database is slow, and too much waits for it")
@@ -124,7 +128,7 @@ class WindowedQueue:
             raise StorageRefused("the server's memory is full, and the database is slow")
 
     def append(self, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """One more item."""
+        """Append an item."""
         self._last += 1
         item = StoredItem(self._last, data, add_ms, expiry_ms, 0)
         self._pending.put(item)
@@ -132,27 +136,27 @@ class WindowedQueue:
         self.bytes += len(data)
         if self._loaded_to == self._last - 1 and self._has_room:
             self._load(item)
-        if self._limit.most_bytes is not None:  # the commit may be a while away
+        if self._limit.most_bytes is not None:  # the next commit, which reports it too, may be some time away
             self._report_memory()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End that open read and append an item."""
+        """End an open read and append an item."""
         self.check_put(len(data))
         self.check_append()
         self.confirm([xid])
         self.append(data, add_ms, expiry_ms)
 
-    # Items out.
+    # Gets.
 
     def peek(self) -> Item | None:
-        """The head, if it is in memory."""
+        """Return the head, or None if it is not in memory."""
         self.check()
         if self._front:
             return _item(self._front[0])
         return _item(self._window[0]) if self._window else None
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head, if it is in memory."""
+        """Remove and return the head, or return None if it is not in memory. With `opened`, make it an open read."""
         self.check()
         if self._front:
             stored = self._front.popleft()
@@ -177,7 +181,7 @@ class WindowedQueue:
         if stored.position not in self._outstanding:
             self._outstanding.add(stored.position)
             heappush(self._outstanding_heap, stored.position)
-            # One is held, and all behind it are done.
+            # An open read at the top keeps finished positions behind it in the heap.
             if len(self._outstanding_heap) > 2 * len(self._outstanding) + READ_ITEMS:
                 self._outstanding_heap = sorted(self._outstanding)
         return self._last_xid
@@ -189,7 +193,7 @@ class WindowedQueue:
     # Open reads.
 
     def is_open(self, xid: int) -> bool:
-        """Whether that is an open read."""
+        """Return whether `xid` is an open read now."""
         return xid in self._open
 
     def _close_open_read(self, xid: int) -> StoredItem | None:
@@ -199,7 +203,7 @@ class WindowedQueue:
         return stored
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """These are done."""
+        """End open reads, and drop their items. Return how many were open."""
         self.check()
         closed = [stored for stored in map(self._close_open_read, xids) if stored is not None]
         for stored in closed:
@@ -207,7 +211,7 @@ class WindowedQueue:
         return len(closed)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """These are at the head again."""
+        """Return open reads to the head, with xids[0] first. `failed` adds one to the error count of each item."""
         self.check()
         for stored in map(self._close_open_read, reversed(xids)):
             if stored is None:
@@ -221,7 +225,7 @@ class WindowedQueue:
             self.mem_bytes += len(stored.data)
 
     def clear(self) -> None:
-        """Only open reads stay."""
+        """Drop all items that are not open reads."""
         self.check()
         kept = sorted(stored.position for stored in self._open.values())
         self._pending.remove_all_but(kept, self._floor + 1, self._last)
@@ -236,7 +240,7 @@ class WindowedQueue:
 
     @property
     def _has_room(self) -> bool:
-        """Whether the window takes an item more; one it always takes."""
+        """Whether the window may get another item. An empty window always may."""
         if not self._window:
             return True
         return self.mem_bytes < self.settings.max_memory_size_bytes and not self._limit.is_reached
@@ -247,7 +251,7 @@ class WindowedQueue:
         self._loaded_to = item.position
 
     def fill(self) -> Deferred[None] | None:
-        """Bring the head into memory."""
+        """Bring the head into memory. Return a Deferred if it has to be read from the database."""
         self.check()
         if self._front or self._window or self._loaded_to == self._last:
             return None
@@ -260,7 +264,7 @@ class WindowedQueue:
         return filling
 
     def _load_unwritten(self) -> None:
-        """Items that the database does not have yet are at hand; no more than are read of it at once."""
+        """Add unwritten items to the window, at most `READ_ITEMS` of them."""
         for position in range(self._loaded_to + 1, min(self._last, self._loaded_to + READ_ITEMS) + 1):
             if not self._has_room:
                 return
@@ -268,7 +272,7 @@ class WindowedQueue:
             if item is None and self._in_flight is not None:
                 item = self._in_flight.puts.get(position)
             if item is None:
-                return  # it has been written since
+                return  # it has been written, and is read from the database
             self._load(item)
 
     def _read_ahead(self) -> None:
@@ -279,7 +283,7 @@ class WindowedQueue:
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read what stands behind the window."""
+        """Read the items behind the window, unless a read is pending."""
         if self._reading:
             return
         self._reading = True
@@ -294,7 +298,7 @@ class WindowedQueue:
         self._unreadable = None
         if self.failure is None:
             for item in items:
-                if item.position > self._loaded_to:  # else it was cleared meanwhile
+                if item.position > self._loaded_to:  # false if it was cleared during the read
                     self._load(item)
             if not items:
                 self._loaded_to = max(self._loaded_to, safe_to)
@@ -305,10 +309,10 @@ class WindowedQueue:
         self._fire_filling(None)
 
     def _correct_count(self) -> None:
-        """When all is in memory it is known how much there is, whatever the database said before."""
+        """Correct the counts if all items are in memory and the database reported another number."""
         if self._loaded_to == self._last and self.items != self.mem_items:
             log.error(
-                "Queue {name}: there are {items} items where the database said {said}",
+                "Queue {name} has {items} items, but the database reported {said}",
                 name=self.name,
                 items=self.mem_items,
                 said=self.items,
@@ -318,7 +322,7 @@ class WindowedQueue:
     def _read_failed(self, failure: Failure) -> None:
         self._reading = False
         reason = reason_of(error_of(failure))
-        if reason != self._unreadable:  # the next get tries again, and there may be many
+        if reason != self._unreadable:  # every get tries again, so log each reason once
             self._unreadable = reason
             log.error("Queue {name} cannot be read: {reason}", name=self.name, reason=reason)
         self._fire_filling(Failure(QueueFailed("the queue cannot be read from the database")))
@@ -335,7 +339,7 @@ class WindowedQueue:
     # Commits.
 
     def seal(self) -> QueueChanges | None:
-        """What was recorded since the last time, to be written now; None if that is nothing."""
+        """Return the changes since the last call, to be written now, or None if there are none."""
         self._report_memory()
         pending = self._pending
         if not pending:
@@ -347,7 +351,7 @@ class WindowedQueue:
         return changes
 
     def _lowest_position(self) -> int:
-        """The position of the first item that is not done with."""
+        """Return the lowest position of an unfinished item, or the next position if there is none."""
         heap = self._outstanding_heap
         while heap and heap[0] not in self._outstanding:
             heappop(heap)
@@ -355,18 +359,18 @@ class WindowedQueue:
         return min(heap[0], rest) if heap else rest
 
     def written(self, changes: QueueChanges) -> None:
-        """What was sealed last is in the database."""
+        """Record that the last sealed changes are in the database."""
         self._in_flight = None
         self._report_memory()
         self._safe_to = changes.queue.last
         self.disk_bytes = changes.queue.bytes
 
     def deletion(self) -> QueueChanges:
-        """What makes the database forget it."""
+        """Return the change that deletes this queue from the database."""
         return QueueChanges(StoredQueue(self.name, 0, 0, self._last, self._last), False, True, (), (), {})
 
     def kill(self, reason: str) -> None:
-        """It is dead from now on, and has nothing in memory."""
+        """Make this object fail for that reason, and drop its items from memory."""
         if self.failure is None:
             self.failure = reason
         self._front.clear()
@@ -377,7 +381,7 @@ class WindowedQueue:
         self.memory.set_bytes(0)
 
     def end_fill(self) -> None:
-        """Who waits for the head waits no longer, whatever becomes of what is being read."""
+        """Fire the Deferred of a pending `fill`. The pending read continues, and its result is ignored."""
         self._fire_filling(None)
 
     @property
@@ -388,7 +392,8 @@ class WindowedQueue:
     def _report_memory(self) -> None:
         held = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
         unwritten = self._unwritten_bytes
-        all_is_loaded = self._loaded_to == self._last  # then what is not written yet is held as well, or was taken
+        # If all is loaded, unwritten items are in the window too, or were taken.
+        all_is_loaded = self._loaded_to == self._last
         self.memory.set_bytes(max(held, unwritten) if all_is_loaded else held + unwritten)
 
 

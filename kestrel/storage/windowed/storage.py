@@ -1,4 +1,4 @@
-"""All queues of a storage over a database: their names, what is deleted, and what a restart would bring."""
+"""A storage over a database: all its queues, the pending deletions, and the state that a restart would load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kestrel.storage.windowed.writer import BatchWriter
 log = Logger(__name__)
 
 CAPABILITIES: Final = frozenset({"durable", "errors_kept"})
-"""What such storages promise, for `IStorageFactory.capabilities`."""
+"""The capabilities of these storages, for `IStorageFactory.capabilities`."""
 
 UNUSED_SETTINGS: Final = frozenset(
     {
@@ -34,17 +34,20 @@ UNUSED_SETTINGS: Final = frozenset(
         "sync_journal_ms",
     }
 )
-"""The settings of a queue that they do not go by, for a factory's `unused_settings`."""
+"""Queue settings that have no effect on these storages, for a factory's `unused_settings`."""
 
 LARGEST_ITEM_BYTES: Final = 16 << 20
 
 LAST_WRITES_S: Final = 10.0
-"""How long `close` waits for a database that is away."""
+"""Longest wait of `close` for a database that is away, in seconds."""
 
 
 @implementer(IStorage)
 class WindowedStorage:
-    """All queues of a database (`IStorage`). Items are of `largest_item_bytes` at most, which is 16 MiB or more."""
+    """All queues of a database (`IStorage`).
+
+    `largest_item_bytes` limits the data of an item. It must be at least 16 MiB.
+    """
 
     def __init__(
         self,
@@ -61,22 +64,22 @@ class WindowedStorage:
         self._writer = BatchWriter(database, clock, self._ended)
         self._queues: dict[bytes, WindowedQueue] = {}
         self._stored: dict[bytes, StoredQueue] = {}
-        """What the database has: what a restart would bring."""
+        """The queues as the database has them, and as a restart would load them."""
         self._deletions: dict[WindowedQueue, Deferred[None]] = {}
-        """Those that fire for the commit that names the queue. They are written before its name is used again."""
+        """Deferreds for the commits that name a deleted queue. A deletion is written before the name is used again."""
         self._deleting: dict[bytes, int] = {}
-        """By name, how many deletions are not in the database yet."""
+        """Number of deletions that the database does not have yet, by name."""
         self._is_closing = False
         self.ended: Deferred[StorageError] = Deferred()
-        """Fires when nothing will be written any more, such as when another server has taken the database."""
+        """Fires when nothing more will be written, for example because another server has taken the database."""
 
     @property
     def refusal(self) -> str | None:
-        """None, or why no put is taken now."""
+        """Reason why puts are refused, or None."""
         return self._writer.refusal
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Ask the database for its queues; not one item is read."""
+        """Load the list of queues from the database. Items are read later."""
 
         def listed(queues: Sequence[StoredQueue]) -> dict[bytes, IQueueStorage | Failure]:
             for stored in queues:
@@ -86,13 +89,13 @@ class WindowedStorage:
 
         def not_listed(failure: Failure) -> Failure:
             error = error_of(failure)
-            reason = f"the database has no queues to tell of: {reason_of(error)}"
+            reason = f"the queues of the database cannot be listed: {reason_of(error)}"
             return failure if isinstance(error, StorageError) else Failure(StorageError(reason))
 
         return maybeDeferred(self._database.list_queues).addCallbacks(listed, not_listed)
 
     def queue(self, name: bytes, settings: QueueSettings) -> WindowedQueue:
-        """The live queue of that name, at its last safe state if it failed."""
+        """Return the live queue of that name. If it failed, open it in its last safe state."""
         queue = self._queues.get(name)
         if queue is not None and queue.failure is None:
             queue.settings = settings
@@ -117,7 +120,7 @@ class WindowedStorage:
             self._writer.stop(failure.value)
         return failure
 
-    # What is recorded.
+    # Changes.
 
     def _check_put(self, size: int) -> None:
         if size > self._largest_item_bytes:
@@ -127,7 +130,7 @@ class WindowedStorage:
             raise StorageRefused(refusal)
 
     def put(self, queues: Sequence[WindowedQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append to each; one batch brings it to all of them."""
+        """Append an item to each queue. Usually one batch brings it to all of them."""
         self._check_put(len(data))
         for queue in queues:
             queue.check_append()
@@ -135,7 +138,7 @@ class WindowedStorage:
             queue.append(data, add_ms, expiry_ms)
 
     def delete(self, queue: WindowedQueue) -> None:
-        """Gone from memory at once, and from the database with the commit."""
+        """Delete the queue from memory now, and from the database with the next commit."""
         if self._queues.get(queue.name) is queue:
             if self._writer.end is not None:
                 raise StorageError(self._writer.end)
@@ -150,7 +153,7 @@ class WindowedStorage:
     # Commits.
 
     def commit(self, queues: Sequence[WindowedQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Let the writer have what was recorded."""
+        """Pass the recorded changes to the writer."""
         pairs: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
             outcome = self._written(queue)
@@ -186,13 +189,13 @@ class WindowedStorage:
             del self._deleting[name]
         if not isinstance(result, Failure):
             self._stored.pop(name, None)
-            self._deletions.pop(queue, None)  # no commit has to wait for it, and none may ever name it
+            self._deletions.pop(queue, None)  # no commit needs to wait, and perhaps none will name the queue
         return result
 
-    # The end.
+    # Stop.
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """Commit, and let go of the database. One that is away is waited for ten seconds."""
+        """Commit, and release the database. Waits at most `LAST_WRITES_S` for a database that is away."""
         self._is_closing = True
         late = self._clock.callLater(LAST_WRITES_S, self._stop_without_database)
 
@@ -202,25 +205,27 @@ class WindowedStorage:
             self._writer.stop(StorageError("the storage is closed"))
             return maybeDeferred(self._database.close)
 
-        # What stands on a batch that is under way is sealed when it is known what became of that.
+        # Changes that depend on a pending batch are sealed after its result is known.
         return self._writer.idle().addCallback(self._write_last).addCallback(is_idle)
 
     def _stop_without_database(self) -> None:
-        log.error("Stopped while the database is away: what was not acknowledged may be lost")
+        log.error("Stopped while the database is away: changes that were not acknowledged may be lost")
         self._writer.stop(StorageError("the server stopped while the database was away"))
 
     def _ended(self, error: StorageError) -> None:
-        """Nothing is written any more: what is in memory may be another server's to hand out by now."""
+        """Fail all queues, because nothing more is written. Another server may be serving their items by now."""
         for queue in list(self._queues.values()):
             queue.kill(str(error))
             queue.end_fill()
         if not self._is_closing and not self.ended.called:
-            log.critical("Nothing can be stored any more: {reason}", reason=str(error))
+            log.critical("The storage cannot write any more: {reason}", reason=str(error))
             self.ended.callback(error)
 
     def _write_last(self, _: object) -> Deferred[None]:
         for outcome in self._last_writes():
-            outcome.addErrback(lambda failure: log.error("Lost: {reason}", reason=failure.getErrorMessage()))
+            outcome.addErrback(
+                lambda failure: log.error("Changes were lost at the stop: {reason}", reason=failure.getErrorMessage())
+            )
         return self._writer.idle()
 
     def _last_writes(self) -> Iterator[Deferred[None]]:
@@ -233,5 +238,5 @@ class WindowedStorage:
 
 def _queue_lost(failure: Failure, queue: WindowedQueue, committed: Deferred[None]) -> None:
     queue.kill(error_of(failure).args[0])
-    committed.errback(failure)  # who waits for the head waits at new contents from here on
+    committed.errback(failure)  # reopens the queue, where waiters then wait for the head
     queue.end_fill()

@@ -1,4 +1,4 @@
-"""Write-behind: what queues recorded goes to the database in batches, one after the other."""
+"""The writer of a `WindowedStorage`, which passes changes to the database in batches, one at a time."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ log = Logger(__name__)
 
 BATCH_ITEMS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
-"""Beyond that nothing is added to a batch. What one queue recorded in one tick stays together."""
+"""Sizes at which a batch is full. The changes of one queue and commit are never split, so a batch may be larger."""
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-"""Between two attempts while the database is away: twice as long each time."""
+"""The pause between two attempts while the database is away doubles from `FIRST_PAUSE_S` up to this."""
 
 REFUSED_S: Final = 5.0
-"""How long no put is taken after the database said that it has no room."""
+"""How long puts are refused after the database reported that it has no room, in seconds."""
 
 
 class PendingWrite(NamedTuple):
-    """What one commit of one queue brings, and who waits for it."""
+    """The changes of one commit of one queue, and the Deferred for its result."""
 
     changes: QueueChanges
     done: Deferred[None]
 
 
 class BatchWriter:
-    """Hands batches to the database, and the same one again where it is not known what became of it."""
+    """Writes batches to the database. Repeats a batch while its result is unknown."""
 
     def __init__(self, database: IDatabase, clock: IReactorTime, ended: Callable[[StorageError], None]) -> None:
         self._database = database
         self._clock = clock
         self._ended = ended
-        """Told when nothing will be written any more, and why."""
+        """Receives the reason when nothing more will be written."""
         self._waiting: deque[PendingWrite] = deque()
         self._single_retries: deque[PendingWrite] = deque()
-        """They failed together, and are tried one by one: only those that fail alone are lost."""
+        """Writes of a batch that was refused. They are tried one by one, so that only those that fail alone are lost.
+        """
         self._writing: list[PendingWrite] = []
         self._is_flushing = False
         self._number = 0
@@ -54,15 +55,15 @@ class BatchWriter:
         self._next_attempt: IDelayedCall | None = None
         self._room_timer: IDelayedCall | None = None
         self._outage: str | None = None
-        """Why the database is, for the log. Clients are not told what may name accounts and machines."""
+        """Reason why the database is away, or None. Only logged, because it may name accounts and machines."""
         self._has_room = True
         self._idle: Deferred[None] | None = None
         self.end: str | None = None
-        """Why nothing will ever be written again; None while something may."""
+        """Reason why nothing more will be written, or None."""
 
     @property
     def refusal(self) -> str | None:
-        """None, or why nothing is to be put now."""
+        """Reason why puts are refused, or None."""
         if self.end is not None:
             return self.end
         if self._outage is not None:
@@ -70,17 +71,20 @@ class BatchWriter:
         return None if self._has_room else "the database has no room"
 
     def write(self, changes: QueueChanges) -> Deferred[None]:
-        """Fires when that is in the database; `flush` begins it. Fails with `QueueFailed` when it never will be."""
+        """Add changes to the next batch. `flush` starts it.
+
+        The Deferred fires when they are in the database. It fails with `QueueFailed` if they never will be.
+        """
         done: Deferred[None] = Deferred()
         self._waiting.append(PendingWrite(changes, done))
         return done
 
     def flush(self) -> None:
-        """Write what waits, as far as nothing is being written."""
+        """Write the waiting changes, unless a batch is being written."""
         if self.end is not None:
             self._give_up(self.end)
         if self._is_flushing:
-            return  # a database that answers at once: the loop below goes on with what is left
+            return  # the database answered at once, so the loop below is running and continues
         self._is_flushing = True
         while not self._writing and (self._single_retries or self._waiting):
             self._writing = [self._single_retries.popleft()] if self._single_retries else self._next_writes()
@@ -94,7 +98,7 @@ class BatchWriter:
         items = size = 0
         while self._waiting and items < BATCH_ITEMS and size < BATCH_BYTES:
             changes = self._waiting[0].changes
-            if changes.queue.name in names:  # a queue that was deleted, and the one that has its name now
+            if changes.queue.name in names:  # a deleted queue and a new one of the same name
                 break
             names.add(changes.queue.name)
             items += len(changes.puts) + len(changes.removed) + len(changes.errors)
@@ -120,7 +124,7 @@ class BatchWriter:
 
     def _failed(self, failure: Failure, batch: WriteBatch) -> None:
         if not self._writing:
-            return  # nobody waits for it any more
+            return  # the writer was stopped, so no write waits for the result
         error = error_of(failure)
         reason = reason_of(error)
         if isinstance(error, DatabaseAway):
@@ -138,7 +142,7 @@ class BatchWriter:
 
     def _retry_later(self, reason: str, batch: WriteBatch) -> None:
         if self._outage != reason:
-            log.error("The database is away, and is tried again: {reason}", reason=reason)
+            log.error("The database is away, and the writer tries again: {reason}", reason=reason)
         self._outage = reason
         self._next_attempt = self._clock.callLater(self._pause_s, self._apply, batch)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
@@ -170,18 +174,18 @@ class BatchWriter:
             idle.callback(None)
 
     def _fault(self, failure: Failure) -> None:
-        log.failure("What was to be told of a batch failed", failure)
+        log.failure("Handling the result of a batch failed", failure)
         self.stop(StorageError("the storage failed to go on"))
 
     def idle(self) -> Deferred[None]:
-        """Fires when nothing is left to be written."""
+        """Return a Deferred that fires when there is nothing left to write."""
         self._idle = Deferred()
         idle = self._idle
         self._flush_or_idle()
         return idle
 
     def stop(self, error: StorageError) -> None:
-        """Write nothing any more, for that reason: all that waits is lost."""
+        """Write nothing more. All waiting changes fail with the message of `error`."""
         reason = str(error)
         self.end = self.end or reason
         for call in (self._next_attempt, self._room_timer):
@@ -203,5 +207,3 @@ class BatchWriter:
 def _fail(writes: list[PendingWrite], reason: str) -> None:
     for write in writes:
         write.done.errback(QueueFailed(reason))
-
-
