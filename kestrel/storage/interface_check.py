@@ -21,7 +21,7 @@ def missing_members(interface: InterfaceClass, candidate: object) -> str:
 
 def _describe(error: Invalid) -> str:
     if isinstance(error, DoesNotImplement):
-        return "it does not say that it implements it"
+        return "it does not declare the interface"
     if isinstance(error, BrokenImplementation):
         return f"it has no {getattr(error.name, '__name__', error.name)}"
     if isinstance(error, BrokenMethodImplementation):

@@ -63,16 +63,16 @@ class EntryPointPlugin(Plugin):
         """Import the object. If it is a class that is not a factory itself, call it."""
         entry = self._entry
         if entry.pattern.match(entry.value) is None:
-            raise self.broken(f"its entry point {entry.value!r} names no object; it is to be written module:object")
+            raise self.broken(f"its entry point {entry.value!r} does not name an object; write it as module:object")
         with self.wrapping_errors(f"{entry.module} cannot be imported"):
             found: object = import_module(entry.module)
         for word in filter(None, (entry.attr or "").split(".")):
-            with self.wrapping_errors(f"{self.reference} cannot be had"):
+            with self.wrapping_errors(f"{self.reference} cannot be looked up"):
                 if not hasattr(found, word):
                     raise self.broken(f"{entry.module} has no {entry.attr}")
                 found = getattr(found, word)
         if isinstance(found, type) and not IStorageFactory.providedBy(found):
-            with self.wrapping_errors(f"{self.reference} cannot be made"):
+            with self.wrapping_errors(f"{self.reference} cannot be created"):
                 found = found()
         return found
 

@@ -23,7 +23,7 @@ class PluginFactory:
 
     def __init__(self, plugin: Plugin) -> None:
         factory: Any = plugin.load()
-        with plugin.wrapping_errors(f"{plugin.reference} cannot be looked at"):
+        with plugin.wrapping_errors(f"{plugin.reference} cannot be inspected"):
             wrong = _contract_problem(factory, plugin)
             if wrong:
                 raise plugin.broken(wrong)
@@ -50,11 +50,11 @@ class PluginFactory:
         except BadStorageArgument:
             raise
         except FAULTS as error:
-            raise self._plugin.broken(f"its factory cannot make a storage: {describe_error(error)}") from error
-        with self._plugin.wrapping_errors("the storage that it makes cannot be looked at"):
+            raise self._plugin.broken(f"its factory cannot create a storage: {describe_error(error)}") from error
+        with self._plugin.wrapping_errors("the storage from its factory cannot be inspected"):
             missing = missing_members(IStorage, storage)
             if missing:
-                raise self._plugin.broken(f"what its factory makes is no IStorage: {missing}")
+                raise self._plugin.broken(f"the object from its factory is not an IStorage: {missing}")
         return storage
 
 
@@ -62,22 +62,22 @@ def _contract_problem(factory: Any, plugin: Plugin) -> str:
     """Return how the object violates the contract for the plugin's factory, or ""."""
     missing = missing_members(IStorageFactory, factory)
     if missing:
-        return f"{plugin.reference} is no IStorageFactory: {missing}"
+        return f"{plugin.reference} is not an IStorageFactory: {missing}"
     if factory.name != plugin.name:
         return f"its factory has another name, {factory.name!r}"
     if not isinstance(factory.help, str):
-        return "its help is no text"
+        return "its help is not a string"
     if not isinstance(factory.capabilities, Set):
-        return "its capabilities are no set"
+        return "its capabilities are not a set"
     unknown = sorted(str(each) for each in factory.capabilities if each not in CAPABILITIES)
     if unknown:
         return f"this release knows no capability {', '.join(unknown)}; it knows {', '.join(sorted(CAPABILITIES))}"
     unused: object = getattr(factory, "unused_settings", frozenset())
     if not isinstance(unused, Set) or not all(isinstance(name, str) for name in unused):
-        return "its unused_settings are no set of names"
+        return "its unused_settings are not a set of names"
     largest: object = getattr(factory, "largest_used", {})
     if not isinstance(largest, Mapping) or not all(
         isinstance(name, str) and name.endswith("_bytes") and isinstance(bound, int) for name, bound in largest.items()
     ):
-        return "its largest_used does not give settings in bytes their bounds"
+        return "its largest_used does not map settings in bytes to numbers"
     return ""

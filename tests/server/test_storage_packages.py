@@ -131,16 +131,16 @@ REFUSALS: Final = {
     "away": "storage 'away' of acme-away 1.0 cannot be used: acme_away cannot be imported: ModuleNotFoundError: No"
     " module named 'acme_driver'",
     "missing": "storage 'missing' of acme-broken 1.0 cannot be used: acme_broken has no Missing",
-    "raising": "storage 'raising' of acme-broken 1.0 cannot be used: acme_broken:Raising cannot be made: RuntimeError:"
-    " no licence for this machine",
-    "nothing": "storage 'nothing' of acme-broken 1.0 cannot be used: acme_broken:nothing is no IStorageFactory: it does"
-    " not say that it implements it, it has no name, it has no help, it has no capabilities, it has no storage",
+    "raising": "storage 'raising' of acme-broken 1.0 cannot be used: acme_broken:Raising cannot be created:"
+    " RuntimeError: no licence for this machine",
+    "nothing": "storage 'nothing' of acme-broken 1.0 cannot be used: acme_broken:nothing is not an IStorageFactory:"
+    " it does not declare the interface, it has no name, it has no help, it has no capabilities, it has no storage",
     "misnamed": "storage 'misnamed' of acme-broken 1.0 cannot be used: its factory has another name, 'other'",
     "flying": "storage 'flying' of acme-broken 1.0 cannot be used: this release knows no capability wings; it knows",
-    "careless": "storage 'careless' of acme-broken 1.0 cannot be used: its factory cannot make a storage: KeyError:"
+    "careless": "storage 'careless' of acme-broken 1.0 cannot be used: its factory cannot create a storage: KeyError:"
     " 'dsn'",
-    "empty": "storage 'empty' of acme-broken 1.0 cannot be used: what its factory makes is no IStorage: it does not say"
-    " that it implements it",
+    "empty": "storage 'empty' of acme-broken 1.0 cannot be used: the object from its factory is not an IStorage:"
+    " it does not declare the interface",
 }
 """How the sentence begins with which a storage is refused."""
 

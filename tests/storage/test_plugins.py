@@ -92,9 +92,7 @@ def test_a_plugin_that_says_nothing_of_settings_goes_by_all_of_them(folder: Path
 
 
 @pytest.mark.parametrize("description", ["journal:/somewhere", "scroll:/somewhere", "memory:"])
-def test_nothing_is_looked_for_where_the_storage_is_built_in(
-    description: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_looked_for_where_the_storage_is_built_in(description: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     for way in ("entry_points", "getModule"):
         monkeypatch.setattr(plugins, way, lambda *args, way=way, **options: looked.append(way))
@@ -208,45 +206,49 @@ def test_a_drop_in_that_cannot_be_imported_is_nothing_to_the_others(folder: Path
 # Broken.
 
 BROKEN = {
-    "is not written as one": ("acme:is:wrong", "", "its entry point 'acme:is:wrong' names no object; it is to be"),
+    "is not written as one": (
+        "acme:is:wrong",
+        "",
+        "its entry point 'acme:is:wrong' does not name an object; write it as",
+    ),
     "no such module": ("nowhere:x", "", "nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     "a module that raises": ("acme:x", "1 / 0", "acme cannot be imported: ZeroDivisionError: division by zero"),
     "a module that exits": ("acme:x", "raise SystemExit(3)", "acme cannot be imported: SystemExit: 3"),
     "no such object": ("acme:Factori", "", "acme has no Factori"),
     "no such object in an object": ("acme:AcmeFactory.x", "", "acme has no AcmeFactory.x"),
-    "an object that cannot be had": (
+    "an object that cannot be looked up": (
         "acme:x",
         "def __getattr__(name): 1 / 0",
-        "acme:x cannot be had: ZeroDivisionError: division by zero",
+        "acme:x cannot be looked up: ZeroDivisionError: division by zero",
     ),
     "a class that takes an argument": (
         "acme:Needy",
         "class Needy:\n    def __init__(self, what): pass",
-        "acme:Needy cannot be made: TypeError: ",
+        "acme:Needy cannot be created: TypeError: ",
     ),
     "a class that raises our own error": (
         "acme:Needy",
         "class Needy:\n    def __init__(self): raise BadStorageArgument('set ACME_HOME')",
-        "acme:Needy cannot be made: BadStorageArgument: set ACME_HOME",
+        "acme:Needy cannot be created: BadStorageArgument: set ACME_HOME",
     ),
     "a module for an object": (
         "acme",
         "",
-        "acme is no IStorageFactory: it does not say that it implements it, it has no name, it has no help, it has no"
+        "acme is not an IStorageFactory: it does not declare the interface, it has no name, it has no help, it has no"
         " capabilities, it has no storage",
     ),
     "a method with other arguments": (
         "acme:Factory",
         "class Factory(AcmeFactory):\n    def storage(self): pass",
-        "acme:Factory is no IStorageFactory: storage: implementation doesn't allow enough arguments",
+        "acme:Factory is not an IStorageFactory: storage: implementation doesn't allow enough arguments",
     ),
     "an attribute that raises": (
         "acme:Factory",
         "class Factory(AcmeFactory):\n    help = property(lambda self: 1 / 0)",
-        "acme:Factory cannot be looked at: ZeroDivisionError: division by zero",
+        "acme:Factory cannot be inspected: ZeroDivisionError: division by zero",
     ),
     "another name": ("acme:AcmeFactory", "AcmeFactory.name = 'tape'", "its factory has another name, 'tape'"),
-    "a help that is no text": ("acme:AcmeFactory", "AcmeFactory.help = None", "its help is no text"),
+    "a help that is not a string": ("acme:AcmeFactory", "AcmeFactory.help = None", "its help is not a string"),
     "an unknown capability": (
         "acme:AcmeFactory",
         "AcmeFactory.capabilities = frozenset({'durable', 'flying'})",
@@ -255,32 +257,32 @@ BROKEN = {
     "capabilities that are a word": (
         "acme:AcmeFactory",
         "AcmeFactory.capabilities = 'durable'",
-        "its capabilities are no set",
+        "its capabilities are not a set",
     ),
     "unused settings that are a word": (
         "acme:AcmeFactory",
         "AcmeFactory.unused_settings = 'max_items'",
-        "its unused_settings are no set of names",
+        "its unused_settings are not a set of names",
     ),
     "unused settings that are no names": (
         "acme:AcmeFactory",
         "AcmeFactory.unused_settings = {1}",
-        "its unused_settings are no set of names",
+        "its unused_settings are not a set of names",
     ),
     "bounds that are no mapping": (
         "acme:AcmeFactory",
         "AcmeFactory.largest_used = 3",
-        "its largest_used does not give settings in bytes their bounds",
+        "its largest_used does not map settings in bytes to numbers",
     ),
     "bounds of what is not in bytes": (
         "acme:AcmeFactory",
         "AcmeFactory.largest_used = {'expire_to_queue': 3}",
-        "its largest_used does not give settings in bytes their bounds",
+        "its largest_used does not map settings in bytes to numbers",
     ),
     "bounds that are no numbers": (
         "acme:AcmeFactory",
         "AcmeFactory.largest_used = {'max_memory_size_bytes': '1KiB'}",
-        "its largest_used does not give settings in bytes their bounds",
+        "its largest_used does not map settings in bytes to numbers",
     ),
 }
 """An entry point, what stands in the module besides, and how the sentence goes on."""
@@ -348,17 +350,17 @@ def test_the_factorys_own_sentence_about_arguments_is_left_as_it_is(folder: Path
 MAKES = {
     "a fault": (
         "raise RuntimeError('no\\nroom')",
-        "its factory cannot make a storage: RuntimeError: no room",
+        "its factory cannot create a storage: RuntimeError: no room",
     ),
-    "an exit": ("raise SystemExit", "its factory cannot make a storage: SystemExit"),
-    "nothing": ("return None", "what its factory makes is no IStorage: it does not say that it implements it, "),
+    "an exit": ("raise SystemExit", "its factory cannot create a storage: SystemExit"),
+    "nothing": ("return None", "the object from its factory is not an IStorage: it does not declare the interface, "),
     "half a storage": (
         "half = MemoryStorage()\n        half.start = lambda: None\n        return half",
-        "what its factory makes is no IStorage: start: implementation doesn't allow enough arguments",
+        "the object from its factory is not an IStorage: start: implementation doesn't allow enough arguments",
     ),
-    "a storage that cannot be looked at": (
+    "a storage that cannot be inspected": (
         "class Odd(MemoryStorage): refusal = property(lambda self: 1 / 0)\n        return Odd()",
-        "the storage that it makes cannot be looked at: ZeroDivisionError: division by zero",
+        "the storage from its factory cannot be inspected: ZeroDivisionError: division by zero",
     ),
 }
 """What stands in a factory's `storage`, and how the sentence goes on."""

@@ -411,7 +411,7 @@ def test_items_can_be_typed(server: Server) -> None:
     put_all = command("cli", "put", "work")
     status, said = on_a_terminal(put_all, env=environment(server), is_for="all", typed=b"a\nb\n\4")
     assert status == 0
-    assert b"kestrel-cli: reading from the terminal, one item a line; Ctrl-D ends\r\n" in said
+    assert b"kestrel-cli: reading from the terminal, one item per line; press Ctrl-D to end\r\n" in said
     assert b"2 items put in " in said
 
 

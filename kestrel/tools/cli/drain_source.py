@@ -27,7 +27,7 @@ _SIBERITE: Final = "siberite"
 
 
 class QueueCounts(NamedTuple):
-    """Numbers of a queue's available items and of its open reads."""
+    """The number of available items of a queue, and the number of its open reads."""
 
     items: int
     open: int
@@ -108,19 +108,19 @@ def _item() -> Reply[bytes | None]:
     word, _, reason = line.partition(b" ")
     text = reason.decode("utf-8", "replace").strip()
     if word == b"SERVER_ERROR":
-        raise ServerError(text or "it gives no reason")
+        raise ServerError(text or "the server gave no reason")
     if word in (b"CLIENT_ERROR", b"ERROR"):
-        raise RequestError(text or "it does not take the request, and gives no reason")
+        raise RequestError(text or "the server rejected the request and gave no reason")
     if line == b"END":
         return None
     value = _VALUE.fullmatch(line)
     if value is None:
         # The line is not shown, because it may be part of an item.
-        raise BadReply(f"a line of {len(line)} bytes is no reply to the request")
+        raise BadReply(f"a line of {len(line)} bytes is not a reply to the request")
     size = int(value[2])
     if size > MAX_ITEM_BYTES:
-        raise BadReply(f"the item at the head has {size} bytes, and can have {MAX_ITEM_BYTES} here; it stays there")
+        raise BadReply(f"the item at the head has {size} bytes; limit={MAX_ITEM_BYTES}; it stays there")
     data = yield size
     if (yield len(_END_OF_ITEM)) != _END_OF_ITEM:
-        raise BadReply("the item does not end where it should")
+        raise BadReply("the item is longer than its announced size, or its end is damaged")
     return data

@@ -49,7 +49,8 @@ def put(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     expires_in_s: float | None = arguments.expires_in
     if expires_in_s is not None and math.ceil(expires_in_s) >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
         raise ToolFailed(
-            f"memcache cannot say an expiry of {LONGEST_EXPIRY_S} seconds and more: use --protocol thrift", EX_USAGE
+            f"memcache does not support an expiry of {LONGEST_EXPIRY_S} seconds or more: use --protocol thrift",
+            EX_USAGE,
         )
     load = BatchLoad(servers, arguments.queue, expires_in_s)
     if arguments.items:
@@ -79,8 +80,8 @@ def _put(load: BatchLoad, work: Callable[[], str | None], arguments: Namespace, 
 def _load_input(load: BatchLoad, source: _StandardInput, arguments: Namespace, clock: Clock) -> str:
     """Put the items of standard input as they arrive. Return the time taken, as text."""
     if source.is_terminal and not arguments.quiet:
-        how = "all that you type is one item" if arguments.whole else "one item a line"
-        print_error(TOOL, f"reading from the terminal, {how}; Ctrl-D ends")
+        how = "the whole input is one item" if arguments.whole else "one item per line"
+        print_error(TOOL, f"reading from the terminal, {how}; press Ctrl-D to end")
     split = split_prefixed if arguments.length_prefixed else take_whole if arguments.whole else split_lines
     start_s = clock.seconds()
     progress = LoadProgress(source.size, seconds=clock.seconds) if source.may_show_progress else nullcontext()
