@@ -47,7 +47,7 @@ class Disk:
     def open_append(self, path: bytes) -> int:
         """Open a file so that writes go to its end, and return the descriptor. Creates the file if it is missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block the open
-        return _regular(os.open(path, flags, _FILE_MODE))
+        return _check_regular(os.open(path, flags, _FILE_MODE))
 
     def size(self, descriptor: int) -> int:
         """Return the length of an open file in bytes."""
@@ -141,7 +141,7 @@ class Disk:
 
     def open_read(self, path: bytes) -> int:
         """Open an existing file for reading, and return the descriptor."""
-        return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        return _check_regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
 
     def read(self, descriptor: int, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset` on, or fewer if the file ends before."""
@@ -164,7 +164,7 @@ def _free_bytes(folder: bytes) -> int:
     return room.f_bavail * room.f_frsize
 
 
-def _regular(descriptor: int) -> int:
+def _check_regular(descriptor: int) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)

@@ -117,8 +117,8 @@ class Barrier:
         self.uncommitted = UncommittedBudget()
         self._schedule = schedule
         self._seconds = seconds
-        self._is_armed = False
-        self._dirty: list[CommittedQueue] = []
+        self._end_is_scheduled = False
+        self._touched: list[CommittedQueue] = []
         self._releases: list[Callable[[], None]] = []
 
     def touch(self, queue: CommittedQueue) -> Batch:
@@ -129,9 +129,9 @@ class Barrier:
             batch = None
         if batch is None:
             batch = queue.open_batch = Batch(queue.store, self._seconds())
-            self._dirty.append(queue)
-            if not self._is_armed:
-                self._arm()
+            self._touched.append(queue)
+            if not self._end_is_scheduled:
+                self._schedule_end()
         return batch
 
     def count_item(self, batch: Batch, size: int) -> None:
@@ -141,7 +141,7 @@ class Barrier:
         batch.item_bytes += size
         self.uncommitted.bytes += size
 
-    def _end(self, batch: Batch, failure: Exception | None) -> None:
+    def _settle_batch(self, batch: Batch, failure: Exception | None) -> None:
         """Settle the batch, and release its bytes from the budget."""
         if batch.item_bytes:
             self.uncommitted.release(batch.item_bytes)
@@ -150,36 +150,36 @@ class Barrier:
     def _drop_batch(self, queue: CommittedQueue, batch: Batch) -> None:
         """Settle the open batch of a queue that has another store since: its changes are lost."""
         queue.open_batch = None
-        if queue in self._dirty:
-            self._dirty.remove(queue)
-        self._end(batch, QueueFailed("queue storage failed: the queue was opened anew"))
+        if queue in self._touched:
+            self._touched.remove(queue)
+        self._settle_batch(batch, QueueFailed("queue storage failed: the queue was opened anew"))
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
         """Call `release` once, after the commits of this tick have begun."""
         self._releases.append(release)
-        if not self._is_armed:
-            self._arm()
+        if not self._end_is_scheduled:
+            self._schedule_end()
 
     def begin_tick(self) -> None:
         """Announce that the caller will call `end_of_tick` in any case, so that none needs to be scheduled."""
-        self._is_armed = True
+        self._end_is_scheduled = True
 
-    def _arm(self) -> None:
-        self._is_armed = True
+    def _schedule_end(self) -> None:
+        self._end_is_scheduled = True
         self._schedule(self.end_of_tick)
 
     def end_of_tick(self) -> None:
         """Commit every touched queue that has no pending commit, then call the waiting functions."""
         # Before anything can fail: while this is true, no further end of a tick is scheduled.
-        self._is_armed = False
-        if not self._dirty and not self._releases:
+        self._end_is_scheduled = False
+        if not self._touched and not self._releases:
             return
-        dirty, self._dirty = self._dirty, []
+        touched, self._touched = self._touched, []
         by_storage: dict[IStorage, list[CommittedQueue]] = {}
         for queue in dirty:
             batch = queue.open_batch
             if queue.committing is not None:
-                self._dirty.append(queue)  # the end of that commit arms the next tick
+                self._touched.append(queue)  # the end of that commit arms the next tick
             elif batch is not None and batch.store is not queue.store:
                 self._drop_batch(queue, batch)
             elif batch is not None:
@@ -215,20 +215,20 @@ class Barrier:
             failure = QueueFailed(f"commit failed: {type(error).__name__}")
         now_s = self._seconds()
         for queue in settled:
-            self._settle(queue, failure, now_s)
+            self._commit_ended(queue, failure, now_s)
 
     def _group_is_safe(self, _: object, queues: list[CommittedQueue]) -> None:
         now_s = self._seconds()
         for queue in queues:
-            self._settle(queue, None, now_s)
+            self._commit_ended(queue, None, now_s)
 
     def _group_failed(self, reason: Failure, queues: list[CommittedQueue]) -> None:
         error = reason.value
         failure = error if isinstance(error, Exception) else QueueFailed(type(error).__name__)
         for queue in queues:
-            self._settle(queue, failure, 0.0)
+            self._commit_ended(queue, failure, 0.0)
 
-    def _settle(self, queue: CommittedQueue, failure: Exception | None, now_s: float) -> None:
+    def _commit_ended(self, queue: CommittedQueue, failure: Exception | None, now_s: float) -> None:
         committed, queue.committing = queue.committing, None
         later = None
         if failure is not None:
@@ -237,7 +237,7 @@ class Barrier:
                 later = None  # it was recorded on the reopened store, which works
             if later is not None:
                 queue.open_batch = None
-                self._dirty.remove(queue)
+                self._touched.remove(queue)
             try:
                 queue.commit_failed(failure)
             except Exception:
@@ -245,8 +245,8 @@ class Barrier:
         if committed is not None:
             if failure is None:
                 queue.batch_is_safe(committed, now_s)
-            self._end(committed, failure)
+            self._settle_batch(committed, failure)
         if later is not None:
-            self._end(later, failure)
-        if queue.open_batch is not None and not self._is_armed:
-            self._arm()
+            self._settle_batch(later, failure)
+        if queue.open_batch is not None and not self._end_is_scheduled:
+            self._schedule_end()

@@ -91,7 +91,7 @@ class WindowedQueue:
         self._in_flight: PendingChanges | None = None
         """The changes that are being written."""
         self._reading = False
-        self._unreadable: str | None = None
+        self._read_error: str | None = None
         """Reason why the last read failed, or None."""
         self._filling: Deferred[None] | None = None
 
@@ -260,7 +260,7 @@ class WindowedQueue:
             return None
         self._filling = Deferred()
         filling = self._filling
-        self._read_on()
+        self._read_more()
         return filling
 
     def _load_unwritten(self) -> None:
@@ -280,9 +280,9 @@ class WindowedQueue:
             if not self._window:
                 self._load_unwritten()
         elif self._has_room and not self._limit.is_reached:
-            self._read_on()
+            self._read_more()
 
-    def _read_on(self) -> None:
+    def _read_more(self) -> None:
         """Read the items behind the window, unless a read is pending."""
         if self._reading:
             return
@@ -295,7 +295,7 @@ class WindowedQueue:
 
     def _items_read(self, items: Sequence[StoredItem], safe_to: int) -> None:
         self._reading = False
-        self._unreadable = None
+        self._read_error = None
         if self.failure is None:
             for item in items:
                 if item.position > self._loaded_to:  # false if it was cleared during the read
@@ -322,8 +322,8 @@ class WindowedQueue:
     def _read_failed(self, failure: Failure) -> None:
         self._reading = False
         reason = reason_of(error_of(failure))
-        if reason != self._unreadable:  # every get tries again, so log each reason once
-            self._unreadable = reason
+        if reason != self._read_error:  # every get tries again, so log each reason once
+            self._read_error = reason
             log.error("Queue {name} cannot be read: {reason}", name=self.name, reason=reason)
         self._fire_filling(Failure(QueueFailed("the queue cannot be read from the database")))
 
@@ -390,11 +390,11 @@ class WindowedQueue:
         return sum(pending.bytes + ITEM_BYTES * len(pending.puts) for pending in pending_changes)
 
     def _report_memory(self) -> None:
-        held = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
-        unwritten = self._unwritten_bytes
+        loaded_bytes = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
+        unwritten_bytes = self._unwritten_bytes
         # If all is loaded, unwritten items are in the window too, or were taken.
         all_is_loaded = self._loaded_to == self._last
-        self.memory.set_bytes(max(held, unwritten) if all_is_loaded else held + unwritten)
+        self.memory.set_bytes(max(loaded_bytes, unwritten_bytes) if all_is_loaded else loaded_bytes + unwritten_bytes)
 
 
 def _item(stored: StoredItem, xid: int = 0) -> Item:

@@ -61,7 +61,7 @@ class WindowedStorage:
         self._clock = clock
         self._limit = memory
         self._largest_item_bytes = largest_item_bytes
-        self._writer = BatchWriter(database, clock, self._ended)
+        self._writer = BatchWriter(database, clock, self._writer_ended)
         self._queues: dict[bytes, WindowedQueue] = {}
         self._stored: dict[bytes, StoredQueue] = {}
         """The queues as the database has them, and as a restart would load them."""
@@ -156,13 +156,13 @@ class WindowedStorage:
         """Pass the recorded changes to the writer."""
         pairs: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
-            outcome = self._written(queue)
+            outcome = self._commit_queue(queue)
             if outcome is not None:
                 pairs.append(([queue], outcome))
         self._writer.flush()
         return pairs
 
-    def _written(self, queue: WindowedQueue) -> Deferred[None] | None:
+    def _commit_queue(self, queue: WindowedQueue) -> Deferred[None] | None:
         if queue in self._deletions:
             return self._deletions.pop(queue)
         if queue.failure is not None:
@@ -172,7 +172,7 @@ class WindowedStorage:
             return None
         committed: Deferred[None] = Deferred()
         self._writer.write(sealed).addCallbacks(
-            self._queue_written, _queue_lost, callbackArgs=(queue, sealed, committed), errbackArgs=(queue, committed)
+            self._queue_written, _queue_failed, callbackArgs=(queue, sealed, committed), errbackArgs=(queue, committed)
         )
         return committed
 
@@ -206,13 +206,13 @@ class WindowedStorage:
             return maybeDeferred(self._database.close)
 
         # Changes that depend on a pending batch are sealed after its result is known.
-        return self._writer.idle().addCallback(self._write_last).addCallback(is_idle)
+        return self._writer.idle().addCallback(self._commit_last).addCallback(is_idle)
 
     def _stop_without_database(self) -> None:
         log.error("Stopped while the database is away: changes that were not acknowledged may be lost")
         self._writer.stop(StorageError("the server stopped while the database was away"))
 
-    def _ended(self, error: StorageError) -> None:
+    def _writer_ended(self, error: StorageError) -> None:
         """Fail all queues, because nothing more is written. Another server may be serving their items by now."""
         for queue in list(self._queues.values()):
             queue.kill(str(error))
@@ -221,7 +221,7 @@ class WindowedStorage:
             log.critical("The storage cannot write any more: {reason}", reason=str(error))
             self.ended.callback(error)
 
-    def _write_last(self, _: object) -> Deferred[None]:
+    def _commit_last(self, _: object) -> Deferred[None]:
         for outcome in self._last_writes():
             outcome.addErrback(
                 lambda failure: log.error("Changes were lost at the stop: {reason}", reason=failure.getErrorMessage())
@@ -231,12 +231,12 @@ class WindowedStorage:
     def _last_writes(self) -> Iterator[Deferred[None]]:
         alive = [queue for queue in self._queues.values() if queue.failure is None]
         for queue in [*self._deletions, *alive]:
-            outcome = self._written(queue)
+            outcome = self._commit_queue(queue)
             if outcome is not None:
                 yield outcome
 
 
-def _queue_lost(failure: Failure, queue: WindowedQueue, committed: Deferred[None]) -> None:
+def _queue_failed(failure: Failure, queue: WindowedQueue, committed: Deferred[None]) -> None:
     queue.kill(error_of(failure).args[0])
     committed.errback(failure)  # reopens the queue, where waiters then wait for the head
     queue.end_fill()

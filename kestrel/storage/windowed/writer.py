@@ -39,10 +39,10 @@ class PendingWrite(NamedTuple):
 class BatchWriter:
     """Writes batches to the database. Repeats a batch while its result is unknown."""
 
-    def __init__(self, database: IDatabase, clock: IReactorTime, ended: Callable[[StorageError], None]) -> None:
+    def __init__(self, database: IDatabase, clock: IReactorTime, on_end: Callable[[StorageError], None]) -> None:
         self._database = database
         self._clock = clock
-        self._ended = ended
+        self._on_end = on_end
         """Receives the reason when nothing more will be written."""
         self._waiting: deque[PendingWrite] = deque()
         self._single_retries: deque[PendingWrite] = deque()
@@ -82,7 +82,7 @@ class BatchWriter:
     def flush(self) -> None:
         """Write the waiting changes, unless a batch is being written."""
         if self.end is not None:
-            self._give_up(self.end)
+            self._fail_all(self.end)
         if self._is_flushing:
             return  # the database answered at once, so the loop below is running and continues
         self._is_flushing = True
@@ -109,8 +109,8 @@ class BatchWriter:
     def _apply(self, batch: WriteBatch) -> None:
         self._next_attempt = None
         applying = maybeDeferred(self._database.apply, batch)
-        applying.addCallbacks(self._applied, self._failed, errbackArgs=(batch,))
-        applying.addErrback(self._fault)
+        applying.addCallbacks(self._applied, self._apply_failed, errbackArgs=(batch,))
+        applying.addErrback(self._stop_after_error)
 
     def _applied(self, _: object) -> None:
         if self._outage is not None:
@@ -122,7 +122,7 @@ class BatchWriter:
             write.done.callback(None)
         self._flush_or_idle()
 
-    def _failed(self, failure: Failure, batch: WriteBatch) -> None:
+    def _apply_failed(self, failure: Failure, batch: WriteBatch) -> None:
         if not self._writing:
             return  # the writer was stopped, so no write waits for the result
         error = error_of(failure)
@@ -173,7 +173,7 @@ class BatchWriter:
             idle, self._idle = self._idle, None
             idle.callback(None)
 
-    def _fault(self, failure: Failure) -> None:
+    def _stop_after_error(self, failure: Failure) -> None:
         log.failure("Handling the result of a batch failed", failure)
         self.stop(StorageError("the storage failed to go on"))
 
@@ -192,11 +192,11 @@ class BatchWriter:
             if call is not None and call.active():
                 call.cancel()
         self._next_attempt = self._room_timer = None
-        self._give_up(reason)
-        self._ended(error)
+        self._fail_all(reason)
+        self._on_end(error)
         self._flush_or_idle()
 
-    def _give_up(self, reason: str) -> None:
+    def _fail_all(self, reason: str) -> None:
         writes = [*self._writing, *self._single_retries, *self._waiting]
         self._writing = []
         self._single_retries.clear()

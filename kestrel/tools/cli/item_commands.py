@@ -35,7 +35,7 @@ from kestrel.tools.tool_runner import (
 
 _READ_BYTES: Final = 256 * 1024
 
-_ONE_WAIT_S: Final = 60.0
+_MONITOR_WAIT_S: Final = 60.0
 """Longest wait of one request of monitor, in seconds."""
 
 _LONGEST_WAIT_S: Final = 86_400.0
@@ -131,44 +131,44 @@ class _StandardInput:
 
 def get(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Take items and write them. Return status 0 if there was one."""
-    most = math.inf if arguments.all else arguments.number
-    with closing(_taking(servers, arguments)) as taking:
-        while taking.count < most and _take(taking, arguments.wait, most - taking.count):
+    limit = math.inf if arguments.all else arguments.number
+    with closing(_item_taker(servers, arguments)) as taker:
+        while taker.count < limit and _take(taker, arguments.wait, limit - taker.count):
             pass
-        return EX_OK if taking.count else EX_FOUND
+        return EX_OK if taker.count else EX_FOUND
 
 
-def _take(taking: ItemTaker, wait_s: float, most: float) -> bool:
+def _take(taker: ItemTaker, wait_s: float, limit: float) -> bool:
     """Call `ItemTaker.take`, several times if the wait is longer than one request allows."""
     while wait_s > _LONGEST_WAIT_S:
-        if taking.take(_LONGEST_WAIT_S, most):
+        if taker.take(_LONGEST_WAIT_S, limit):
             return True
         wait_s -= _LONGEST_WAIT_S
-    return taking.take(wait_s, most)
+    return taker.take(wait_s, limit)
 
 
 def monitor(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Take items as they arrive, until the number or time of the command line is reached, or Ctrl-C."""
-    most = math.inf if arguments.number is None else arguments.number
+    limit = math.inf if arguments.number is None else arguments.number
     end_s = math.inf if arguments.duration is None else clock.seconds() + arguments.duration
-    with suppress(KeyboardInterrupt), closing(_taking(servers, arguments)) as taking:
-        while taking.count < most and (begun_s := clock.seconds()) < end_s:
-            wait_s = min(_ONE_WAIT_S, end_s - begun_s)
-            if not taking.take(wait_s, most - taking.count):
+    with suppress(KeyboardInterrupt), closing(_item_taker(servers, arguments)) as taker:
+        while taker.count < limit and (begun_s := clock.seconds()) < end_s:
+            wait_s = min(_MONITOR_WAIT_S, end_s - begun_s)
+            if not taker.take(wait_s, limit - taker.count):
                 # An alias or a deleted queue answers at once: pause, so as not to ask in a busy loop.
                 clock.pause(max(0.0, min(_PAUSE_S, begun_s + wait_s - clock.seconds())))
     return EX_OK
 
 
-def _taking(servers: CommandServers, arguments: Namespace) -> ItemTaker:
+def _item_taker(servers: CommandServers, arguments: Namespace) -> ItemTaker:
     output = Output()
-    return ItemTaker(servers, arguments.queue, output, _form(arguments, output))
+    return ItemTaker(servers, arguments.queue, output, _item_writer(arguments, output))
 
 
 def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the item at the head. Return status 0 if there is one."""
     output = Output()
-    write = _form(arguments, output)
+    write = _item_writer(arguments, output)
     try:
         data = servers.asked.search(
             lambda address, _: servers.ask(address, servers.dialect.peek(arguments.queue)), timeout_ms=0
@@ -182,7 +182,7 @@ def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     return EX_OK
 
 
-def _form(arguments: Namespace, output: Output) -> WriteItem:
+def _item_writer(arguments: Namespace, output: Output) -> WriteItem:
     if arguments.length_prefixed:
         return length_prefixed(output)
     if arguments.json:
