@@ -38,7 +38,7 @@ def syncing_each() -> Iterator[None]:
     has_time = TickScheduler.has_time
 
     def nothing_is_recorded_yet(scheduler: TickScheduler) -> bool:
-        return not scheduler.barrier._dirty and has_time(scheduler)
+        return not scheduler.barrier._touched and has_time(scheduler)
 
     with (
         mock.patch("kestrel.server.service.deferToThreadPool", _here),

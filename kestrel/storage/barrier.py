@@ -176,7 +176,7 @@ class Barrier:
             return
         touched, self._touched = self._touched, []
         by_storage: dict[IStorage, list[CommittedQueue]] = {}
-        for queue in dirty:
+        for queue in touched:
             batch = queue.open_batch
             if queue.committing is not None:
                 self._touched.append(queue)  # the end of that commit arms the next tick
