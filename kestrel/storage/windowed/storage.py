@@ -139,13 +139,18 @@ class WindowedStorage:
 
     def delete(self, queue: WindowedQueue) -> None:
         """Delete the queue from memory now, and from the database with the next commit."""
-        if self._queues.get(queue.name) is queue:
+        live = self._queues.get(queue.name)
+        if live is not None and not queue.is_deleted:
             if self._writer.end is not None:
                 raise StorageError(self._writer.end)
             del self._queues[queue.name]
             self._deleting[queue.name] = self._deleting.get(queue.name, 0) + 1
-            written = self._writer.write(queue.deletion())
+            written = self._writer.write(live.deletion())
             self._deletions[queue] = written.addBoth(self._deletion_ended, queue)
+            if live is not queue:  # `queue` failed, and was reopened as `live`
+                live.is_deleted = True
+                live.kill("the queue was deleted")
+                live.end_fill()
             queue.is_deleted = True
         queue.kill("the queue was deleted")
         queue.end_fill()

@@ -89,6 +89,19 @@ class DatabaseCommitFailureTests(Backend):
         assert commit_fails(subject, queue)
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
+    def test_deleting_a_failed_object_deletes_the_reopened_queue(self, subject: StorageUnderTest) -> None:
+        queue, xid = begin(subject)
+        subject.put(queue, b"lost")
+        subject.faulty_database.fail_changes_of(b"work")
+        assert commit_fails(subject, queue)
+        subject.faulty_database.mend()
+        live = subject.reopened()
+        subject.storage.delete(queue)
+        subject.commit(queue)
+        assert_dead(subject, live, xid)
+        subject.commit(live)
+        check_remaining_items(subject, [])
+
     def test_a_queue_that_was_opened_anew_after_a_lost_batch_keeps_its_promises(
         self, subject: StorageUnderTest
     ) -> None:
