@@ -116,7 +116,10 @@ class StatsHistory:
         return self._cooperator.cooperate(self.sampling(steps)).whenDone().addErrback(ignore_scheduler_stopped)
 
     def sampling(self, steps: int = 1) -> Iterator[None]:
-        """Take one sample, `steps` intervals after the previous one. Yield after every `QUEUES_PER_STEP` queues."""
+        """Take one sample, and yield after every `QUEUES_PER_STEP` queues so that other work can run.
+
+        `steps` is the number of sampling intervals since the previous sample.
+        """
         sample, sampled_ms = self._sample + steps, self._manager.now_ms()
         queues = [(queue, queue.histograms) for queue in self._manager.queues_including_masked()]
         # Read at the same moment as `queues`, so that a queue that is deleted later is counted once.

@@ -28,7 +28,9 @@ class QueueSettingsResolver:
             self._by_name[name] = settings if parent_of(name) is None else child_settings
 
     def settings_for(self, name: bytes) -> QueueSettings:
-        """Return the settings of a queue. Queues with equal inherited settings share the object."""
+        """Return the effective settings of a queue. A queue that is not configured itself gets the object that it
+        inherits, which it shares with others.
+        """
         settings = self._by_name.get(name)
         return self._inherited(name) if settings is None else settings
 

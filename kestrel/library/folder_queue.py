@@ -146,10 +146,10 @@ class FolderQueue:
     # Open reads.
 
     def confirm_remove(self, xid: int) -> bool:
-        """Finish an open read and remove its item permanently. Return False if it is not open, for example after a
-        timeout.
+        """Finish an open read and remove its item permanently. Return False if the read is not open, for example after
+        a timeout.
 
-        Raises `QueueFailed` if the storage has failed since, which returned the item to the queue.
+        Raises `QueueFailed` if the storage has failed since the item was taken. The item is then back in the queue.
         """
         own_xid, queue = self._own_xid(xid), self.underlying()
         return own_xid in queue.open_read_table and self._is_done(queue.confirm([own_xid]))

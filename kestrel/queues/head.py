@@ -89,7 +89,11 @@ class Head:
         return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
 
     def sweep(self, most: int = MAX_SWEPT_PER_SLICE) -> int:
-        """Expire at most `most` items in memory, and return their number. Placeholders do not count as expired."""
+        """Expire up to `most` items in memory, and return the number of items removed, including placeholders.
+
+        Placeholders are not added to the counter `expired_items`. Fewer items expire at a time if they move to another
+        queue.
+        """
         queue = self._queue
         store, moves, target = queue.store, queue.moves, queue.limits.expires_to
         if target is not None:

@@ -50,7 +50,12 @@ def read_range(
 
 
 def release_range(queue: Queue, reader: bytes, end_id: int) -> tuple[RangeState, Batch | None]:
-    """Remove all items below `end_id`, for all clients. Raises `RangeRefused`."""
+    """Remove all items below `end_id`, for all clients. Return the state of the range, and the batch to wait for or
+    None.
+
+    Ids that are already released are ignored. Raises `RangeRefused` unless the range of `reader` is open and reaches
+    `end_id`.
+    """
     ranges = _ranges_of(queue)
     _check_reader(queue, ranges, reader)
     if end_id > ranges.first_id:

@@ -95,7 +95,7 @@ class ScrollFiles:
             (self.writers if file.kind is ScrollFileKind.WRITER else self.temporary).append(file)
 
     def sort(self) -> None:
-        """Sort the writer files."""
+        """Sort the writer files by number, then by file name."""
         self.writers.sort(key=lambda file: (file.number, file.file_name))
 
     def numbers(self) -> list[int]:

@@ -54,7 +54,11 @@ def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iter
 
 
 def _remaining_in(reader: FileReader, file: WriterFile, target_reader: bytes, holes: list[tuple[int, int]]) -> Counts:
-    """Return the counts of a reader's items in `holes`. Nearby holes are counted in one pass, large ones by marks."""
+    """Return the number and bytes of `target_reader`'s items in the sorted id ranges `holes` of a writer file.
+
+    Small holes after the same mark are counted in one pass. A hole with a mark inside is counted with the totals at
+    marks.
+    """
     total = NO_ITEMS
     nearby: list[tuple[int, int]] = []
     for first, last in holes:

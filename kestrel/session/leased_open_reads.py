@@ -52,14 +52,17 @@ class LeasedOpenReads:
         return range(first, first + count)
 
     def open(self, number: int, queue: Queue, item: Item, auto_abort_ms: int, counts: LeaseCounts) -> None:
-        """Lease `item`, which was taken as an open read, under the id `number`. It counts in `counts`.
+        """Add `item`, which was taken as an open read, to the leases under the id `number`.
 
-        After `auto_abort_ms` the item goes back to the head.
+        The caller has already counted it in `counts`; the end of the lease subtracts it. After `auto_abort_ms` the item
+        goes back to the head.
         """
         queue.add_open_read(item, _Lease(self._leases, number, ConnectionOpenRead(queue, item), auto_abort_ms, counts))
 
     def stop(self) -> None:
-        """Record that the server is stopping, so that reads can no longer be confirmed."""
+        """Record that the server is stopping. From now on leased gets return no items, because clients could not
+        confirm them.
+        """
         self.can_be_confirmed = False
 
     def confirm(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:

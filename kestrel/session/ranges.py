@@ -90,7 +90,11 @@ def close_range(session: Session, command: commands.CloseRange) -> None:
 def _queue_of(
     session: Session, command: commands.RangeCommand, find: Callable[[bytes], Queue | None] | None = None
 ) -> Queue:
-    """Return the queue. Raises `RangeRefused`, or the error for a range that is not open, if there is none."""
+    """Return the queue of the command, which `find` looks up. The default finds only existing queues.
+
+    Raises `RangeRefused` if the name is an alias, or with the reason that no range is open if there is no such queue.
+    Raises the errors of `Access.check_get`.
+    """
     session.access.check_get(command.queue)
     queue = (find or session.manager.existing)(command.queue)
     if queue is not None:

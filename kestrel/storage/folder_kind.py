@@ -14,10 +14,11 @@ _PREFIX: Final = b"storage-"
 
 
 def claim_folder(disk: Disk, folder: bytes, storage: str, looks_like: str | None = None) -> None:
-    """Record that the folder belongs to `storage`.
+    """Record that the folder belongs to `storage`, unless that is already recorded.
 
-    `looks_like` names the storage that the files look like, if that is another one. It is used if nothing is recorded.
-    Raises `StorageError` if the folder belongs to another storage, or OSError.
+    `looks_like` names another storage if the files look like its files. It is used only if nothing is recorded. If
+    recording fails, for example on a full disk, a later start repeats it. Raises `StorageError` if the folder belongs
+    to another storage or looks like it, or OSError if the folder cannot be listed.
     """
     private = folder + b"/" + PRIVATE_FOLDER
     ours = _PREFIX + storage.encode("ascii")

@@ -77,7 +77,7 @@ class SteppedQueue(MemoryQueue):
         return 0 if self._is_paged_out else super().mem_items
 
     def records(self) -> list[bytes]:
-        """Return the records that a restart would find. Open reads are back at the head."""
+        """Return the encoded items that a restart would find, in order. The items of open reads come first."""
         decoded = [*(self._open[xid] for xid in self.open_xids()), *self._front]
         records = chain.from_iterable(self._records.first(len(self._records)))
         return [*(encode_item(item.data, item.add_ms, item.expiry_ms) for item in decoded), *records]

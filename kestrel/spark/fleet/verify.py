@@ -38,7 +38,11 @@ def verify(
 
 
 def verify_unit(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """Yield the results of a unit. `folder` is the folder that the unit is in, or is."""
+    """Verify the queues or remaining files of one unit of a fleet job. Yield at most one batch, with a row for each
+    result.
+
+    `folder` contains the unit, or is the unit. `now_ms` is the add time of items whose records have none.
+    """
     outcomes = list(_outcomes(unit, folder, now_ms))
     if outcomes:
         yield outcome_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])

@@ -100,7 +100,10 @@ def _ranked(name: str, summaries: DataFrame, most: int, scope: Scope) -> DataFra
 
 
 def _rank(name: str, scope: Scope) -> tuple[Column, Column]:
-    """Return a condition for queues that have a rank, and the rank."""
+    """Return two columns for the ranking `name`: whether a queue is ranked, and its rank, which counts from 1.
+
+    With `Scope.SERVER` each server has its own ranks.
+    """
     orders = {
         "busiest": (F.lit(True), [F.col("changes").desc()]),
         "biggest": (F.col("items_left") > 0, [F.col("bytes_left").desc(), F.col("items_left").desc()]),

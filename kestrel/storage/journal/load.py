@@ -144,7 +144,12 @@ class _Loading:
     # Segments of the log.
 
     def _recreate_missing_files(self, next_file: JournalFile) -> None:
-        """Create the files that are missing before `next_file`, if the log describes them and the file after them."""
+        """Create the files that are missing before `next_file`, with records that restore the states in the segment
+        log.
+
+        Do nothing if the log does not lead from these files to `next_file`. Stop early if a state cannot be reached or
+        a file exists already. In both cases the log is not used any further.
+        """
         missing = list(self._segments)
         if next_file.kind is not JournalFileKind.CURRENT:
             missing = [segment for segment in missing if segment.number < next_file.number]
@@ -265,9 +270,10 @@ class _Loading:
         return bool(end.offset) or end.is_unfinished
 
     def _realign(self, file_name: bytes, segment: Segment, offset: int | None) -> ReplayEnd:
-        """Append the records that lead to the state at the end of `segment`, and apply them to the queue.
+        """Append records that bring the queue to the state at the end of `segment`, and apply them. Return where they
+        end.
 
-        `offset` is the size of the file, which was replayed. None means that the file does not exist; it is created.
+        `offset` is the size of the file, which was already replayed. None creates the file. Raises OSError.
         """
         queue, disk = self._queue, self._disk
         state = queue.boundary()

@@ -183,7 +183,12 @@ class JournalMaintenance:
             Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._log_failure)
 
     async def _replace(self, replacement: ReplacementRecords, compaction: Compaction) -> None:
-        """Replace files by one, and log an error. After an error, or if files became smaller, plan the next step."""
+        """Replace the journal's older files by one file. If they became smaller, plan the next step.
+
+        Expected errors are not raised. An OSError is logged and the step is planned again after `RETRY_S`; on a full
+        disk the files of an empty queue are deleted instead. If the old files cannot be moved away, the next commit
+        fails and the queue is replayed. A stopped replacement is ignored.
+        """
         queue = self._queue
         before_bytes, began_s = queue.disk_bytes, self._jobs.seconds()
         is_pack = compaction is Compaction.PACK

@@ -192,9 +192,10 @@ class ScrollLoader:
         return [*self._index_items_after(journal, before, 0), file]
 
     def _index_items_after(self, journal: ScrollJournal, file: WriterFile, floor_id: int) -> list[WriterFile]:
-        """Index a file again without the items up to `floor_id`. Return an empty list if no item remains.
+        """Index a file again, and ignore items with ids up to `floor_id`. Return the new index in a list, or an empty
+        list.
 
-        A file without remaining items is not erased.
+        The list is empty if no item remains. The file itself is not changed or erased.
         """
         again = WriterFile(file.file_name, file.number)
         with journal.open_file(file.file_name) as reader:

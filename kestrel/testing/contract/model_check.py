@@ -73,7 +73,9 @@ class PossibleStates:
         return self._first_place + len(self.states) - 1
 
     def acknowledge(self, place: int) -> None:
-        """Record that the state of that number is durable, and drop earlier ones."""
+        """Record that the state with the number `place` is durable. Drop earlier states, which a crash can no longer
+        restore.
+        """
         del self.states[: max(0, place - self._first_place)]
         self._first_place = max(place, self._first_place)
 

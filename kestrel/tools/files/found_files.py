@@ -44,7 +44,7 @@ class FoundFile(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Text for messages."""
+        """File name, as it is shown in messages."""
         return show_path(self.file_name)
 
 
