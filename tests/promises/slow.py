@@ -1,4 +1,4 @@
-"""A server over journals whose disk is slow: what is done in threads ends when a test says so."""
+"""A server over journals on a slow disk: work in threads ends only when the test lets it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from kestrel.testing.threads import SteppedThreads
 
 
 class SlowServer(MemoryServer):
-    """Threads stand still until `end_threads`; the disk fails when it is told to. One limit of memory holds for all."""
+    """A server whose threads do not run until `end_threads`.
+
+    `disk` can be told to fail. All queues share one memory limit.
+    """
 
     def __init__(self, where: Path, config: Config) -> None:
         self.threads = SteppedThreads()
@@ -37,14 +40,14 @@ class SlowServer(MemoryServer):
         self.end_threads()
 
     def end_threads(self) -> None:
-        """Let all that threads do end, and all that comes of it."""
+        """Run all pending thread work, including work that it starts."""
         self.settle()
         while len(self.threads):
             self.threads.run_all()
             self.settle()
 
-    def talk(self, client: MemoryClient, request: bytes) -> bytes:
-        """Send a request, let everything end that it leads to, and take what comes back."""
+    def ask(self, client: MemoryClient, request: bytes) -> bytes:
+        """Send a request, run everything that it starts, and return the reply."""
         client.send(request)
         self.end_threads()
         return client.take()

@@ -1,4 +1,4 @@
-"""The few words of the memcache protocol that tests of promises speak."""
+"""Requests, replies and helpers of the memcache protocol for tests of promises."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ END: Final = b"END\r\n"
 
 
 def set_(queue: bytes, data: bytes, expiry: int = 0) -> bytes:
-    """The request that puts an item; `expiry` is in seconds, as a client gives it."""
+    """Return a request that puts an item; `expiry` is in seconds, as a client sends it."""
     return b"set %b 0 %d %d\r\n%b\r\n" % (queue, expiry, len(data), data)
 
 
 def value(queue: bytes, data: bytes) -> bytes:
-    """The reply to a get that finds this item."""
+    """Return the reply to a get that finds this item."""
     return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
 
 
 def stat(client: MemoryClient, queue: bytes, name: str) -> str:
-    """One figure of a queue, as `dump_stats` tells it. Raises KeyError where it does not."""
+    """Return one figure of a queue from `dump_stats`. Raises KeyError if the queue does not have it."""
     lines = client.ask(b"dump_stats %b\r\n" % queue).decode().splitlines()
     return dict(line.strip().split("=", 1) for line in lines if "=" in line)[name]
 

@@ -1,4 +1,4 @@
-"""Aliases: names that stand for other queues, to which a put goes."""
+"""Aliases: a put to an alias goes to its destination queues."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def client(server: MemoryServer) -> MemoryClient:
 
 
 def create(client: MemoryClient, *queues: bytes) -> None:
-    """Let queues come into being, empty."""
+    """Create empty queues."""
     for queue in queues:
         assert client.ask(b"get %b\r\n" % queue) == END
 
 
-def created(client: MemoryClient) -> bytes:
-    """The server's count of queues that came into being."""
+def queue_creates(client: MemoryClient) -> bytes:
+    """Return the server's count of created queues, as `stats` reports it."""
     [line] = [line for line in client.ask(b"stats\r\n").splitlines() if line.startswith(b"STAT queue_creates ")]
     return line
 
 
 def warnings_of(events: Sequence[LogEvent], word: str) -> list[str]:
-    """The warnings that have this word in them."""
+    """Return the warnings that contain this word."""
     texts = [formatEvent(event) for event in events if event["log_level"] == LogLevel.warn]
     return [text for text in texts if word in text]
 
@@ -54,7 +54,7 @@ def warnings_of(events: Sequence[LogEvent], word: str) -> list[str]:
 # Puts.
 
 
-def test_a_put_to_an_alias_is_a_put_to_each_destination(server: MemoryServer, client: MemoryClient) -> None:
+def test_put_to_alias_reaches_each_destination(server: MemoryServer, client: MemoryClient) -> None:
     waiter = server.connect()
     waiter.send(b"get two/t=1000\r\n")
     assert client.ask(set_(b"al", b"first") + set_(b"al", b"second", expiry=1)) == STORED * 2
@@ -64,14 +64,12 @@ def test_a_put_to_an_alias_is_a_put_to_each_destination(server: MemoryServer, cl
     client = server.connect()
     assert client.ask(b"get two/peek\r\n") == value(b"two", b"second")
     server.advance(2)
-    assert client.ask(b"get two\r\n") == END, "it kept the expiry that it was put with"
+    assert client.ask(b"get two\r\n") == END, "the item kept its expiry"
 
 
 @pytest.mark.parametrize("destinations", ['"full", "one", "two"', '"one", "full", "two"', '"one", "two", "full"'])
 @pytest.mark.parametrize("limit", ["maxItems = 1", "maxSize = 5", "maxItemSize = 5"])
-def test_every_destination_is_tried_and_the_answer_is_not_stored_when_one_is_full(
-    tmp_path: Path, destinations: str, limit: str
-) -> None:
+def test_full_destination_skips_item_and_refuses_put(tmp_path: Path, destinations: str, limit: str) -> None:
     config = loads(f"""
         [[queues]]
         name = "full"
@@ -91,7 +89,7 @@ def test_every_destination_is_tried_and_the_answer_is_not_stored_when_one_is_ful
 
 
 @pytest.mark.parametrize("failed", [b"one", b"four"])
-def test_a_destination_whose_storage_failed_makes_the_put_a_server_error_and_nothing_is_stored_anywhere(
+def test_failed_destination_makes_put_fail_and_store_nothing(
     failed: bytes,
 ) -> None:
     config = loads("""
@@ -164,7 +162,7 @@ def test_destinations_may_be_aliases_and_fanout_parents(tmp_path: Path) -> None:
     assert items(client, b"silent") == []
 
 
-def test_an_item_reaches_each_queue_once_however_many_ways_lead_there(tmp_path: Path) -> None:
+def test_item_reaches_each_queue_once(tmp_path: Path) -> None:
     config = loads("""
         [[aliases]]
         name = "al"
@@ -185,7 +183,7 @@ def test_an_item_reaches_each_queue_once_however_many_ways_lead_there(tmp_path: 
         assert items(client, queue) == [b"first", b"second"]
 
 
-# Everything else.
+# Other commands.
 
 
 @pytest.mark.parametrize(
@@ -206,13 +204,11 @@ def test_an_item_reaches_each_queue_once_however_many_ways_lead_there(tmp_path: 
         b"monitor al 60 -1",
     ],
 )
-def test_a_get_a_peek_and_a_monitor_of_an_alias_answer_end_at_once(
-    server: MemoryServer, client: MemoryClient, request_: bytes
-) -> None:
+def test_reads_of_alias_answer_end_at_once(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     assert client.ask(set_(b"al", b"first")) == STORED
-    before = created(client)
+    before = queue_creates(client)
     assert client.ask(request_ + b"\r\nversion\r\n") == END + b"VERSION 1.2.3\r\n"
-    assert created(client) == before
+    assert queue_creates(client) == before
     assert items(client, b"one") == items(client, b"two") == [b"first"]
     assert server.folder is not None
     assert not (server.folder / "al").exists()
@@ -220,22 +216,20 @@ def test_a_get_a_peek_and_a_monitor_of_an_alias_answer_end_at_once(
     assert client.ask(b"dump_stats al\r\n") == b"queue 'al' {\r\n  \r\n}\r\nEND\r\n"
 
 
-def test_flush_and_delete_of_an_alias_answer_as_usual_and_do_nothing(
-    server: MemoryServer, client: MemoryClient
-) -> None:
+def test_flush_and_delete_of_alias_do_nothing(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(set_(b"al", b"gone", expiry=1) + set_(b"al", b"first")) == STORED * 2
     server.advance(2)
-    before = created(client)
+    before = queue_creates(client)
     assert client.ask(b"flush_expired al\r\nflush al\r\ndelete al\r\n") == b"0\r\n" + END + b"DELETED\r\n"
-    assert created(client) == before
+    assert queue_creates(client) == before
     assert stat(client, b"one", "items") == stat(client, b"two", "items") == "2"
     assert client.ask(b"flush_expired one\r\n") == b"1\r\n"
-    assert client.ask(set_(b"al", b"second")) == STORED, "the alias is there"
+    assert client.ask(set_(b"al", b"second")) == STORED, "the alias still exists"
     assert items(client, b"one") == items(client, b"two") == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("is_started_with_it", [True, False])
-def test_an_alias_masks_a_queue_of_its_name_and_the_log_says_so(tmp_path: Path, is_started_with_it: bool) -> None:
+def test_alias_masks_queue_of_its_name_and_logs_it(tmp_path: Path, is_started_with_it: bool) -> None:
     server = MemoryServer(config=loads(NO_ALIAS), folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"al", b"masked") + set_(b"one", b"old")) == STORED * 2
@@ -258,10 +252,10 @@ def test_an_alias_masks_a_queue_of_its_name_and_the_log_says_so(tmp_path: Path, 
     with capturedLogs() as events:
         client.ask(b"delete al\r\n")
         server.reload(loads(ALIAS))
-    assert warnings_of(events, "al") == [], "there is nothing to mask"
+    assert warnings_of(events, "al") == [], "no queue is masked"
 
 
-def test_a_child_of_an_alias_is_an_ordinary_queue_that_gets_nothing_from_it(client: MemoryClient) -> None:
+def test_child_of_alias_is_an_ordinary_queue(client: MemoryClient) -> None:
     create(client, b"al+x")
     assert client.ask(set_(b"al", b"first")) == STORED
     assert items(client, b"al+x") == []

@@ -1,4 +1,4 @@
-"""Expiry: when an item expires, how it leaves, who waits for that, and queues that are deleted for their age."""
+"""Expiry: when an item expires, how it is removed, and queues deleted because of their age."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.promises.speaking import END, STORED, items, set_, stat, value
 
 MS = 0.001
 MISSING = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
-"""What dump_stats tells of the queue "work" where there is none."""
+"""Reply of `dump_stats` if the queue "work" does not exist."""
 
 
 def config_of(settings: str, *, timer: str = "none") -> Config:
-    """Settings of the queue "work", and how often the timer goes round."""
+    """Return a configuration with these settings for the queue "work" and this interval of the expiration timer."""
     return loads(
         f"maxOpenTransactions = 100\nexpirationTimerFrequency = '{timer}'\n[[queues]]\nname = 'work'\n{settings}\n"
     )
@@ -39,7 +39,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 def counts(client: MemoryClient, queue: bytes) -> tuple[int, int]:
-    """How many items a queue has, and how many have expired in it. Asking lets none expire."""
+    """Return the number of items in a queue and the number that have expired. Asking expires nothing."""
     return int(stat(client, queue, "items")), int(stat(client, queue, "expired_items"))
 
 
@@ -63,18 +63,18 @@ def server_stat(client: MemoryClient, name: str) -> str:
         (EPOCH_MS // 1000 + 20, "10s", 10),
     ],
 )
-def test_an_item_expires_by_the_earlier_of_its_own_expiry_and_max_age(expiry: int, max_age: str, lives_s: int) -> None:
+def test_item_expires_by_earlier_of_own_expiry_and_max_age(expiry: int, max_age: str, lives_s: int) -> None:
     server = served(f"maxAge = '{max_age}'")
     client = server.connect()
     put(client, b"work", b"item", expiry=expiry)
     server.advance(lives_s)
-    assert client.ask(b"get work/peek\r\n") == value(b"work", b"item"), "not older than that yet"
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"item"), "not yet older than maxAge"
     server.advance(MS)
     assert client.ask(b"get work/peek\r\nget work\r\n") == END * 2
     assert counts(client, b"work") == (0, 1)
 
 
-def test_a_reload_of_max_age_reaches_items_that_are_queued_already() -> None:
+def test_reload_of_max_age_applies_to_queued_items() -> None:
     server = served("maxAge = 'none'")
     client = server.connect()
     put(client, b"work", b"old")
@@ -87,17 +87,18 @@ def test_a_reload_of_max_age_reaches_items_that_are_queued_already() -> None:
     assert client.ask(b"get work/peek\r\n") == value(b"work", b"young"), "it may be an hour old now"
     server.advance(3600)
     server.reload(config_of("maxAge = 'none'"))
-    assert items(client, b"work") == [b"young"], "nobody looked while it was too old"
+    assert items(client, b"work") == [b"young"], "nothing touched the queue while the item was too old"
 
 
-def test_the_journal_keeps_the_expiry_that_the_client_gave(tmp_path: Path) -> None:
+def test_journal_keeps_expiry_that_client_sent(tmp_path: Path) -> None:
     server = served("maxAge = '5s'", folder=tmp_path / "queues")
     client = server.connect()
     put(client, b"work", b"never")
     put(client, b"work", b"later", expiry=100)
     put(client, b"work", b"sooner", expiry=3)
     assert (tmp_path / "queues" / "work").read_bytes() == (
-        addx(b"never", EPOCH_MS) + addx(b"later", EPOCH_MS, EPOCH_MS + 100_000)
+        addx(b"never", EPOCH_MS)
+        + addx(b"later", EPOCH_MS, EPOCH_MS + 100_000)
         + addx(b"sooner", EPOCH_MS, EPOCH_MS + 3000)
     )
     server.restart(config_of("maxAge = 'none'"))
@@ -105,10 +106,10 @@ def test_the_journal_keeps_the_expiry_that_the_client_gave(tmp_path: Path) -> No
     assert items(server.connect(), b"work") == [b"never", b"later"]
 
 
-# How expired items leave.
+# How expired items are removed.
 
 
-def test_the_timer_expires_items_of_queues_that_nobody_uses(tmp_path: Path) -> None:
+def test_timer_expires_items_of_unused_queues(tmp_path: Path) -> None:
     server = served(timer="2s", folder=tmp_path / "queues")
     client = server.connect()
     put(client, b"work", b"one", b"two", expiry=3)
@@ -128,7 +129,7 @@ def test_the_timer_expires_items_of_queues_that_nobody_uses(tmp_path: Path) -> N
     assert int(stat(client, b"work", "mem_items")) < 20
     for _ in range(100):
         behind.advance(1)
-    assert counts(client, b"work") == (0, 100), "those on disk alone as well"
+    assert counts(client, b"work") == (0, 100), "items that are only on disk expire too"
 
     without = served()
     client = without.connect()
@@ -139,7 +140,7 @@ def test_the_timer_expires_items_of_queues_that_nobody_uses(tmp_path: Path) -> N
     assert counts(client, b"work") == (0, 2)
 
 
-def test_one_sweep_of_the_timer_expires_at_most_max_expire_sweep_items_of_a_queue() -> None:
+def test_sweep_expires_at_most_max_expire_sweep_items_per_queue() -> None:
     text = "expirationTimerFrequency = '10s'\n" + "".join(
         f"[[queues]]\nname = '{name}'\nmaxExpireSweep = {most}\n" for name, most in (("a", 10), ("b", 10), ("c", 1500))
     )
@@ -159,9 +160,7 @@ def test_one_sweep_of_the_timer_expires_at_most_max_expire_sweep_items_of_a_queu
     "request_bytes", [b"get work", b"get work/peek", b"get work/open", b"get work/t=1000", b"monitor work 1 1"]
 )
 @pytest.mark.parametrize("max_expire_sweep", [1, 3, 5])
-def test_a_get_never_returns_an_expired_item_whatever_max_expire_sweep_says(
-    request_bytes: bytes, max_expire_sweep: int
-) -> None:
+def test_get_never_returns_expired_item(request_bytes: bytes, max_expire_sweep: int) -> None:
     server = served(f"maxExpireSweep = {max_expire_sweep}", timer="1h")
     client = server.connect()
     put(client, b"work", *numbered(5), expiry=1)
@@ -175,7 +174,7 @@ def test_a_get_never_returns_an_expired_item_whatever_max_expire_sweep_says(
     assert counts(taker, b"work") == (0, 10)
 
 
-def test_flush_expired_is_not_bound_by_max_expire_sweep() -> None:
+def test_flush_expired_ignores_max_expire_sweep() -> None:
     server = served("maxExpireSweep = 2", timer="1h")
     client = server.connect()
     put(client, b"work", *numbered(7), expiry=1)
@@ -188,7 +187,7 @@ def test_flush_expired_is_not_bound_by_max_expire_sweep() -> None:
     assert (counts(client, b"work"), counts(client, b"other")) == ((0, 3007), (0, 3))
 
 
-def test_flush_expired_stops_at_the_first_item_that_has_not_expired() -> None:
+def test_flush_expired_stops_at_first_unexpired_item() -> None:
     server = served(timer="10s")
     client = server.connect()
     for queue in (b"work", b"other", b"third"):
@@ -200,18 +199,18 @@ def test_flush_expired_stops_at_the_first_item_that_has_not_expired() -> None:
     assert counts(client, b"work") == (2, 2)
     assert client.ask(b"flush_all_expired\r\n") == b"4\r\n"
     server.advance(8)
-    assert [counts(client, queue) for queue in (b"work", b"other", b"third")] == [(2, 2)] * 3, "the timer's as well"
+    assert [counts(client, queue) for queue in (b"work", b"other", b"third")] == [(2, 2)] * 3, (
+        "the timer stops there too"
+    )
     assert client.ask(b"get work/open\r\nflush_expired work\r\n").startswith(value(b"work", b"fresh"))
-    assert counts(client, b"work") == (0, 3), "it came to the head"
+    assert counts(client, b"work") == (0, 3), "it is now at the head"
 
 
 @pytest.mark.parametrize(
     "request_bytes", [b"get work", b"get work/t=5000", b"get work/open", b"get work/peek", b"monitor work 5 1"]
 )
 @pytest.mark.parametrize("fresh", [[b"fresh"], []])
-def test_a_get_behind_a_million_expired_items_waits_for_the_slices_while_others_are_served(
-    request_bytes: bytes, fresh: list[bytes]
-) -> None:
+def test_get_behind_million_expired_items_does_not_block_others(request_bytes: bytes, fresh: list[bytes]) -> None:
     server = served()
     writer, waiter, other = server.connect(), server.connect(), server.connect()
     put(writer, b"work", *numbered(20_000), expiry=1)
@@ -223,22 +222,22 @@ def test_a_get_behind_a_million_expired_items_waits_for_the_slices_while_others_
         other.send(b"dump_stats work\r\n")
         for _ in range(4):
             server.tick()
-        assert other.received.endswith(b"}\r\nEND\r\n"), "another client has to wait for a sweep"
+        assert other.received.endswith(b"}\r\nEND\r\n"), "other clients are answered within a few ticks"
         (expired,) = re.findall(rb"expired_items=(\d+)", other.received)
         seen.append(int(expired))
         other.received.clear()
-    assert len(set(seen)) > 5, "others were served, and saw the sweep go on, before the get was answered"
+    assert len(set(seen)) > 5, "other clients were served during the sweep, before the get was answered"
     if fresh:
         assert waiter.take() == value(b"work", b"fresh") + (END if b"monitor" in request_bytes else b"")
     elif b"t=" in request_bytes or b"monitor" in request_bytes:
-        assert waiter.take() == b"", "it waits for an item still"
+        assert waiter.take() == b"", "the get still waits for an item"
         put(writer, b"work", b"later")
         assert waiter.take().startswith(value(b"work", b"later"))
     else:
         assert waiter.take() == END
 
 
-def test_flush_expired_reaches_items_that_are_on_disk_alone(tmp_path: Path) -> None:
+def test_flush_expired_reaches_items_only_on_disk(tmp_path: Path) -> None:
     server = served("maxMemorySize = '1KiB'", folder=tmp_path / "queues")
     client = server.connect()
     put(client, b"work", *(b"%0100d" % number for number in range(100)), expiry=1)
@@ -269,7 +268,7 @@ def test_flush_expired_reaches_items_that_are_on_disk_alone(tmp_path: Path) -> N
 # Queues that expire.
 
 
-def test_an_empty_queue_older_than_max_queue_age_is_deleted_by_the_timer(tmp_path: Path) -> None:
+def test_timer_deletes_empty_queue_older_than_max_queue_age(tmp_path: Path) -> None:
     server = served("maxQueueAge = '10s'", timer="1s", folder=tmp_path / "queues")
     client = server.connect()
     for queue in (b"work", b"other"):
@@ -296,7 +295,7 @@ def test_an_empty_queue_older_than_max_queue_age_is_deleted_by_the_timer(tmp_pat
     assert client.ask(b"dump_stats work\r\n") != MISSING, "only the timer deletes it"
 
 
-def test_the_age_of_a_queue_counts_from_its_creation_or_the_start_of_the_server(tmp_path: Path) -> None:
+def test_queue_age_counts_from_creation_or_server_start(tmp_path: Path) -> None:
     server = served("maxQueueAge = '10s'", timer="1s", folder=tmp_path / "queues")
 
     def use_every_second(seconds: int) -> None:
@@ -335,14 +334,14 @@ def test_the_age_of_a_queue_counts_from_its_creation_or_the_start_of_the_server(
         (b"monitor work 30\r\n", b""),
     ],
 )
-def test_a_queue_with_an_item_an_open_read_or_a_waiter_does_not_expire(held_by: bytes, let_go_by: bytes) -> None:
+def test_queue_in_use_does_not_expire(held_by: bytes, let_go_by: bytes) -> None:
     server = served("maxQueueAge = '10s'", timer="1s")
     client, other = server.connect(), server.connect()
     client.send(held_by)
     server.advance(20)
     assert other.ask(b"dump_stats work\r\n") != MISSING
     if not let_go_by:
-        assert client.take() == b"", "it waits on"
+        assert client.take() == b"", "the client still waits"
     client.send(let_go_by)
     server.advance(20)
     assert client.take().endswith(END), "the wait is over"

@@ -1,4 +1,4 @@
-"""Fanout queues: what is put to a parent is put to each of its children."""
+"""Fanout queues: a put to a parent also goes to each of its children."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def client(server: MemoryServer) -> MemoryClient:
 
 
 def create(client: MemoryClient, *queues: bytes) -> None:
-    """Let queues come into being, empty."""
+    """Create empty queues."""
     for queue in queues:
         assert client.ask(b"get %b\r\n" % queue) == END
 
 
 def files(server: MemoryServer) -> set[str]:
-    """The names of the journal files."""
+    """Return the names of the journal files."""
     assert server.folder is not None
     return {path.name for path in server.folder.iterdir() if path.is_file()}
 
@@ -50,7 +50,7 @@ def files(server: MemoryServer) -> set[str]:
 # Parents and children.
 
 
-def test_a_put_to_a_parent_is_a_put_to_every_child(client: MemoryClient) -> None:
+def test_put_to_parent_reaches_every_child(client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y", b"a+y+z", b"ab+x")
     assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
     assert client.ask(b"get a+x/open\r\nget a+x/close\r\n") == value(b"a+x", b"one") + END
@@ -63,7 +63,7 @@ def test_a_put_to_a_parent_is_a_put_to_every_child(client: MemoryClient) -> None
 
 
 @pytest.mark.parametrize("creation", [b"get a+x", b"get a+x/peek", b"get a+x/open", b"monitor a+x 1"])
-def test_a_child_starts_empty(server: MemoryServer, client: MemoryClient, creation: bytes) -> None:
+def test_child_starts_empty(server: MemoryServer, client: MemoryClient, creation: bytes) -> None:
     assert client.ask(set_(b"a", b"one")) == STORED
     creator = server.connect()
     creator.send(creation + b"\r\n")
@@ -74,14 +74,14 @@ def test_a_child_starts_empty(server: MemoryServer, client: MemoryClient, creati
     assert items(client, b"a") == [b"one", b"two"]
 
 
-def test_a_put_to_a_child_reaches_that_child_alone(client: MemoryClient) -> None:
+def test_put_to_child_reaches_only_that_child(client: MemoryClient) -> None:
     create(client, b"a", b"a+x", b"a+y", b"a+x+z")
     assert client.ask(set_(b"a+x", b"one")) == STORED
     assert [items(client, queue) for queue in (b"a", b"a+y", b"a+x+z")] == [[], [], []]
     assert items(client, b"a+x") == [b"one"]
 
 
-def test_the_reply_to_a_put_to_a_parent_is_the_parents_own(tmp_path: Path) -> None:
+def test_put_to_parent_reports_result_of_parent(tmp_path: Path) -> None:
     config = loads("""
         [[queues]]
         name = "a"
@@ -102,7 +102,7 @@ def test_the_reply_to_a_put_to_a_parent_is_the_parents_own(tmp_path: Path) -> No
     assert items(client, b"a") == [b"one"]
 
 
-def test_a_full_child_skips_the_item(tmp_path: Path) -> None:
+def test_full_child_skips_the_item(tmp_path: Path) -> None:
     config = loads("""
         [[queues]]
         name = "a+full"
@@ -129,9 +129,7 @@ def test_a_full_child_skips_the_item(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failed", [b"a+x", b"a+z"])
 @pytest.mark.parametrize("parents_settings", ["", "keepJournal = false", "fanoutOnly = true"])
-def test_a_child_whose_storage_failed_makes_the_put_a_server_error_and_nothing_is_stored_anywhere(
-    failed: bytes, parents_settings: str
-) -> None:
+def test_failed_child_makes_put_fail_and_store_nothing(failed: bytes, parents_settings: str) -> None:
     config = loads(f"""
         [[queues]]
         name = "a"
@@ -165,7 +163,7 @@ def test_a_child_whose_storage_failed_makes_the_put_a_server_error_and_nothing_i
     assert items(client, failed) == items(client, b"a+y") == [b"one"]
 
 
-def test_a_put_to_a_parent_encodes_the_item_once(server: MemoryServer, client: MemoryClient) -> None:
+def test_put_to_parent_encodes_the_item_once(server: MemoryServer, client: MemoryClient) -> None:
     children = [b"a+%d" % number for number in range(10)]
     create(client, *children)
     item = bytes(256 * KIB)
@@ -176,12 +174,12 @@ def test_a_put_to_a_parent_encodes_the_item_once(server: MemoryServer, client: M
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The client's request may be there still.
-    assert len(item) <= after - before < 3 * len(item), "eleven queues hold one record"
+    # The client's request may still be in memory.
+    assert len(item) <= after - before < 3 * len(item), "eleven queues share one record"
     assert [items(client, queue) for queue in (b"a", *children)] == [[item]] * 11
 
 
-def test_a_put_to_a_parent_serves_those_who_wait_at_its_children(tmp_path: Path) -> None:
+def test_put_to_parent_serves_waiters_of_children(tmp_path: Path) -> None:
     server = MemoryServer(config=loads("maxOpenTransactions = 10"), folder=tmp_path / "queues")
     client = server.connect()
     requests = [b"get a+x/t=1000", b"get a+y/t=1000/open", b"get a+y/t=1000/peek", b"monitor a+z 1", b"get a/t=1000"]
@@ -198,7 +196,7 @@ def test_a_put_to_a_parent_serves_those_who_wait_at_its_children(tmp_path: Path)
     assert [items(client, queue) for queue in (b"a+x", b"a+y", b"a+z", b"a")] == [[b"two"], [b"two"], [], [b"two"]]
 
 
-def test_a_parent_and_its_children_have_journals_and_settings_of_their_own(tmp_path: Path) -> None:
+def test_parent_and_children_have_separate_journals_and_settings(tmp_path: Path) -> None:
     config = loads("""
         [[queues]]
         name = "a"
@@ -228,9 +226,7 @@ def test_a_parent_and_its_children_have_journals_and_settings_of_their_own(tmp_p
 
 
 @pytest.mark.parametrize("again", [MemoryServer.restart, MemoryServer.crash])
-def test_children_on_disk_are_known_again_after_a_restart(
-    server: MemoryServer, client: MemoryClient, again: object
-) -> None:
+def test_restart_finds_children_on_disk(server: MemoryServer, client: MemoryClient, again: object) -> None:
     create(client, b"a", b"a+empty", b"a+x", b"a+y", b"b+x")
     assert client.ask(set_(b"a", b"one")) == STORED
     assert items(client, b"a+empty") == [b"one"]
@@ -242,12 +238,10 @@ def test_children_on_disk_are_known_again_after_a_restart(
     assert items(client, b"a") == items(client, b"a+x") == [b"one", b"two"]
     assert items(client, b"a+empty") == [b"two"]
     assert items(client, b"a+y") == []
-    assert items(client, b"b+x") == [b"three"], "whose parent was not there"
+    assert items(client, b"b+x") == [b"three"], "its parent did not exist"
 
 
-def test_deleting_a_parent_leaves_its_children_which_stay_its_children(
-    server: MemoryServer, client: MemoryClient
-) -> None:
+def test_deleting_parent_keeps_its_children(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y")
     assert client.ask(set_(b"a", b"one")) == STORED
     assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
@@ -262,7 +256,7 @@ def test_deleting_a_parent_leaves_its_children_which_stay_its_children(
     assert items(client, b"a+y") == [b"one", b"two", b"three"]
 
 
-def test_flushing_a_parent_leaves_the_items_of_its_children(server: MemoryServer, client: MemoryClient) -> None:
+def test_flushing_parent_keeps_items_of_children(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x")
     assert client.ask(set_(b"a", b"one")) == STORED
     assert client.ask(set_(b"a", b"gone", expiry=1)) == STORED
@@ -282,7 +276,7 @@ def test_flushing_a_parent_leaves_the_items_of_its_children(server: MemoryServer
 
 
 @pytest.mark.parametrize("is_on_disk", [True, False])
-def test_a_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_on_disk: bool) -> None:
+def test_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_on_disk: bool) -> None:
     config = loads(FANOUT_ONLY + '[[queues]]\nname = "a+full"\nmaxItems = 1\n')
     server = MemoryServer(config=config, folder=tmp_path / "queues" if is_on_disk else None)
     client, waiter = server.connect(), server.connect()
@@ -298,7 +292,7 @@ def test_a_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, i
     assert items(client, b"a+full") == [b"one"]
 
 
-def test_a_fanout_only_parent_has_no_journal_file(tmp_path: Path) -> None:
+def test_fanout_only_parent_has_no_journal_file(tmp_path: Path) -> None:
     server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"a", b"one")) == STORED
@@ -314,7 +308,7 @@ def test_a_fanout_only_parent_has_no_journal_file(tmp_path: Path) -> None:
     assert items(client, b"a+x") == [b"one", b"two"]
 
 
-def test_a_fanout_only_parent_has_no_journal_file_once_it_is_switched_on_and_nothing_is_left(
+def test_empty_parent_loses_journal_file_when_fanout_only_is_enabled(
     server: MemoryServer, client: MemoryClient
 ) -> None:
     create(client, b"a")
@@ -324,7 +318,7 @@ def test_a_fanout_only_parent_has_no_journal_file_once_it_is_switched_on_and_not
     server.reload(loads(""))
     assert client.ask(set_(b"a", b"one")) == STORED
     server.reload(loads(FANOUT_ONLY))
-    assert files(server) == {"a"}, "there is still an item in it"
+    assert files(server) == {"a"}, "it still has an item"
     assert items(client, b"a") == [b"one"]
     assert client.ask(set_(b"a", b"gone")) == STORED
     assert files(server) == set()
@@ -332,7 +326,7 @@ def test_a_fanout_only_parent_has_no_journal_file_once_it_is_switched_on_and_not
 
 @pytest.mark.parametrize("are_open", [False, True])
 @pytest.mark.parametrize("switch", [MemoryServer.reload, MemoryServer.restart, MemoryServer.crash])
-def test_items_from_before_a_parent_became_fanout_only_can_still_be_taken(
+def test_items_put_before_fanout_only_can_still_be_taken(
     server: MemoryServer, client: MemoryClient, switch: object, are_open: bool
 ) -> None:
     create(client, b"a+x")
@@ -357,12 +351,12 @@ def test_items_from_before_a_parent_became_fanout_only_can_still_be_taken(
     server.restart()
     client = server.connect()
     assert items(client, b"a") == []
-    assert files(server) == {"a+x"}, "nothing is left for a journal"
+    assert files(server) == {"a+x"}, "no items are left to keep in a journal"
 
 
 @pytest.mark.parametrize("before", [(), (b"old",)])
 @pytest.mark.parametrize("is_used_between", [True, False])
-def test_a_parent_that_is_fanout_only_no_longer_keeps_its_items_in_its_journal(
+def test_parent_keeps_items_again_when_fanout_only_is_disabled(
     server: MemoryServer, client: MemoryClient, before: tuple[bytes, ...], is_used_between: bool
 ) -> None:
     create(client, b"a+x")
@@ -383,7 +377,7 @@ def test_a_parent_that_is_fanout_only_no_longer_keeps_its_items_in_its_journal(
 
 
 @pytest.mark.parametrize("has_children", [False, True])
-def test_a_fanout_only_parent_refuses_an_item_that_is_larger_than_its_max_item_size(has_children: bool) -> None:
+def test_fanout_only_parent_refuses_item_above_max_item_size(has_children: bool) -> None:
     server = MemoryServer(config=loads('[[queues]]\nname = "a"\nfanoutOnly = true\nmaxItemSize = 3\n'))
     client = server.connect()
     if has_children:
@@ -393,7 +387,7 @@ def test_a_fanout_only_parent_refuses_an_item_that_is_larger_than_its_max_item_s
     assert items(client, b"a+x") == [b"one"] * has_children
 
 
-def test_a_parent_whose_journal_cannot_be_made_when_it_keeps_items_again_refuses_them_until_it_can(
+def test_parent_refuses_puts_until_its_journal_can_be_created(
     tmp_path: Path,
 ) -> None:
     disk = FaultyDisk()
@@ -409,8 +403,8 @@ def test_a_parent_whose_journal_cannot_be_made_when_it_keeps_items_again_refuses
     assert items(server.connect(), b"a") == [b"one"]
 
 
-def test_a_parent_whose_name_is_too_long_for_a_journal_keeps_nothing_else_from_the_reload(tmp_path: Path) -> None:
-    long_name = b"\xff" * 150  # each of these bytes takes two in the name of a file
+def test_parent_with_overlong_name_does_not_stop_reload(tmp_path: Path) -> None:
+    long_name = b"\xff" * 150  # each byte becomes two in the file name
     server = MemoryServer(config=loads("[default]\nfanoutOnly = true"), folder=tmp_path / "queues")
     client = server.connect()
     queues = [b"a", long_name, b"z"]
@@ -426,14 +420,12 @@ def test_a_parent_whose_name_is_too_long_for_a_journal_keeps_nothing_else_from_t
 
 
 @pytest.mark.parametrize("then", ["a reload", "a put", "the timer"])
-def test_the_journal_of_a_parent_goes_though_its_last_sync_was_not_done_when_it_was_made_fanout_only(
-    then: str, tmp_path: Path
-) -> None:
+def test_journal_of_fanout_only_parent_is_removed_after_pending_sync(then: str, tmp_path: Path) -> None:
     synced = "expirationTimerFrequency = '1s'\n[[queues]]\nname = 'a'\nsyncJournal = 0\n"
     fanout_only = loads(synced + "fanoutOnly = true")
     server = SlowServer(tmp_path / "queues", loads(synced))
     client = server.connect()
-    assert server.talk(client, set_(b"a", b"one")) == STORED
+    assert server.ask(client, set_(b"a", b"one")) == STORED
     assert client.ask(b"get a\r\n") == b"", "the disk is slow"
     server.reload(fanout_only)
     server.end_threads()
@@ -441,16 +433,14 @@ def test_the_journal_of_a_parent_goes_though_its_last_sync_was_not_done_when_it_
     if then == "a reload":
         server.reload(fanout_only)
     elif then == "a put":
-        assert server.talk(client, set_(b"a", b"gone")) == STORED
+        assert server.ask(client, set_(b"a", b"gone")) == STORED
     else:
         server.advance(1)
     server.end_threads()
     assert not (tmp_path / "queues" / "a").exists()
 
 
-def test_a_child_that_an_alias_masks_gets_nothing_that_nobody_could_take(
-    server: MemoryServer, client: MemoryClient
-) -> None:
+def test_masked_child_gets_no_items(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y")
     server.reload(loads("[[aliases]]\nname = 'a+x'\ndestinationQueues = ['mail']"))
     assert client.ask(set_(b"a", b"one")) == STORED

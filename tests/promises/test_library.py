@@ -1,4 +1,4 @@
-"""Kestrel as a library: a program with queues in itself keeps what the server would keep."""
+"""Kestrel as a library: queues embedded in a program are as durable as those of a server."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ all orders are done
 """
 
 
-def run_the_example(*args: str) -> str:
-    """What it prints; it must end well and say nothing else."""
+def run_example(*args: str) -> str:
+    """Run examples/library.py and return its output; it must succeed and write nothing to stderr."""
     program = [sys.executable, str(ROOT / "examples" / "library.py"), *args]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
@@ -41,13 +41,13 @@ def run_the_example(*args: str) -> str:
     return done.stdout
 
 
-def test_the_example_runs_to_its_end() -> None:
-    assert run_the_example() == OUTPUT
+def test_example_runs_to_its_end() -> None:
+    assert run_example() == OUTPUT
 
 
-def test_the_example_runs_again_over_the_folder_that_it_is_given(tmp_path: Path) -> None:
+def test_example_runs_again_over_the_same_folder(tmp_path: Path) -> None:
     folder = tmp_path / "queues"
-    assert run_the_example(str(folder), "0.001") == OUTPUT
+    assert run_example(str(folder), "0.001") == OUTPUT
     reactor = ProgramReactor()
     queue = PersistentQueue(b"orders", folder, reactor, reserve_bytes=1)
     reactor.result(queue.setup())
@@ -56,11 +56,11 @@ def test_the_example_runs_again_over_the_folder_that_it_is_given(tmp_path: Path)
     reactor.result(queue.close())
     rest = OUTPUT.partition("\n")[2]
     told = "1 orders are left from the last run\n" + rest.replace("pack order 1\n", "ship order 0\npack order 1\n")
-    assert run_the_example(str(folder)) == told
+    assert run_example(str(folder)) == told
 
 
 @pytest.mark.parametrize(("sync_journal_ms", "syncs"), [(None, 0), (500, 0), (0, 1)])
-def test_a_put_is_answered_when_it_is_as_safe_as_its_queue_promises(
+def test_put_is_reported_when_as_safe_as_settings_require(
     tmp_path: Path, sync_journal_ms: int | None, syncs: int
 ) -> None:
     reactor, disk = ProgramReactor(), FaultyDisk()
@@ -79,7 +79,7 @@ def test_a_put_is_answered_when_it_is_as_safe_as_its_queue_promises(
     reactor.result(queue.close())
 
 
-def test_what_was_put_is_there_when_the_program_starts_again(tmp_path: Path) -> None:
+def test_items_survive_restart_of_the_program(tmp_path: Path) -> None:
     reactor = ProgramReactor()
     queue = PersistentQueue(b"work", tmp_path, reactor, reserve_bytes=1)
     reactor.result(queue.setup())
@@ -97,7 +97,7 @@ def test_what_was_put_is_there_when_the_program_starts_again(tmp_path: Path) -> 
     reactor.result(again.close())
 
 
-def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
+def test_folder_in_use_is_refused(tmp_path: Path) -> None:
     reactor = ProgramReactor()
     server = MemoryServer(folder=tmp_path)
     queue = PersistentQueue(b"work", tmp_path, reactor, reserve_bytes=1)
@@ -114,7 +114,7 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
     reactor.result(queue.close())
 
 
-def test_a_folder_is_a_programs_today_and_a_servers_tomorrow(tmp_path: Path) -> None:
+def test_server_reads_folder_of_a_library_program(tmp_path: Path) -> None:
     reactor = ProgramReactor()
     queue = PersistentQueue(b"work", tmp_path, reactor, reserve_bytes=1)
     reactor.result(queue.setup())

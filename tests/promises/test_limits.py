@@ -1,4 +1,4 @@
-"""Limits: how much a queue holds, what becomes of more, and who may do what on a connection."""
+"""Limits: how much a queue holds, what happens beyond it, and what a connection may do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kestrel.testing.threads import SteppedThreads
 from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
 
 ADDX_BYTES = 21
-"""What a record of an item has before its data."""
+"""Bytes of an item's record before its data."""
 
 
-def served(folder: Path | None, settings: str) -> MemoryServer:
-    """A server whose queue "work" has these settings."""
+def server_with(folder: Path | None, settings: str) -> MemoryServer:
+    """Return a server whose queue "work" has these settings."""
     config = loads(f"maxOpenTransactions = 10\n[[queues]]\nname = 'work'\n{settings}\n")
     return MemoryServer(config=config, folder=folder)
 
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 # Refused puts.
 
 
-def test_a_put_is_refused_while_the_queue_stands_at_max_items(folder: Path) -> None:
-    client = served(folder, "maxItems = 2").connect()
+def test_put_is_refused_at_max_items(folder: Path) -> None:
+    client = server_with(folder, "maxItems = 2").connect()
     puts = b"".join(set_(b"work", data) for data in (b"one", b"two", b"three"))
     assert client.ask(puts) == STORED * 2 + NOT_STORED
     assert client.ask(set_(b"other", b"item") * 3) == STORED * 3
@@ -44,14 +44,14 @@ def test_a_put_is_refused_while_the_queue_stands_at_max_items(folder: Path) -> N
     assert client.ask(set_(b"work", b"six")) == STORED
 
 
-def test_a_put_is_refused_while_the_queue_stands_at_or_over_max_size(folder: Path) -> None:
-    client = served(folder, "maxSize = 10").connect()
+def test_put_is_refused_at_or_over_max_size(folder: Path) -> None:
+    client = server_with(folder, "maxSize = 10").connect()
     assert client.ask(set_(b"work", b"12345") + set_(b"work", b"67890")) == STORED * 2
-    assert client.ask(set_(b"work", b"x")) == NOT_STORED, "it stands at the limit"
+    assert client.ask(set_(b"work", b"x")) == NOT_STORED, "the queue is at the limit"
     assert client.ask(set_(b"work", b"")) == NOT_STORED
     assert client.ask(b"get work\r\n") == value(b"work", b"12345")
-    assert client.ask(set_(b"work", b"x" * 100)) == STORED, "the last one may pass the limit"
-    assert client.ask(set_(b"work", b"x")) == NOT_STORED, "it stands over the limit"
+    assert client.ask(set_(b"work", b"x" * 100)) == STORED, "the last item may pass the limit"
+    assert client.ask(set_(b"work", b"x")) == NOT_STORED, "the queue is over the limit"
     assert client.ask(b"get work\r\n") == value(b"work", b"67890")
     assert client.ask(set_(b"work", b"x")) == NOT_STORED
     assert client.ask(b"get work\r\n") == value(b"work", b"x" * 100)
@@ -59,8 +59,8 @@ def test_a_put_is_refused_while_the_queue_stands_at_or_over_max_size(folder: Pat
 
 
 @pytest.mark.parametrize("also", ["", "maxItems = 2", "discardOldWhenFull = true\nmaxItems = 2"])
-def test_a_larger_item_than_max_item_size_is_always_refused(folder: Path, also: str) -> None:
-    client = served(folder, f"maxItemSize = 3\n{also}").connect()
+def test_item_above_max_item_size_is_always_refused(folder: Path, also: str) -> None:
+    client = server_with(folder, f"maxItemSize = 3\n{also}").connect()
     assert client.ask(set_(b"work", b"1234")) == NOT_STORED
     assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
     assert client.ask(set_(b"work", b"1234")) == NOT_STORED
@@ -69,8 +69,8 @@ def test_a_larger_item_than_max_item_size_is_always_refused(folder: Path, also: 
 
 
 @pytest.mark.parametrize("limit", ["maxItems = 1", "maxSize = 3", "maxItemSize = 3"])
-def test_a_refused_put_answers_a_bare_not_stored_and_the_connection_stays(folder: Path, limit: str) -> None:
-    server = served(folder, limit)
+def test_refused_put_answers_not_stored_and_changes_nothing(folder: Path, limit: str) -> None:
+    server = server_with(folder, limit)
     client = server.connect()
     assert client.ask(set_(b"work", b"one")) == STORED
     before = client.ask(b"dump_stats work\r\n")
@@ -85,8 +85,8 @@ def test_a_refused_put_answers_a_bare_not_stored_and_the_connection_stays(folder
 # discardOldWhenFull.
 
 
-def test_a_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -> None:
-    client = served(folder, "discardOldWhenFull = true\nmaxItems = 3\nmaxSize = 10").connect()
+def test_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -> None:
+    client = server_with(folder, "discardOldWhenFull = true\nmaxItems = 3\nmaxSize = 10").connect()
     for data in (b"1", b"2", b"3"):
         assert client.ask(set_(b"work", data)) == STORED
     assert stat(client, b"work", "discarded") == "0"
@@ -96,7 +96,7 @@ def test_a_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -
     assert stat(client, b"work", "discarded") == "2"
     assert client.ask(b"get work/peek\r\n") == value(b"work", b"3")
     assert client.ask(set_(b"work", b"5")) == STORED
-    assert stat(client, b"work", "discarded") == "4", "without two of them it holds less than maxSize: 3 and 4 go"
+    assert stat(client, b"work", "discarded") == "4", "two fewer bring the queue below maxSize: 3 and 4 are discarded"
     assert items(client, b"work") == [b"x" * 9, b"5"]
     assert client.ask(set_(b"work", b"x" * 100) + set_(b"work", b"y" * 50)) == STORED * 2
     assert items(client, b"work") == [b"y" * 50]
@@ -104,21 +104,21 @@ def test_a_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -
 
 
 @pytest.mark.parametrize("again", [MemoryServer.restart, MemoryServer.crash])
-def test_a_discarded_item_does_not_come_back_after_a_restart(
-    folder: Path, again: Callable[[MemoryServer], None]
-) -> None:
-    server = served(folder, "discardOldWhenFull = true\nmaxItems = 2")
+def test_discarded_item_does_not_return_after_restart(folder: Path, again: Callable[[MemoryServer], None]) -> None:
+    server = server_with(folder, "discardOldWhenFull = true\nmaxItems = 2")
     client = server.connect()
     for data in (b"1", b"2", b"3", b"4"):
         assert client.ask(set_(b"work", data)) == STORED
-    assert (folder / "work").stat().st_size == 4 * (ADDX_BYTES + 1) + 2, "four items, two REMOVE of a byte each"
+    assert (folder / "work").stat().st_size == 4 * (ADDX_BYTES + 1) + 2, (
+        "four items, and two REMOVE records of one byte each"
+    )
     again(server)
     client = server.connect()
     assert stat(client, b"work", "items") == "2"
     assert items(client, b"work") == [b"3", b"4"]
 
 
-def test_a_full_queue_discards_a_head_that_is_on_disk_alone(folder: Path) -> None:
+def test_full_queue_discards_head_that_is_only_on_disk(folder: Path) -> None:
     clock, threads = Clock(), SteppedThreads()
     storage = JournalStorage(bytes(folder), clock, threads, reserve_bytes=1)
     config = loads("[[queues]]\nname = 'work'\ndiscardOldWhenFull = true\nmaxItems = 4\nmaxMemorySize = 100\n")
@@ -141,12 +141,12 @@ def test_a_full_queue_discards_a_head_that_is_on_disk_alone(folder: Path) -> Non
     assert reader.take() == b"".join(value(b"work", data) for data in large[3:]) + END
 
 
-# What counts.
+# Items that count toward the limits.
 
 
 def test_open_reads_count_neither_in_items_nor_in_limits(folder: Path) -> None:
     for number, limit in enumerate(("maxItems = 2", "maxSize = 6")):
-        client = served(folder / str(number), limit).connect()
+        client = server_with(folder / str(number), limit).connect()
         assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
         assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + value(b"work", b"two")
         figures = ("items", "bytes", "open_transactions")
@@ -158,8 +158,8 @@ def test_open_reads_count_neither_in_items_nor_in_limits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["abort", "disconnect", "timeout", "restart", "crash"])
-def test_items_that_go_back_may_exceed_the_limits(folder: Path, way: str) -> None:
-    server = served(folder, "maxItems = 2\nmaxSize = 6\nopenTransactionTimeout = '10s'")
+def test_returned_items_may_exceed_the_limits(folder: Path, way: str) -> None:
+    server = server_with(folder, "maxItems = 2\nmaxSize = 6\nopenTransactionTimeout = '10s'")
     holder, client = server.connect(), server.connect()
     assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
     assert holder.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + value(b"work", b"two")
@@ -183,8 +183,8 @@ def test_items_that_go_back_may_exceed_the_limits(folder: Path, way: str) -> Non
     assert items(client, b"work") == [b"six", b"ten"]
 
 
-def test_items_that_go_back_may_exceed_the_limits_of_a_queue_that_discards(folder: Path) -> None:
-    client = served(folder, "maxItems = 2\ndiscardOldWhenFull = true").connect()
+def test_returned_items_may_exceed_limits_of_discarding_queue(folder: Path) -> None:
+    client = server_with(folder, "maxItems = 2\ndiscardOldWhenFull = true").connect()
     assert client.ask(set_(b"work", b"one") + b"get work/open\r\n") == STORED + value(b"work", b"one")
     assert client.ask(set_(b"work", b"two") + set_(b"work", b"three") + b"get work/abort\r\n") == STORED * 2 + END
     assert (stat(client, b"work", "items"), stat(client, b"work", "discarded")) == ("3", "0")
@@ -195,10 +195,10 @@ def test_items_that_go_back_may_exceed_the_limits_of_a_queue_that_discards(folde
 @pytest.mark.parametrize("count", [2, 3000])
 @pytest.mark.parametrize("is_discarding", [False, True])
 @pytest.mark.parametrize("limit", ["maxItems", "maxSize"])
-def test_expired_items_leave_before_the_limits_are_looked_at(
+def test_expired_items_are_removed_before_limits_apply(
     folder: Path, limit: str, is_discarding: bool, count: int
 ) -> None:
-    server = served(folder, f"{limit} = {count}\ndiscardOldWhenFull = {str(is_discarding).lower()}")
+    server = server_with(folder, f"{limit} = {count}\ndiscardOldWhenFull = {str(is_discarding).lower()}")
     client = server.connect()
     assert client.ask(set_(b"work", b"x", expiry=1) * count) == STORED * count
     server.advance(2)
@@ -208,8 +208,8 @@ def test_expired_items_leave_before_the_limits_are_looked_at(
     assert stat(client, b"work", "discarded") == "0"
 
 
-def test_expired_items_leave_before_the_limits_are_looked_at_which_then_hold_for_the_rest(folder: Path) -> None:
-    server = served(folder, "maxSize = 3000")
+def test_limits_apply_to_items_left_after_expiry(folder: Path) -> None:
+    server = server_with(folder, "maxSize = 3000")
     client = server.connect()
     assert client.ask(set_(b"work", b"x", expiry=1) * 2999 + set_(b"work", b"y" * 3000)) == STORED * 3000
     server.advance(2)
@@ -217,8 +217,8 @@ def test_expired_items_leave_before_the_limits_are_looked_at_which_then_hold_for
     assert items(client, b"work") == [b"y" * 3000]
 
 
-def test_a_full_queue_that_discards_moves_its_expired_items_and_counts_them_as_expired(folder: Path) -> None:
-    server = served(folder, "maxSize = 3000\ndiscardOldWhenFull = true\nexpireToQueue = 'late'")
+def test_discarding_queue_moves_expired_items_and_counts_them_expired(folder: Path) -> None:
+    server = server_with(folder, "maxSize = 3000\ndiscardOldWhenFull = true\nexpireToQueue = 'late'")
     client = server.connect()
     assert client.ask(set_(b"work", b"x", expiry=1) * 2999 + set_(b"work", b"y" * 3000)) == STORED * 3000
     server.advance(2)
@@ -229,7 +229,7 @@ def test_a_full_queue_that_discards_moves_its_expired_items_and_counts_them_as_e
 
 
 @pytest.mark.parametrize("is_discarding", [False, True])
-def test_expired_items_that_are_on_disk_alone_leave_before_the_limits_are_looked_at(is_discarding: bool) -> None:
+def test_expired_items_only_on_disk_are_removed_before_limits_apply(is_discarding: bool) -> None:
     storage = SteppedStorage()
     config = loads(f"""
         [[queues]]
@@ -248,10 +248,10 @@ def test_expired_items_that_are_on_disk_alone_leave_before_the_limits_are_looked
     store.page_out()
     server.advance(2)
     first = client.ask(set_(b"work", b"3"))
-    assert store.is_filling, "whoever finds the queue full has to see whether its head has expired"
+    assert store.is_filling, "a put to a full queue checks whether the head has expired"
     store.end_fill()
     server.settle()
-    if not is_discarding:  # it cannot be known before; a producer that is refused tries again
+    if not is_discarding:  # the queue cannot know before the load; a refused producer tries again
         assert first == NOT_STORED
         first = client.ask(set_(b"work", b"3"))
     assert first == STORED
@@ -267,42 +267,42 @@ READS = [b"get work\r\n", b"get work/t=100\r\n", b"get work/open\r\n", b"get wor
 
 
 @pytest.fixture
-def limited(request: pytest.FixtureRequest) -> MemoryServer:
-    """A server that has as many connections as it takes."""
+def server_at_limit(request: pytest.FixtureRequest) -> MemoryServer:
+    """Return a server whose connection limit, set by the parameter, is 2."""
     return MemoryServer(config=loads(f"maxOpenTransactions = 10\n{request.param} = 2"))
 
 
-@pytest.mark.parametrize("limited", ["connectionLimitRefuseWrites"], indirect=True)
-def test_a_connection_opened_over_connection_limit_refuse_writes_is_refused_its_writes(limited: MemoryServer) -> None:
-    first, second = limited.connect(), limited.connect()
+@pytest.mark.parametrize("server_at_limit", ["connectionLimitRefuseWrites"], indirect=True)
+def test_connection_over_write_limit_cannot_write(server_at_limit: MemoryServer) -> None:
+    first, second = server_at_limit.connect(), server_at_limit.connect()
     assert first.ask(set_(b"work", b"one")) == second.ask(set_(b"work", b"two")) == STORED
     for request in WRITES:
-        third = limited.connect()
+        third = server_at_limit.connect()
         assert third.ask(b"get work/peek\r\n") == value(b"work", b"one")
         assert third.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"one") + END
         reply = third.ask(request + b"version\r\n")
         assert reply.startswith(b"SERVER_ERROR ")
         assert b"VERSION" not in reply
         assert third.is_closed
-    third = limited.connect()
+    third = server_at_limit.connect()
     assert third.ask(b"flush_all_expired\r\n") == b"0\r\n"
     assert items(third, b"work") == [b"one", b"two"], "nothing was changed"
     for request in WRITES:
         assert not first.ask(request).startswith(b"SERVER_ERROR")
 
 
-@pytest.mark.parametrize("limited", ["connectionLimitRefuseReads"], indirect=True)
-def test_a_connection_opened_over_connection_limit_refuse_reads_is_refused_its_reads(limited: MemoryServer) -> None:
-    first, second = limited.connect(), limited.connect()
+@pytest.mark.parametrize("server_at_limit", ["connectionLimitRefuseReads"], indirect=True)
+def test_connection_over_read_limit_cannot_read(server_at_limit: MemoryServer) -> None:
+    first, second = server_at_limit.connect(), server_at_limit.connect()
     assert second.ask(set_(b"work", b"one")) == STORED
     for number, request in enumerate(READS):
-        third = limited.connect()
+        third = server_at_limit.connect()
         assert third.ask(set_(b"work", b"%d" % number)) == STORED
         reply = third.ask(request + b"version\r\n")
         assert reply.startswith(b"SERVER_ERROR ")
         assert b"VERSION" not in reply
         assert third.is_closed
-    third = limited.connect()
+    third = server_at_limit.connect()
     assert third.ask(b"flush_expired work\r\n") == b"0\r\n"
     assert items(first, b"work") == [b"one", b"0", b"1", b"2", b"3", b"4"], "nothing was taken"
 
@@ -315,17 +315,19 @@ def test_a_connection_opened_over_connection_limit_refuse_reads_is_refused_its_r
     ],
     indirect=["limited"],
 )
-def test_connections_are_counted_when_one_is_opened(limited: MemoryServer, request_: bytes) -> None:
-    first, second, third = limited.connect(), limited.connect(), limited.connect()
-    assert not first.ask(request_).startswith(b"SERVER_ERROR"), "it was there before"
+def test_connection_limit_is_checked_when_connection_opens(server_at_limit: MemoryServer, request_: bytes) -> None:
+    first, second, third = server_at_limit.connect(), server_at_limit.connect(), server_at_limit.connect()
+    assert not first.ask(request_).startswith(b"SERVER_ERROR"), "it connected before the limit was reached"
     assert not second.ask(request_).startswith(b"SERVER_ERROR")
     first.disconnect()
     second.disconnect()
-    fourth = limited.connect()
+    fourth = server_at_limit.connect()
     assert not fourth.ask(request_).startswith(b"SERVER_ERROR"), "there are two again"
     fourth.disconnect()
-    limited.reload(loads(""))
-    assert third.ask(request_).startswith(b"SERVER_ERROR "), "it is not taken in when others leave or the limit goes"
+    server_at_limit.reload(loads(""))
+    assert third.ask(request_).startswith(b"SERVER_ERROR "), (
+        "it stays refused when others leave or the limit is removed"
+    )
     assert third.is_closed
 
 
@@ -333,7 +335,7 @@ def test_connections_are_counted_when_one_is_opened(limited: MemoryServer, reque
 
 
 def refused(server: MemoryServer, request: bytes) -> bool:
-    """Whether a new client is told so and hung up on, rather than served."""
+    """Return True if a new client that sends this gets an error and is disconnected."""
     client = server.connect()
     reply = client.ask(request + b"version\r\n")
     if not reply.startswith(b"SERVER_ERROR "):
@@ -346,11 +348,11 @@ def refused(server: MemoryServer, request: bytes) -> bool:
 
 
 @pytest.mark.parametrize("listed", ['"somebody"', '["somebody", "somebody else"]', "[]"])
-def test_a_client_that_is_not_on_the_white_list_for_enqueue_is_refused_its_puts(folder: Path, listed: str) -> None:
-    server = served(folder, "")
+def test_client_not_on_enqueue_list_cannot_put(folder: Path, listed: str) -> None:
+    server = server_with(folder, "")
     client = server.connect()
     assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
-    server.restart(served(None, f"whiteListClientIdForEnqueue = {listed}").core.config)
+    server.restart(server_with(None, f"whiteListClientIdForEnqueue = {listed}").core.config)
     assert refused(server, set_(b"work", b"refused"))
     assert not refused(server, set_(b"other", b"item"))
     client = server.connect()
@@ -360,8 +362,8 @@ def test_a_client_that_is_not_on_the_white_list_for_enqueue_is_refused_its_puts(
 
 
 @pytest.mark.parametrize("listed", ['"somebody"', '["somebody", "somebody else"]', "[]"])
-def test_a_client_that_is_not_on_the_white_list_for_dequeue_is_refused_its_gets(folder: Path, listed: str) -> None:
-    server = served(folder, f"whiteListClientIdForDequeue = {listed}")
+def test_client_not_on_dequeue_list_cannot_get(folder: Path, listed: str) -> None:
+    server = server_with(folder, f"whiteListClientIdForDequeue = {listed}")
     client = server.connect()
     assert client.ask(set_(b"work", b"one")) == STORED
     assert [refused(server, request) for request in READS] == [True] * len(READS)
@@ -371,7 +373,7 @@ def test_a_client_that_is_not_on_the_white_list_for_dequeue_is_refused_its_gets(
     assert items(server.connect(), b"work") == [b"one", b"two"]
 
 
-def test_a_white_list_for_enqueue_is_checked_on_the_parent_and_not_again_on_children() -> None:
+def test_enqueue_list_is_checked_on_parent_and_not_on_children() -> None:
     config = loads("""
         [[queues]]
         name = "open+x"

@@ -1,4 +1,4 @@
-"""Too many of something: queues that clients make, connections that they open."""
+"""maxQueues and maxConnections: requests and connections beyond them are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def set_(queue: bytes) -> bytes:
 
 @pytest.fixture
 def full() -> MemoryServer:
-    """With as many queues as there may be."""
+    """Return a server that has maxQueues queues."""
     server = MemoryServer(config=loads("maxQueues = 3"))
     for name in (b"a", b"b", b"parent"):
         assert server.connect().ask(set_(name)) == STORED
@@ -34,7 +34,7 @@ def full() -> MemoryServer:
 
 
 @pytest.mark.parametrize("request_", [set_(b"c"), b"get c\r\n", b"get c/t=1000\r\n", b"monitor c 1\r\n", set_(b"a+c")])
-def test_no_request_makes_one_too_many_and_the_connection_stays(full: MemoryServer, request_: bytes) -> None:
+def test_request_beyond_max_queues_is_refused_and_connection_stays(full: MemoryServer, request_: bytes) -> None:
     client = full.connect()
     assert client.ask(request_) == TOO_MANY_QUEUES
     assert not client.is_closed
@@ -42,22 +42,22 @@ def test_no_request_makes_one_too_many_and_the_connection_stays(full: MemoryServ
     assert sorted(queue.name for queue in full.manager.all_queues()) == [b"a", b"b", b"parent"]
 
 
-def test_text_and_thrift_are_told_so_too(full: MemoryServer) -> None:
+def test_text_and_thrift_also_report_too_many_queues(full: MemoryServer) -> None:
     assert full.connect("text").ask(b"put c:\nx\n\n") == b"-too many queues; limit=3\n"
     put = b"\x80\x01\0\x01\0\0\0\x03put\0\0\0\0\x0b\0\x01\0\0\0\x01c\x0f\0\x02\x0b\0\0\0\x01\0\0\0\x01x\0"
     assert b"too many queues" in full.connect("thrift").ask(len(put).to_bytes(4, "big") + put)
 
 
-def test_a_name_that_no_queue_can_have_is_still_that(full: MemoryServer) -> None:
+def test_illegal_name_is_reported_before_the_limit(full: MemoryServer) -> None:
     assert full.connect().ask(set_(b"a~b")).startswith(b"CLIENT_ERROR")
 
 
-def test_a_deletion_makes_room(full: MemoryServer) -> None:
+def test_deletion_makes_room_for_a_queue(full: MemoryServer) -> None:
     client = full.connect()
     assert client.ask(b"delete a\r\n" + set_(b"c")) == b"DELETED\r\n" + STORED
 
 
-def test_queues_that_are_there_stay_however_many(tmp_path: Path) -> None:
+def test_existing_queues_above_max_queues_stay(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     for number in range(5):
         assert server.connect().ask(set_(b"q%d" % number)) == STORED
@@ -67,7 +67,7 @@ def test_queues_that_are_there_stay_however_many(tmp_path: Path) -> None:
     assert server.connect().ask(set_(b"q5")) == TOO_MANY_QUEUES
 
 
-def test_where_expired_items_go_is_none_too_many() -> None:
+def test_expire_to_queue_is_exempt_from_max_queues() -> None:
     server = MemoryServer(config=loads('maxQueues = 1\n[[queues]]\nname = "work"\nexpireToQueue = "late"'))
     client = server.connect()
     assert client.ask(b"set work 0 1 1\r\nx\r\n") == STORED
@@ -81,13 +81,13 @@ def test_where_expired_items_go_is_none_too_many() -> None:
     ['[[queues]]\nname = "c"', '[[aliases]]\nname = "c"\ndestinationQueues = ["d", "e"]'],
     ids=["table", "alias"],
 )
-def test_what_the_configuration_names_is_none_too_many(full: MemoryServer, named: str) -> None:
+def test_configured_names_are_exempt_from_max_queues(full: MemoryServer, named: str) -> None:
     full.reload(loads(f"maxQueues = 3\n{named}"))
     assert full.connect().ask(set_(b"c")) == STORED
     assert full.connect().ask(set_(b"other")) == TOO_MANY_QUEUES
 
 
-def test_a_reload_allows_more(full: MemoryServer) -> None:
+def test_reload_raises_max_queues(full: MemoryServer) -> None:
     full.reload(loads("maxQueues = 4"))
     assert full.connect().ask(set_(b"c")) == STORED
 
@@ -103,7 +103,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("protocol", REFUSALS)
-def test_one_connection_too_many_is_told_so_and_closed_and_the_others_go_on(protocol: str) -> None:
+def test_connection_beyond_max_connections_is_refused_with_error(protocol: str) -> None:
     server = MemoryServer(config=loads("maxConnections = 2"))
     first, second = server.connect("text"), server.connect()
     refused = server.connect(protocol)
@@ -118,7 +118,7 @@ def test_one_connection_too_many_is_told_so_and_closed_and_the_others_go_on(prot
     assert server.connect().ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
 
 
-def test_who_is_trusted_is_none_too_many() -> None:
+def test_trusted_connection_is_exempt_from_max_connections() -> None:
     server = MemoryServer(config=loads("maxConnections = 1"))
     server.connect()
     for is_trusted, kind in ((False, RejectingProtocol), (True, Connection)):
@@ -128,7 +128,7 @@ def test_who_is_trusted_is_none_too_many() -> None:
         assert isinstance(factory.buildProtocol(None), kind)
 
 
-def test_what_a_refused_client_sends_is_not_carried_out() -> None:
+def test_request_of_refused_client_is_not_executed() -> None:
     server = MemoryServer(config=loads("maxConnections = 1"))
     server.connect()
     refused = server.connect()
@@ -137,7 +137,7 @@ def test_what_a_refused_client_sends_is_not_carried_out() -> None:
     assert server.manager.existing(b"work") is None
 
 
-def test_a_flood_of_connections_stands_in_the_log_a_few_times() -> None:
+def test_flood_of_refused_connections_logs_ten_lines() -> None:
     server = MemoryServer(config=loads("maxConnections = 1"))
     server.connect()
     with capturedLogs() as events:

@@ -1,4 +1,4 @@
-"""maxTotalMemory: what items and replies of all queues and connections take together, and what happens beyond it."""
+"""maxTotalMemory: the memory that items and replies of all queues and connections may take together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ keepJournal = false
 
 
 def some(count: int) -> list[bytes]:
-    """Items of a KiB, each its own."""
+    """Return distinct items of one KiB."""
     return [b"%04d" % number * (KIB // 4) for number in range(count)]
 
 
@@ -50,7 +50,7 @@ def used(server: MemoryServer) -> int:
     return server.manager.memory_limit.used_bytes
 
 
-def test_items_beyond_max_total_memory_stay_on_disk_alone(client: MemoryClient) -> None:
+def test_items_beyond_max_total_memory_stay_on_disk(client: MemoryClient) -> None:
     put(client, b"a", some(40))
     put(client, b"b", some(200))
     assert stat(client, b"a", "mem_items") == "40"
@@ -58,57 +58,57 @@ def test_items_beyond_max_total_memory_stay_on_disk_alone(client: MemoryClient) 
     assert 15 <= int(stat(client, b"b", "mem_items")) <= 25
 
 
-def test_items_that_stayed_on_disk_come_in_order(client: MemoryClient) -> None:
+def test_items_kept_on_disk_come_in_order(client: MemoryClient) -> None:
     put(client, b"a", some(40))
     put(client, b"b", some(200))
     assert items(client, b"b") == some(200)
     assert items(client, b"a") == some(40)
 
 
-def test_the_limit_holds_for_what_is_loaded_at_the_start(server: MemoryServer, client: MemoryClient) -> None:
+def test_limit_applies_to_items_loaded_at_start(server: MemoryServer, client: MemoryClient) -> None:
     for queue in (b"a", b"b", b"c", b"d"):
         put(client, queue, some(50))
     server.restart()
     client = server.connect()
-    assert used(server) < 64 * KIB + 50 * (KIB + 100), "one queue is loaded before it is counted"
+    assert used(server) < 64 * KIB + 50 * (KIB + 100), "one queue is loaded before its items are counted"
     assert [items(client, queue) for queue in (b"a", b"b", b"c", b"d")] == [some(50)] * 4
 
 
-def test_a_reload_of_max_total_memory_holds_at_once(server: MemoryServer, client: MemoryClient) -> None:
+def test_reload_of_max_total_memory_applies_at_once(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"a", some(60))
     server.reload(loads(LIMIT.replace("64KiB", "128KiB")))
     put(client, b"b", some(30))
     assert stat(client, b"b", "mem_items") == "30"
 
 
-def test_puts_to_a_queue_without_a_journal_are_refused_beyond_max_total_memory(client: MemoryClient) -> None:
+def test_full_memory_refuses_puts_to_queue_without_journal(client: MemoryClient) -> None:
     put(client, b"fleeting", some(59))
     put(client, b"a", some(3))
     assert client.ask(set_(b"fleeting", b"x")) == b"SERVER_ERROR the server's memory is full\r\n"
     assert client.ask(b"get fleeting\r\n") == value(b"fleeting", some(1)[0])
 
 
-def test_puts_are_taken_again_when_memory_is_free(client: MemoryClient) -> None:
+def test_puts_succeed_again_when_memory_is_free(client: MemoryClient) -> None:
     put(client, b"fleeting", some(60))
     assert client.ask(set_(b"fleeting", b"x")).startswith(b"SERVER_ERROR")
     assert client.ask(b"get fleeting\r\n" * 5).count(b"VALUE") == 5
     assert client.ask(set_(b"fleeting", b"x")) == STORED
 
 
-def test_replies_that_are_held_count_as_well() -> None:
+def test_held_replies_count_toward_memory() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(LIMIT))
     client, reader = server.connect(), server.connect()
     put(client, b"fleeting", some(1))
     before = used(server)
     assert client.ask(b"get fleeting/open\r\n") == value(b"fleeting", some(1)[0])
-    assert used(server) == before, "an open read takes what its item did"
+    assert used(server) == before, "an open read takes as much as its item did"
     put(client, b"a", some(100))
-    assert used(server) == before, "this storage, which a test made, counts nothing"
+    assert used(server) == before, "the storage of this test counts no memory"
     storage.holds_commits = True
     reader.send(b"get a\r\n" * 70)
     server.settle()
-    assert used(server) > before + 60 * KIB, "what was taken is not committed, and the replies wait"
+    assert used(server) > before + 60 * KIB, "the gets are not committed, so their replies are held"
     assert client.ask(set_(b"fleeting", b"x")).startswith(b"SERVER_ERROR")
     storage.end_commits()
     storage.holds_commits = False
@@ -130,7 +130,7 @@ def test_open_reads_count_until_they_are_closed(server: MemoryServer, client: Me
 
 
 @pytest.mark.parametrize("end", [b"flush a\r\n", b"delete a\r\n", b"get a\r\n" * 30])
-def test_what_is_gone_counts_no_more(server: MemoryServer, client: MemoryClient, end: bytes) -> None:
+def test_removed_items_no_longer_count(server: MemoryServer, client: MemoryClient, end: bytes) -> None:
     put(client, b"a", some(30))
     assert used(server) > 30 * KIB
     client.ask(end)
@@ -138,15 +138,15 @@ def test_what_is_gone_counts_no_more(server: MemoryServer, client: MemoryClient,
 
 
 @pytest.mark.parametrize("way", ["it is deleted", "its disk fails"])
-def test_what_is_read_forward_for_a_queue_that_is_gone_does_not_count(way: str, tmp_path: Path) -> None:
+def test_loads_of_a_lost_queue_do_not_count(way: str, tmp_path: Path) -> None:
     config = loads("maxTotalMemory = '1GiB'\n[[queues]]\nname = 'a'\nmaxMemorySize = '4KiB'\n")
     server = SlowServer(tmp_path / "queues", config)
     client = server.connect()
     for data in some(20):
-        assert server.talk(client, set_(b"a", data)) == STORED
+        assert server.ask(client, set_(b"a", data)) == STORED
     assert client.ask(b"get a\r\n" * 4) == b"".join(value(b"a", data) for data in some(4))
     assert stat(client, b"a", "mem_items") == "0"
-    assert len(server.threads) == 1, "a thread is about to read the next"
+    assert len(server.threads) == 1, "a thread is about to read the next items"
     if way == "it is deleted":
         assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
         server.end_threads()
@@ -155,11 +155,11 @@ def test_what_is_read_forward_for_a_queue_that_is_gone_does_not_count(way: str, 
         assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR")
         server.end_threads()
         for data in some(20)[4:]:
-            assert server.talk(client, b"get a\r\n") == value(b"a", data)
+            assert server.ask(client, b"get a\r\n") == value(b"a", data)
     assert used(server) == 0
 
 
-def test_replies_that_a_client_does_not_read_count_until_it_does(server: MemoryServer, client: MemoryClient) -> None:
+def test_unread_replies_count_until_client_reads_them(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"fleeting", some(1))
     before = used(server)
     reader = server.connect()
@@ -174,7 +174,7 @@ def test_replies_that_a_client_does_not_read_count_until_it_does(server: MemoryS
     assert client.ask(set_(b"fleeting", b"x")) == STORED
 
 
-def test_replies_that_a_client_leaves_unread_count_no_more_when_it_is_gone(server: MemoryServer) -> None:
+def test_unread_replies_no_longer_count_after_disconnect(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(set_(b"a", b"x" * MIB)) == STORED
     client.reads = False
@@ -196,26 +196,26 @@ def test_unread_lists_leave_memory_to_others() -> None:
     assert server.connect().ask(set_(b"fleeting", b"x")) == STORED
 
 
-def test_a_slow_disk_makes_memory_no_larger_than_the_limit_and_a_little(tmp_path: Path) -> None:
+def test_slow_disk_keeps_memory_near_the_limit(tmp_path: Path) -> None:
     config = loads("maxTotalMemory = '1MiB'\n[default]\nsyncJournal = 0\n")
     server = SlowServer(tmp_path / "queues", config)
     clients = [server.connect() for _ in range(20)]
     for client in clients:
         client.send(set_(b"a", b"x" * (MIB // 4)))
         server.settle()
-    assert used(server) < 3 * MIB, "nothing is safe yet, and all of it counts"
+    assert used(server) < 3 * MIB, "nothing is safe yet, so everything counts"
     server.end_threads()
     replies = [client.take() for client in clients]
     taken = replies.count(STORED)
     assert 4 <= taken < 12
     assert replies[taken:] == [b"SERVER_ERROR the server's memory is full, and the disk is slow\r\n"] * (20 - taken)
-    assert server.talk(clients[0], set_(b"a", b"last")) == STORED, "the disk has caught up"
+    assert server.ask(clients[0], set_(b"a", b"last")) == STORED, "the disk has caught up"
     for _ in range(taken):
-        assert server.talk(clients[0], b"get a\r\n") == value(b"a", b"x" * (MIB // 4))
-    assert server.talk(clients[0], b"get a\r\n") == value(b"a", b"last")
+        assert server.ask(clients[0], b"get a\r\n") == value(b"a", b"x" * (MIB // 4))
+    assert server.ask(clients[0], b"get a\r\n") == value(b"a", b"last")
 
 
-def test_items_can_move_to_a_queue_without_a_journal_though_they_fill_the_memory(tmp_path: Path) -> None:
+def test_items_in_full_memory_can_move_to_queue_without_journal(tmp_path: Path) -> None:
     moving = "[[queues]]\nname = 'brief'\nkeepJournal = false\nmaxAge = '1s'\nexpireToQueue = 'fleeting'\n"
     server = MemoryServer(config=loads(LIMIT + moving), folder=tmp_path / "queues")
     client = server.connect()

@@ -1,4 +1,4 @@
-"""Moves: what expired goes to another queue, what failed too often goes to an error queue, and nothing is lost."""
+"""Moves: expired items go to another queue, failed items go to an error queue, and no item is lost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.promises.speaking import END, STORED, items, set_, stat, value
 GUIDE: Final = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
 
 A_WHILE_S: Final = 60
-"""Long enough for whatever is tried again."""
+"""Long enough for all retries."""
 
 MS: Final = 0.001
 
 
 def config_of(settings: str, rest: str = "", *, server: str = "") -> Config:
-    """Settings of the queue "work", further tables, and settings of the server."""
+    """Return a configuration of the queue "work", further tables, and settings of the server."""
     return loads(f"maxOpenTransactions = 100\n{server}\n[[queues]]\nname = 'work'\n{settings}\n{rest}")
 
 
@@ -52,27 +52,27 @@ def is_missing(client: MemoryClient, name: bytes) -> bool:
     return client.ask(b"dump_stats %b\r\n" % name) == b"queue '%b' {\r\n  \r\n}\r\nEND\r\n" % name
 
 
-def told_of(events: Sequence[LogEvent], *names: str) -> list[str]:
-    """The warnings, or worse, that name one of these queues."""
+def warnings_about(events: Sequence[LogEvent], *names: str) -> list[str]:
+    """Return the warnings and errors that name one of these queues."""
     texts = [str(formatEvent(event)) for event in events if event["log_level"] >= LogLevel.warn]
     return [text for text in texts if any(name in text for name in names)]
 
 
 def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
-    """All that is held, and what comes of it, becomes safe."""
+    """End all held commits, and those that follow from them."""
     storage.holds_commits = False
     while storage.committing:
         storage.end_commits()
         server.settle()
 
 
-# What a death leaves.
+# Crashes at every disk operation.
 
 
 class WatchedDisk(FaultyDisk):
-    """Keeps a copy of a folder as each operation finds it, and one as a power failure would then leave it.
+    """A disk that copies a folder before each operation: as it is, and as a power failure would leave it.
 
-    Every write is two: a death may fall between its halves.
+    Each write is split in two, so that a crash can also happen in the middle of one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ class WatchedDisk(FaultyDisk):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Keep copies for so long, and one of the end."""
+        """Make copies while the block runs, and once at its end."""
         self._is_watching = True
         yield
         self._keep()
@@ -111,7 +111,7 @@ class WatchedDisk(FaultyDisk):
 
 
 def contents_after(folder: Path, config: Config, *names: bytes) -> list[list[bytes]]:
-    """What is in these queues at a start over what a death left; the folder stays as it is."""
+    """Return the items of these queues after a start over a copy of the folder."""
     with TemporaryDirectory(dir=folder.parent) as beside:
         copy = shutil.copytree(folder, Path(beside, "queues"))
         server = MemoryServer(config=config, folder=copy)
@@ -123,7 +123,7 @@ def contents_after(folder: Path, config: Config, *names: bytes) -> list[list[byt
 
 
 def assert_nothing_is_lost(left: list[Path], target: bytes, datas: list[bytes], default: str) -> None:
-    """Start over each of these folders, with a configuration in which nothing moves, and look for these items."""
+    """Start a server without moves over each folder, and check that no item is missing, or doubled in a queue."""
     found = []
     for folder in left:
         both = contents_after(folder, config_of("", default), b"work", target)
@@ -132,7 +132,7 @@ def assert_nothing_is_lost(left: list[Path], target: bytes, datas: list[bytes], 
         assert len({*here}) == len(here), f"doubled in {folder.name}: {here}"
         assert len({*there}) == len(there), f"doubled in {folder.name}: {there}"
         found.append((here, there))
-    assert (found[0], found[-1]) == ((datas, []), ([], datas)), "it was watched from the beginning to the end"
+    assert (found[0], found[-1]) == ((datas, []), ([], datas)), "the copies cover the whole move"
 
 
 # expireToQueue.
@@ -155,7 +155,7 @@ def assert_nothing_is_lost(left: list[Path], target: bytes, datas: list[bytes], 
         (b"the timer", b"", 2500),
     ],
 )
-def test_an_expired_item_goes_to_the_expire_to_queue_however_it_was_found(
+def test_expired_item_moves_to_expire_to_queue_however_found(
     found_by: bytes, reply: bytes, count: int, tmp_path: Path
 ) -> None:
     every = "5s" if found_by == b"the timer" else "1h"
@@ -168,7 +168,7 @@ def test_an_expired_item_goes_to_the_expire_to_queue_however_it_was_found(
     assert is_missing(other, b"late")
     if found_by == b"the timer":
         server.advance(3)
-        for _ in range(10):  # a round that has as many on their way as may be goes on when some have arrived
+        for _ in range(10):  # a round stops at the limit of concurrent moves and continues when some have ended
             server.advance(0.1)
     else:
         assert client.ask(found_by) == reply
@@ -179,7 +179,7 @@ def test_an_expired_item_goes_to_the_expire_to_queue_however_it_was_found(
     assert [items(other, name) for name in (b"late", b"work")] == [[], [b"new"] if b"new" in found_by else []]
 
 
-def test_a_moved_item_was_added_at_the_move_and_expires_by_the_max_age_of_its_target_alone(tmp_path: Path) -> None:
+def test_moved_item_gets_new_add_time_and_expires_by_target_max_age(tmp_path: Path) -> None:
     config = config_of(
         "maxAge = '10s'\nexpireToQueue = 'late'",
         queue("late", "maxAge = '20s'\nexpireToQueue = 'too_late'"),
@@ -193,16 +193,16 @@ def test_a_moved_item_was_added_at_the_move_and_expires_by_the_max_age_of_its_ta
     moved_ms = EPOCH_MS + 12_000
     assert (tmp_path / "queues" / "late").read_bytes() == addx(b"aged", moved_ms) + addx(b"expiring", moved_ms)
     server.advance(20)
-    assert client.ask(b"get late/peek\r\n") == value(b"late", b"aged"), "it may be so old here"
+    assert client.ask(b"get late/peek\r\n") == value(b"late", b"aged"), "this queue allows that age"
     server.advance(MS)
     assert client.ask(b"get late\r\n") == END
     server.advance(1_000_000)
-    assert client.ask(b"get too_late\r\n") == value(b"too_late", b"aged"), "nothing expires where nothing says so"
+    assert client.ask(b"get too_late\r\n") == value(b"too_late", b"aged"), "without a limit nothing expires"
     assert client.ask(b"get too_late\r\n") == value(b"too_late", b"expiring")
     assert stat(client, b"too_late", "items") == "0"
 
 
-def test_a_moved_item_is_put_as_if_by_a_client(tmp_path: Path) -> None:
+def test_moved_item_is_put_like_an_item_of_a_client(tmp_path: Path) -> None:
     config = config_of(
         "expireToQueue = 'everywhere'", queue("full", "maxItems = 1") + alias("everywhere", "late", "parent", "full")
     )
@@ -220,16 +220,19 @@ def test_a_moved_item_is_put_as_if_by_a_client(tmp_path: Path) -> None:
         value(name, b"one") for name in (b"late", b"parent", b"parent+child")
     ]
     assert [items(client, name) for name in (b"late", b"parent", b"parent+child", b"full")] == [
-        [b"two"], [b"two"], [b"one", b"two"], [b"one"],
+        [b"two"],
+        [b"two"],
+        [b"one", b"two"],
+        [b"one"],
     ]
 
 
-def test_an_expired_item_is_open_at_its_source_until_the_target_is_safe() -> None:
+def test_expired_item_stays_open_until_target_is_safe() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of("expireToQueue = 'late'"))
     client, looker = server.connect(), server.connect()
 
-    def opened() -> str:
+    def open_count() -> str:
         return stat(looker, b"work", "open_transactions")
 
     put(client, b"work", b"item", expiry=1)
@@ -237,16 +240,16 @@ def test_an_expired_item_is_open_at_its_source_until_the_target_is_safe() -> Non
     storage.holds_commits = True
     client.send(b"get work\r\n")
     server.settle()
-    assert (opened(), stat(looker, b"work", "items")) == ("1", "0")
+    assert (open_count(), stat(looker, b"work", "items")) == ("1", "0")
     assert b"late" in storage.committing
     if b"work" in storage.committing:
         storage.end_commits(b"work")
         server.settle()
     server.advance(A_WHILE_S)
-    assert opened() == "1", "its own queue is safe, the target is not"
+    assert open_count() == "1", "its own queue is safe, the target is not"
     storage.end_commits(b"late")
     server.settle()
-    assert opened() == "0"
+    assert open_count() == "0"
     end_commits(server, storage)
     assert client.take() == END
     assert items(looker, b"late") == [b"item"]
@@ -254,7 +257,7 @@ def test_an_expired_item_is_open_at_its_source_until_the_target_is_safe() -> Non
 
 @pytest.mark.parametrize("sync", ["0", "'never'"])
 @pytest.mark.parametrize("finder", [b"get work\r\n", b"flush_expired work\r\n", b"get work/close\r\nget work\r\n"])
-def test_a_crash_in_a_move_loses_nothing(sync: str, finder: bytes, tmp_path: Path) -> None:
+def test_crash_during_move_loses_nothing(sync: str, finder: bytes, tmp_path: Path) -> None:
     default = f"[default]\nsyncJournal = {sync}\n"
     moving = config_of("maxAge = '5s'\nexpireToQueue = 'late'", default)
     datas = [b"one", b"two", b"three"]
@@ -278,7 +281,7 @@ def test_a_crash_in_a_move_loses_nothing(sync: str, finder: bytes, tmp_path: Pat
         again.step_wall_clock(6000)
         client = again.connect()
         assert client.ask(b"get work\r\n") == END
-        assert {*items(client, b"late")} - {b"held"} == {*datas}, "what had not arrived does so after the restart"
+        assert {*items(client, b"late")} - {b"held"} == {*datas}, "the remaining items are moved after the restart"
         again.stop()
         again.settle()
 
@@ -292,7 +295,7 @@ def test_a_crash_in_a_move_loses_nothing(sync: str, finder: bytes, tmp_path: Pat
         ("maxItems = 1\ndiscardOldWhenFull = true", True),
     ],
 )
-def test_a_full_target_drops_the_item_and_the_log_says_so(limit: str, is_taken: bool, tmp_path: Path) -> None:
+def test_full_target_drops_item_and_logs_it(limit: str, is_taken: bool, tmp_path: Path) -> None:
     config = config_of("expireToQueue = 'late'", queue("late", limit))
     server = MemoryServer(config=config, folder=tmp_path / "queues")
     client = server.connect()
@@ -302,14 +305,14 @@ def test_a_full_target_drops_the_item_and_the_log_says_so(limit: str, is_taken: 
         server.advance(2)
         with capturedLogs() as events:
             assert client.ask(b"get work\r\n") == END
-        assert bool(told_of(events, "work", "late")) is not is_taken, "it is said each time"
+        assert bool(warnings_about(events, "work", "late")) is not is_taken, "each drop is logged"
         assert stat(client, b"work", "refused_moves") == str(0 if is_taken else times)
     assert items(client, b"late") == ([b"expired"] if is_taken else [b"old"])
     server.advance(A_WHILE_S)
     assert (stat(client, b"work", "items"), stat(client, b"work", "open_transactions")) == ("0", "0")
     server.restart()
     client = server.connect()
-    assert [items(client, name) for name in (b"work", b"late")] == [[], []], "it is gone for good"
+    assert [items(client, name) for name in (b"work", b"late")] == [[], []], "the item is lost for good"
 
 
 @pytest.mark.parametrize(
@@ -325,7 +328,7 @@ def test_a_full_target_drops_the_item_and_the_log_says_so(limit: str, is_taken: 
     ],
 )
 @pytest.mark.parametrize("is_refused_once", [False, True])
-def test_every_expired_item_is_counted_wherever_it_went(settings: str, rest: str, is_refused_once: bool) -> None:
+def test_every_expired_item_is_counted_wherever_it_goes(settings: str, rest: str, is_refused_once: bool) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(settings, rest, server="expirationTimerFrequency = '1s'"))
     client = server.connect()
@@ -340,7 +343,7 @@ def test_every_expired_item_is_counted_wherever_it_went(settings: str, rest: str
     assert (stat(client, b"work", "items"), stat(client, b"work", "open_transactions")) == ("0", "0")
 
 
-def test_an_item_whose_target_failed_is_kept_and_moved_later(tmp_path: Path) -> None:
+def test_item_is_kept_and_moved_later_if_target_failed(tmp_path: Path) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of("expireToQueue = 'late'"))
     client = server.connect()
@@ -353,7 +356,7 @@ def test_an_item_whose_target_failed_is_kept_and_moved_later(tmp_path: Path) -> 
     for _ in range(10):
         server.advance(A_WHILE_S)
         assert client.ask(b"get work\r\nget work/peek\r\nget work/open\r\nget late\r\n") == END * 4
-    assert stat(client, b"work", "open_transactions") == "2", "they are kept"
+    assert stat(client, b"work", "open_transactions") == "2", "the items are kept"
     storage.refusal = None
     server.advance(A_WHILE_S)
     assert stat(client, b"work", "open_transactions") == "0"
@@ -415,7 +418,7 @@ def quit_(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"quit\r\n") == b""
 
 
-def be_hung_up_on(server: MemoryServer, client: MemoryClient) -> None:
+def get_disconnected_by_server(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"nonsense\r\n").startswith(b"CLIENT_ERROR")
     assert client.is_closed
 
@@ -424,20 +427,20 @@ ABORT_TIMEOUT_DISCONNECT: Final = (abort, let_time_out, disconnect)
 TIMEOUT: Final = "openTransactionTimeout = '5s'\n"
 
 
-def to_bad(most: int) -> str:
+def error_queue_after(most: int) -> str:
     return f"{TIMEOUT}maxRedeliveries = {most}\nerrorQueue = 'bad'\n"
 
 
 def fail(server: MemoryServer, data: bytes, way: Failing = abort, name: bytes = b"work") -> None:
-    """Open a read, which must be of this item, and let it end like that."""
+    """Open a read of this item and make it fail in this way."""
     client = server.connect()
     assert client.ask(b"get %b/open\r\n" % name) == value(name, data)
     way(server, client)
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_an_item_that_failed_max_redeliveries_times_moves_to_the_error_queue(most: int, tmp_path: Path) -> None:
-    server = MemoryServer(config=config_of(to_bad(most)), folder=tmp_path / "queues")
+def test_item_moves_to_error_queue_after_max_redeliveries_failures(most: int, tmp_path: Path) -> None:
+    server = MemoryServer(config=config_of(error_queue_after(most)), folder=tmp_path / "queues")
     client = server.connect()
     put(client, b"work", b"poison", b"next")
     for _ in range(most - 1):
@@ -456,11 +459,11 @@ def test_an_item_that_failed_max_redeliveries_times_moves_to_the_error_queue(mos
     "ways",
     [
         *permutations(ABORT_TIMEOUT_DISCONNECT),
-        *((way,) * 3 for way in (*ABORT_TIMEOUT_DISCONNECT, quit_, be_hung_up_on)),
+        *((way,) * 3 for way in (*ABORT_TIMEOUT_DISCONNECT, quit_, get_disconnected_by_server)),
     ],
 )
 def test_aborts_timeouts_and_disconnects_count_alike(ways: tuple[Failing, ...]) -> None:
-    server = MemoryServer(config=config_of(to_bad(3)))
+    server = MemoryServer(config=config_of(error_queue_after(3)))
     client = server.connect()
     put(client, b"work", b"poison")
     for way in ways:
@@ -471,10 +474,8 @@ def test_aborts_timeouts_and_disconnects_count_alike(ways: tuple[Failing, ...]) 
 
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("again", [MemoryServer.restart, MemoryServer.crash])
-def test_a_stop_and_a_restart_count_no_failure(
-    again: Callable[[MemoryServer], None], most: int, tmp_path: Path
-) -> None:
-    server = MemoryServer(config=config_of(to_bad(most)), folder=tmp_path / "queues")
+def test_stop_and_restart_count_no_failure(again: Callable[[MemoryServer], None], most: int, tmp_path: Path) -> None:
+    server = MemoryServer(config=config_of(error_queue_after(most)), folder=tmp_path / "queues")
     put(server.connect(), b"work", b"item")
     for _ in range(4):
         assert server.connect().ask(b"get work/open\r\n") == value(b"work", b"item")
@@ -488,9 +489,9 @@ def test_a_stop_and_a_restart_count_no_failure(
     assert items(server.connect(), b"bad") == [b"item"]
 
 
-def test_a_waiting_get_whose_client_left_counts_no_failure() -> None:
+def test_disconnected_waiter_counts_no_failure() -> None:
     storage = SteppedStorage()
-    server = MemoryServer(storage, config=config_of(to_bad(2)))
+    server = MemoryServer(storage, config=config_of(error_queue_after(2)))
     writer, reader = server.connect(), server.connect()
     for left in range(3):
         waiter = server.connect()
@@ -502,7 +503,7 @@ def test_a_waiting_get_whose_client_left_counts_no_failure() -> None:
         server.settle()
         end_commits(server, storage)
         assert writer.take() == STORED
-        assert stat(reader, b"work", "items") == "1", "it came back"
+        assert stat(reader, b"work", "items") == "1", "the item came back"
         if left < 2:
             assert reader.ask(b"get work\r\n") == value(b"work", b"item")
     fail(server, b"item")
@@ -520,10 +521,10 @@ def test_a_waiting_get_whose_client_left_counts_no_failure() -> None:
         ("maxMemorySize = 1000\nmaxJournalSize = 2000\nminJournalCompactDelay = 'none'\n", "journal_rotations"),
     ],
 )
-def test_failures_are_counted_over_restarts(
+def test_failures_are_counted_across_restarts(
     again: Callable[[MemoryServer], None], settings: str, done: str, tmp_path: Path
 ) -> None:
-    server = MemoryServer(config=config_of(to_bad(3) + settings), folder=tmp_path / "queues")
+    server = MemoryServer(config=config_of(error_queue_after(3) + settings), folder=tmp_path / "queues")
     put(server.connect(), b"work", b"poison")
     for _ in range(2):
         holder, other = server.connect(), server.connect()
@@ -542,7 +543,7 @@ def test_failures_are_counted_over_restarts(
 @pytest.mark.parametrize(
     "settings", ["", "errorQueue = 'bad'", "maxRedeliveries = 1", "maxRedeliveries = 1\nerrorQueue = 'none'"]
 )
-def test_without_an_error_queue_nothing_moves(settings: str) -> None:
+def test_nothing_moves_without_an_error_queue(settings: str) -> None:
     server = MemoryServer(config=config_of(TIMEOUT + settings))
     client = server.connect()
     put(client, b"work", b"item", b"next")
@@ -555,9 +556,9 @@ def test_without_an_error_queue_nothing_moves(settings: str) -> None:
 
 @pytest.mark.parametrize("sync", ["0", "'never'"])
 @pytest.mark.parametrize("way", ABORT_TIMEOUT_DISCONNECT)
-def test_an_item_is_open_until_it_is_safe_in_the_error_queue(way: Failing, sync: str, tmp_path: Path) -> None:
+def test_item_stays_open_until_safe_in_error_queue(way: Failing, sync: str, tmp_path: Path) -> None:
     storage = SteppedStorage()
-    server = MemoryServer(storage, config=config_of(to_bad(1)))
+    server = MemoryServer(storage, config=config_of(error_queue_after(1)))
     client, looker = server.connect(), server.connect()
     put(client, b"work", b"poison")
     assert client.ask(b"get work/open\r\n") == value(b"work", b"poison")
@@ -579,7 +580,7 @@ def test_an_item_is_open_until_it_is_safe_in_the_error_queue(way: Failing, sync:
 
     default = f"[default]\nsyncJournal = {sync}\n"
     disk = WatchedDisk(tmp_path / "queues")
-    server = MemoryServer(config=config_of(to_bad(1), default), folder=tmp_path / "queues", disk=disk)
+    server = MemoryServer(config=config_of(error_queue_after(1), default), folder=tmp_path / "queues", disk=disk)
     client = server.connect()
     put(client, b"work", b"poison")
     assert client.ask(b"get work/open\r\n") == value(b"work", b"poison")
@@ -594,8 +595,10 @@ def test_an_item_is_open_until_it_is_safe_in_the_error_queue(way: Failing, sync:
 
 
 @pytest.mark.parametrize("way", ABORT_TIMEOUT_DISCONNECT)
-def test_an_item_that_the_error_queue_refuses_goes_back_to_the_head(way: Failing, tmp_path: Path) -> None:
-    server = MemoryServer(config=config_of(to_bad(2), queue("bad", "maxItems = 1")), folder=tmp_path / "queues")
+def test_item_refused_by_error_queue_returns_to_head(way: Failing, tmp_path: Path) -> None:
+    server = MemoryServer(
+        config=config_of(error_queue_after(2), queue("bad", "maxItems = 1")), folder=tmp_path / "queues"
+    )
     client = server.connect()
     put(client, b"bad", b"first")
     put(client, b"work", b"poison", b"next")
@@ -604,7 +607,9 @@ def test_an_item_that_the_error_queue_refuses_goes_back_to_the_head(way: Failing
         assert (stat(client, b"work", "items"), stat(client, b"work", "open_transactions")) == ("2", "0")
     assert items(client, b"bad") == [b"first"]
     fail(server, b"poison", way)
-    assert [items(client, name) for name in (b"work", b"bad")] == [[b"next"], [b"poison"]], "now there is room"
+    assert [items(client, name) for name in (b"work", b"bad")] == [[b"next"], [b"poison"]], (
+        "now the error queue has room"
+    )
 
 
 @pytest.mark.parametrize(
@@ -618,14 +623,14 @@ def test_an_item_that_the_error_queue_refuses_goes_back_to_the_head(way: Failing
         ("[default]\nerrorQueue = 'bad'\n", "[default]\nerrorQueue = 'bad'\n" + queue("bad", "errorQueue = 'none'")),
     ],
 )
-def test_a_queue_cannot_be_its_own_error_queue(text: str, mended: str) -> None:
+def test_queue_cannot_be_its_own_error_queue(text: str, mended: str) -> None:
     with pytest.raises(ConfigError, match="errorQueue"):
         loads(text)
     loads(mended)
 
 
-def test_an_item_begins_anew_in_the_error_queue(tmp_path: Path) -> None:
-    config = config_of(to_bad(2), queue("bad", "maxRedeliveries = 2\nerrorQueue = 'worse'"))
+def test_item_starts_without_failures_in_error_queue(tmp_path: Path) -> None:
+    config = config_of(error_queue_after(2), queue("bad", "maxRedeliveries = 2\nerrorQueue = 'worse'"))
     server = MemoryServer(config=config, folder=tmp_path / "queues")
     client = server.connect()
     put(client, b"work", b"poison", expiry=100)
@@ -635,24 +640,24 @@ def test_an_item_begins_anew_in_the_error_queue(tmp_path: Path) -> None:
     assert (tmp_path / "queues" / "bad").read_bytes() == addx(b"poison", EPOCH_MS + 10_000)
     server.advance(1000)
     fail(server, b"poison", name=b"bad", way=disconnect)
-    assert is_missing(client, b"worse"), "this was its first failure there"
+    assert is_missing(client, b"worse"), "this was its first failure in this queue"
     fail(server, b"poison", name=b"bad", way=disconnect)
     assert items(client, b"worse") == [b"poison"]
 
 
-# The recipes of the guide.
+# Examples of the guide.
 
 
-def recipe(number: int) -> Config:
-    """A configuration of the guide's chapter on delayed work."""
+def guide_config(number: int) -> Config:
+    """Return a configuration from the guide's chapter on delayed work."""
     (chapter,) = re.findall(r"^## Delayed work\n(.*?)^## ", GUIDE, re.MULTILINE | re.DOTALL)
     first, second = re.findall(r"^```toml\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
     return loads((first, second)[number])
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.25, 0.75])
-def test_the_recipe_for_delayed_work_works(phase_s: float, tmp_path: Path) -> None:
-    server = MemoryServer(config=recipe(0), folder=tmp_path / "queues")
+def test_guide_example_of_delayed_work_works(phase_s: float, tmp_path: Path) -> None:
+    server = MemoryServer(config=guide_config(0), folder=tmp_path / "queues")
     client, worker = server.connect(), server.connect()
     server.advance(phase_s)
     put(client, b"jobs_in_10s", b"one", b"two")
@@ -665,8 +670,8 @@ def test_the_recipe_for_delayed_work_works(phase_s: float, tmp_path: Path) -> No
     assert worker.ask(b"get jobs\r\n") == END
 
 
-def test_the_recipe_for_trying_again_later_works(tmp_path: Path) -> None:
-    server = MemoryServer(config=recipe(1), folder=tmp_path / "queues")
+def test_guide_example_of_delayed_retry_works(tmp_path: Path) -> None:
+    server = MemoryServer(config=guide_config(1), folder=tmp_path / "queues")
     client = server.connect()
     server.advance(0.25)
     put(client, b"jobs", b"job")
@@ -683,7 +688,7 @@ def test_the_recipe_for_trying_again_later_works(tmp_path: Path) -> None:
         assert stat(client, b"jobs_later", "items") == "0"
 
 
-def test_a_stop_puts_the_reads_of_all_clients_back_in_the_order_in_which_they_were_taken(tmp_path: Path) -> None:
+def test_stop_requeues_open_reads_of_all_clients_in_order(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client = server.connect()
     put(client, b"work", *(b"%d" % number for number in range(20)))

@@ -1,4 +1,4 @@
-"""HTTP requests on the ports of the queue protocols: a web page must not command the server."""
+"""HTTP requests to the ports of the queue protocols: a web page must not be able to command the server."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def server() -> MemoryServer:
 @pytest.mark.parametrize("in_pieces", [False, True])
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 @pytest.mark.parametrize("protocol", ["memcache", "text"])
-def test_http_request_executes_nothing(
-    server: MemoryServer, protocol: str, beginning: str, in_pieces: bool
-) -> None:
+def test_http_request_executes_nothing(server: MemoryServer, protocol: str, beginning: str, in_pieces: bool) -> None:
     client = server.connect(protocol)
     sent = BEGINNINGS[beginning] + BODIES[protocol]
     with capturedLogs() as events:
@@ -57,7 +55,7 @@ def test_http_request_executes_nothing(
             client.send(piece)
         reply = client.take()
     assert client.is_closed
-    assert reply.count(b"\n") == 1, "one refusal"
+    assert reply.count(b"\n") == 1, "exactly one refusal"
     assert not server.control.is_shut_down
     assert server.connect().ask(b"get work\r\n") == ITEM
     assert b"STAT foreign_requests 1\r\n" in server.connect().ask(b"stats\r\n")

@@ -1,4 +1,4 @@
-"""The same history through memcache, text and thrift leaves the same queues."""
+"""Equal requests through memcache, text and thrift leave the queues in an equal state."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ NAMES: Final = [*QUEUES, b"all"]
 SPEAKERS: Final = 2
 
 FIGURES: Final = ("items", "bytes", "total_items", "discarded", "open_transactions", "canceled_transactions", "waiters")
-"""What must be the same whoever asked. How many reads were opened is not: text has no other get."""
+"""Figures that must be equal for all protocols. The number of opened reads is not: every get of text opens one."""
 
 
 class Speaker(ABC):
-    """A client that says what all three protocols can say, each in its own words.
+    """A client of one protocol, limited to what all three protocols can do.
 
-    A take, an open and a peek first finish what the client holds of the queue, as text does it unasked.
+    `take`, `open` and `peek` first confirm the client's open reads of the queue, because text always does.
     """
 
     def __init__(self, server: MemoryServer) -> None:
@@ -55,35 +55,35 @@ class Speaker(ABC):
 
     @abstractmethod
     def put(self, queue: bytes, items: list[bytes]) -> int:
-        """How many went in."""
+        """Put these items and return how many were stored."""
 
     @abstractmethod
     def take(self, queue: bytes) -> list[bytes]:
-        """The head, for good."""
+        """Take the head for good."""
 
     @abstractmethod
     def open(self, queue: bytes) -> list[bytes]:
-        """The head, as an open read."""
+        """Open a read of the head."""
 
     @abstractmethod
     def begin_open(self, queue: bytes) -> None:
-        """Wait a second for the head, to open it."""
+        """Start a get that waits up to a second and opens a read."""
 
     @abstractmethod
     def begin_open_many(self, queue: bytes) -> None:
-        """Open as many as a client may hold; wait a second for them."""
+        """Start a request for as many open reads as a client may hold, waiting up to a second."""
 
     @abstractmethod
     def opened(self, queue: bytes) -> list[bytes]:
-        """What came of that."""
+        """Return the items of the request that `begin_open` or `begin_open_many` started."""
 
     @abstractmethod
     def finish(self, queue: bytes, most: int) -> int:
-        """Finish so many of the oldest reads, or all if there are fewer: how many."""
+        """Confirm up to `most` of the oldest open reads and return how many there were."""
 
     @abstractmethod
     def peek(self, queue: bytes) -> list[bytes]:
-        """The head."""
+        """Return the head without taking it."""
 
     @abstractmethod
     def flush(self, queue: bytes) -> None:
@@ -91,19 +91,19 @@ class Speaker(ABC):
 
     @abstractmethod
     def delete(self, queue: bytes) -> None:
-        """Forget the queue."""
+        """Delete the queue."""
 
     @abstractmethod
-    def let_go(self, queue: bytes) -> int:
-        """The queue was deleted: try to finish what was open of it. How many that were."""
+    def confirm_deleted(self, queue: bytes) -> int:
+        """Confirm the open reads of a deleted queue and return how many were confirmed."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Give back all that is open, and be gone."""
+        """Return all open reads and disconnect."""
 
 
 class LineSpeaker(Speaker):
-    """What memcache and text have in common: reads are open for a connection, and are finished by their number."""
+    """Common parts of memcache and text: open reads belong to a connection and are confirmed by count."""
 
     protocol: str
     refusal: bytes
@@ -120,11 +120,11 @@ class LineSpeaker(Speaker):
 
     @abstractmethod
     def items_in(self, reply: bytes, queue: bytes) -> list[bytes]:
-        """The items of a reply, which must be well-formed."""
+        """Return the items of a reply and check its form."""
 
     @abstractmethod
     def confirm(self, queue: bytes, count: int) -> bytes:
-        """The reply to a confirm."""
+        """Confirm and return the reply."""
 
     def finish(self, queue: bytes, most: int) -> int:
         count = min(most, self.holds[queue])
@@ -133,7 +133,7 @@ class LineSpeaker(Speaker):
             self.holds[queue] -= count
         return count
 
-    def let_go(self, queue: bytes) -> int:
+    def confirm_deleted(self, queue: bytes) -> int:
         count, self.holds[queue] = self.holds[queue], 0
         if count:
             assert self.confirm(queue, count) == self.refusal
@@ -145,7 +145,7 @@ class LineSpeaker(Speaker):
 
 
 class MemcacheSpeaker(LineSpeaker):
-    """Says it in memcache."""
+    """A client that speaks memcache."""
 
     protocol = "memcache"
     refusal = b"ERROR\r\n"
@@ -176,7 +176,7 @@ class MemcacheSpeaker(LineSpeaker):
         self.client.send(b"monitor %b 1\r\n" % queue)
 
     def items_in(self, reply: bytes, queue: bytes) -> list[bytes]:
-        # A get ends in END, and so does each item of a monitor, with a lone one behind the last.
+        # The reply to a get ends with END. In a monitor's reply END follows each item and ends the reply.
         found = []
         while reply.startswith(b"VALUE"):
             head, _, rest = reply.partition(b"\r\n")
@@ -202,7 +202,7 @@ class MemcacheSpeaker(LineSpeaker):
 
 
 class TextSpeaker(LineSpeaker):
-    """Says it in text."""
+    """A client that speaks text."""
 
     protocol = "text"
     refusal = b"-Not that many transactions open.\n"
@@ -253,7 +253,10 @@ class TextSpeaker(LineSpeaker):
 
 
 class ThriftSpeaker(Speaker):
-    """Says it in thrift. Its open reads would outlive it: it aborts them when it leaves."""
+    """A client that speaks thrift.
+
+    Its open reads would outlive the connection, so `leave` aborts them.
+    """
 
     def __init__(self, server: MemoryServer) -> None:
         super().__init__(server)
@@ -301,7 +304,7 @@ class ThriftSpeaker(Speaker):
     def delete(self, queue: bytes) -> None:
         self.client.delete_queue(queue)
 
-    def let_go(self, queue: bytes) -> int:
+    def confirm_deleted(self, queue: bytes) -> int:
         ids, self.ids[queue] = self.ids[queue], []
         return self.client.confirm(queue, *ids)
 
@@ -315,20 +318,20 @@ class ThriftSpeaker(Speaker):
 PROTOCOLS: Final = (MemcacheSpeaker, TextSpeaker, ThriftSpeaker)
 
 
-class World:
-    """A server over journals, and clients who all speak one protocol to it."""
+class Scenario:
+    """A server over journals, and clients that all use the same protocol."""
 
     def __init__(self, speaker: type[Speaker], folder: Path) -> None:
         self.server = MemoryServer(config=loads(CONFIG), folder=folder)
         self._speaker = speaker
-        self._meet()
+        self._connect()
 
-    def _meet(self) -> None:
+    def _connect(self) -> None:
         self.speakers = [self._speaker(self.server) for _ in range(SPEAKERS)]
         self._watcher = self.server.connect()
 
     def do(self, step: tuple[Any, ...]) -> object:
-        """Take a step: what it was answered."""
+        """Run a step and return its result."""
         match step:
             case "put", who, queue, items:
                 return self.speakers[who].put(queue, items)
@@ -354,19 +357,19 @@ class World:
                 return self.speakers[who].flush(queue)
             case "delete", who, queue:
                 self.speakers[who].delete(queue)
-                return [speaker.let_go(queue) for speaker in self.speakers] if queue in QUEUES else None
+                return [speaker.confirm_deleted(queue) for speaker in self.speakers] if queue in QUEUES else None
             case "leave", who:
                 self.speakers[who].leave()
                 self.speakers[who] = self._speaker(self.server)
-            case "start anew", is_crash:
+            case "restart", is_crash:
                 (self.server.crash if is_crash else self.server.restart)()
-                self._meet()
+                self._connect()
             case _:
                 raise AssertionError(step)
         return None
 
     def figures(self) -> dict[bytes, tuple[list[str], bytes]]:
-        """Of each queue some figures and the head; to look is no use of it. Of one that does not exist, nothing."""
+        """Return figures and the head of each queue that exists. Asking does not count as use of a queue."""
         found = {}
         for queue in QUEUES:
             lines = self._watcher.ask(b"dump_stats %b\r\n" % queue).decode().splitlines()
@@ -377,7 +380,7 @@ class World:
         return found
 
     def drained(self) -> dict[bytes, list[bytes]]:
-        """All items of all queues, head first."""
+        """Take all items of all queues, head first."""
         found: dict[bytes, list[bytes]] = {}
         for queue in QUEUES:
             found[queue] = []
@@ -386,16 +389,16 @@ class World:
         return found
 
     def stop(self) -> None:
-        """Let the files go."""
+        """Stop the server, which closes its files."""
         self.server.stop()
         self.server.settle()
 
 
 WHO = st.integers(0, SPEAKERS - 1)
 QUEUE = st.sampled_from([b"work"] * 5 + NAMES)
-"""Often the same one, so that something comes of it."""
+"""Mostly the same queue, so that steps affect each other."""
 ITEM = st.binary(min_size=1, max_size=4).filter(lambda item: b"\n" not in item and not item.endswith(b"\r"))
-"""What text can say as well."""
+"""Items that text can send too."""
 ITEMS = st.lists(ITEM, min_size=1, max_size=4)
 
 STEPS = st.one_of(
@@ -411,21 +414,21 @@ STEPS = st.one_of(
     st.tuples(st.just("flush"), WHO, QUEUE),
     st.tuples(st.just("delete"), WHO, QUEUE),
     st.tuples(st.just("leave"), WHO),
-    st.tuples(st.just("start anew"), st.booleans()),
+    st.tuples(st.just("restart"), st.booleans()),
 )
 
 
 @given(steps=st.lists(STEPS, min_size=8, max_size=20), is_crash=st.booleans())
 @settings(max_examples=examples(80), deadline=None)
-def test_the_same_history_leaves_the_same_queues_whatever_the_protocol(
+def test_same_requests_leave_same_queues_in_every_protocol(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], is_crash: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("agree")
     with ExitStack() as stack:
-        memcache, *others = worlds = [World(speaker, folder / speaker.__name__) for speaker in PROTOCOLS]
+        memcache, *others = worlds = [Scenario(speaker, folder / speaker.__name__) for speaker in PROTOCOLS]
         for world in worlds:
             stack.callback(world.stop)
-        for step in [*steps, ("start anew", is_crash)]:
+        for step in [*steps, ("restart", is_crash)]:
             answer, figures = memcache.do(step), memcache.figures()
             for world in others:
                 assert world.do(step) == answer, step

@@ -1,4 +1,4 @@
-"""A queue read by its items' ids: the same answer every time, until the reader says that it is done with them."""
+"""Reading a queue by item ids: the same ids return the same items until the reader releases them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR: Final = 3600
 
 
 class Reader:
-    """A client that reads `work` by ids, as the reader of that name."""
+    """A client that reads a queue by ids under a reader name."""
 
     def __init__(self, server: MemoryServer, name: bytes = b"spark", queue: bytes = b"work") -> None:
         self._client = server.connect("thrift")
@@ -34,7 +34,7 @@ class Reader:
         self.who = queue, name
 
     def ask(self, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """The answer, which is there at once."""
+        """Make a call and return its result, which must come at once."""
         call = make_call(self._calls)
         self._client.send(call.request)
         self._buffer.receive(self._client.take())
@@ -43,26 +43,26 @@ class Reader:
         return answer
 
     def open(self, first_id: int = 0, max_items: int = 0) -> tuple[int, int, int]:
-        """First, next, and where the batch ends."""
+        """Open a range and return its first id, next id and end id."""
         state = self.ask(lambda calls: calls.open_range(*self.who, first_id, max_items))
         return state.first_id, state.next_id, state.end_id
 
     def read(self, first_id: int, end_id: int, max_bytes: int = 0) -> list[RangeItem]:
-        """Items."""
+        """Return the items of a range."""
         return self.ask(lambda calls: calls.read_range(*self.who, first_id, end_id, max_bytes))
 
     def read_all(self) -> list[bytes]:
-        """The data of all that is kept."""
+        """Return the data of all items that are kept."""
         first_id, next_id, _ = self.open()
         return [item.data for item in self.read(first_id, next_id)]
 
     def release(self, end_id: int) -> tuple[int, int]:
-        """First and next behind it."""
+        """Release items and return the first id and the next id."""
         state = self.ask(lambda calls: calls.release_range(*self.who, end_id))
         return state.first_id, state.next_id
 
     def close(self) -> None:
-        """Be the reader no longer."""
+        """Close the range."""
         self.ask(lambda calls: calls.close_range(*self.who))
 
 
@@ -84,7 +84,7 @@ def put(server: MemoryServer, *items: bytes, queue: bytes = b"work") -> None:
 
 
 def figure(server: MemoryServer, name: str) -> int:
-    """One of the queue `work`."""
+    """Return a figure of the queue "work"."""
     return int(stat(server.connect(), b"work", name))
 
 
@@ -97,7 +97,7 @@ def refused(ask: Callable[..., Any], *arguments: Any) -> str:
 # Reading.
 
 
-def test_the_items_come_with_their_ids_and_times(server: ScrollServer) -> None:
+def test_items_come_with_ids_and_times(server: ScrollServer) -> None:
     reader = Reader(server)
     assert reader.open() == (1, 1, 1)
     put(server, b"a", b"b\0\r\n")
@@ -118,7 +118,7 @@ def test_reading_takes_nothing(server: ScrollServer) -> None:
     assert server.connect().ask(b"get work\r\n") == value(b"work", b"a")
 
 
-def test_what_others_take_confirm_flush_and_let_expire_is_still_read(server: ScrollServer) -> None:
+def test_removed_items_can_still_be_read(server: ScrollServer) -> None:
     reader = Reader(server)
     reader.open()
     put(server, b"a", b"b", b"c")
@@ -132,7 +132,7 @@ def test_what_others_take_confirm_flush_and_let_expire_is_still_read(server: Scr
     assert reader.read_all() == [b"a", b"b", b"c", b"d"]
 
 
-def test_what_a_full_queue_discards_is_still_read(tmp_path: Path) -> None:
+def test_discarded_items_can_still_be_read(tmp_path: Path) -> None:
     config = "[[queues]]\nname = 'work'\nmaxItems = 2\ndiscardOldWhenFull = true\n"
     for server in serving(tmp_path, config):
         reader = Reader(server)
@@ -142,7 +142,7 @@ def test_what_a_full_queue_discards_is_still_read(tmp_path: Path) -> None:
         assert reader.read_all() == [b"a", b"b", b"c", b"d"]
 
 
-def test_an_empty_queue_that_has_a_reader_does_not_expire(tmp_path: Path) -> None:
+def test_empty_queue_with_a_reader_does_not_expire(tmp_path: Path) -> None:
     for server in serving(tmp_path, "expirationTimerFrequency = '1s'\n[default]\nmaxQueueAge = '10s'\n"):
         reader = Reader(server)
         reader.open()
@@ -155,7 +155,7 @@ def test_an_empty_queue_that_has_a_reader_does_not_expire(tmp_path: Path) -> Non
         assert refused(reader.read, 1, 2).startswith("no range of the queue work is open")
 
 
-def test_files_are_kept_for_the_reader_alone_and_go_when_it_has_released_them(tmp_path: Path) -> None:
+def test_files_are_kept_until_reader_releases_them(tmp_path: Path) -> None:
     for server in serving(tmp_path, "[default]\ndefaultJournalSize = 1000\n"):
         reader = Reader(server)
         reader.open()
@@ -173,7 +173,7 @@ def test_files_are_kept_for_the_reader_alone_and_go_when_it_has_released_them(tm
         assert reader.read_all() == [b"last", b"more"]
 
 
-def test_a_batch_is_as_many_items_as_were_asked_for(server: ScrollServer) -> None:
+def test_batch_has_requested_number_of_items(server: ScrollServer) -> None:
     put(server, *[b"%d" % number for number in range(10)])
     reader = Reader(server)
     assert reader.open(0, 4) == (1, 11, 5)
@@ -182,7 +182,7 @@ def test_a_batch_is_as_many_items_as_were_asked_for(server: ScrollServer) -> Non
     assert reader.open(11, 4) == (1, 11, 11)
 
 
-def test_one_answer_has_no_more_bytes_than_were_asked_for_but_one_item_at_least(server: ScrollServer) -> None:
+def test_reply_keeps_byte_limit_but_has_at_least_one_item(server: ScrollServer) -> None:
     put(server, b"a" * 100, b"b" * 100, b"c" * 100)
     reader = Reader(server)
     reader.open()
@@ -192,7 +192,7 @@ def test_one_answer_has_no_more_bytes_than_were_asked_for_but_one_item_at_least(
     assert reader.read(4, 4) == []
 
 
-def test_one_answer_fits_what_thrift_clients_take(tmp_path: Path) -> None:
+def test_reply_fits_limits_of_thrift_clients(tmp_path: Path) -> None:
     for server in serving(tmp_path, 'maxRequestSize = "10 KiB"\nmaxThriftListSize = 5\n'):
         put(server, *[b"%d" % number for number in range(8)], *[b"x" * 3000] * 8)
         reader = Reader(server)
@@ -205,20 +205,20 @@ def test_one_answer_fits_what_thrift_clients_take(tmp_path: Path) -> None:
         assert found == list(range(1, 17))
 
 
-def test_while_memory_is_full_answers_are_small(tmp_path: Path) -> None:
+def test_replies_are_small_while_memory_is_full(tmp_path: Path) -> None:
     for server in serving(tmp_path, "maxTotalMemory = 200000\n"):
         reader = Reader(server)
         reader.open()
         put(server, *[b"x" * 10_000 for _ in range(15)])
-        MemoryShare(server.manager.memory_limit).set_bytes(200_000)  # somebody else's
+        MemoryShare(server.manager.memory_limit).set_bytes(200_000)  # memory of another user
         assert server.manager.memory_limit.is_reached
         assert 1 <= len(reader.read(1, 16)) <= 6
 
 
-# Being done.
+# Releasing.
 
 
-def test_what_is_released_leaves_the_queue(server: ScrollServer) -> None:
+def test_released_items_leave_the_queue(server: ScrollServer) -> None:
     put(server, b"a", b"b", b"c")
     reader = Reader(server)
     reader.open()
@@ -227,7 +227,7 @@ def test_what_is_released_leaves_the_queue(server: ScrollServer) -> None:
     assert server.connect().ask(b"get work\r\n") == value(b"work", b"c")
 
 
-def test_a_release_may_be_said_again_and_never_goes_back(server: ScrollServer) -> None:
+def test_release_can_be_repeated_and_never_moves_back(server: ScrollServer) -> None:
     put(server, b"a", b"b", b"c")
     reader = Reader(server)
     reader.open()
@@ -235,7 +235,7 @@ def test_a_release_may_be_said_again_and_never_goes_back(server: ScrollServer) -
     assert reader.read_all() == [b"c"]
 
 
-def test_a_release_ends_open_reads_of_others_who_notice_nothing(server: ScrollServer) -> None:
+def test_release_ends_open_reads_of_other_clients(server: ScrollServer) -> None:
     put(server, b"a", b"b")
     reader = Reader(server)
     reader.open()
@@ -250,7 +250,7 @@ def test_a_release_ends_open_reads_of_others_who_notice_nothing(server: ScrollSe
     assert server.connect().ask(b"get work\r\n") == END
 
 
-def test_released_items_are_an_error_and_never_an_empty_answer(server: ScrollServer) -> None:
+def test_reading_released_items_is_an_error(server: ScrollServer) -> None:
     put(server, b"a", b"b", b"c")
     reader = Reader(server)
     reader.open()
@@ -261,7 +261,7 @@ def test_released_items_are_an_error_and_never_an_empty_answer(server: ScrollSer
     assert refused(reader.open, 1) == told
 
 
-def test_what_is_not_there_yet_is_an_error(server: ScrollServer) -> None:
+def test_reading_future_ids_is_an_error(server: ScrollServer) -> None:
     put(server, b"a")
     reader = Reader(server)
     reader.open()
@@ -272,7 +272,7 @@ def test_what_is_not_there_yet_is_an_error(server: ScrollServer) -> None:
     assert reader.read_all() == [b"a"]
 
 
-def test_a_reader_that_closes_gives_up_what_was_kept_for_it_alone(server: ScrollServer) -> None:
+def test_closing_gives_up_items_kept_for_the_reader(server: ScrollServer) -> None:
     reader = Reader(server)
     reader.open()
     put(server, b"a", b"b")
@@ -283,10 +283,10 @@ def test_a_reader_that_closes_gives_up_what_was_kept_for_it_alone(server: Scroll
     assert reader.read_all() == [b"b"]
 
 
-# Who reads.
+# Readers.
 
 
-def test_one_reader_at_a_time_has_a_queue(server: ScrollServer) -> None:
+def test_queue_has_one_reader_at_a_time(server: ScrollServer) -> None:
     put(server, b"a")
     reader, other = Reader(server), Reader(server, b"other")
     reader.open()
@@ -299,7 +299,7 @@ def test_one_reader_at_a_time_has_a_queue(server: ScrollServer) -> None:
     assert other.read_all() == [b"a"]
 
 
-def test_who_never_began_is_told(server: ScrollServer) -> None:
+def test_reading_without_open_range_is_an_error(server: ScrollServer) -> None:
     put(server, b"a")
     reader = Reader(server)
     told = "no range of the queue work is open: it was never opened, was closed, or the queue was deleted"
@@ -314,12 +314,12 @@ def test_who_never_began_is_told(server: ScrollServer) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b"x" * (MAX_READER_BYTES + 1)])
-def test_the_name_of_a_reader_is_bounded(server: ScrollServer, name: bytes) -> None:
+def test_reader_name_has_a_length_limit(server: ScrollServer, name: bytes) -> None:
     assert refused(Reader(server, name).open) == "the name of a reader must have 1 to 255 bytes"
     assert server.manager.existing(b"work") is None
 
 
-def test_each_child_has_a_reader_of_its_own(server: ScrollServer) -> None:
+def test_each_child_has_its_own_reader(server: ScrollServer) -> None:
     names = b"work+a", b"work+b"
     readers = [Reader(server, queue=name) for name in names]
     for reader in readers:
@@ -331,7 +331,7 @@ def test_each_child_has_a_reader_of_its_own(server: ScrollServer) -> None:
     assert [reader.read_all() for reader in readers] == [[], [b"for all"]]
 
 
-def test_storages_without_ids_and_aliases_say_so() -> None:
+def test_storage_without_ids_and_alias_refuse_ranges() -> None:
     server = MemoryServer(config=loads("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']\n"))
     told = "the items of the queue work cannot be read by ids: its storage has no item ids; use the storage scroll"
     reader = Reader(server)
@@ -342,16 +342,16 @@ def test_storages_without_ids_and_aliases_say_so() -> None:
     assert refused(Reader(server, queue=b"all").open) == told
 
 
-def test_who_may_not_get_may_not_read(tmp_path: Path) -> None:
+def test_client_that_may_not_get_may_not_read(tmp_path: Path) -> None:
     for server in serving(tmp_path, "[[queues]]\nname = 'work'\nwhiteListClientIdForDequeue = 'orders'\n"):
         with pytest.raises(ServerError, match="may not get from work"):
             Reader(server).open()
 
 
-# Over restarts.
+# Restarts.
 
 
-def test_a_restart_changes_nothing_for_the_reader(tmp_path: Path) -> None:
+def test_restart_changes_nothing_for_the_reader(tmp_path: Path) -> None:
     for server in serving(tmp_path):
         reader = Reader(server)
         reader.open()
@@ -368,7 +368,7 @@ def test_a_restart_changes_nothing_for_the_reader(tmp_path: Path) -> None:
         assert [item.data for item in reader.read(4, end_id)] == [b"d"]
 
 
-def test_ids_that_were_seen_are_given_to_no_other_item_after_a_power_failure(tmp_path: Path) -> None:
+def test_ids_are_not_reused_after_power_failure(tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
     for server in serving(tmp_path / "before"):
         reader = Reader(server)

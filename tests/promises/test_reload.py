@@ -1,4 +1,4 @@
-"""The configuration while the server runs: `reload` changes it, `dump_config` shows it."""
+"""The configuration of a running server: `reload` changes it, `dump_config` shows it."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ SETTINGS = {
     "whiteListClientIdForEnqueue",
     "whiteListClientIdForDequeue",
 }
-"""Every setting of a queue."""
+"""All settings of a queue."""
 
 
 def reload(server: MemoryServer, text: str) -> None:
-    """The file says that now, and a client asks for the reload."""
+    """Replace the content of the configuration file, and reload it as a client."""
     server.control.new_config = loads(text)
     assert server.connect().ask(b"reload\r\n") == RELOADED
 
 
 def hold_reload(server: MemoryServer) -> Deferred[None]:
-    """To read the file takes until this has fired."""
+    """Delay the reading of the file until the returned Deferred fires."""
     read: Deferred[None] = Deferred()
     apply = server.control.reload
     server.control.reload = lambda: read.addCallback(lambda _: apply())
@@ -64,24 +64,26 @@ def hold_reload(server: MemoryServer) -> Deferred[None]:
 # reload.
 
 
-def test_a_reload_reaches_the_queues_that_are_there_at_once() -> None:
-    server = MemoryServer(config=loads("[default]\nmaxItems = 2"))
+def test_reload_applies_to_existing_queues_at_once() -> None:
+    server = MemoryServer(config_text=loads("[default]\nmaxItems = 2"))
     client = server.connect()
     assert client.ask(set_(b"work", b"1") + set_(b"work", b"2") + set_(b"work", b"3")) == STORED * 2 + NOT_STORED
     reload(server, "[default]\nmaxItems = 3\n[[queues]]\nname = 'small'\nmaxItemSize = 3")
-    assert client.ask(set_(b"work", b"3") + set_(b"work", b"4")) == STORED + NOT_STORED, "one that is there"
-    assert client.ask(b"".join(set_(b"new", b"%d" % n) for n in range(4))) == STORED * 3 + NOT_STORED, "one to come"
+    assert client.ask(set_(b"work", b"3") + set_(b"work", b"4")) == STORED + NOT_STORED, "a queue that exists"
+    assert client.ask(b"".join(set_(b"new", b"%d" % n) for n in range(4))) == STORED * 3 + NOT_STORED, (
+        "a queue created later"
+    )
     assert client.ask(set_(b"small", b"four") + set_(b"small", b"two")) == NOT_STORED + STORED
     reload(server, "[default]\nmaxItems = 1")
     assert client.ask(set_(b"work", b"4")) == NOT_STORED
-    assert stat(client, b"work", "items") == "3", "what is there stays"
+    assert stat(client, b"work", "items") == "3", "existing items stay"
     reload(server, "")
     assert client.ask(set_(b"work", b"4") + set_(b"small", b"four")) == STORED * 2
     assert items(client, b"work") == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_reload_changes_what_connections_that_are_there_may_do() -> None:
-    server = MemoryServer(config=loads("maxOpenTransactions = 1"))
+def test_reload_applies_to_existing_connections() -> None:
+    server = MemoryServer(config_text=loads("maxOpenTransactions = 1"))
     client = server.connect()
     assert client.ask(b"".join(set_(b"work", b"%d" % n) for n in range(3))) == STORED * 3
     assert client.ask(b"get work/open\r\n") == value(b"work", b"0")
@@ -90,8 +92,8 @@ def test_a_reload_changes_what_connections_that_are_there_may_do() -> None:
     assert client.ask(b"get work/open\r\n") == b"ERROR\r\n"
 
 
-def test_a_reload_starts_and_stops_the_expiration_timer() -> None:
-    server = MemoryServer(config=Config())
+def test_reload_starts_and_stops_the_expiration_timer() -> None:
+    server = MemoryServer(config_text=Config())
     client = server.connect()
     assert client.ask(set_(b"work", b"old", expiry=1)) == STORED
     server.advance(60)
@@ -105,8 +107,8 @@ def test_a_reload_starts_and_stops_the_expiration_timer() -> None:
     assert stat(client, b"work", "items") == "1"
 
 
-def test_a_reload_of_the_grace_period_holds_for_the_next_change_of_the_status() -> None:
-    server = MemoryServer(config=Config())
+def test_reload_of_grace_period_applies_to_next_status_change() -> None:
+    server = MemoryServer(config_text=Config())
     reload(server, 'statusChangeGracePeriod = "10s"')
     client = server.connect()
     assert client.ask(b"status readonly\r\n" + set_(b"work", b"1")) == END + STORED
@@ -114,28 +116,30 @@ def test_a_reload_of_the_grace_period_holds_for_the_next_change_of_the_status() 
     assert client.ask(set_(b"work", b"2")).startswith(b"SERVER_ERROR ")
 
 
-def test_a_reload_of_the_default_status_changes_no_status() -> None:
-    server = MemoryServer(config=Config())
+def test_reload_of_default_status_changes_no_status() -> None:
+    server = MemoryServer(config_text=Config())
     reload(server, 'defaultStatus = "Quiescent"')
     assert server.connect().ask(b"status\r\n" + set_(b"work", b"1")) == b"UP\r\n" + STORED
 
 
-def test_a_reload_is_answered_in_its_turn() -> None:
-    server = MemoryServer(config=Config())
+def test_reload_is_answered_in_order() -> None:
+    server = MemoryServer(config_text=Config())
     server.control.new_config = loads("[default]\nmaxItems = 1")
     read = hold_reload(server)
     client = server.connect()
     before = set_(b"work", b"1") + set_(b"work", b"2")
     assert client.ask(before + b"reload\r\n" + set_(b"work", b"3") + b"get work\r\n" * 2) == STORED * 2
     other = server.connect()
-    assert other.ask(set_(b"other", b"1") + set_(b"other", b"2")) == STORED * 2, "others are served, the old way"
+    assert other.ask(set_(b"other", b"1") + set_(b"other", b"2")) == STORED * 2, (
+        "other clients are served with the old settings"
+    )
     read.callback(None)
     assert client.take() == RELOADED + NOT_STORED + value(b"work", b"1") + value(b"work", b"2")
     assert other.ask(set_(b"other", b"3")) == NOT_STORED
 
 
-def test_a_reload_whose_client_has_left_is_made_all_the_same() -> None:
-    server = MemoryServer(config=Config())
+def test_reload_completes_after_its_client_disconnected() -> None:
+    server = MemoryServer(config_text=Config())
     server.control.new_config = loads("[default]\nmaxItems = 1")
     read = hold_reload(server)
     client = server.connect()
@@ -146,8 +150,8 @@ def test_a_reload_whose_client_has_left_is_made_all_the_same() -> None:
     assert server.connect().ask(set_(b"work", b"1") + set_(b"work", b"2")) == STORED + NOT_STORED
 
 
-def test_a_reload_that_fails_is_a_server_error_and_what_follows_goes_by_the_old_settings() -> None:
-    server = MemoryServer(config=loads("[default]\nmaxItems = 1"))
+def test_failed_reload_is_an_error_and_keeps_old_settings() -> None:
+    server = MemoryServer(config_text=loads("[default]\nmaxItems = 1"))
     server.control.reload_error = ConfigError("kestrel.toml", "maxItem: unknown setting", "colour: unknown setting")
     client = server.connect()
     first, rest = client.ask(b"reload\r\n" + set_(b"work", b"1") + set_(b"work", b"2")).split(b"\r\n", 1)
@@ -156,12 +160,12 @@ def test_a_reload_that_fails_is_a_server_error_and_what_follows_goes_by_the_old_
     assert not client.is_closed
 
 
-def test_others_are_served_while_the_file_is_read(tmp_path: Path) -> None:
+def test_other_clients_are_served_while_file_is_read(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         server = processes.serve('queuePath = "queues"\n')
         file = tmp_path / "kestrel.toml"
         file.unlink()
-        os.mkfifo(file)  # a file that takes as long to read as we like
+        os.mkfifo(file)  # reading it blocks until the test writes to it
 
         with server.connect() as client, server.connect() as other:
             client.send(b"reload\r\n" + set_request(b"work", b"2"))
@@ -183,27 +187,25 @@ def test_others_are_served_while_the_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("true", "false"), ("false", "true")])
-def test_a_reload_of_keep_journal_is_refused_for_a_live_queue_and_the_log_says_so(
-    before: str, after: str, tmp_path: Path
-) -> None:
-    def config(keep_journal: str, rest: str = "") -> str:
+def test_reload_of_keep_journal_is_refused_for_live_queue_and_logged(before: str, after: str, tmp_path: Path) -> None:
+    def config_text(keep_journal: str, rest: str = "") -> str:
         return f"[[queues]]\nname = 'work'\nkeepJournal = {keep_journal}\n{rest}"
 
-    server = MemoryServer(config=loads(config(before)), folder=tmp_path / "queues")
+    server = MemoryServer(config_text=loads(config_text(before)), folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     with capturedLogs() as events:
-        reload(server, config(after, "maxItems = 2"))
+        reload(server, config_text(after, "maxItems = 2"))
     warnings = [formatEvent(event) for event in events if event["log_level"] >= LogLevel.warn]
     assert [line for line in warnings if "keepJournal" in line and "work" in line]
     assert client.ask(set_(b"work", b"2") + set_(b"work", b"3")) == STORED + NOT_STORED, "maxItems has changed"
     assert (tmp_path / "queues" / "work").exists() is (before == "true")
-    server.crash(loads(config("true")))
+    server.crash(loads(config_text("true")))
     assert items(server.connect(), b"work") == ([b"1", b"2"] if before == "true" else [])
 
 
-def test_a_queue_that_was_deleted_comes_back_with_the_reloaded_keep_journal(tmp_path: Path) -> None:
-    server = MemoryServer(config=Config(), folder=tmp_path / "queues")
+def test_recreated_queue_uses_reloaded_keep_journal(tmp_path: Path) -> None:
+    server = MemoryServer(config_text=Config(), folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     reload(server, "[default]\nkeepJournal = false")
@@ -211,8 +213,8 @@ def test_a_queue_that_was_deleted_comes_back_with_the_reloaded_keep_journal(tmp_
     assert not (tmp_path / "queues" / "work").exists()
 
 
-def test_a_reload_changes_aliases() -> None:
-    server = MemoryServer(config=Config())
+def test_reload_changes_aliases() -> None:
+    server = MemoryServer(config_text=Config())
     client = server.connect()
     assert client.ask(set_(b"all", b"0")) == STORED
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['a', 'b']")
@@ -224,7 +226,7 @@ def test_a_reload_changes_aliases() -> None:
     reload(server, "")
     assert client.ask(set_(b"all", b"3")) == STORED
     assert (items(client, b"b"), items(client, b"c")) == ([], [])
-    assert items(client, b"all") == [b"0", b"3"], "the queue of that name is reached again"
+    assert items(client, b"all") == [b"0", b"3"], "the queue of that name can be reached again"
 
 
 # dump_config.
@@ -235,7 +237,7 @@ BLOCK = re.compile(rb"queue '([^']*)' \{\r\n((?:  [A-Za-z]+=[^\r\n]*\r\n)*)\}\r\
 
 
 def dump_config(client: MemoryClient, *names: bytes) -> Shown:
-    """The blocks of the reply, whose form is looked at; each name must be there once."""
+    """Return the blocks of the reply by name, after checking its form."""
     reply = client.ask(b" ".join([b"dump_config", *names]) + b"\r\n")
     shown: Shown = {}
     position = 0
@@ -270,8 +272,8 @@ whiteListClientIdForDequeue = ["anna", "bob"]
 """
 
 
-def test_dump_config_is_a_block_in_braces_of_keys_and_values() -> None:
-    client = MemoryServer(config=loads("[[queues]]\nname = 'work'\nmaxItems = 7")).connect()
+def test_dump_config_shows_blocks_of_keys_and_values() -> None:
+    client = MemoryServer(config_text=loads("[[queues]]\nname = 'work'\nmaxItems = 7")).connect()
     reply = client.ask(b"dump_config work\r\nversion\r\n")
     assert reply.startswith(b"queue 'work' {\r\n  ")
     assert reply.endswith(b"\r\n}\r\nEND\r\nVERSION 1.2.3\r\n")
@@ -284,8 +286,8 @@ def test_dump_config_is_a_block_in_braces_of_keys_and_values() -> None:
     assert client.ask(b"DUMP_CONFIG work\r\n") + b"VERSION 1.2.3\r\n" == reply
 
 
-def test_dump_config_shows_every_setting_as_it_is_inherited() -> None:
-    client = MemoryServer(config=loads(INHERITING)).connect()
+def test_dump_config_shows_every_setting_with_inherited_values() -> None:
+    client = MemoryServer(config_text=loads(INHERITING)).connect()
     names = [b"jobs", b"news", b"news+mail", b"news+archive"]
     assert client.ask(b"".join(set_(name, b"1") for name in names)) == STORED * 4
     shown = dump_config(client, *names)
@@ -308,8 +310,8 @@ def test_dump_config_shows_every_setting_as_it_is_inherited() -> None:
     assert (defaults["syncJournal"], defaults["defaultJournalSize"], defaults["maxAge"]) == ("never", "16MiB", "none")
 
 
-def test_dump_config_shows_what_a_reload_has_changed() -> None:
-    server = MemoryServer(config=loads("[default]\nmaxItems = 1"))
+def test_dump_config_shows_reloaded_values() -> None:
+    server = MemoryServer(config_text=loads("[default]\nmaxItems = 1"))
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     reload(server, "[default]\nmaxItems = 2")
@@ -319,18 +321,18 @@ def test_dump_config_shows_what_a_reload_has_changed() -> None:
     }
 
 
-def test_dump_config_shows_the_keep_journal_that_is_in_effect() -> None:
-    server = MemoryServer(config=loads("[default]\nkeepJournal = false"))
+def test_dump_config_shows_keep_journal_in_effect() -> None:
+    server = MemoryServer(config_text=loads("[default]\nkeepJournal = false"))
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     reload(server, "[default]\nkeepJournal = true\nmaxItems = 5")
     shown = dump_config(client, b"work", b"new")
-    assert (shown[b"work"]["keepJournal"], shown[b"work"]["maxItems"]) == ("false", "5"), "it has not changed"
+    assert (shown[b"work"]["keepJournal"], shown[b"work"]["maxItems"]) == ("false", "5"), "keepJournal has not changed"
     assert shown[b"new"]["keepJournal"] == "true"
 
 
-def test_dump_config_shows_the_settings_that_a_missing_queue_would_have_and_creates_none(tmp_path: Path) -> None:
-    server = MemoryServer(config=loads(INHERITING), folder=tmp_path / "queues")
+def test_dump_config_of_missing_queue_shows_settings_and_creates_nothing(tmp_path: Path) -> None:
+    server = MemoryServer(config_text=loads(INHERITING), folder=tmp_path / "queues")
     client = server.connect()
     shown = dump_config(client, b"jobs", b"news+mail")
     assert set(shown[b"jobs"]) == set(shown[b"news+mail"]) == SETTINGS
@@ -339,12 +341,12 @@ def test_dump_config_shows_the_settings_that_a_missing_queue_would_have_and_crea
     assert b"STAT queue_creates 0\r\n" in client.ask(b"stats\r\n")
     assert sorted(path.name for path in (tmp_path / "queues").iterdir()) == [".kestrel"]
     assert client.ask(set_(b"news", b"1")) == STORED
-    assert "children" not in client.ask(b"dump_stats news\r\n").decode(), "the child that was asked about is none"
+    assert "children" not in client.ask(b"dump_stats news\r\n").decode(), "dump_config did not create the child"
     assert items(client, b"news+mail") == []
 
 
-def test_dump_config_of_an_alias_shows_its_destinations() -> None:
-    config = """
+def test_dump_config_of_alias_shows_its_destinations() -> None:
+    config_text = """
     [[aliases]]
     name = "all"
     destinationQueues = ["a", "both"]
@@ -355,16 +357,16 @@ def test_dump_config_of_an_alias_shows_its_destinations() -> None:
     name = "all"
     maxItems = 7
     """
-    server = MemoryServer(config=loads(config))
+    server = MemoryServer(config_text=loads(config_text))
     shown = dump_config(server.connect(), b"all", b"both")
     assert shown == {b"all": {"destinationQueues": "a,both"}, b"both": {"destinationQueues": "b,c+d"}}
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['z']")
     shown = dump_config(server.connect(), b"all", b"both")
     assert shown[b"all"] == {"destinationQueues": "z"}
-    assert set(shown[b"both"]) == SETTINGS, "an alias no longer"
+    assert set(shown[b"both"]) == SETTINGS, "it is no longer an alias"
 
 
-def test_dump_config_without_names_tells_of_all_queues_and_aliases(tmp_path: Path) -> None:
+def test_dump_config_without_names_lists_all_queues_and_aliases(tmp_path: Path) -> None:
     aliases = "[[aliases]]\nname = 'all'\ndestinationQueues = ['work', 'unborn']\n"
     server = MemoryServer(folder=tmp_path / "queues")
     client = server.connect()
@@ -374,7 +376,7 @@ def test_dump_config_without_names_tells_of_all_queues_and_aliases(tmp_path: Pat
     reload(server, INHERITING + aliases)
     expected = {b"work", b"all", b"news", b"news+child", b"news+archive"}
     shown = dump_config(client)
-    assert set(shown) == expected, "what exists, and what is configured"
+    assert set(shown) == expected, "existing and configured names"
     assert set(shown[b"all"]) == {"destinationQueues"}, "the alias, which masks the queue"
     assert set(shown[b"news"]) == set(shown[b"work"]) == SETTINGS
     server.restart()

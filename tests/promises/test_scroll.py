@@ -1,4 +1,4 @@
-"""Queues in scrolls: a parent and its children have one journal, and each reads it at its own pace."""
+"""The scroll storage: a parent and its children share a journal, and each reads it at its own pace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ defaultJournalSize = 1000
 
 
 class ScrollServer(MemoryServer):
-    """A server over a folder of scrolls. What is done in threads ends at once, unless they `stand_still`."""
+    """A server over a folder of scrolls.
+
+    Work in threads ends at once unless `stand_still` is set.
+    """
 
     def __init__(self, folder: Path, config: str = "", **options: Any) -> None:
         self.queues = folder
@@ -48,23 +51,23 @@ class ScrollServer(MemoryServer):
         super().__init__(storage, config=loads(config), clock=clock)
 
     def settle(self) -> None:
-        """What threads do ends too."""
+        """Run all pending work, also in threads."""
         super().settle()
         while len(self.threads) and not self.stand_still:
             self.threads.run_one()
             super().settle()
 
     def end(self) -> None:
-        """Stop in order."""
+        """Stop the server in an orderly way."""
         self.stop()
         self.settle()
 
     def files(self) -> dict[str, bytes]:
-        """The files of the folder with their contents."""
+        """Return the files of the folder with their contents."""
         return {path.name: path.read_bytes() for path in self.queues.iterdir() if path.is_file()}
 
     def writer_files(self) -> list[str]:
-        """The names of those that hold items."""
+        """Return the names of the files that hold items."""
         return sorted(name for name in self.files() if ".read." not in name)
 
 
@@ -74,7 +77,7 @@ def put(client: MemoryClient, queue: bytes, *data: bytes) -> None:
 
 
 def some(count: int) -> list[bytes]:
-    """Items of 100 bytes, each its own."""
+    """Return distinct items of 100 bytes."""
     return [b"%04d" % number * 25 for number in range(count)]
 
 
@@ -94,23 +97,23 @@ def restarted(server: ScrollServer, config: str = "") -> ScrollServer:
 
 
 def crashed(server: ScrollServer) -> ScrollServer:
-    """Another server over what the files hold now."""
+    """Return a server over a copy of the files as they are now."""
     copy = server.queues.with_name(server.queues.name + "-copy")
     shutil.copytree(server.queues, copy)
     return ScrollServer(copy)
 
 
-# What is shared.
+# Sharing of journals.
 
 
-def test_an_item_for_a_parent_is_written_once(server: ScrollServer, client: MemoryClient) -> None:
+def test_item_for_parent_is_written_once(server: ScrollServer, client: MemoryClient) -> None:
     client.ask(b"get a+x\r\nget a+y\r\nget a+z\r\n")
     put(client, b"a", b"hello")
     assert sum(contents.count(b"hello") for contents in server.files().values()) == 1
     assert [items(client, queue) for queue in (b"a", b"a+x", b"a+y", b"a+z")] == [[b"hello"]] * 4
 
 
-def test_what_was_put_to_one_child_never_comes_to_another(server: ScrollServer, client: MemoryClient) -> None:
+def test_item_of_one_child_never_reaches_another(server: ScrollServer, client: MemoryClient) -> None:
     client.ask(b"get a+x\r\nget a+y\r\n")
     put(client, b"a+x", b"for x")
     put(client, b"a", b"for all")
@@ -120,7 +123,7 @@ def test_what_was_put_to_one_child_never_comes_to_another(server: ScrollServer, 
         assert found == [[b"for all"], [b"for x", b"for all"], [b"for all"]]
 
 
-def test_a_put_waits_for_the_strictest_sync_journal_of_its_journal(tmp_path: Path) -> None:
+def test_put_waits_for_strictest_sync_journal_in_shared_journal(tmp_path: Path) -> None:
     strict = "[[queues]]\nname = 'a+x'\nsyncJournal = 0\n"
     server = ScrollServer(tmp_path / "queues", strict)
     client = server.connect()
@@ -132,9 +135,7 @@ def test_a_put_waits_for_the_strictest_sync_journal_of_its_journal(tmp_path: Pat
     assert client.ask(b"") == STORED
 
 
-def test_a_write_that_fails_costs_the_batches_of_parent_and_children_and_nothing_else(
-    server: ScrollServer, client: MemoryClient
-) -> None:
+def test_failed_write_affects_only_its_parent_and_children(server: ScrollServer, client: MemoryClient) -> None:
     client.ask(b"get a+x\r\n")
     put(client, b"a", b"before")
     put(client, b"b", b"elsewhere")
@@ -152,9 +153,7 @@ def test_a_write_that_fails_costs_the_batches_of_parent_and_children_and_nothing
 # After a restart.
 
 
-def test_after_a_restart_items_stand_in_the_order_in_which_they_were_put(
-    server: ScrollServer, client: MemoryClient
-) -> None:
+def test_items_keep_put_order_after_restart(server: ScrollServer, client: MemoryClient) -> None:
     put(client, b"work", b"1", b"2", b"3", b"4")
     holders = [server.connect() for _ in range(3)]
     for holder in holders:
@@ -167,7 +166,7 @@ def test_after_a_restart_items_stand_in_the_order_in_which_they_were_put(
         assert items(again.connect(), b"work") == [b"1", b"3", b"4"]
 
 
-def test_what_libkestrel_wrote_is_read(tmp_path: Path) -> None:
+def test_files_of_libkestrel_can_be_read(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "L03_readers" / "journal_crash", tmp_path / "queues")
     client = ScrollServer(tmp_path / "queues").connect()
     told = client.ask(b"stats\r\n").decode()
@@ -175,7 +174,7 @@ def test_what_libkestrel_wrote_is_read(tmp_path: Path) -> None:
     assert items(client, b"work+a") and items(client, b"work+b")
 
 
-def test_position_hints_are_never_needed(tmp_path: Path) -> None:
+def test_position_hints_are_optional(tmp_path: Path) -> None:
     server = ScrollServer(tmp_path / "queues")
     data = some(5000)
     client = server.connect()
@@ -198,7 +197,7 @@ def test_position_hints_are_never_needed(tmp_path: Path) -> None:
 # Memory and disk.
 
 
-def test_no_more_than_a_small_window_of_a_queue_is_in_memory(server: ScrollServer, client: MemoryClient) -> None:
+def test_only_a_window_of_a_queue_is_in_memory(server: ScrollServer, client: MemoryClient) -> None:
     put(client, b"large", *[bytes(10_000)] * 100)
     client.ask(set_(b"small", b"x") * 5000)
     assert stat(client, b"large", "items") == "100"
@@ -207,7 +206,7 @@ def test_no_more_than_a_small_window_of_a_queue_is_in_memory(server: ScrollServe
     assert items(client, b"large") == [bytes(10_000)] * 100
 
 
-def test_files_stay_until_the_slowest_reader_is_done_with_them(tmp_path: Path) -> None:
+def test_files_stay_until_slowest_reader_is_done(tmp_path: Path) -> None:
     server = ScrollServer(tmp_path / "queues", SMALL_FILES)
     client = server.connect()
     client.ask(b"get a+slow\r\n")
@@ -227,7 +226,7 @@ def test_files_stay_until_the_slowest_reader_is_done_with_them(tmp_path: Path) -
     assert server.writer_files() == files[-1:]
 
 
-def test_files_that_no_reader_needs_go_to_the_archive(tmp_path: Path) -> None:
+def test_unneeded_files_go_to_the_archive(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     server = ScrollServer(tmp_path / "queues", SMALL_FILES, archive=os.fsencode(archive))
     client = server.connect()
@@ -240,7 +239,7 @@ def test_files_that_no_reader_needs_go_to_the_archive(tmp_path: Path) -> None:
     assert gone and kept == {f"archive~{name}": written[name] for name in gone}
 
 
-def test_a_full_disk_can_be_drained_though_nothing_is_packed(server: ScrollServer, client: MemoryClient) -> None:
+def test_full_disk_can_be_drained_without_packing(server: ScrollServer, client: MemoryClient) -> None:
     put(client, b"work", *[b"x"] * 2000)
     server.disk.room = 0
     assert client.ask(set_(b"work", b"last")) == STORED
@@ -249,7 +248,7 @@ def test_a_full_disk_can_be_drained_though_nothing_is_packed(server: ScrollServe
     assert len(items(client, b"work")) == 2001
 
 
-def test_reader_files_are_made_short_again_from_time_to_time(server: ScrollServer, client: MemoryClient) -> None:
+def test_reader_files_are_shortened_periodically(server: ScrollServer, client: MemoryClient) -> None:
     put(client, b"work", *[b"x"] * 1000)
     assert len(items(client, b"work")) == 1000
     assert len(server.files()["work.read."]) > 4096
@@ -261,7 +260,7 @@ def test_reader_files_are_made_short_again_from_time_to_time(server: ScrollServe
 # Folders.
 
 
-def test_a_folder_is_that_of_one_storage(server: ScrollServer, client: MemoryClient) -> None:
+def test_folder_belongs_to_one_storage(server: ScrollServer, client: MemoryClient) -> None:
     put(client, b"work", b"hello")
     server.end()
     before = server.files()

@@ -1,4 +1,4 @@
-"""Figures of fanout queues, of aliases and of journals, and what is traced in the log."""
+"""Figures of fanout queues, aliases and journals, and traces in the log."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tests.promises.speaking import END, STORED, items, set_, stat, value
 
 
 def stats(client: MemoryClient) -> dict[str, str]:
-    """What `stats` tells."""
+    """Return the figures of `stats`."""
     lines = client.ask(b"stats\r\n").decode().splitlines()
     assert lines.pop() == "END"
     return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
 
 
 def dumped(client: MemoryClient, name: bytes) -> dict[str, str]:
-    """What `dump_stats` tells of one queue or alias."""
+    """Return the figures of one queue or alias from `dump_stats`."""
     first, *lines, brace, end = client.ask(b"dump_stats %b\r\n" % name).decode().splitlines()
     assert (first, brace, end) == (f"queue '{name.decode()}' {{", "}", "END")
     return dict(line.strip().split("=", 1) for line in lines)
 
 
-def test_a_parent_lists_its_children(tmp_path: Path) -> None:
+def test_parent_lists_its_children(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"a+y", b"one") + set_(b"a", b"one") + set_(b"ab+z", b"one")) == STORED * 3
@@ -44,7 +44,7 @@ def test_a_parent_lists_its_children(tmp_path: Path) -> None:
     assert "children" not in dumped(client, b"a")
 
 
-def test_an_alias_reports_what_was_put_to_it() -> None:
+def test_alias_counts_its_puts() -> None:
     text = """
         [[aliases]]
         name = "al"
@@ -75,7 +75,7 @@ def test_an_alias_reports_what_was_put_to_it() -> None:
     assert dumped(client, b"al")["put_bytes"] == "6"
 
 
-def test_total_items_of_a_queue_include_those_found_at_the_start(tmp_path: Path) -> None:
+def test_total_items_of_queue_include_items_found_at_start(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"work", b"one") + set_(b"work", b"two") + set_(b"work", b"three")) == STORED * 3
@@ -87,7 +87,7 @@ def test_total_items_of_a_queue_include_those_found_at_the_start(tmp_path: Path)
     assert stat(client, b"work", "total_items") == "2"
     assert client.ask(set_(b"work", b"four")) == STORED
     assert stat(client, b"work", "total_items") == stats(client)["queue_work_total_items"] == "3"
-    assert stats(client)["total_items"] == "1", "the server's own counts what was put"
+    assert stats(client)["total_items"] == "1", "the server's own total counts only puts"
     assert items(client, b"work") == [b"two", b"three", b"four"]
     assert stat(client, b"work", "total_items") == "3"
 
@@ -132,13 +132,13 @@ def test_rewrites_and_rotations_are_counted(tmp_path: Path) -> None:
     assert (told["queue_rewritten_journal_rewrites"], told["queue_rotated_journal_rotations"]) == ("2", "2")
     server.restart()
     client = server.connect()
-    assert counts(b"rotated") == counts(b"rewritten") == ("0", "0"), "since the start"
+    assert counts(b"rotated") == counts(b"rewritten") == ("0", "0"), "counted since the start"
 
 
-# What is traced.
+# Traces.
 
 
-def test_enable_trace_logs_each_opening_confirm_and_abort() -> None:
+def test_enable_trace_logs_each_open_confirm_and_abort() -> None:
     config = loads("""
         maxOpenTransactions = 10
 
@@ -171,10 +171,10 @@ def test_enable_trace_logs_each_opening_confirm_and_abort() -> None:
     opened = [line.rpartition(" ")[2] for line in logged(b"monitor traced 10 2\r\n")]
     [line] = logged(b"confirm traced 2\r\n")
     assert len(opened) == 2
-    assert line.endswith(f"[{', '.join(xids.strip('[]') for xids in opened)}]"), "each of them is named"
+    assert line.endswith(f"[{', '.join(xids.strip('[]') for xids in opened)}]"), "the line names each id"
 
 
-def test_enable_session_trace_logs_the_beginning_and_the_end_of_each_connection() -> None:
+def test_enable_session_trace_logs_start_and_end_of_connections() -> None:
     for is_traced in (True, False):
         server = MemoryServer(config=loads(f"enableSessionTrace = {str(is_traced).lower()}"))
         with capturedLogs() as begun:
@@ -193,7 +193,7 @@ def test_enable_session_trace_logs_the_beginning_and_the_end_of_each_connection(
             assert formatEvent(begun[0]) != formatEvent(ended[0])
 
 
-def test_the_figures_of_a_queue_begin_anew_when_it_is_deleted_and_made_again(tmp_path: Path) -> None:
+def test_figures_of_recreated_queue_start_at_zero(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"work", b"one") * 3) == STORED * 3

@@ -1,4 +1,4 @@
-"""The server's status: what each one refuses, how it changes, and where it is remembered."""
+"""The server's status: what each level refuses, how it changes, and where it is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.testing.server import MemoryClient, MemoryServer, MemoryStatusFile
 from tests.promises.speaking import END, STORED, items, set_, stat, value
 
 STATUSES = ["Up", "WriteAvoid", "ReadOnly", "Quiescent"]
-"""As Kestrel writes them, from the loosest to the strictest."""
+"""Names as Kestrel writes them, from the loosest to the strictest."""
 
 CHANGES = {
     "set": set_(b"work", b"three"),
@@ -39,7 +39,7 @@ READS = {
 
 
 def serving(settings: str = "") -> MemoryServer:
-    """A server with two items in `work`, and one in `fading` that has expired."""
+    """Return a server with two items in `work`, and an expired one in `fading`."""
     server = MemoryServer(config=loads("maxOpenTransactions = 100\n" + settings))
     request = set_(b"work", b"one") + set_(b"work", b"two") + set_(b"fading", b"old", expiry=1)
     assert server.connect().ask(request) == STORED * 3
@@ -56,7 +56,7 @@ def status_of(server: MemoryServer) -> bytes:
 
 
 def is_refused(server: MemoryServer, request: bytes) -> bool:
-    """Whether a new client is answered SERVER_ERROR, and that alone, and hung up on."""
+    """Return True if a new client gets only a SERVER_ERROR and is disconnected."""
     client = server.connect()
     reply = client.ask(request)
     refused = reply.startswith(b"SERVER_ERROR ")
@@ -73,11 +73,11 @@ def takes_gets(server: MemoryServer) -> bool:
     return not is_refused(server, b"get probe\r\n")
 
 
-# Which there are.
+# The levels.
 
 
 @pytest.mark.parametrize("remembered", [None, b"", b"nonsense", b"Down", b"\xff\xfe\x00", b"ReadOnly" * 100])
-def test_a_server_that_remembers_no_status_has_its_default_status(remembered: bytes | None) -> None:
+def test_server_without_stored_status_has_default_status(remembered: bytes | None) -> None:
     file = MemoryStatusFile()
     file.data = remembered
     for default in STATUSES:
@@ -88,7 +88,7 @@ def test_a_server_that_remembers_no_status_has_its_default_status(remembered: by
     assert status_of(MemoryServer(config=Config(), status_file=file)) == b"UP\r\n"
 
 
-def test_a_server_whose_status_file_cannot_be_read_has_its_default_status() -> None:
+def test_server_with_unreadable_status_file_has_default_status() -> None:
     file = MemoryStatusFile()
     file.data = b"Up"
     file.error = OSError(errno.EIO, os.strerror(errno.EIO))
@@ -98,7 +98,7 @@ def test_a_server_whose_status_file_cannot_be_read_has_its_default_status() -> N
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_status_answers_in_capitals_and_a_change_answers_end(status: str) -> None:
+def test_status_answers_in_capitals_and_change_answers_end(status: str) -> None:
     for name in (status, status.lower(), status.upper(), status.swapcase()):
         server = MemoryServer(config=loads('defaultStatus = "Quiescent"' if status == "Up" else ""))
         client = server.connect()
@@ -109,7 +109,7 @@ def test_status_answers_in_capitals_and_a_change_answers_end(status: str) -> Non
 @pytest.mark.parametrize(
     "name", [b"down", b"Down", b"DOWN", b"sideways", b"read_only", b"Read-Only", b"read only", b"up!", b"\xff"]
 )
-def test_an_unknown_status_and_down_are_client_errors_and_close(name: bytes) -> None:
+def test_unknown_status_and_down_are_client_errors(name: bytes) -> None:
     server = MemoryServer(config=loads('defaultStatus = "WriteAvoid"'))
     client = server.connect()
     reply = client.ask(b"status " + name + b"\r\nversion\r\n")
@@ -119,7 +119,7 @@ def test_an_unknown_status_and_down_are_client_errors_and_close(name: bytes) -> 
     assert status_of(server) == b"WRITEAVOID\r\n"
 
 
-# What each refuses.
+# Requests that each level refuses.
 
 
 def test_write_avoid_refuses_nothing() -> None:
@@ -135,7 +135,7 @@ def test_write_avoid_refuses_nothing() -> None:
 
 @pytest.mark.parametrize("status", ["ReadOnly", "Quiescent"])
 @pytest.mark.parametrize("request_", CHANGES.values(), ids=CHANGES)
-def test_read_only_refuses_what_changes_queues(request_: bytes, status: str) -> None:
+def test_read_only_refuses_changes_of_queues(request_: bytes, status: str) -> None:
     server = serving()
     change(server, status)
     assert is_refused(server, request_ + b"version\r\n")
@@ -147,7 +147,7 @@ def test_read_only_refuses_what_changes_queues(request_: bytes, status: str) -> 
     assert items(client, b"work") == [b"one", b"two"]
 
 
-def test_read_only_lets_gets_peeks_and_monitors_work() -> None:
+def test_read_only_allows_gets_peeks_and_monitors() -> None:
     server = serving()
     assert server.connect().ask(set_(b"work", b"three") + set_(b"work", b"four") + set_(b"work", b"five")) == STORED * 3
     change(server, "ReadOnly")
@@ -163,7 +163,7 @@ def test_read_only_lets_gets_peeks_and_monitors_work() -> None:
 
 
 @pytest.mark.parametrize("request_", READS.values(), ids=READS)
-def test_quiescent_refuses_reads_as_well(request_: bytes) -> None:
+def test_quiescent_also_refuses_reads(request_: bytes) -> None:
     server = serving()
     change(server, "Quiescent")
     assert is_refused(server, request_ + b"version\r\n")
@@ -173,7 +173,7 @@ def test_quiescent_refuses_reads_as_well(request_: bytes) -> None:
     assert b"queue_new_" not in client.ask(b"stats\r\n")
 
 
-def test_in_quiescent_open_reads_can_be_closed_aborted_and_confirmed() -> None:
+def test_quiescent_allows_ending_open_reads() -> None:
     server = serving()
     client = server.connect()
     put = set_(b"work", b"three") + set_(b"work", b"four")
@@ -192,7 +192,7 @@ def test_in_quiescent_open_reads_can_be_closed_aborted_and_confirmed() -> None:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_flush_all_expired_and_the_timer_work_in_every_status(status: str) -> None:
+def test_flush_all_expired_and_timer_work_in_every_status(status: str) -> None:
     server = serving()
     change(server, status)
     client = server.connect()
@@ -210,12 +210,12 @@ def test_flush_all_expired_and_the_timer_work_in_every_status(status: str) -> No
     assert (stat(client, b"fading", "items"), stat(client, b"fading", "expired_items")) == ("0", "1")
 
 
-# How it changes.
+# How the status changes.
 
 GRACE = 'statusChangeGracePeriod = "10s"\n'
 
 
-def test_a_stricter_status_is_published_at_once_and_refuses_after_the_grace_period() -> None:
+def test_stricter_status_shows_at_once_and_refuses_after_grace_period() -> None:
     server = serving(GRACE)
     change(server, "ReadOnly")
     assert status_of(server) == b"READONLY\r\n"
@@ -230,12 +230,12 @@ def test_a_stricter_status_is_published_at_once_and_refuses_after_the_grace_peri
     assert status_of(server) == b"QUIESCENT\r\n"
     server.advance(9.75)
     assert takes_gets(server)
-    assert not takes_puts(server), "what is in force stays in force"
+    assert not takes_puts(server), "the current level stays in force"
     server.advance(0.25)
     assert not takes_gets(server)
 
 
-def test_without_a_grace_period_a_stricter_status_refuses_at_once() -> None:
+def test_stricter_status_without_grace_period_refuses_at_once() -> None:
     server = serving()
     change(server, "Quiescent")
     assert not takes_gets(server)
@@ -246,14 +246,14 @@ def _warnings(events: list[LogEvent]) -> list[str]:
 
 
 @pytest.mark.parametrize("second", ["ReadOnly", "Quiescent"])
-def test_a_second_change_to_the_same_or_a_stricter_status_meanwhile_is_not_taken(second: str) -> None:
+def test_second_change_that_is_not_looser_is_ignored_during_grace_period(second: str) -> None:
     file = MemoryStatusFile()
     server = MemoryServer(config=loads(GRACE), status_file=file)
     change(server, "ReadOnly")
     server.advance(5)
     with capturedLogs() as events:
         change(server, second)
-    assert [line for line in _warnings(events) if second in line], "the log says so"
+    assert [line for line in _warnings(events) if second in line], "the log reports it"
     assert status_of(server) == b"READONLY\r\n"
     assert file.data == b"ReadOnly"
     assert takes_puts(server)
@@ -264,7 +264,7 @@ def test_a_second_change_to_the_same_or_a_stricter_status_meanwhile_is_not_taken
     assert status_of(server) == b"READONLY\r\n"
 
 
-def test_when_the_grace_period_is_over_a_stricter_status_is_taken_again() -> None:
+def test_stricter_status_is_accepted_after_grace_period() -> None:
     server = serving(GRACE)
     change(server, "ReadOnly")
     server.advance(10)
@@ -274,7 +274,7 @@ def test_when_the_grace_period_is_over_a_stricter_status_is_taken_again() -> Non
     assert not takes_gets(server)
 
 
-def test_a_looser_status_takes_effect_at_once_and_cancels_the_stricter_one() -> None:
+def test_looser_status_applies_at_once_and_cancels_pending_change() -> None:
     server = serving(GRACE)
     change(server, "Quiescent")
     server.advance(5)
@@ -286,7 +286,7 @@ def test_a_looser_status_takes_effect_at_once_and_cancels_the_stricter_one() -> 
 
     change(server, "Quiescent")
     server.advance(5)
-    change(server, "ReadOnly")  # looser than what is under way, stricter than what is in force
+    change(server, "ReadOnly")  # looser than the pending level, stricter than the current one
     assert status_of(server) == b"READONLY\r\n"
     assert not takes_puts(server), "at once"
     server.advance(60)
@@ -300,12 +300,12 @@ def test_a_looser_status_takes_effect_at_once_and_cancels_the_stricter_one() -> 
     assert not takes_puts(server)
 
 
-# How it is remembered.
+# How the status is stored.
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_status_is_there_again_after_a_restart(status: str, how: str, tmp_path: Path) -> None:
+def test_status_survives_restart(status: str, how: str, tmp_path: Path) -> None:
     default = "Up" if status == "Quiescent" else "Quiescent"
     server = MemoryServer(config=loads(f'defaultStatus = "{default}"\n' + GRACE), folder=tmp_path / "queues")
     change(server, status)
@@ -315,7 +315,7 @@ def test_a_status_is_there_again_after_a_restart(status: str, how: str, tmp_path
     assert takes_gets(server) is (status != "Quiescent")
 
 
-def test_the_status_file_holds_the_name_as_kestrel_writes_it(tmp_path: Path) -> None:
+def test_status_file_holds_name_as_kestrel_writes_it(tmp_path: Path) -> None:
     disk = FaultyDisk()
     server = MemoryServer(config=Config(), folder=tmp_path / "queues", disk=disk)
     path = tmp_path / "queues" / ".kestrel" / "status"
@@ -328,13 +328,11 @@ def test_the_status_file_holds_the_name_as_kestrel_writes_it(tmp_path: Path) -> 
         done = [call for call in disk.calls[done_before:] if call in ("write", "sync", "rename", "cut")]
         assert done == ["write", "sync", "rename"]
         inodes.append(path.stat().st_ino)
-    assert all(old != new for old, new in pairwise(inodes)), "each time it is another file"
+    assert all(old != new for old, new in pairwise(inodes)), "each change creates a new file"
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename"])
-def test_a_status_file_that_cannot_be_written_is_a_server_error_and_the_status_is_in_effect(
-    operation: str, tmp_path: Path
-) -> None:
+def test_unwritable_status_file_is_an_error_but_status_applies(operation: str, tmp_path: Path) -> None:
     disk = FaultyDisk()
     server = MemoryServer(config=Config(), folder=tmp_path / "queues", disk=disk)
     change(server, "WriteAvoid")
@@ -346,17 +344,19 @@ def test_a_status_file_that_cannot_be_written_is_a_server_error_and_the_status_i
     assert not client.is_closed
     assert not takes_puts(server)
     disk.mend()
-    assert (tmp_path / "queues" / ".kestrel" / "status").read_bytes() == b"WriteAvoid", "what could be remembered"
+    assert (tmp_path / "queues" / ".kestrel" / "status").read_bytes() == b"WriteAvoid", (
+        "the last status that could be stored"
+    )
     change(server, "Quiescent")
     server.crash()
     assert status_of(server) == b"QUIESCENT\r\n"
 
 
-# The stop.
+# Stopping.
 
 
-def _emptied(folder: Path, status: str) -> MemoryServer:
-    """A server with a queue that has been emptied, and one that has not."""
+def _server_with_emptied_queue(folder: Path, status: str) -> MemoryServer:
+    """Return a server with an emptied queue and one that still has items."""
     server = MemoryServer(config=Config(), folder=folder)
     client: MemoryClient = server.connect()
     for number in range(20):
@@ -369,13 +369,13 @@ def _emptied(folder: Path, status: str) -> MemoryServer:
 
 
 @pytest.mark.parametrize("status", ["ReadOnly", "Quiescent"])
-def test_a_stop_in_read_only_or_quiescent_rewrites_the_journals_of_empty_queues(status: str, tmp_path: Path) -> None:
+def test_stop_in_read_only_or_quiescent_rewrites_empty_journals(status: str, tmp_path: Path) -> None:
     folder = tmp_path / "queues"
-    server = _emptied(folder, status)
+    server = _server_with_emptied_queue(folder, status)
     assert (folder / "empty").stat().st_size > 0
     server.stop()
     server.settle()
-    assert (folder / "empty").read_bytes() == b"", "nothing remains to be told"
+    assert (folder / "empty").read_bytes() == b"", "no records remain"
     assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["empty", "full"]
     restarted = MemoryServer(config=Config(), folder=folder)
     change(restarted, "Up")
@@ -385,9 +385,9 @@ def test_a_stop_in_read_only_or_quiescent_rewrites_the_journals_of_empty_queues(
 
 
 @pytest.mark.parametrize("status", ["Up", "WriteAvoid"])
-def test_a_stop_in_another_status_leaves_the_journals_as_they_are(status: str, tmp_path: Path) -> None:
+def test_stop_in_other_status_leaves_journals_unchanged(status: str, tmp_path: Path) -> None:
     folder = tmp_path / "queues"
-    server = _emptied(folder, status)
+    server = _server_with_emptied_queue(folder, status)
     before = (folder / "empty").read_bytes()
     assert before
     server.stop()

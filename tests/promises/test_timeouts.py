@@ -1,4 +1,4 @@
-"""Timeouts: open reads that are held for too long, connections that ask for nothing, and reads that are stale."""
+"""Timeouts: open reads held too long, idle connections, and stale reads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.promises.speaking import END, STORED, items, set_, stat, value
 ERROR: Final = b"ERROR\r\n"
 
 MOMENT_S: Final = 2**-10
-"""The least time there is: about a millisecond, without rounding."""
+"""Shortest time step in tests: about a millisecond, exact in binary."""
 
 
 def config_of(settings: str, *, most_open: int = 100) -> Config:
-    """Settings of the queue "work"."""
+    """Return a configuration of the queue "work"."""
     return loads(f"maxOpenTransactions = {most_open}\n[[queues]]\nname = 'work'\n{settings}\n")
 
 
@@ -32,18 +32,18 @@ def put(client: MemoryClient, *datas: bytes) -> None:
 
 
 def open_(client: MemoryClient, *datas: bytes) -> None:
-    """Open reads, which must be of these items."""
+    """Open reads, which must return these items."""
     for data in datas:
         assert client.ask(b"get work/open\r\n") == value(b"work", data)
 
 
 def counts(client: MemoryClient) -> tuple[int, int]:
-    """How many items the queue has, and how many open reads. To ask is no use of the queue."""
+    """Return the number of items and of open reads. Asking does not count as use of the queue."""
     return int(stat(client, b"work", "items")), int(stat(client, b"work", "open_transactions"))
 
 
-def last(server: MemoryServer, seconds: float) -> None:
-    """Let all but a moment of that time go by."""
+def advance_until_just_before(server: MemoryServer, seconds: float) -> None:
+    """Advance the clock to a moment before that time is over."""
     server.advance(seconds - MOMENT_S)
 
 
@@ -52,9 +52,7 @@ def last(server: MemoryServer, seconds: float) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("is_there_again", [True, False])
-def test_a_confirm_that_counts_a_read_of_a_deleted_queue_is_an_error_and_confirms_nothing(
-    count: int, is_there_again: bool
-) -> None:
+def test_confirm_that_counts_read_of_deleted_queue_confirms_nothing(count: int, is_there_again: bool) -> None:
     server = served("")
     client, other = server.connect(), server.connect()
     put(other, b"one", b"two")
@@ -76,22 +74,22 @@ def test_a_confirm_that_counts_a_read_of_a_deleted_queue_is_an_error_and_confirm
 # openTransactionTimeout.
 
 
-def test_an_open_read_goes_back_to_the_head_when_its_time_is_over(tmp_path: Path) -> None:
+def test_open_read_returns_to_head_at_its_timeout(tmp_path: Path) -> None:
     server = served("openTransactionTimeout = '5s'", folder=tmp_path / "queues")
     client, monitor, other = server.connect(), server.connect(), server.connect()
     put(other, b"one", b"two", b"behind")
     open_(client, b"one")
     server.advance(1)
     assert monitor.ask(b"monitor work 60 1\r\n") == value(b"work", b"two") + END
-    last(server, 4)
+    advance_until_just_before(server, 4)
     assert counts(other) == (1, 2)
     server.advance(MOMENT_S)
-    assert counts(other) == (2, 1), "exactly then, though nobody used the queue"
-    last(server, 1)
+    assert counts(other) == (2, 1), "exactly then, although nothing used the queue"
+    advance_until_just_before(server, 1)
     assert counts(other) == (2, 1)
     server.advance(MOMENT_S)
     assert counts(other) == (3, 0)
-    assert items(other, b"work") == [b"two", b"one", b"behind"], "each went to the head as its time was over"
+    assert items(other, b"work") == [b"two", b"one", b"behind"], "each returned to the head at its own time"
 
     put(other, b"waited for")
     open_(client, b"waited for")
@@ -99,25 +97,23 @@ def test_an_open_read_goes_back_to_the_head_when_its_time_is_over(tmp_path: Path
     waiter, next_one = server.connect(), server.connect()
     for each in (waiter, next_one):
         assert each.ask(b"get work/t=60000/open\r\n") == b""
-    last(server, 3)
+    advance_until_just_before(server, 3)
     assert waiter.take() == b""
     server.advance(MOMENT_S)
     assert waiter.take() == value(b"work", b"waited for")
-    last(server, 5)
+    advance_until_just_before(server, 5)
     assert next_one.take() == b""
     server.advance(MOMENT_S)
-    assert next_one.take() == value(b"work", b"waited for"), "its time began anew"
+    assert next_one.take() == value(b"work", b"waited for"), "its time started again"
     assert next_one.ask(b"get work/close\r\n") == END
     server.advance(60)
-    assert counts(other) == (0, 0), "what was finished does not come back"
+    assert counts(other) == (0, 0), "a finished read does not come back"
     server.crash()
     assert items(server.connect(), b"work") == []
 
 
 @pytest.mark.parametrize("is_after_a_crash", [False, True])
-def test_open_reads_that_time_out_together_come_back_in_the_order_in_which_they_were_taken(
-    is_after_a_crash: bool, tmp_path: Path
-) -> None:
+def test_simultaneous_timeouts_return_items_in_order(is_after_a_crash: bool, tmp_path: Path) -> None:
     server = served("openTransactionTimeout = '5s'", folder=tmp_path / "queues")
     first, second = server.connect(), server.connect()
     taken = [b"%d" % number for number in range(20)]
@@ -132,7 +128,7 @@ def test_open_reads_that_time_out_together_come_back_in_the_order_in_which_they_
 
 
 @pytest.mark.parametrize("option", [b"close", b"abort"])
-def test_a_close_of_a_read_that_timed_out_touches_nothing(option: bytes) -> None:
+def test_close_of_timed_out_read_ends_no_other_read(option: bytes) -> None:
     server = served("openTransactionTimeout = '5s'")
     client, other = server.connect(), server.connect()
     request = b"get work/%b\r\n" % option
@@ -146,7 +142,7 @@ def test_a_close_of_a_read_that_timed_out_touches_nothing(option: bytes) -> None
     server.advance(5)
     open_(client, b"one", b"two")
     assert client.ask(request) == END
-    assert counts(other) == (0, 2), "what it opened since is still open"
+    assert counts(other) == (0, 2), "the reads opened since are still open"
     assert client.ask(request) == END
     assert counts(other) == ((0, 1) if option == b"close" else (1, 1))
     assert not client.is_closed
@@ -155,7 +151,7 @@ def test_a_close_of_a_read_that_timed_out_touches_nothing(option: bytes) -> None
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_confirm_that_counts_a_read_that_timed_out_is_an_error_and_confirms_nothing(count: int) -> None:
+def test_confirm_that_counts_timed_out_read_confirms_nothing(count: int) -> None:
     server = served("openTransactionTimeout = '5s'")
     client, other = server.connect(), server.connect()
     put(client, b"one", b"two", b"three")
@@ -171,7 +167,7 @@ def test_a_confirm_that_counts_a_read_that_timed_out_is_an_error_and_confirms_no
     assert items(other, b"work") == [b"two", b"three", b"one"]
 
 
-def test_a_read_that_timed_out_frees_its_place_under_the_limit() -> None:
+def test_timed_out_read_no_longer_counts_in_limit() -> None:
     server = served("openTransactionTimeout = '5s'", most_open=2)
     client = server.connect()
     put(client, b"one", b"two", b"three")
@@ -182,11 +178,11 @@ def test_a_read_that_timed_out_frees_its_place_under_the_limit() -> None:
     assert client.ask(b"get work\r\n") == value(b"work", b"one"), "a plain get is allowed: nothing is open"
     assert client.ask(b"monitor work 10\r\n") == value(b"work", b"two") + value(b"work", b"three") + END
     put(client, b"four")
-    assert client.ask(b"get work/open\r\n") == ERROR, "both places are taken"
+    assert client.ask(b"get work/open\r\n") == ERROR, "the limit is reached"
     assert client.is_closed
 
 
-def test_a_read_that_timed_out_counts_as_an_abort() -> None:
+def test_timed_out_read_counts_as_an_abort() -> None:
     server = served("openTransactionTimeout = '5s'\nmaxRedeliveries = 3\nerrorQueue = 'bad'")
     client, other = server.connect(), server.connect()
     put(client, b"item", b"next")
@@ -213,7 +209,7 @@ def test_a_read_that_timed_out_counts_as_an_abort() -> None:
         ("20s", "none", None),
     ],
 )
-def test_a_reload_of_open_transaction_timeout_holds_for_reads_that_are_open(
+def test_reload_of_open_transaction_timeout_applies_to_open_reads(
     before: str, after: str, is_back_after_s: int | None
 ) -> None:
     server = served(f"openTransactionTimeout = '{before}'")
@@ -229,25 +225,25 @@ def test_a_reload_of_open_transaction_timeout_holds_for_reads_that_are_open(
         assert counts(other) == (0, 1)
         return
     if is_back_after_s > 10:
-        last(server, is_back_after_s - 10)
+        advance_until_just_before(server, is_back_after_s - 10)
         assert counts(other) == (0, 1)
         server.advance(MOMENT_S)
     assert counts(other) == (1, 0)
     open_(client, b"item")
     server.advance(100)
-    assert counts(other) == (1, 0), "and for those that are opened from now on"
+    assert counts(other) == (1, 0), "it also applies to reads opened later"
 
 
 # clientTimeout.
 
 
-def test_an_idle_connection_is_closed_after_client_timeout() -> None:
+def test_idle_connection_is_closed_after_client_timeout() -> None:
     server = MemoryServer(config=loads("clientTimeout = '10s'\nmaxOpenTransactions = 2"))
     silent = server.connect()
-    last(server, 10)
+    advance_until_just_before(server, 10)
     assert not silent.is_closed
     server.advance(MOMENT_S)
-    assert silent.is_closed, "it never asked for anything"
+    assert silent.is_closed, "it never sent a request"
 
     client = server.connect()
     put(client, b"one", b"two", b"three")
@@ -255,28 +251,28 @@ def test_an_idle_connection_is_closed_after_client_timeout() -> None:
     for _ in range(3):
         server.advance(6)
         assert client.ask(b"version\r\n").startswith(b"VERSION ")
-    last(server, 10)
+    advance_until_just_before(server, 10)
     assert not client.is_closed
     server.advance(MOMENT_S)
     assert client.is_closed
-    assert client.take() == b"", "without a word"
+    assert client.take() == b"", "the server sends nothing"
     assert items(server.connect(), b"work") == [b"one", b"two", b"three"]
 
     patient = MemoryServer()
     client = patient.connect()
     patient.advance(1_000_000)
-    assert not client.is_closed, "without the setting nobody is idle"
+    assert not client.is_closed, "without the setting no client is idle"
 
 
 @pytest.mark.parametrize(
     "wait", [b"get work/t=60000", b"get work/t=60000/open", b"get work/peek/t=60000", b"monitor work 60"]
 )
 @pytest.mark.parametrize("is_served", [True, False])
-def test_waiting_is_not_idle(wait: bytes, is_served: bool) -> None:
+def test_waiting_client_is_not_idle(wait: bytes, is_served: bool) -> None:
     server = MemoryServer(config=loads("clientTimeout = '10s'\nmaxOpenTransactions = 1"))
     client = server.connect()
     assert client.ask(wait + b"\r\n") == b""
-    last(server, 60)
+    advance_until_just_before(server, 60)
     assert (client.take(), client.is_closed) == (b"", False)
     if is_served:
         put(server.connect(), b"item")
@@ -284,14 +280,14 @@ def test_waiting_is_not_idle(wait: bytes, is_served: bool) -> None:
     else:
         server.advance(MOMENT_S)
         assert client.take() == END
-    last(server, 10)
-    assert not client.is_closed, "it is idle from the end of its waiting"
+    advance_until_just_before(server, 10)
+    assert not client.is_closed, "the idle time starts at the end of the wait"
     server.advance(MOMENT_S)
     assert client.is_closed
 
 
-def many_that_time_out_together(settings: str = "") -> MemoryServer:
-    """2500 items that one client has opened at the same time."""
+def server_with_simultaneous_timeouts(settings: str = "") -> MemoryServer:
+    """Return a server where one client has opened 2500 items at the same time."""
     server = MemoryServer(
         config=loads(
             f"maxOpenTransactions = 10000\n[[queues]]\nname = 'work'\nopenTransactionTimeout = '5s'\n{settings}"
@@ -304,14 +300,14 @@ def many_that_time_out_together(settings: str = "") -> MemoryServer:
     return server
 
 
-def test_reads_that_time_out_together_reach_the_error_queue_in_their_order() -> None:
-    server = many_that_time_out_together("maxRedeliveries = 1\nerrorQueue = 'bad'")
+def test_simultaneous_timeouts_reach_error_queue_in_order() -> None:
+    server = server_with_simultaneous_timeouts("maxRedeliveries = 1\nerrorQueue = 'bad'")
     server.advance(5)
     assert items(server.connect(), b"bad") == [b"%d" % number for number in range(2500)]
 
 
-def test_who_waits_gets_the_oldest_of_the_reads_that_time_out_together() -> None:
-    server = many_that_time_out_together()
+def test_waiter_gets_oldest_of_simultaneous_timeouts() -> None:
+    server = server_with_simultaneous_timeouts()
     waiter = server.connect()
     assert waiter.ask(b"get work/t=60000\r\n") == b""
     server.advance(5)

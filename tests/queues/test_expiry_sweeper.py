@@ -337,7 +337,7 @@ def test_a_queue_whose_last_take_is_not_safe_yet_is_not_deleted_for_its_age(tmp_
     config = loads(EVERY_SECOND + "[default]\nsyncJournal = 0\nmaxQueueAge = '3s'")
     server = SlowServer(tmp_path / "queues", config)
     client = server.connect()
-    assert server.talk(client, set_(b"work", b"item")) == STORED
+    assert server.ask(client, set_(b"work", b"item")) == STORED
     assert client.ask(b"get work\r\n") == b"", "the disk is slow"
     for _ in range(10):
         server.advance(1)

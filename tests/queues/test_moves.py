@@ -258,7 +258,7 @@ def test_a_stop_waits_for_items_on_their_way_which_are_in_one_queue_after_it(
 ) -> None:
     server = SlowServer(tmp_path / "queues", SLOW_TARGET)
     client = server.connect()
-    assert server.talk(client, b"".join(set_(b"work", data) for data in numbered(0, 3))) == STORED * 3
+    assert server.ask(client, b"".join(set_(b"work", data) for data in numbered(0, 3))) == STORED * 3
     server.advance(11)
     assert counts(server, b"work") == (0, 3), "the target is not synced yet"
     if not is_target_safe:

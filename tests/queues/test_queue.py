@@ -467,14 +467,14 @@ def test_a_discard_whose_head_cannot_be_read_is_made_up_for_and_holds_up_nobody(
     client, reader = server.connect(), server.connect()
     datas = [b"%02d" % number * 50 for number in range(24)]
     for data in datas[:20]:
-        assert server.talk(client, set_(b"work", data)) == STORED
+        assert server.ask(client, set_(b"work", data)) == STORED
     for data in datas[:3]:
         assert reader.ask(b"get work\r\n") == value(b"work", data), "all that was in memory"
     assert client.ask(b"".join(set_(b"work", data) for data in datas[20:23])) == STORED * 3
     server.disk.fail("read", errno.EIO, times=1)
     assert client.ask(set_(b"work", datas[23])) == STORED, "the head is to be discarded, and is on disk alone"
     server.end_threads()
-    assert server.talk(reader, b"get work\r\n" * 21) == b"".join(value(b"work", data) for data in datas[4:]) + END
+    assert server.ask(reader, b"get work\r\n" * 21) == b"".join(value(b"work", data) for data in datas[4:]) + END
     queue = server.manager.queue(b"work")
     assert queue.counters.discarded == 1
 
