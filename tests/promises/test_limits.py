@@ -308,12 +308,12 @@ def test_connection_over_read_limit_cannot_read(server_at_limit: MemoryServer) -
 
 
 @pytest.mark.parametrize(
-    ("limited", "request_"),
+    ("server_at_limit", "request_"),
     [
         ("connectionLimitRefuseWrites", set_(b"work", b"one")),
         ("connectionLimitRefuseReads", b"get work\r\n"),
     ],
-    indirect=["limited"],
+    indirect=["server_at_limit"],
 )
 def test_connection_limit_is_checked_when_connection_opens(server_at_limit: MemoryServer, request_: bytes) -> None:
     first, second, third = server_at_limit.connect(), server_at_limit.connect(), server_at_limit.connect()
