@@ -65,7 +65,7 @@ def hold_reload(server: MemoryServer) -> Deferred[None]:
 
 
 def test_reload_applies_to_existing_queues_at_once() -> None:
-    server = MemoryServer(config_text=loads("[default]\nmaxItems = 2"))
+    server = MemoryServer(config=loads("[default]\nmaxItems = 2"))
     client = server.connect()
     assert client.ask(set_(b"work", b"1") + set_(b"work", b"2") + set_(b"work", b"3")) == STORED * 2 + NOT_STORED
     reload(server, "[default]\nmaxItems = 3\n[[queues]]\nname = 'small'\nmaxItemSize = 3")
@@ -83,7 +83,7 @@ def test_reload_applies_to_existing_queues_at_once() -> None:
 
 
 def test_reload_applies_to_existing_connections() -> None:
-    server = MemoryServer(config_text=loads("maxOpenTransactions = 1"))
+    server = MemoryServer(config=loads("maxOpenTransactions = 1"))
     client = server.connect()
     assert client.ask(b"".join(set_(b"work", b"%d" % n) for n in range(3))) == STORED * 3
     assert client.ask(b"get work/open\r\n") == value(b"work", b"0")
@@ -93,7 +93,7 @@ def test_reload_applies_to_existing_connections() -> None:
 
 
 def test_reload_starts_and_stops_the_expiration_timer() -> None:
-    server = MemoryServer(config_text=Config())
+    server = MemoryServer(config=Config())
     client = server.connect()
     assert client.ask(set_(b"work", b"old", expiry=1)) == STORED
     server.advance(60)
@@ -108,7 +108,7 @@ def test_reload_starts_and_stops_the_expiration_timer() -> None:
 
 
 def test_reload_of_grace_period_applies_to_next_status_change() -> None:
-    server = MemoryServer(config_text=Config())
+    server = MemoryServer(config=Config())
     reload(server, 'statusChangeGracePeriod = "10s"')
     client = server.connect()
     assert client.ask(b"status readonly\r\n" + set_(b"work", b"1")) == END + STORED
@@ -117,13 +117,13 @@ def test_reload_of_grace_period_applies_to_next_status_change() -> None:
 
 
 def test_reload_of_default_status_changes_no_status() -> None:
-    server = MemoryServer(config_text=Config())
+    server = MemoryServer(config=Config())
     reload(server, 'defaultStatus = "Quiescent"')
     assert server.connect().ask(b"status\r\n" + set_(b"work", b"1")) == b"UP\r\n" + STORED
 
 
 def test_reload_is_answered_in_order() -> None:
-    server = MemoryServer(config_text=Config())
+    server = MemoryServer(config=Config())
     server.control.new_config = loads("[default]\nmaxItems = 1")
     read = hold_reload(server)
     client = server.connect()
@@ -139,7 +139,7 @@ def test_reload_is_answered_in_order() -> None:
 
 
 def test_reload_completes_after_its_client_disconnected() -> None:
-    server = MemoryServer(config_text=Config())
+    server = MemoryServer(config=Config())
     server.control.new_config = loads("[default]\nmaxItems = 1")
     read = hold_reload(server)
     client = server.connect()
@@ -151,7 +151,7 @@ def test_reload_completes_after_its_client_disconnected() -> None:
 
 
 def test_failed_reload_is_an_error_and_keeps_old_settings() -> None:
-    server = MemoryServer(config_text=loads("[default]\nmaxItems = 1"))
+    server = MemoryServer(config=loads("[default]\nmaxItems = 1"))
     server.control.reload_error = ConfigError("kestrel.toml", "maxItem: unknown setting", "colour: unknown setting")
     client = server.connect()
     first, rest = client.ask(b"reload\r\n" + set_(b"work", b"1") + set_(b"work", b"2")).split(b"\r\n", 1)
@@ -191,7 +191,7 @@ def test_reload_of_keep_journal_is_refused_for_live_queue_and_logged(before: str
     def config_text(keep_journal: str, rest: str = "") -> str:
         return f"[[queues]]\nname = 'work'\nkeepJournal = {keep_journal}\n{rest}"
 
-    server = MemoryServer(config_text=loads(config_text(before)), folder=tmp_path / "queues")
+    server = MemoryServer(config=loads(config_text(before)), folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     with capturedLogs() as events:
@@ -205,7 +205,7 @@ def test_reload_of_keep_journal_is_refused_for_live_queue_and_logged(before: str
 
 
 def test_recreated_queue_uses_reloaded_keep_journal(tmp_path: Path) -> None:
-    server = MemoryServer(config_text=Config(), folder=tmp_path / "queues")
+    server = MemoryServer(config=Config(), folder=tmp_path / "queues")
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     reload(server, "[default]\nkeepJournal = false")
@@ -214,7 +214,7 @@ def test_recreated_queue_uses_reloaded_keep_journal(tmp_path: Path) -> None:
 
 
 def test_reload_changes_aliases() -> None:
-    server = MemoryServer(config_text=Config())
+    server = MemoryServer(config=Config())
     client = server.connect()
     assert client.ask(set_(b"all", b"0")) == STORED
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['a', 'b']")
@@ -273,7 +273,7 @@ whiteListClientIdForDequeue = ["anna", "bob"]
 
 
 def test_dump_config_shows_blocks_of_keys_and_values() -> None:
-    client = MemoryServer(config_text=loads("[[queues]]\nname = 'work'\nmaxItems = 7")).connect()
+    client = MemoryServer(config=loads("[[queues]]\nname = 'work'\nmaxItems = 7")).connect()
     reply = client.ask(b"dump_config work\r\nversion\r\n")
     assert reply.startswith(b"queue 'work' {\r\n  ")
     assert reply.endswith(b"\r\n}\r\nEND\r\nVERSION 1.2.3\r\n")
@@ -287,7 +287,7 @@ def test_dump_config_shows_blocks_of_keys_and_values() -> None:
 
 
 def test_dump_config_shows_every_setting_with_inherited_values() -> None:
-    client = MemoryServer(config_text=loads(INHERITING)).connect()
+    client = MemoryServer(config=loads(INHERITING)).connect()
     names = [b"jobs", b"news", b"news+mail", b"news+archive"]
     assert client.ask(b"".join(set_(name, b"1") for name in names)) == STORED * 4
     shown = dump_config(client, *names)
@@ -311,7 +311,7 @@ def test_dump_config_shows_every_setting_with_inherited_values() -> None:
 
 
 def test_dump_config_shows_reloaded_values() -> None:
-    server = MemoryServer(config_text=loads("[default]\nmaxItems = 1"))
+    server = MemoryServer(config=loads("[default]\nmaxItems = 1"))
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     reload(server, "[default]\nmaxItems = 2")
@@ -322,7 +322,7 @@ def test_dump_config_shows_reloaded_values() -> None:
 
 
 def test_dump_config_shows_keep_journal_in_effect() -> None:
-    server = MemoryServer(config_text=loads("[default]\nkeepJournal = false"))
+    server = MemoryServer(config=loads("[default]\nkeepJournal = false"))
     client = server.connect()
     assert client.ask(set_(b"work", b"1")) == STORED
     reload(server, "[default]\nkeepJournal = true\nmaxItems = 5")
@@ -332,7 +332,7 @@ def test_dump_config_shows_keep_journal_in_effect() -> None:
 
 
 def test_dump_config_of_missing_queue_shows_settings_and_creates_nothing(tmp_path: Path) -> None:
-    server = MemoryServer(config_text=loads(INHERITING), folder=tmp_path / "queues")
+    server = MemoryServer(config=loads(INHERITING), folder=tmp_path / "queues")
     client = server.connect()
     shown = dump_config(client, b"jobs", b"news+mail")
     assert set(shown[b"jobs"]) == set(shown[b"news+mail"]) == SETTINGS
@@ -357,7 +357,7 @@ def test_dump_config_of_alias_shows_its_destinations() -> None:
     name = "all"
     maxItems = 7
     """
-    server = MemoryServer(config_text=loads(config_text))
+    server = MemoryServer(config=loads(config_text))
     shown = dump_config(server.connect(), b"all", b"both")
     assert shown == {b"all": {"destinationQueues": "a,both"}, b"both": {"destinationQueues": "b,c+d"}}
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['z']")

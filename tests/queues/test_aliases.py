@@ -1,4 +1,4 @@
-"""Aliases by themselves: what they lead to, what they count, and what of that outlives a reload."""
+"""Aliases: the queues that they lead to, their counters, and what survives a reload."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def configured(**aliases: list[str]) -> ResolvedConfig:
     return ResolvedConfig(Config(aliases=settings))
 
 
-def test_an_alias_knows_its_destinations_as_configured_and_the_queues_they_lead_to() -> None:
+def test_alias_has_destinations_and_the_queues_they_lead_to() -> None:
     aliases = rebuild_aliases({}, configured(all=["both", "c", "a"], both=["a", "b"]))
     assert list(aliases) == [b"all", b"both"]
     assert aliases[b"all"].destinations == (b"both", b"c", b"a")
-    assert aliases[b"all"].queues == (b"a", b"b", b"c"), "each once"
+    assert aliases[b"all"].queues == (b"a", b"b", b"c"), "each queue once"
     assert aliases[b"both"].queues == (b"a", b"b")
 
 
-def test_what_is_put_is_counted() -> None:
+def test_alias_counts_its_puts() -> None:
     alias = rebuild_aliases({}, configured(all=["a"]))[b"all"]
     for size in (0, 5, 100):
         alias.count(size)
     assert (alias.put_items, alias.put_bytes) == (3, 105)
 
 
-def test_aliases_that_were_there_before_go_on_counting_whatever_they_lead_to() -> None:
+def test_existing_aliases_keep_counting_after_reload() -> None:
     before = rebuild_aliases({}, configured(stays=["a"], changes=["a"], goes=["a"]))
     for alias in before.values():
         alias.count(7)
@@ -41,10 +41,10 @@ def test_aliases_that_were_there_before_go_on_counting_whatever_they_lead_to() -
         b"comes": (0, 0),
     }
     assert after[b"changes"].queues == (b"b", b"c")
-    assert after[b"comes"].queues == (b"goes",), "which is a queue now"
+    assert after[b"comes"].queues == (b"goes",), "it is a queue now"
 
 
-def test_an_alias_that_was_away_begins_anew() -> None:
+def test_alias_that_was_removed_starts_at_zero() -> None:
     first = rebuild_aliases({}, configured(all=["a"]))
     first[b"all"].count(7)
     again = rebuild_aliases(rebuild_aliases(first, configured()), configured(all=["a"]))

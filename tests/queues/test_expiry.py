@@ -1,4 +1,4 @@
-"""Expiry by itself: at which millisecond an item has expired."""
+"""Expiry: the millisecond at which an item expires."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADDED_MS = 1_000_000
         (ADDED_MS - 500, 300, ADDED_MS - 499),
     ],
 )
-def test_an_item_has_expired_after_the_earlier_of_its_times_and_not_at_it(
+def test_item_expires_just_after_the_earlier_of_its_times(
     expiry_ms: int, max_age_ms: int | None, expired_from_ms: int | None
 ) -> None:
     item = Item(b"x", ADDED_MS, expiry_ms)

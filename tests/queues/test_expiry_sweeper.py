@@ -1,4 +1,4 @@
-"""The expiry timer's rounds, and that no tick does more than its share of what there is to sweep, discard and move."""
+"""The rounds of the expiration timer, and the bound on sweeping, discarding and moving in one tick."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.promises.speaking import STORED, items, set_, value
 EVERY_SECOND: Final = "expirationTimerFrequency = '1s'\n"
 
 ITEM_S: Final = TICK_BUDGET_S / 200
-"""What it takes to take an item from a queue, or to put one to it."""
+"""Seconds that it takes to take or put an item."""
 
 MOST_IN_A_TURN: Final = TICK_BUDGET_S / ITEM_S + 2 * MAX_SWEPT_PER_SLICE
-"""Whoever begins in time may look at a head, and then stand in line for it: those are two sweeps."""
+"""Work that starts in time may check a head, and then wait for it: two sweeps."""
 
 
 class SteppingQueue(MemoryQueue):
-    """Each item that leaves it is a step."""
+    """A queue in which each take is a step."""
 
     def __init__(self, name: bytes, step: Callable[[bytes], None]) -> None:
         super().__init__(name)
@@ -45,7 +45,7 @@ class SteppingQueue(MemoryQueue):
 
 
 class SteppingStorage(MemoryStorage):
-    """Each item that comes to a queue or leaves it is a step."""
+    """A storage in which each put and each take is a step."""
 
     def __init__(self, step: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -61,7 +61,10 @@ class SteppingStorage(MemoryStorage):
 
 
 class SteppingServer(MemoryServer):
-    """A server to which each step is work. `steps` are the queues of all that were made since `watch`, in order."""
+    """A server on which each step takes time.
+
+    `steps` lists the queue of each step since `watch`, in order.
+    """
 
     def __init__(self, config: Config) -> None:
         self.steps: list[bytes] = []
@@ -79,17 +82,17 @@ class SteppingServer(MemoryServer):
         self._seen = len(self.steps)
 
     def fill(self, name: bytes, count: int) -> None:
-        """So many items, which live for a second."""
+        """Put that many items, which expire after a second."""
         for _ in range(count):
             self.manager.put(name, b"x", self.now_ms() + 1000)
         self.settle()
 
     def let_expire(self) -> None:
-        """All that is there has expired; no timer was due meanwhile."""
+        """Let all items expire without running the timer."""
         self.step_wall_clock(2000)
 
     def watch(self) -> None:
-        """What is done from now on is looked at."""
+        """Count steps from now on."""
         self.settle()
         self.steps.clear()
         self._seen = self.most_in_a_tick = 0
@@ -99,24 +102,24 @@ def expired_items(server: MemoryServer, *names: bytes) -> list[int]:
     return [server.manager.queue(name).counters.expired_items for name in names]
 
 
-# A tick is bounded.
+# The bound of a tick.
 
 
-def a_reload_makes_a_queue_discard() -> tuple[SteppingServer, bytes, int]:
+def reload_makes_queue_discard() -> tuple[SteppingServer, bytes, int]:
     server = SteppingServer(loads(""))
     server.fill(b"work", 20_000)
     server.reload(loads("[default]\nmaxItems = 10\ndiscardOldWhenFull = true"))
     return server, set_(b"work", b"x"), 20_000 - 10
 
 
-def a_get_behind_many_that_have_expired() -> tuple[SteppingServer, bytes, int]:
+def get_behind_many_expired_items() -> tuple[SteppingServer, bytes, int]:
     server = SteppingServer(loads(""))
     server.fill(b"work", 20_000)
     server.let_expire()
     return server, b"get work\r\n", 20_000
 
 
-def many_queues_with_some_that_have_expired() -> tuple[SteppingServer, bytes, int]:
+def many_queues_with_some_expired_items() -> tuple[SteppingServer, bytes, int]:
     server = SteppingServer(loads(""))
     for number in range(500):
         server.fill(b"work%d" % number, 40)
@@ -124,7 +127,7 @@ def many_queues_with_some_that_have_expired() -> tuple[SteppingServer, bytes, in
     return server, b"flush_all_expired\r\n", 20_000
 
 
-def a_move_to_a_queue_in_which_many_have_expired() -> tuple[SteppingServer, bytes, int]:
+def move_to_queue_with_many_expired_items() -> tuple[SteppingServer, bytes, int]:
     server = SteppingServer(loads("[[queues]]\nname = 'work'\nexpireToQueue = 'late'"))
     server.fill(b"work", 100)
     server.fill(b"late", 20_000)
@@ -132,7 +135,7 @@ def a_move_to_a_queue_in_which_many_have_expired() -> tuple[SteppingServer, byte
     return server, b"get work\r\n", 100 + 100 * MAX_SWEPT_PER_PUT
 
 
-def a_move_to_a_parent_of_many_children() -> tuple[SteppingServer, bytes, int]:
+def move_to_parent_of_many_children() -> tuple[SteppingServer, bytes, int]:
     server = SteppingServer(loads("[[queues]]\nname = 'work'\nexpireToQueue = 'late'"))
     for number in range(199):
         server.manager.queue(b"late+%d" % number)
@@ -144,14 +147,14 @@ def a_move_to_a_parent_of_many_children() -> tuple[SteppingServer, bytes, int]:
 @pytest.mark.parametrize(
     "arrange",
     [
-        a_reload_makes_a_queue_discard,
-        a_get_behind_many_that_have_expired,
-        many_queues_with_some_that_have_expired,
-        a_move_to_a_queue_in_which_many_have_expired,
-        a_move_to_a_parent_of_many_children,
+        reload_makes_queue_discard,
+        get_behind_many_expired_items,
+        many_queues_with_some_expired_items,
+        move_to_queue_with_many_expired_items,
+        move_to_parent_of_many_children,
     ],
 )
-def test_a_large_work_takes_no_more_than_a_small_share_of_each_tick(
+def test_large_work_takes_bounded_share_of_each_tick(
     arrange: Callable[[], tuple[SteppingServer, bytes, int]],
 ) -> None:
     server, request, least = arrange()
@@ -159,14 +162,14 @@ def test_a_large_work_takes_no_more_than_a_small_share_of_each_tick(
     server.watch()
     assert client.ask(request)
     assert len(server.steps) >= least, "all of it was done"
-    # A reactor's turn sees the end of one tick and the beginning of the next.
+    # One reactor iteration sees the end of one tick and the start of the next.
     assert server.most_in_a_tick <= 2 * MOST_IN_A_TURN
 
 
 # Rounds.
 
 
-def test_a_round_comes_back_to_a_queue_with_many_expired_items_after_the_others() -> None:
+def test_round_returns_to_long_queue_after_the_others() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     server.fill(b"full", 3 * MAX_SWEPT_PER_SLICE)
     for name in (b"a", b"b", b"c"):
@@ -191,19 +194,19 @@ def test_max_expire_sweep_bounds_each_round_of_each_queue(most: int, left: list[
         assert [server.manager.queue(name).store.items for name in names] == [each, each]
 
 
-def test_a_round_that_is_still_under_way_is_not_begun_again() -> None:
+def test_running_round_is_not_started_again() -> None:
     server = SteppingServer(loads(EVERY_SECOND + "[default]\nmaxExpireSweep = 10"))
     server.fill(b"work", 100)
     server.let_expire()
     for _ in range(5):
-        server.clock.advance(1)  # the timer is due, and nobody has the turn to do it
+        server.clock.advance(1)  # the timer is due, but no tick runs
     server.settle()
     assert expired_items(server, b"work") == [10]
     server.advance(1)
     assert expired_items(server, b"work") == [20]
 
 
-def test_a_round_over_many_queues_looks_at_some_in_each_tick() -> None:
+def test_round_over_many_queues_checks_some_in_each_tick() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     names = [b"work%d" % number for number in range(3 * SWEPT_QUEUES_PER_SLICE + 50)]
     for name in names:
@@ -215,7 +218,7 @@ def test_a_round_over_many_queues_looks_at_some_in_each_tick() -> None:
     assert server.most_in_a_tick == SWEPT_QUEUES_PER_SLICE
 
 
-def test_a_round_over_many_queues_sweeps_a_few_hundred_items_in_each_tick() -> None:
+def test_round_over_many_queues_sweeps_few_hundred_items_per_tick() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     for number in range(50):
         server.fill(b"work%d" % number, MAX_SWEPT_PER_SLICE - 1)
@@ -226,7 +229,7 @@ def test_a_round_over_many_queues_sweeps_a_few_hundred_items_in_each_tick() -> N
     assert server.most_in_a_tick < 2 * MAX_SWEPT_PER_SLICE
 
 
-def test_a_queue_that_is_deleted_in_the_midst_of_a_round_is_left_out() -> None:
+def test_queue_deleted_during_round_is_skipped() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     for name in (b"a", b"b"):
         server.fill(name, 3 * MAX_SWEPT_PER_SLICE)
@@ -241,7 +244,7 @@ def test_a_queue_that_is_deleted_in_the_midst_of_a_round_is_left_out() -> None:
     assert expired_items(server, b"b") == [3 * MAX_SWEPT_PER_SLICE]
 
 
-def test_a_stop_ends_the_round_that_is_under_way() -> None:
+def test_stop_ends_the_running_round() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     server.fill(b"work", 3 * MAX_SWEPT_PER_SLICE)
     server.let_expire()
@@ -254,7 +257,7 @@ def test_a_stop_ends_the_round_that_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "is_due_after_s"), [(3, 3, 1), (3, 5, 5), (3, 1, 1), (3, None, None)])
-def test_another_frequency_counts_from_when_it_is_set_and_the_same_one_goes_on(
+def test_changed_frequency_restarts_timer_and_equal_one_does_not(
     before: int, after: int | None, is_due_after_s: int | None
 ) -> None:
     server = SteppingServer(loads(""))
@@ -273,7 +276,7 @@ def test_another_frequency_counts_from_when_it_is_set_and_the_same_one_goes_on(
         assert expired_items(server, b"work") == [1]
 
 
-def test_a_queue_that_an_alias_masks_is_swept_as_well() -> None:
+def test_masked_queue_is_swept() -> None:
     text = EVERY_SECOND + "[[queues]]\nname = 'work'\nmaxAge = '5s'\n"
     server = MemoryServer(config=loads(text))
     assert server.connect().ask(set_(b"work", b"item")) == STORED
@@ -284,10 +287,10 @@ def test_a_queue_that_an_alias_masks_is_swept_as_well() -> None:
     assert expired_items(server, b"work") == [1]
 
 
-# Queues that failed, and queues that are too old.
+# Queues that have failed or are too old.
 
 
-def test_a_queue_that_could_not_be_opened_anew_is_swept_when_it_can_be_though_nobody_uses_it() -> None:
+def test_timer_sweeps_failed_queue_once_it_can_be_reopened() -> None:
     storage = SteppedStorage()
     config = loads(EVERY_SECOND + "[default]\nmaxAge = '3s'\n[[queues]]\nname = 'work'\nexpireToQueue = 'late'")
     server = MemoryServer(storage, config=config)
@@ -302,14 +305,14 @@ def test_a_queue_that_could_not_be_opened_anew_is_swept_when_it_can_be_though_no
     assert client.take() == b"SERVER_ERROR disk failed\r\n"
     for _ in range(5):
         server.advance(1)
-    assert expired_items(server, b"a", b"z") == [1, 1], "it keeps nobody else from being swept"
+    assert expired_items(server, b"a", b"z") == [1, 1], "the other queues are swept"
     assert server.manager.known(b"late") is None
     storage.reopen_refusal = None
     server.advance(1)
     assert items(other, b"late") == [b"item"]
 
 
-def test_a_fault_at_one_queue_ends_the_rounds_of_no_other() -> None:
+def test_fault_in_one_queue_does_not_stop_rounds_of_others() -> None:
     class FaultyQueue(MemoryQueue):
         def peek(self) -> Item | None:
             if self.name == b"b":
@@ -333,7 +336,7 @@ def test_a_fault_at_one_queue_ends_the_rounds_of_no_other() -> None:
     assert expired_items(server, *names) == [2, 0, 2]
 
 
-def test_a_queue_whose_last_take_is_not_safe_yet_is_not_deleted_for_its_age(tmp_path: Path) -> None:
+def test_queue_with_unsafe_take_is_not_deleted_for_its_age(tmp_path: Path) -> None:
     config = loads(EVERY_SECOND + "[default]\nsyncJournal = 0\nmaxQueueAge = '3s'")
     server = SlowServer(tmp_path / "queues", config)
     client = server.connect()

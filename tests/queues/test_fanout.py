@@ -1,4 +1,4 @@
-"""FanoutChildren by themselves: which names are children of which."""
+"""FanoutChildren: which names are children of which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kestrel.queues.fanout import FanoutChildren
         ([b"x+"], b"x", [b"x+"]),
     ],
 )
-def test_the_children_of_a_name_in_order(names: list[bytes], parent: bytes, children: list[bytes]) -> None:
+def test_children_of_a_name_are_sorted(names: list[bytes], parent: bytes, children: list[bytes]) -> None:
     families = FanoutChildren()
     for name in names:
         families.add(name)
@@ -40,9 +40,7 @@ def test_the_children_of_a_name_in_order(names: list[bytes], parent: bytes, chil
         ([b"a+x", b"a+x"], [b"a+y"]),
     ],
 )
-def test_a_child_that_is_removed_is_none_any_more_and_a_parent_keeps_its_children(
-    removed: list[bytes], children: list[bytes]
-) -> None:
+def test_removed_child_is_gone_and_removed_parent_keeps_children(removed: list[bytes], children: list[bytes]) -> None:
     families = FanoutChildren()
     for name in (b"a", b"a+x", b"a+y"):
         families.add(name)

@@ -1,4 +1,4 @@
-"""A sweep by itself: when it is done, what it counts, and what it waits for."""
+"""A flush of expired items: when it is done, what it counts, and what it waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
 class Bench:
-    """Three queues with two expired items before one that lives on, and what sweeps over them brought."""
+    """Three queues with two expired items before a live one, and the outcomes of flushes."""
 
     def __init__(self) -> None:
         self.storage = SteppedStorage()
@@ -28,13 +28,13 @@ class Bench:
         self.server.advance(2)
         self.outcomes: list[ExpiredFlushResult | Failure] = []
 
-    def sweep(self, *queues: Queue) -> None:
-        sweep = ExpiredFlush(queues, self.server.scheduler)
-        sweep.done.addBoth(self.outcomes.append)
+    def flush_expired(self, *queues: Queue) -> None:
+        flush_expired = ExpiredFlush(queues, self.server.scheduler)
+        flush_expired.done.addBoth(self.outcomes.append)
         self.server.settle()
 
     @property
-    def swept(self) -> ExpiredFlushResult:
+    def result(self) -> ExpiredFlushResult:
         (outcome,) = self.outcomes
         assert isinstance(outcome, ExpiredFlushResult)
         return outcome
@@ -54,28 +54,28 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_sweep_of_no_queue_is_done_at_once(bench: Bench) -> None:
-    bench.sweep()
-    assert bench.swept == ExpiredFlushResult(0, None)
+def test_flush_of_no_queue_is_done_at_once(bench: Bench) -> None:
+    bench.flush_expired()
+    assert bench.result == ExpiredFlushResult(0, None)
 
 
-def test_a_sweep_counts_what_expired_in_its_queues_alone(bench: Bench) -> None:
-    bench.sweep(*bench.queues[:2])
-    assert bench.swept.items == 4
+def test_flush_counts_expired_items_of_its_queues(bench: Bench) -> None:
+    bench.flush_expired(*bench.queues[:2])
+    assert bench.result.items == 4
     assert bench.left == [1, 1, 3]
 
 
-def test_what_had_expired_before_is_not_counted_again(bench: Bench) -> None:
-    bench.sweep(*bench.queues)
+def test_second_flush_counts_nothing(bench: Bench) -> None:
+    bench.flush_expired(*bench.queues)
     bench.outcomes.clear()
-    bench.sweep(*bench.queues)
-    assert bench.swept == ExpiredFlushResult(0, None)
+    bench.flush_expired(*bench.queues)
+    assert bench.result == ExpiredFlushResult(0, None)
 
 
-def test_its_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
+def test_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
     bench.storage.holds_commits = True
-    bench.sweep(*bench.queues)
-    batch = bench.swept.batch
+    bench.flush_expired(*bench.queues)
+    batch = bench.result.batch
     assert batch is not None
     for name in (b"b", b"c", b"a"):
         assert not batch.is_settled
@@ -83,22 +83,22 @@ def test_its_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
     assert (batch.is_settled, batch.failure) == (True, None)
 
 
-def test_its_batch_is_lost_with_the_first_that_is_lost(bench: Bench) -> None:
+def test_batch_is_lost_with_the_first_lost_one(bench: Bench) -> None:
     bench.storage.holds_commits = True
-    bench.sweep(*bench.queues)
-    batch = bench.swept.batch
+    bench.flush_expired(*bench.queues)
+    batch = bench.result.batch
     assert batch is not None
     bench.storage.end_commits(b"b", error=StorageError("disk failed"))
     assert str(batch.failure) == "disk failed"
 
 
-def test_a_sweep_waits_for_a_head_that_is_on_disk_alone(bench: Bench) -> None:
+def test_flush_waits_for_head_that_is_on_disk(bench: Bench) -> None:
     store = bench.page_out(bench.queues[1])
-    bench.sweep(*bench.queues)
+    bench.flush_expired(*bench.queues)
     assert bench.outcomes == []
-    assert bench.left == [1, 3, 1], "the others are swept meanwhile"
+    assert bench.left == [1, 3, 1], "the other queues are flushed meanwhile"
     store.end_fill()
-    assert bench.swept.items == 6
+    assert bench.result.items == 6
 
 
 def fail_to_load(bench: Bench, store: SteppedQueue) -> None:
@@ -114,31 +114,31 @@ def stop(bench: Bench, store: SteppedQueue) -> None:
 
 
 @pytest.mark.parametrize("way", [fail_to_load, delete, stop])
-def test_a_queue_of_which_the_head_never_comes_keeps_a_sweep_of_many_from_nothing(
+def test_unavailable_head_does_not_stop_flush_of_other_queues(
     bench: Bench, way: Callable[[Bench, SteppedQueue], None]
 ) -> None:
     store = bench.page_out(bench.queues[1])
-    bench.sweep(*bench.queues)
+    bench.flush_expired(*bench.queues)
     way(bench, store)
-    assert bench.swept.items == 4
+    assert bench.result.items == 4
 
 
-def test_a_sweep_of_one_queue_fails_with_it(bench: Bench) -> None:
+def test_flush_of_one_queue_fails_with_it(bench: Bench) -> None:
     store = bench.page_out(bench.queues[0])
-    bench.sweep(bench.queues[0])
+    bench.flush_expired(bench.queues[0])
     store.end_fill(StorageError("unreadable"))
     (outcome,) = bench.outcomes
     assert isinstance(outcome, Failure)
     assert str(outcome.value) == "unreadable"
 
 
-def test_a_sweep_takes_no_item_and_leaves_nobody_in_line(bench: Bench) -> None:
-    bench.sweep(*bench.queues)
+def test_flush_takes_no_live_item_and_leaves_no_waiter(bench: Bench) -> None:
+    bench.flush_expired(*bench.queues)
     assert bench.left == [1, 1, 1]
     assert [len(queue.waiters) for queue in bench.queues] == [0, 0, 0]
     empty = bench.server.manager.queue(b"empty")
     bench.server.settle()
     bench.outcomes.clear()
-    bench.sweep(empty)
-    assert bench.swept == ExpiredFlushResult(0, None)
+    bench.flush_expired(empty)
+    assert bench.result == ExpiredFlushResult(0, None)
     assert len(empty.waiters) == 0

@@ -1,4 +1,4 @@
-"""QueueLimits by themselves: at which number a queue is full, and an item too large."""
+"""QueueLimits: when a queue is full, and when an item is too large."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.queues.limits import QueueLimits
     ("most", "size", "is_over"),
     [(None, 1 << 40, False), (10, 9, False), (10, 10, False), (10, 11, True), (1, 0, False)],
 )
-def test_an_item_is_too_large_beyond_max_item_size_and_not_at_it(most: int | None, size: int, is_over: bool) -> None:
+def test_item_is_too_large_only_above_max_item_size(most: int | None, size: int, is_over: bool) -> None:
     assert QueueLimits(QueueSettings(max_item_size_bytes=most)).is_too_large(size) is is_over
 
 
@@ -32,7 +32,7 @@ def test_an_item_is_too_large_beyond_max_item_size_and_not_at_it(most: int | Non
         (3, 10, 0, 0, False),
     ],
 )
-def test_a_queue_is_full_at_either_limit_and_over_it(
+def test_queue_is_full_at_or_over_either_limit(
     max_items: int | None, max_size: int | None, items: int, size: int, is_at_a_limit: bool
 ) -> None:
     limits = QueueLimits(QueueSettings(max_items=max_items, max_size_bytes=max_size))

@@ -1,4 +1,4 @@
-"""The manager: names to queues, over a storage that can be slow or broken."""
+"""The manager: names to queues, over a slow or failing storage."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
-def going_by(settings_for: SettingsFor) -> ResolvedConfig:
+def config_with(settings_for: SettingsFor) -> ResolvedConfig:
     config = ResolvedConfig(Config())
     config.settings_for = settings_for
     return config
 
 
 class Bench:
-    """A manager whose ticks a test ends."""
+    """A manager whose ticks the test runs."""
 
     def __init__(self, storage: SteppedStorage | None = None) -> None:
         self._soon: deque[Callable[[], None]] = deque()
@@ -46,7 +46,7 @@ class Bench:
         scheduler = TickScheduler(Barrier(self._soon.append), self._soon.append, clock.seconds)
         scheduler.open()
         self.manager = QueueManager(
-            self.storage, self.memory, going_by(self.settings_for), scheduler, clock, lambda: self.now_ms
+            self.storage, self.memory, config_with(self.settings_for), scheduler, clock, lambda: self.now_ms
         )
 
     def settings_for(self, name: bytes) -> QueueSettings:
@@ -69,7 +69,7 @@ class Bench:
         return found
 
     def wait(self, name: bytes) -> list[bytes | None]:
-        """What somebody who waits is answered."""
+        """Wait for an item of a queue, and return the list that receives the answer."""
         answers: list[bytes | None] = []
 
         def on_result(item: Item | None, error: Exception | None) -> None:
@@ -79,7 +79,7 @@ class Bench:
         return answers
 
     def fail(self, name: bytes) -> Batch:
-        """Let the next commit of a queue fail."""
+        """Make the next commit of a queue fail."""
         self.storage.holds_commits = True
         batch = self.manager.put(name, b"lost", 0)
         self.tick()
@@ -96,7 +96,7 @@ def bench() -> Bench:
 # Names.
 
 
-def test_a_queue_comes_into_being_when_it_is_asked_for(bench: Bench) -> None:
+def test_queue_is_created_on_request(bench: Bench) -> None:
     assert bench.manager.known(b"work") is None
     assert bench.manager.existing(b"work") is None
     queue = bench.manager.queue(b"work")
@@ -106,33 +106,33 @@ def test_a_queue_comes_into_being_when_it_is_asked_for(bench: Bench) -> None:
     assert bench.manager.counters.queue_creates == 1
 
 
-def test_that_a_queue_came_into_being_is_committed_at_the_end_of_the_tick(bench: Bench) -> None:
+def test_creation_of_queue_is_committed_at_end_of_tick(bench: Bench) -> None:
     queue = bench.manager.queue(b"parent+child")
     assert queue.unsettled_batch is not None
     bench.tick()
     assert queue.unsettled_batch is None
 
 
-def test_a_put_creates_its_queue(bench: Bench) -> None:
+def test_put_creates_its_queue(bench: Bench) -> None:
     bench.put(b"work", b"one", b"two")
     assert bench.items(b"work") == [b"one", b"two"]
     assert bench.manager.counters.total_items == 2
 
 
 @pytest.mark.parametrize("use", ["delete", "flush", "flush_expired", "existing", "known"])
-def test_no_queue_comes_into_being_by(bench: Bench, use: str) -> None:
+def test_operation_creates_no_queue(bench: Bench, use: str) -> None:
     getattr(bench.manager, use)(b"work")
     assert bench.manager.all_queues() == []
     assert bench.manager.counters.queue_creates == 0
 
 
-def test_a_queue_has_the_settings_of_its_name(bench: Bench) -> None:
+def test_queue_has_the_settings_of_its_name(bench: Bench) -> None:
     bench.settings[b"work"] = QueueSettings(max_items=7)
     assert bench.manager.queue(b"work").settings.max_items == 7
     assert bench.manager.queue(b"other").settings.max_items is None
 
 
-def test_a_queue_without_a_journal_is_kept_in_memory(bench: Bench) -> None:
+def test_queue_without_journal_is_kept_in_memory(bench: Bench) -> None:
     bench.settings[b"brief"] = QueueSettings(keep_journal=False)
     assert bench.manager.queue(b"brief").storage is bench.memory
     assert bench.manager.queue(b"lasting").storage is bench.storage
@@ -142,7 +142,7 @@ def test_a_queue_without_a_journal_is_kept_in_memory(bench: Bench) -> None:
 
 
 class FullStorage(SteppedStorage):
-    """Has one queue with an item, and one that cannot be loaded until `is_mended`."""
+    """A storage with one queue that has an item, and one that cannot be loaded until `is_mended`."""
 
     is_mended = False
 
@@ -158,17 +158,17 @@ class FullStorage(SteppedStorage):
         return super().queue(name, settings)
 
 
-def test_what_the_storage_holds_is_there_after_the_start() -> None:
+def test_stored_queues_exist_after_start() -> None:
     bench = Bench(FullStorage())
     bench.manager.start()
     good = bench.manager.known(b"good")
     assert good is not None
-    assert good.counters.total_items == 1, "items that were replayed are counted"
+    assert good.counters.total_items == 1, "replayed items are counted"
     assert bench.manager.counters.queue_creates == 0
     assert bench.items(b"good") == [b"one"]
 
 
-def test_a_queue_that_cannot_be_loaded_fails_no_start_and_is_tried_again_at_each_use() -> None:
+def test_queue_that_cannot_be_loaded_is_retried_at_each_use() -> None:
     storage = FullStorage()
     bench = Bench(storage)
     started: list[None] = []
@@ -185,7 +185,7 @@ def test_a_queue_that_cannot_be_loaded_fails_no_start_and_is_tried_again_at_each
     assert bench.items(b"bad") == [b"two"]
 
 
-def test_a_start_waits_for_the_storage() -> None:
+def test_start_waits_for_the_storage() -> None:
     loading: Deferred[dict[bytes, Any]] = Deferred()
 
     class LoadingStorage(SteppedStorage):
@@ -200,7 +200,7 @@ def test_a_start_waits_for_the_storage() -> None:
     assert started == [None]
 
 
-def test_a_storage_that_cannot_be_had_is_an_error_at_once() -> None:
+def test_unavailable_storage_is_an_error_at_once() -> None:
     class OwnedStorage(SteppedStorage):
         def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
             raise FolderInUse("another server owns the queue folder")
@@ -209,7 +209,7 @@ def test_a_storage_that_cannot_be_had_is_an_error_at_once() -> None:
         Bench(OwnedStorage()).manager.start()
 
 
-def test_a_stop_answers_those_who_wait_commits_and_closes(bench: Bench) -> None:
+def test_stop_answers_waiters_commits_and_closes(bench: Bench) -> None:
     calls: list[str] = []
 
     class ClosingStorage(SteppedStorage):
@@ -232,7 +232,7 @@ def test_a_stop_answers_those_who_wait_commits_and_closes(bench: Bench) -> None:
     assert closed == [None]
 
 
-def test_waking_answers_those_who_wait_on_any_queue(bench: Bench) -> None:
+def test_wake_all_answers_waiters_of_every_queue(bench: Bench) -> None:
     answers = [bench.wait(name) for name in (b"a", b"b", b"b")]
     bench.manager.wake_all()
     assert answers == [[None], [None], [None]]
@@ -241,7 +241,7 @@ def test_waking_answers_those_who_wait_on_any_queue(bench: Bench) -> None:
 # Whole queues.
 
 
-def test_a_deleted_queue_is_forgotten_and_can_be_created_again(bench: Bench) -> None:
+def test_deleted_queue_can_be_created_again(bench: Bench) -> None:
     bench.put(b"work", b"old")
     old = bench.manager.queue(b"work")
     bench.manager.delete(b"work")
@@ -252,7 +252,7 @@ def test_a_deleted_queue_is_forgotten_and_can_be_created_again(bench: Bench) -> 
     assert bench.manager.counters.queue_deletes == 1
 
 
-def test_a_deleted_queue_answers_those_who_wait_as_an_empty_one(bench: Bench) -> None:
+def test_deleted_queue_answers_waiters_as_an_empty_one(bench: Bench) -> None:
     answers = bench.wait(b"work")
     bench.manager.delete(b"work")
     assert answers == [None]
@@ -260,7 +260,7 @@ def test_a_deleted_queue_answers_those_who_wait_as_an_empty_one(bench: Bench) ->
     assert answers == [None]
 
 
-def test_a_deletion_that_fails_changes_nothing(bench: Bench) -> None:
+def test_failed_delete_changes_nothing(bench: Bench) -> None:
     class StubbornStorage(SteppedStorage):
         def delete(self, queue: Any) -> None:
             raise StorageError("its files could not be removed")
@@ -276,7 +276,7 @@ def test_a_deletion_that_fails_changes_nothing(bench: Bench) -> None:
     assert answers == [b"one"]
 
 
-def test_a_delete_while_a_commit_is_pending_leaves_the_new_queue_alone(bench: Bench) -> None:
+def test_delete_during_commit_leaves_new_queue_alone(bench: Bench) -> None:
     bench.storage.holds_commits = True
     stored = bench.manager.put(b"work", b"old", 0)
     bench.tick()
@@ -292,7 +292,7 @@ def test_a_delete_while_a_commit_is_pending_leaves_the_new_queue_alone(bench: Be
     assert bench.items(b"work") == [b"new"]
 
 
-def test_a_commit_that_fails_after_the_delete_does_not_bring_the_queue_back(bench: Bench) -> None:
+def test_failed_commit_after_delete_does_not_bring_queue_back(bench: Bench) -> None:
     bench.storage.holds_commits = True
     bench.manager.put(b"work", b"old", 0)
     bench.tick()
@@ -306,14 +306,14 @@ def test_a_commit_that_fails_after_the_delete_does_not_bring_the_queue_back(benc
     assert bench.items(b"work") == [b"new"]
 
 
-def test_flush_drops_the_items_of_one_queue(bench: Bench) -> None:
+def test_flush_drops_items_of_one_queue(bench: Bench) -> None:
     bench.put(b"a", b"one")
     bench.put(b"b", b"two")
     assert bench.manager.flush(b"a") is not None
     assert (bench.items(b"a"), bench.items(b"b")) == ([], [b"two"])
 
 
-def test_flush_all_drops_the_items_of_every_queue(bench: Bench) -> None:
+def test_flush_all_drops_items_of_every_queue(bench: Bench) -> None:
     for name in (b"a", b"b", b"c"):
         bench.put(name, b"one")
     flushed: list[Batch | None] = []
@@ -324,7 +324,7 @@ def test_flush_all_drops_the_items_of_every_queue(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("use", ["flush_all", "flush_all_expired"])
-def test_one_queue_whose_storage_failed_does_not_keep_the_others(bench: Bench, use: str) -> None:
+def test_failed_queue_does_not_stop_flush_of_others(bench: Bench, use: str) -> None:
     for name in (b"a", b"b", b"c"):
         bench.manager.put(name, b"brief", bench.now_ms + 500)
     bench.tick()
@@ -337,7 +337,7 @@ def test_one_queue_whose_storage_failed_does_not_keep_the_others(bench: Bench, u
     assert left == [0, 0]
 
 
-def test_expired_items_are_counted_when_they_are_flushed(bench: Bench) -> None:
+def test_flushed_expired_items_are_counted(bench: Bench) -> None:
     for name, count in ((b"a", 1), (b"b", 2)):
         for _ in range(count):
             bench.manager.put(name, b"brief", 2_000_000)
@@ -351,10 +351,10 @@ def test_expired_items_are_counted_when_they_are_flushed(bench: Bench) -> None:
     assert bench.items(b"c") == [b"lasting"]
 
 
-# A storage that fails.
+# A failing storage.
 
 
-def test_a_queue_whose_storage_failed_is_opened_again_when_it_is_used(bench: Bench) -> None:
+def test_failed_queue_is_reopened_when_used(bench: Bench) -> None:
     bench.put(b"work", b"safe")
     bench.storage.reopen_refusal = "the disk is gone"
     batch = bench.fail(b"work")
@@ -369,7 +369,7 @@ def test_a_queue_whose_storage_failed_is_opened_again_when_it_is_used(bench: Ben
     assert bench.items(b"work") == [b"safe"]
 
 
-def test_a_queue_whose_storage_failed_can_be_deleted(bench: Bench) -> None:
+def test_failed_queue_can_be_deleted(bench: Bench) -> None:
     bench.put(b"work", b"safe")
     bench.storage.reopen_refusal = "the disk is gone"
     bench.fail(b"work")
@@ -379,7 +379,7 @@ def test_a_queue_whose_storage_failed_can_be_deleted(bench: Bench) -> None:
 
 
 class StuckStorage(SteppedStorage):
-    """Cannot remove what a queue left while `is_stuck`."""
+    """A storage that cannot remove the files of a queue while `is_stuck`."""
 
     is_stuck = True
 
@@ -390,7 +390,7 @@ class StuckStorage(SteppedStorage):
         super().delete(queue)
 
 
-def test_a_delete_that_failed_and_is_asked_for_again_is_no_deletion_until_it_went_well() -> None:
+def test_failed_delete_can_be_repeated_until_it_succeeds() -> None:
     storage = StuckStorage()
     bench = Bench(storage)
     bench.put(b"work", b"one")
@@ -404,7 +404,7 @@ def test_a_delete_that_failed_and_is_asked_for_again_is_no_deletion_until_it_wen
     assert bench.manager.existing(b"work") is None
 
 
-def test_a_queue_whose_delete_failed_is_there_with_what_is_left_of_it() -> None:
+def test_queue_whose_delete_failed_keeps_remaining_items() -> None:
     bench = Bench(StuckStorage())
     bench.put(b"work", b"one")
     with pytest.raises(StorageError):
@@ -417,7 +417,7 @@ def test_a_queue_whose_delete_failed_is_there_with_what_is_left_of_it() -> None:
 # Settings.
 
 
-def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
+def test_settings_changed_during_load_take_effect() -> None:
     told: list[tuple[bytes, int | None]] = []
 
     class LoadingStorage(SteppedStorage):
@@ -436,7 +436,7 @@ def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
     bench = Bench(storage)
     loaded = storage.queue(b"work", QueueSettings())
     bench.manager.start()
-    bench.manager.use(going_by(lambda name: QueueSettings(max_items=5)))
+    bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
     storage.loading.callback({b"work": loaded})
     assert told[-1] == (b"work", 5)
     queue = bench.manager.known(b"work")
@@ -444,41 +444,41 @@ def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
     assert (queue.store, queue.settings.max_items) == (loaded, 5)
 
 
-def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: Bench) -> None:
+def test_new_settings_apply_to_existing_and_later_queues(bench: Bench) -> None:
     told: list[tuple[bytes, int | None]] = []
 
-    class ToldStorage(SteppedStorage):
+    class RecordingStorage(SteppedStorage):
         def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
             told.append((name, settings.max_items))
             return super().queue(name, settings)
 
-    bench = Bench(ToldStorage())
+    bench = Bench(RecordingStorage())
     bench.put(b"work", b"one")
-    bench.manager.use(going_by(lambda name: QueueSettings(max_items=5)))
+    bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
     assert bench.manager.queue(b"work").settings.max_items == 5
     assert bench.manager.queue(b"new").settings.max_items == 5
     assert told == [(b"work", None), (b"work", 5), (b"new", 5)]
     assert bench.items(b"work") == [b"one"]
 
 
-def test_keep_journal_of_a_live_queue_stays_as_it_is(bench: Bench) -> None:
+def test_keep_journal_of_live_queue_does_not_change(bench: Bench) -> None:
     bench.put(b"work", b"one")
-    bench.manager.use(going_by(lambda name: evolve(QueueSettings(), keep_journal=False)))
+    bench.manager.use(config_with(lambda name: evolve(QueueSettings(), keep_journal=False)))
     assert bench.manager.queue(b"work").storage is bench.storage
     assert bench.items(b"work") == [b"one"]
     assert bench.manager.queue(b"new").storage is bench.memory
 
 
-def test_a_queue_that_cannot_be_opened_fails_no_change_of_settings(bench: Bench) -> None:
+def test_unavailable_queue_does_not_stop_change_of_settings(bench: Bench) -> None:
     bench.put(b"good", b"one")
     bench.put(b"bad", b"one")
     bench.storage.reopen_refusal = "the disk is gone"
     bench.fail(b"bad")
-    bench.manager.use(going_by(lambda name: QueueSettings(max_items=5)))
+    bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
     assert [queue.settings.max_items for queue in bench.manager.all_queues()] == [5, 5]
 
 
-def test_figures_are_those_of_a_queue_that_can_be_opened_again(bench: Bench) -> None:
+def test_stats_describe_reopened_queue(bench: Bench) -> None:
     bench.put(b"work", b"safe")
     bench.storage.reopen_refusal = "the queue is being loaded again"
     bench.fail(b"work")

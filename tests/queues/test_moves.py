@@ -1,4 +1,4 @@
-"""Items on their way to other queues, over targets that fail, that are slow, that refuse, and over a stop."""
+"""Items that move to other queues, with targets that fail, are slow or refuse, and during a stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DISK_FAILED: Final = b"SERVER_ERROR disk failed\r\n"
 
 
 def config_of(*tables: str, server: str = "") -> Config:
-    """Settings of the server, and tables of queues and aliases."""
+    """Return a configuration with these settings of the server, and tables of queues and aliases."""
     return loads("\n".join(["maxOpenTransactions = 10", server, *tables]))
 
 
@@ -44,14 +44,14 @@ def put(client: MemoryClient, name: bytes, *datas: bytes, expiry: int = 0) -> No
 
 
 def counts(server: MemoryServer, name: bytes) -> tuple[int, int]:
-    """How many items a queue has, and how many open reads; items that move are open reads."""
+    """Return the number of items in a queue and of open reads. Moving items are open reads."""
     found = server.manager.known(name)
     assert found is not None
     return found.store.items, found.store.open_reads
 
 
-class Broken:
-    """A queue that takes nothing, because its storage failed and cannot be opened anew, until it is mended."""
+class FailedQueue:
+    """A queue whose storage has failed and cannot be reopened until `mend`."""
 
     def __init__(self, server: MemoryServer, storage: SteppedStorage, name: bytes) -> None:
         self._storage = storage
@@ -62,10 +62,10 @@ class Broken:
         self._storage.reopen_refusal = None
 
 
-# A target that fails.
+# A failing target.
 
 
-def test_who_waits_when_all_that_may_move_waits_for_a_target_that_failed_is_told_so() -> None:
+def test_waiter_gets_error_when_target_fails_at_limit_of_moves() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
     client, waiter = server.connect(), server.connect()
@@ -76,7 +76,7 @@ def test_who_waits_when_all_that_may_move_waits_for_a_target_that_failed_is_told
     assert counts(server, b"work") == (500, MAX_CONCURRENT_MOVES)
     storage.end_commits(b"late", error=StorageError("disk failed"))
     assert waiter.take() == DISK_FAILED
-    assert client.ask(b"get work\r\n") == DISK_FAILED, "so is who comes later"
+    assert client.ask(b"get work\r\n") == DISK_FAILED, "later gets fail too"
     storage.holds_commits = False
     while storage.committing:
         storage.end_commits()
@@ -87,7 +87,7 @@ def test_who_waits_when_all_that_may_move_waits_for_a_target_that_failed_is_told
 
 
 @pytest.mark.parametrize("way", ["it cannot be opened", "its commit fails"])
-def test_items_for_a_target_that_failed_reach_it_in_their_order_when_it_takes_them_again(way: str) -> None:
+def test_items_reach_recovered_target_in_order(way: str) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
     client = server.connect()
@@ -95,7 +95,7 @@ def test_items_for_a_target_that_failed_reach_it_in_their_order_when_it_takes_th
     put(client, b"work", *numbered(5, 10), expiry=2)
     server.advance(1.5)
     if way == "it cannot be opened":
-        late = Broken(server, storage, b"late")
+        late = FailedQueue(server, storage, b"late")
         assert client.ask(b"get work/peek\r\n") == value(b"work", b"5")
         server.advance(1)
         assert client.ask(b"get work\r\n") == END
@@ -118,49 +118,49 @@ def test_items_for_a_target_that_failed_reach_it_in_their_order_when_it_takes_th
     assert items(client, b"late") == numbered(0, 10)
 
 
-def told(events: Sequence[LogEvent]) -> list[str]:
-    """What the log says of items that cannot be moved."""
+def move_failures(events: Sequence[LogEvent]) -> list[str]:
+    """Return the log lines about items that cannot be moved."""
     return [text for event in events if "cannot be moved" in (text := str(formatEvent(event)))]
 
 
-def test_the_log_tells_once_of_a_target_that_fails_until_it_has_taken_an_item_again() -> None:
+def test_failing_target_is_logged_once_until_it_recovers() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
     client = server.connect()
     for time in range(2):
         with capturedLogs() as events:
-            late = Broken(server, storage, b"late")
+            late = FailedQueue(server, storage, b"late")
             for _ in range(20):
                 put(client, b"work", b"one", b"two", expiry=-1)
                 assert client.ask(b"get work\r\n") == END
                 server.advance(MOVE_RETRY_S)
             late.mend()
             server.advance(MOVE_RETRY_S)
-        (line,) = told(events)
+        (line,) = move_failures(events)
         assert "work" in line and "late" in line and "disk failed" in line
         assert items(client, b"late") == [b"one", b"two"] * 20, f"the {time + 1}. time"
 
 
-def test_the_limits_of_a_queue_hold_while_its_items_wait_for_a_target_that_fails() -> None:
+def test_limits_apply_while_items_wait_for_failing_target() -> None:
     storage = SteppedStorage()
     config = config_of(queue("work", "maxItems = 1500\nexpireToQueue = 'late'"))
     server = MemoryServer(storage, config=config)
     client = server.connect()
     put(client, b"work", *numbered(0, 1500), expiry=1)
-    Broken(server, storage, b"late")
+    FailedQueue(server, storage, b"late")
     server.advance(2)
     replies = client.ask(set_(b"work", b"new") * 1200)
-    assert replies == STORED * MAX_CONCURRENT_MOVES + NOT_STORED * 200, "there was room for as many as left"
+    assert replies == STORED * MAX_CONCURRENT_MOVES + NOT_STORED * 200, "there was room for each item that left"
     assert counts(server, b"work") == (1500, MAX_CONCURRENT_MOVES)
 
 
 @pytest.mark.parametrize("is_reloaded", [False, True])
-def test_a_target_that_fails_holds_up_no_items_for_another(is_reloaded: bool) -> None:
+def test_failing_target_does_not_block_items_for_another(is_reloaded: bool) -> None:
     failing = "maxRedeliveries = 1\nerrorQueue = 'bad'\n"
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(queue("work", failing + "expireToQueue = 'late'")))
     client = server.connect()
-    late = Broken(server, storage, b"late")
+    late = FailedQueue(server, storage, b"late")
     put(client, b"work", b"expired", expiry=1)
     put(client, b"work", b"poison")
     server.advance(2)
@@ -169,7 +169,7 @@ def test_a_target_that_fails_holds_up_no_items_for_another(is_reloaded: bool) ->
         server.reload(config_of(queue("work", failing)))
     assert client.ask(b"get work/abort\r\n") == END
     assert items(client, b"bad") == [b"poison"]
-    assert counts(server, b"work") == (0, 1), "the other still waits"
+    assert counts(server, b"work") == (0, 1), "the expired item still waits"
     late.mend()
     server.advance(MOVE_RETRY_S)
     assert items(client, b"late") == [b"expired"]
@@ -188,7 +188,7 @@ def disconnect(server: MemoryServer, client: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize("way", [let_time_out, disconnect])
-def test_reads_that_end_together_keep_their_order_where_the_error_queue_refuses_them(
+def test_items_refused_by_error_queue_return_in_order(
     way: Callable[[MemoryServer, MemoryClient], None],
 ) -> None:
     failing = "openTransactionTimeout = '5s'\nmaxRedeliveries = 1\nerrorQueue = 'bad'"
@@ -210,9 +210,7 @@ def test_reads_that_end_together_keep_their_order_where_the_error_queue_refuses_
         ("full", [queue("full", "maxItems = 1"), queue("full+kept", "maxItems = 'none'")], b"full+kept"),
     ],
 )
-def test_an_item_that_only_some_queues_of_an_error_queue_take_is_in_those_once(
-    target: str, tables: list[str], kept: bytes
-) -> None:
+def test_partly_refused_item_is_stored_once_by_the_others(target: str, tables: list[str], kept: bytes) -> None:
     failing = queue("work", f"maxRedeliveries = 1\nerrorQueue = '{target}'")
     server = MemoryServer(config=config_of(failing, *tables))
     client = server.connect()
@@ -225,10 +223,10 @@ def test_an_item_that_only_some_queues_of_an_error_queue_take_is_in_those_once(
     assert stat(client, b"work", "refused_moves") == "0"
 
 
-# A long way.
+# Long chains.
 
 
-def test_a_chain_of_targets_may_be_longer_than_the_stack_is_deep() -> None:
+def test_chain_of_targets_may_be_longer_than_stack_depth() -> None:
     length = 250
     chain = [queue(f"q{number}", f"expireToQueue = 'q{number + 1}'") for number in range(length)]
     server = MemoryServer(config=config_of(*chain))
@@ -242,7 +240,7 @@ def test_a_chain_of_targets_may_be_longer_than_the_stack_is_deep() -> None:
     assert [items(client, b"q%d" % number) for number in range(1, length + 1)] == [[b"%d" % n] for n in range(length)]
 
 
-# A stop.
+# Stopping.
 
 
 SLOW_TARGET: Final = config_of(
@@ -253,9 +251,7 @@ SLOW_TARGET: Final = config_of(
 
 
 @pytest.mark.parametrize("is_target_safe", [True, False])
-def test_a_stop_waits_for_items_on_their_way_which_are_in_one_queue_after_it(
-    is_target_safe: bool, tmp_path: Path
-) -> None:
+def test_stop_waits_for_moving_items_which_end_in_one_queue(is_target_safe: bool, tmp_path: Path) -> None:
     server = SlowServer(tmp_path / "queues", SLOW_TARGET)
     client = server.connect()
     assert server.ask(client, b"".join(set_(b"work", data) for data in numbered(0, 3))) == STORED * 3
@@ -267,7 +263,7 @@ def test_a_stop_waits_for_items_on_their_way_which_are_in_one_queue_after_it(
     stopped: list[None] = []
     server.stop().addCallback(stopped.append)
     server.settle()
-    assert stopped == [], "what is to be confirmed is not known yet"
+    assert stopped == [], "the result of the moves is not known yet"
     server.end_threads()
     assert stopped == [None]
     client = MemoryServer(config=config_of(), folder=tmp_path / "queues").connect()
@@ -275,12 +271,12 @@ def test_a_stop_waits_for_items_on_their_way_which_are_in_one_queue_after_it(
     assert found == ([[], numbered(0, 3)] if is_target_safe else [numbered(0, 3), []])
 
 
-def test_a_stop_does_not_wait_for_a_target_that_fails() -> None:
+def test_stop_does_not_wait_for_failing_target() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
     client = server.connect()
     put(client, b"work", *numbered(0, 3), expiry=1)
-    Broken(server, storage, b"late")
+    FailedQueue(server, storage, b"late")
     server.advance(2)
     assert client.ask(b"get work\r\n") == END
     assert counts(server, b"work") == (0, 3)
@@ -291,7 +287,7 @@ def test_a_stop_does_not_wait_for_a_target_that_fails() -> None:
     assert server.clock.getDelayedCalls() == []
 
 
-def test_an_item_that_moves_to_many_is_put_again_only_where_it_was_lost() -> None:
+def test_item_is_put_again_only_where_it_was_lost() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads("[[queues]]\nname = 'work'\nexpireToQueue = 'parent'"))
     client = server.connect()
@@ -314,7 +310,7 @@ def test_an_item_that_moves_to_many_is_put_again_only_where_it_was_lost() -> Non
     assert [items(server.connect(), name) for name in (b"parent", b"parent+a", b"parent+b")] == [[b"x"]] * 3
 
 
-def test_a_queue_that_discards_does_not_grow_while_what_has_expired_cannot_move() -> None:
+def test_discarding_queue_stays_bounded_while_expired_items_cannot_move() -> None:
     storage = SteppedStorage()
     settings = "maxItems = 50\ndiscardOldWhenFull = true\nexpireToQueue = 'late'"
     server = MemoryServer(storage, config=loads(f"[[queues]]\nname = 'work'\n{settings}"))

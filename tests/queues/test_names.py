@@ -1,4 +1,4 @@
-"""Illegal names at the manager: nothing comes into being, and the storage never hears of them."""
+"""Illegal names at the manager: no queue is created, and the storage is not called."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ILLEGAL = [
 LEGAL = [b"a", b"A", b"+x", b"x+", b"a+b", b"a+b+c", b"++", b"a:b,c;d", b"\xff\x80", "größe".encode(), b"x" * 200, b"-"]
 
 
-class NotedStorage(MemoryStorage):
-    """Notes the names that it is asked for."""
+class RecordingStorage(MemoryStorage):
+    """A storage that records the names that it is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,19 +53,19 @@ class NotedStorage(MemoryStorage):
 
 
 @pytest.fixture
-def storage() -> NotedStorage:
-    return NotedStorage()
+def storage() -> RecordingStorage:
+    return RecordingStorage()
 
 
 @pytest.fixture
-def manager(storage: NotedStorage) -> QueueManager:
+def manager(storage: RecordingStorage) -> QueueManager:
     clock = Clock()
     scheduler = TickScheduler(Barrier(lambda call: None), lambda call: None, clock.seconds)
     return QueueManager(storage, storage, ResolvedConfig(Config()), scheduler, clock, lambda: 0)
 
 
 @pytest.mark.parametrize("name", LEGAL)
-def test_a_legal_name_makes_a_queue(manager: QueueManager, storage: NotedStorage, name: bytes) -> None:
+def test_legal_name_creates_a_queue(manager: QueueManager, storage: RecordingStorage, name: bytes) -> None:
     assert manager.queue(name).name == name
     assert storage.asked_for == [name]
 
@@ -78,8 +78,8 @@ CREATING: list[Callable[[QueueManager, bytes], object]] = [
 
 @pytest.mark.parametrize("create", CREATING, ids=["queue", "put"])
 @pytest.mark.parametrize("name", ILLEGAL)
-def test_an_illegal_name_is_refused_before_the_storage_hears_of_it(
-    manager: QueueManager, storage: NotedStorage, name: bytes, create: Callable[[QueueManager, bytes], object]
+def test_illegal_name_is_refused_before_storage_is_called(
+    manager: QueueManager, storage: RecordingStorage, name: bytes, create: Callable[[QueueManager, bytes], object]
 ) -> None:
     with pytest.raises(BadQueueName) as refused:
         create(manager, name)
@@ -90,8 +90,8 @@ def test_an_illegal_name_is_refused_before_the_storage_hears_of_it(
 
 
 @pytest.mark.parametrize("name", ILLEGAL)
-def test_what_creates_nothing_answers_as_for_a_missing_queue(
-    manager: QueueManager, storage: NotedStorage, name: bytes
+def test_operations_that_create_nothing_treat_illegal_name_as_missing(
+    manager: QueueManager, storage: RecordingStorage, name: bytes
 ) -> None:
     assert manager.existing(name) is None
     assert manager.known(name) is None
@@ -101,7 +101,7 @@ def test_what_creates_nothing_answers_as_for_a_missing_queue(
 
 
 @pytest.mark.parametrize("name", [name for name in ILLEGAL if name and not set(name) & set(b"/ \r\n")])
-def test_a_client_is_told_of_an_illegal_name_only_where_a_queue_would_be_created(name: bytes) -> None:
+def test_client_gets_error_only_where_illegal_name_would_create_queue(name: bytes) -> None:
     client = MemoryServer().connect()
     for request in (
         b"set %b 0 0 1\r\nx\r\n",

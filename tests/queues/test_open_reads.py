@@ -1,4 +1,4 @@
-"""Open reads by themselves: how long each may be held, and how many are ended in one go."""
+"""The table of open reads: how long each read may stay open, and how many end in one time slice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from kestrel.queues.open_reads import MAX_TIMED_OUT_PER_SLICE, QueueOpenReads
 
 
 class Bench:
-    """Held reads, a clock, and those that were ended, a list for each turn, behind which `then` is called."""
+    """A table of open reads with a clock.
+
+    `ended` has a list of reads for each time slice; `then` is called after each.
+    """
 
     def __init__(self, timeout_ms: int | None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -39,7 +42,7 @@ class Bench:
         return len(self.clock.getDelayedCalls())
 
 
-def test_a_read_is_held_until_it_ends_and_its_item_is_told_once() -> None:
+def test_read_is_open_until_it_ends_once() -> None:
     bench = Bench(None)
     bench.open(1, 2)
     assert (1 in bench.open_read_table, 3 in bench.open_read_table, len(bench.open_read_table)) == (True, False, 2)
@@ -49,13 +52,13 @@ def test_a_read_is_held_until_it_ends_and_its_item_is_told_once() -> None:
     assert (1 in bench.open_read_table, len(bench.open_read_table)) == (False, 1)
 
 
-def test_without_a_timeout_there_is_no_timer() -> None:
+def test_no_timer_without_a_timeout() -> None:
     bench = Bench(None)
     bench.open(1)
     assert bench.timers == 0
 
 
-def test_each_read_is_ended_when_its_own_time_is_over_by_one_timer() -> None:
+def test_one_timer_ends_each_read_at_its_time() -> None:
     bench = Bench(5000)
     for xid in (1, 2, 3):
         bench.open(xid, 10 + xid)
@@ -68,7 +71,7 @@ def test_each_read_is_ended_when_its_own_time_is_over_by_one_timer() -> None:
     assert bench.timers == 0
 
 
-def test_a_read_that_was_finished_in_time_is_not_ended() -> None:
+def test_read_finished_in_time_does_not_time_out() -> None:
     bench = Bench(5000)
     bench.open(1, 2, 3)
     bench.open_read_table.ended(2)
@@ -76,19 +79,19 @@ def test_a_read_that_was_finished_in_time_is_not_ended() -> None:
     assert bench.ended == [[1, 3]]
 
 
-def test_of_many_that_are_late_the_newest_are_ended_first_and_a_bounded_number_in_each_turn() -> None:
+def test_many_timed_out_reads_end_newest_first_in_bounded_slices() -> None:
     bench = Bench(5000)
     xids = list(range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 501))
     bench.open(*xids)
     bench.clock.advance(5)
     assert [len(each) for each in bench.ended] == [MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE, 500]
-    # Each goes to the head, in front of those before.
+    # Each slice returns to the head, in front of the previous ones.
     assert [xid for each in reversed(bench.ended) for xid in each] == xids
     assert bench.timers == 0
 
 
-class TurningClock(Clock):
-    """Tells of each turn when it begins."""
+class ObservedClock(Clock):
+    """A clock that reports the start of each call."""
 
     def __init__(self, turn_began: Callable[[], None]) -> None:
         super().__init__()
@@ -103,14 +106,14 @@ class TurningClock(Clock):
 
 
 @pytest.mark.parametrize("is_leased", [True, False])
-def test_of_many_that_are_due_at_once_each_is_found_once_and_a_bounded_number_in_each_turn(
+def test_many_due_reads_are_found_once_in_bounded_slices(
     is_leased: bool,
 ) -> None:
     left: list[int] = []
-    bench = Bench(None if is_leased else 5000, TurningClock(lambda: left.append(len(bench.open_read_table._due))))
+    bench = Bench(None if is_leased else 5000, ObservedClock(lambda: left.append(len(bench.open_read_table._due))))
     xids = list(range(1, 4 * MAX_TIMED_OUT_PER_SLICE + 1))
     for xid in xids:
-        bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), Told(5000) if is_leased else None)
+        bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), RecordingLease(5000) if is_leased else None)
     bench.clock.advance(5)
     assert [xid for each in reversed(bench.ended) for xid in each] == xids
     assert max(map(len, bench.ended)) <= MAX_TIMED_OUT_PER_SLICE
@@ -120,7 +123,7 @@ def test_of_many_that_are_due_at_once_each_is_found_once_and_a_bounded_number_in
     assert max(found) <= MAX_TIMED_OUT_PER_SLICE
 
 
-def test_a_read_that_is_finished_while_later_ones_go_back_does_not_go_back() -> None:
+def test_read_finished_while_later_ones_return_does_not_return() -> None:
     bench = Bench(5000)
     xids = list(range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 1))
     bench.open(*xids)
@@ -131,7 +134,7 @@ def test_a_read_that_is_finished_while_later_ones_go_back_does_not_go_back() -> 
 
 
 @pytest.mark.parametrize("timeout_ms", [None, 100_000])
-def test_what_has_begun_to_go_back_stays_open_when_the_timeout_is_taken_away_or_longer(timeout_ms: int | None) -> None:
+def test_removed_or_longer_timeout_keeps_remaining_reads_open(timeout_ms: int | None) -> None:
     bench = Bench(5000)
     bench.open(*range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 1))
     bench.then = lambda: bench.open_read_table.use_timeout(timeout_ms)
@@ -142,7 +145,7 @@ def test_what_has_begun_to_go_back_stays_open_when_the_timeout_is_taken_away_or_
     assert len(bench.open_read_table) == (MAX_TIMED_OUT_PER_SLICE if timeout_ms is None else 0)
 
 
-def test_those_that_are_not_late_are_left_alone_when_many_are() -> None:
+def test_reads_in_time_stay_open_when_many_time_out() -> None:
     bench = Bench(5000)
     bench.open(*range(1, MAX_TIMED_OUT_PER_SLICE + 2))
     bench.clock.advance(3)
@@ -158,7 +161,7 @@ def test_those_that_are_not_late_are_left_alone_when_many_are() -> None:
 @pytest.mark.parametrize(
     ("before_ms", "after_ms", "ended_after_s"), [(None, 5000, 3), (5000, 8000, 6), (8000, 1000, 0), (5000, None, None)]
 )
-def test_another_timeout_holds_for_reads_that_are_open(
+def test_new_timeout_applies_to_open_reads(
     before_ms: int | None, after_ms: int | None, ended_after_s: int | None
 ) -> None:
     bench = Bench(before_ms)
@@ -178,7 +181,7 @@ def test_another_timeout_holds_for_reads_that_are_open(
     assert bench.ended == [[1]]
 
 
-def test_the_same_timeout_again_moves_nothing() -> None:
+def test_equal_timeout_keeps_the_timer() -> None:
     bench = Bench(5000)
     bench.open(1)
     bench.clock.advance(4)
@@ -189,7 +192,7 @@ def test_the_same_timeout_again_moves_nothing() -> None:
     assert bench.ended == [[1]]
 
 
-def test_what_was_cleared_is_never_ended() -> None:
+def test_cleared_reads_do_not_time_out() -> None:
     bench = Bench(5000)
     bench.open(1)
     bench.open_read_table.clear()
@@ -198,7 +201,7 @@ def test_what_was_cleared_is_never_ended() -> None:
     assert bench.ended == []
 
 
-def test_a_time_that_no_float_holds_is_over_all_the_same() -> None:
+def test_timeout_ends_despite_float_rounding() -> None:
     bench = Bench(100)
     for _ in range(1000):
         bench.clock.advance(0.7)
@@ -208,11 +211,11 @@ def test_a_time_that_no_float_holds_is_over_all_the_same() -> None:
         assert bench.ended == [[1]]
 
 
-# Leases: reads that have a time of their own.
+# Leases: reads with a time of their own.
 
 
-class Told:
-    """A lease that notes when it is over."""
+class RecordingLease:
+    """A lease that counts its ends."""
 
     def __init__(self, auto_abort_ms: int) -> None:
         self.auto_abort_ms = auto_abort_ms
@@ -222,13 +225,13 @@ class Told:
         self.ends += 1
 
 
-def lease(bench: Bench, xid: int, auto_abort_ms: int) -> Told:
-    told = Told(auto_abort_ms)
+def lease(bench: Bench, xid: int, auto_abort_ms: int) -> RecordingLease:
+    told = RecordingLease(auto_abort_ms)
     bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), told)
     return told
 
 
-def test_a_lease_ends_at_its_own_time_whatever_came_before_it() -> None:
+def test_lease_ends_at_its_own_time() -> None:
     bench = Bench(None)
     for xid, auto_abort_ms in ((1, 9000), (2, 1000), (3, 5000)):
         lease(bench, xid, auto_abort_ms)
@@ -239,7 +242,7 @@ def test_a_lease_ends_at_its_own_time_whatever_came_before_it() -> None:
     assert bench.timers == 0
 
 
-def test_of_a_lease_and_the_queues_timeout_the_shorter_counts() -> None:
+def test_shorter_of_lease_and_queue_timeout_applies() -> None:
     bench = Bench(3000)
     lease(bench, 1, 9000)
     lease(bench, 2, 1000)
@@ -247,7 +250,7 @@ def test_of_a_lease_and_the_queues_timeout_the_shorter_counts() -> None:
     assert bench.ended == [[2], [1]]
 
 
-def test_a_timeout_shortens_leases_while_it_is_there() -> None:
+def test_timeout_shortens_leases_while_it_is_set() -> None:
     bench = Bench(None)
     lease(bench, 1, 9000)
     bench.clock.advance(1)
@@ -262,7 +265,7 @@ def test_a_timeout_shortens_leases_while_it_is_there() -> None:
     assert bench.ended == [[1], [2]]
 
 
-def test_a_lease_is_told_once_of_its_end_whichever_it_is() -> None:
+def test_lease_is_notified_once_of_its_end() -> None:
     bench = Bench(None)
     leases = [lease(bench, xid, 1000) for xid in (1, 2, 3)]
     bench.open_read_table.ended(1)
@@ -275,7 +278,7 @@ def test_a_lease_is_told_once_of_its_end_whichever_it_is() -> None:
     assert bench.timers == 0
 
 
-def test_reads_that_were_taken_one_after_the_other_come_back_together_and_in_order() -> None:
+def test_reads_taken_in_quick_succession_return_together_in_order() -> None:
     bench = Bench(None)
     for xid in range(1, 101):
         lease(bench, xid, 10_000)
@@ -284,7 +287,7 @@ def test_reads_that_were_taken_one_after_the_other_come_back_together_and_in_ord
     assert bench.ended == [list(range(1, 101))]
 
 
-def test_a_read_waits_for_later_ones_no_longer_than_a_tenth_of_its_time_and_a_second() -> None:
+def test_read_waits_for_later_ones_at_most_bounded_time() -> None:
     bench = Bench(None)
     for xid in range(1, 41):
         lease(bench, xid, 100_000)
@@ -294,7 +297,7 @@ def test_a_read_waits_for_later_ones_no_longer_than_a_tenth_of_its_time_and_a_se
     assert [xid for each in bench.ended for xid in each] == list(range(1, 41))
 
 
-def test_a_read_that_is_finished_while_it_waits_for_later_ones_does_not_come_back() -> None:
+def test_read_finished_while_waiting_for_later_ones_does_not_return() -> None:
     bench = Bench(None)
     lease(bench, 1, 10_000)
     bench.clock.advance(0.5)
@@ -306,7 +309,7 @@ def test_a_read_that_is_finished_while_it_waits_for_later_ones_does_not_come_bac
     assert bench.ended == [[2]]
 
 
-def test_leases_that_were_finished_long_before_their_time_take_no_memory() -> None:
+def test_leases_finished_early_take_no_memory() -> None:
     bench = Bench(None)
     for xid in range(1, 50_001):
         lease(bench, xid, 3_600_000)

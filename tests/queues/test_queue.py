@@ -1,4 +1,4 @@
-"""One queue: who gets its items, what expires, and what happens while its head is loaded or its storage fails."""
+"""One queue: its waiters, its expiry, and loads and failures of its storage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = bytes | str | None
 
 
 class Bench:
-    """A queue over a stepped storage, a wall clock, and those who wait."""
+    """A queue over a stepped storage, with a wall clock and the answers to waiters."""
 
     def __init__(self, storage: SteppedStorage | None = None) -> None:
         self.now_ms = 1_000_000
@@ -57,12 +57,12 @@ class Bench:
             self._soon.popleft()()
 
     def put_by_name(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
-        """Where an item goes that leaves for another queue."""
+        """Record a move of an item to another queue."""
         self.moved.append((name, data))
         return None
 
     def put_one(self, data: bytes, expiry_ms: int = 0) -> Batch:
-        """As the manager puts an item."""
+        """Put an item as the manager does."""
         assert self.queue.admits(len(data))
         self.storage.put((self.store,), data, self.now_ms, expiry_ms)
         return self.queue.item_was_put(len(data))
@@ -73,7 +73,7 @@ class Bench:
         self.tick()
 
     def join(self, name: str, *, opens: bool = False, peeks: bool = False, is_blocking: bool = True) -> Waiter:
-        """Stand in line; what is answered is noted under that name."""
+        """Add a waiter; its answer is recorded under this name."""
 
         def on_result(item: Item | None, error: Exception | None) -> None:
             self.answers.append((name, str(error) if error is not None else None if item is None else item.data))
@@ -83,7 +83,7 @@ class Bench:
         return waiter
 
     def items(self) -> list[bytes]:
-        """What is left, head first; it is taken."""
+        """Take the items of the queue, head first."""
         found = []
         while (item := self.queue.take_now(opens=False)) is not None:
             found.append(item.data)
@@ -95,15 +95,15 @@ def bench() -> Bench:
     return Bench()
 
 
-# Items in, items out.
+# Puts and gets.
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in(bench: Bench) -> None:
+def test_items_come_out_in_put_order(bench: Bench) -> None:
     bench.put(b"one", b"two", b"three")
     assert bench.items() == [b"one", b"two", b"three"]
 
 
-def test_an_item_carries_when_it_was_put_and_when_it_expires(bench: Bench) -> None:
+def test_item_has_its_add_time_and_expiry(bench: Bench) -> None:
     bench.put(b"one", expiry_ms=1_000_500)
     bench.now_ms += 100
     item = bench.queue.peek_now()
@@ -111,14 +111,14 @@ def test_an_item_carries_when_it_was_put_and_when_it_expires(bench: Bench) -> No
     assert (item.add_ms, item.expiry_ms) == (1_000_000, 1_000_500)
 
 
-def test_a_look_leaves_the_head(bench: Bench) -> None:
+def test_peek_leaves_the_head(bench: Bench) -> None:
     bench.put(b"one")
     looks = [bench.queue.peek_now(), bench.queue.peek_now()]
     assert [look.data if look else None for look in looks] == [b"one", b"one"]
     assert bench.items() == [b"one"]
 
 
-def test_nothing_is_taken_or_seen_past_those_who_wait(bench: Bench) -> None:
+def test_waiters_come_before_immediate_gets_and_peeks(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.join("first", is_blocking=False)
@@ -131,7 +131,7 @@ def test_nothing_is_taken_or_seen_past_those_who_wait(bench: Bench) -> None:
     assert bench.answers == [("first", b"two")]
 
 
-def test_everything_that_changes_the_contents_has_a_batch(bench: Bench) -> None:
+def test_every_change_has_a_batch(bench: Bench) -> None:
     bench.storage.holds_commits = True
     batches = [bench.put_one(b"one", 0)]
     bench.tick()
@@ -145,7 +145,7 @@ def test_everything_that_changes_the_contents_has_a_batch(bench: Bench) -> None:
     assert batches[1].is_settled
 
 
-def test_those_who_look_wait_for_the_latest_batch_that_is_not_safe(bench: Bench) -> None:
+def test_readers_wait_for_latest_unsafe_batch(bench: Bench) -> None:
     assert bench.queue.unsettled_batch is None
     bench.storage.holds_commits = True
     first = bench.put_one(b"one", 0)
@@ -160,7 +160,7 @@ def test_those_who_look_wait_for_the_latest_batch_that_is_not_safe(bench: Bench)
     assert bench.queue.unsettled_batch is None
 
 
-def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
+def test_refused_put_changes_nothing(bench: Bench) -> None:
     bench.storage.refusal = "disk full"
     with pytest.raises(StorageRefused):
         bench.put_one(b"one", 0)
@@ -173,7 +173,7 @@ def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("expiry_ms", "max_age_ms"), [(1_000_500, None), (0, 500)])
-def test_an_item_is_expired_after_its_time_and_not_at_it(bench: Bench, expiry_ms: int, max_age_ms: int | None) -> None:
+def test_item_expires_just_after_its_time(bench: Bench, expiry_ms: int, max_age_ms: int | None) -> None:
     bench.queue.use_settings(QueueSettings(max_age_ms=max_age_ms))
     bench.put(b"one", expiry_ms=expiry_ms)
     bench.now_ms = 1_000_500
@@ -191,7 +191,7 @@ def test_placeholders_are_dropped_and_neither_moved_nor_counted(bench: Bench) ->
     assert (bench.moved, bench.queue.counters.expired_items, bench.store.items) == ([], 0, 1)
 
 
-def test_a_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
+def test_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
     bench.put(b"a", b"b", expiry_ms=1_000_500)
     bench.put(b"c")
     bench.put(b"d", expiry_ms=1_000_500)
@@ -201,7 +201,7 @@ def test_a_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
     assert bench.queue.counters.expired_items == 3
 
 
-def test_a_sweep_is_recorded(bench: Bench) -> None:
+def test_sweep_is_recorded(bench: Bench) -> None:
     bench.put(b"a", expiry_ms=1_000_500)
     bench.now_ms = 1_001_000
     assert bench.queue.open_batch is None
@@ -209,7 +209,7 @@ def test_a_sweep_is_recorded(bench: Bench) -> None:
     assert bench.queue.open_batch is not None
 
 
-def test_an_expired_item_is_given_to_nobody_in_line(bench: Bench) -> None:
+def test_expired_item_is_given_to_no_waiter(bench: Bench) -> None:
     bench.join("waiter")
     bench.put(b"expired", expiry_ms=1)
     assert bench.answers == []
@@ -217,7 +217,7 @@ def test_an_expired_item_is_given_to_nobody_in_line(bench: Bench) -> None:
     assert bench.answers == [("waiter", b"one")]
 
 
-def test_an_item_that_expired_on_disk_is_not_given_out_when_it_is_loaded(bench: Bench) -> None:
+def test_item_that_expired_on_disk_is_not_returned_after_load(bench: Bench) -> None:
     bench.put(b"brief", expiry_ms=1_000_500)
     bench.put(b"lasting")
     bench.store.page_out()
@@ -227,10 +227,10 @@ def test_an_item_that_expired_on_disk_is_not_given_out_when_it_is_loaded(bench: 
     assert bench.answers == [("waiter", b"lasting")]
 
 
-# Those who wait.
+# Waiters.
 
 
-def test_first_come_first_served(bench: Bench) -> None:
+def test_waiters_are_served_in_order_of_arrival(bench: Bench) -> None:
     for name in ("a", "b", "c"):
         bench.join(name)
     bench.put(b"one", b"two")
@@ -238,13 +238,13 @@ def test_first_come_first_served(bench: Bench) -> None:
     assert len(bench.queue.waiters) == 1
 
 
-def test_who_joins_a_queue_with_items_is_served_at_once(bench: Bench) -> None:
+def test_waiter_of_nonempty_queue_is_served_at_once(bench: Bench) -> None:
     bench.put(b"one")
     bench.join("a")
     assert bench.answers == [("a", b"one")]
 
 
-def test_who_is_not_patient_is_told_at_once_that_there_is_nothing(bench: Bench) -> None:
+def test_non_blocking_waiter_of_empty_queue_is_answered_at_once(bench: Bench) -> None:
     bench.join("patient")
     bench.join("impatient", is_blocking=False)
     assert bench.answers == [("impatient", None)]
@@ -252,7 +252,7 @@ def test_who_is_not_patient_is_told_at_once_that_there_is_nothing(bench: Bench) 
     assert bench.answers[1:] == [("patient", b"one")]
 
 
-def test_a_peeker_is_shown_what_the_next_one_gets(bench: Bench) -> None:
+def test_peeking_waiter_sees_item_of_next_waiter(bench: Bench) -> None:
     bench.join("peeker", peeks=True)
     bench.join("getter")
     bench.put(b"one")
@@ -260,13 +260,13 @@ def test_a_peeker_is_shown_what_the_next_one_gets(bench: Bench) -> None:
     assert bench.items() == []
 
 
-def test_who_opens_gets_an_open_read(bench: Bench) -> None:
+def test_opening_waiter_gets_an_open_read(bench: Bench) -> None:
     bench.join("a", opens=True)
     bench.put(b"one")
     assert (bench.store.items, bench.store.open_reads) == (0, 1)
 
 
-def test_who_left_is_not_called(bench: Bench) -> None:
+def test_removed_waiter_is_not_called(bench: Bench) -> None:
     waiter = bench.join("a")
     assert bench.queue.waiters.leave(waiter)
     assert not bench.queue.waiters.leave(waiter)
@@ -275,20 +275,20 @@ def test_who_left_is_not_called(bench: Bench) -> None:
     assert bench.items() == [b"one"]
 
 
-def test_one_who_joins_again_from_the_answer_stands_at_the_end(bench: Bench) -> None:
+def test_waiter_that_rejoins_from_callback_goes_to_the_end(bench: Bench) -> None:
     order: list[str] = []
 
-    def keen(item: Item | None, error: Exception | None) -> None:
+    def rejoin(item: Item | None, error: Exception | None) -> None:
         order.append("keen")
-        bench.queue.join(Waiter(keen, opens=False, peeks=False, is_blocking=True))
+        bench.queue.join(Waiter(rejoin, opens=False, peeks=False, is_blocking=True))
 
-    bench.queue.join(Waiter(keen, opens=False, peeks=False, is_blocking=True))
+    bench.queue.join(Waiter(rejoin, opens=False, peeks=False, is_blocking=True))
     bench.queue.join(Waiter(lambda item, error: order.append("other"), opens=False, peeks=False, is_blocking=True))
     bench.put(b"one", b"two", b"three")
     assert order == ["keen", "other", "keen"]
 
 
-def test_one_who_puts_from_the_answer_serves_the_next(bench: Bench) -> None:
+def test_put_from_callback_serves_the_next_waiter(bench: Bench) -> None:
     bench.queue.join(
         Waiter(lambda item, error: bench.put(b"from the answer"), opens=False, peeks=False, is_blocking=True)
     )
@@ -297,7 +297,7 @@ def test_one_who_puts_from_the_answer_serves_the_next(bench: Bench) -> None:
     assert bench.answers == [("next", b"from the answer")]
 
 
-def test_one_who_leaves_from_anothers_answer_is_not_called(bench: Bench) -> None:
+def test_waiter_removed_by_callback_of_another_is_not_called(bench: Bench) -> None:
     second: Waiter
 
     def first_answered(item: Item | None, error: Exception | None) -> None:
@@ -310,7 +310,7 @@ def test_one_who_leaves_from_anothers_answer_is_not_called(bench: Bench) -> None
     assert bench.items() == [b"two"]
 
 
-def test_waking_answers_everyone_as_an_empty_queue_does(bench: Bench) -> None:
+def test_wake_all_answers_waiters_as_an_empty_queue(bench: Bench) -> None:
     bench.join("a")
     bench.join("b", peeks=True)
     bench.queue.answer_all()
@@ -319,7 +319,7 @@ def test_waking_answers_everyone_as_an_empty_queue_does(bench: Bench) -> None:
     assert bench.items() == [b"one"]
 
 
-def test_open_reads_that_come_back_are_given_to_those_who_wait(bench: Bench) -> None:
+def test_returned_open_reads_go_to_waiters(bench: Bench) -> None:
     bench.put(b"one", b"two")
     xids = [item.xid for _ in range(2) if (item := bench.queue.take_now(opens=True))]
     bench.join("a")
@@ -328,17 +328,17 @@ def test_open_reads_that_come_back_are_given_to_those_who_wait(bench: Bench) -> 
     assert bench.items() == [b"two"]
 
 
-def test_open_reads_come_back_with_the_first_of_them_at_the_head(bench: Bench) -> None:
+def test_returned_open_reads_keep_their_order_at_the_head(bench: Bench) -> None:
     bench.put(b"one", b"two", b"three")
     xids = [item.xid for _ in range(2) if (item := bench.queue.take_now(opens=True))]
     bench.queue.put_back(xids, failed=True)
     assert bench.items() == [b"one", b"two", b"three"]
 
 
-# A head that is not in memory.
+# Heads that are not in memory.
 
 
-def test_a_head_that_is_not_in_memory_is_asked_for_once(bench: Bench) -> None:
+def test_missing_head_is_loaded_once(bench: Bench) -> None:
     bench.put(b"one", b"two")
     bench.store.page_out()
     bench.join("a", is_blocking=False)
@@ -349,7 +349,7 @@ def test_a_head_that_is_not_in_memory_is_asked_for_once(bench: Bench) -> None:
     assert bench.answers == [("a", b"one"), ("b", b"two"), ("c", None)]
 
 
-def test_nothing_is_loaded_for_nobody(bench: Bench) -> None:
+def test_head_is_not_loaded_without_a_waiter(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.queue.take_now(opens=False)
@@ -357,7 +357,7 @@ def test_nothing_is_loaded_for_nobody(bench: Bench) -> None:
     assert not bench.store.is_filling
 
 
-def test_an_item_that_is_put_while_the_head_is_loaded_stays_behind_it(bench: Bench) -> None:
+def test_item_put_during_load_stays_behind_the_head(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.join("a", is_blocking=False)
@@ -368,7 +368,7 @@ def test_an_item_that_is_put_while_the_head_is_loaded_stays_behind_it(bench: Ben
     assert bench.items() == [b"two"]
 
 
-def test_a_flush_while_the_head_is_loaded_leaves_an_empty_queue(bench: Bench) -> None:
+def test_flush_during_load_leaves_an_empty_queue(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.join("impatient", is_blocking=False)
@@ -380,7 +380,7 @@ def test_a_flush_while_the_head_is_loaded_leaves_an_empty_queue(bench: Bench) ->
     assert bench.answers[1:] == [("patient", b"two")]
 
 
-def test_items_put_after_a_flush_while_the_head_is_loaded_are_served(bench: Bench) -> None:
+def test_items_put_after_flush_during_load_are_served(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.join("a", is_blocking=False)
@@ -390,7 +390,7 @@ def test_items_put_after_a_flush_while_the_head_is_loaded_are_served(bench: Benc
     assert bench.answers == [("a", b"two")]
 
 
-def test_a_head_that_has_to_be_loaded_twice_is(bench: Bench) -> None:
+def test_head_can_be_loaded_twice(bench: Bench) -> None:
     bench.put(b"one", b"two")
     bench.store.page_out()
     bench.join("a", is_blocking=False)
@@ -402,7 +402,7 @@ def test_a_head_that_has_to_be_loaded_twice_is(bench: Bench) -> None:
     assert bench.answers == [("a", b"one"), ("b", b"two")]
 
 
-def test_a_head_that_cannot_be_read_is_an_error_to_all_who_wait(bench: Bench) -> None:
+def test_unreadable_head_is_an_error_to_all_waiters(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.join("a", is_blocking=False)
@@ -412,7 +412,7 @@ def test_a_head_that_cannot_be_read_is_an_error_to_all_who_wait(bench: Bench) ->
     assert bench.store.items == 1
 
 
-def test_after_a_failed_load_the_next_one_tries_again(bench: Bench) -> None:
+def test_next_get_after_failed_load_retries(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.join("a", is_blocking=False)
@@ -422,7 +422,7 @@ def test_after_a_failed_load_the_next_one_tries_again(bench: Bench) -> None:
     assert bench.answers == [("a", "unreadable"), ("b", b"one")]
 
 
-def test_an_unexpected_fault_of_a_load_is_an_error_like_any_other(bench: Bench) -> None:
+def test_internal_fault_of_a_load_is_an_error_to_waiters(bench: Bench) -> None:
     errors: list[Exception | None] = []
     bench.put(b"one")
     bench.store.page_out()
@@ -431,7 +431,7 @@ def test_an_unexpected_fault_of_a_load_is_an_error_like_any_other(bench: Bench) 
     assert [isinstance(error, KestrelError) for error in errors] == [True]
 
 
-def test_all_who_waited_for_the_head_may_leave_before_it_comes(bench: Bench) -> None:
+def test_all_waiters_may_leave_during_load(bench: Bench) -> None:
     bench.put(b"one")
     bench.store.page_out()
     bench.queue.waiters.leave(bench.join("a", is_blocking=False))
@@ -440,7 +440,7 @@ def test_all_who_waited_for_the_head_may_leave_before_it_comes(bench: Bench) -> 
     assert bench.items() == [b"one"]
 
 
-def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> None:
+def test_load_of_failed_store_blocks_no_waiter(bench: Bench) -> None:
     bench.put(b"safe")
     dead = bench.store
     dead.page_out()
@@ -458,10 +458,10 @@ def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> No
     assert bench.answers[1:] == [("b", b"next")]
 
 
-# Old items that are discarded.
+# Discarding.
 
 
-def test_a_discard_whose_head_cannot_be_read_is_made_up_for_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_discard_with_unreadable_head_is_made_up_later(tmp_path: Path) -> None:
     limits = "maxItems = 20\nmaxMemorySize = 300\ndiscardOldWhenFull = true"
     server = SlowServer(tmp_path / "queues", loads(f"[[queues]]\nname = 'work'\n{limits}"))
     client, reader = server.connect(), server.connect()
@@ -469,21 +469,21 @@ def test_a_discard_whose_head_cannot_be_read_is_made_up_for_and_holds_up_nobody(
     for data in datas[:20]:
         assert server.ask(client, set_(b"work", data)) == STORED
     for data in datas[:3]:
-        assert reader.ask(b"get work\r\n") == value(b"work", data), "all that was in memory"
+        assert reader.ask(b"get work\r\n") == value(b"work", data), "all items that were in memory"
     assert client.ask(b"".join(set_(b"work", data) for data in datas[20:23])) == STORED * 3
     server.disk.fail("read", errno.EIO, times=1)
-    assert client.ask(set_(b"work", datas[23])) == STORED, "the head is to be discarded, and is on disk alone"
+    assert client.ask(set_(b"work", datas[23])) == STORED, "the head is to be discarded, and is only on disk"
     server.end_threads()
     assert server.ask(reader, b"get work\r\n" * 21) == b"".join(value(b"work", data) for data in datas[4:]) + END
     queue = server.manager.queue(b"work")
     assert queue.counters.discarded == 1
 
 
-def test_a_queue_that_discards_many_gives_nobody_an_item_before_it_has(bench: Bench) -> None:
+def test_queue_discards_all_excess_before_it_serves_items(bench: Bench) -> None:
     bench.put(*(b"%d" % number for number in range(2000)))
     bench.queue.use_settings(QueueSettings(max_items=10, discard_old_when_full=True))
     bench.put_one(b"2000")
-    assert bench.store.items > 1000, "that takes more than one turn"
+    assert bench.store.items > 1000, "this takes more than one time slice"
     assert bench.queue.take_now(opens=False) is None
     bench.join("waiter", is_blocking=False)
     bench.tick()
@@ -491,13 +491,13 @@ def test_a_queue_that_discards_many_gives_nobody_an_item_before_it_has(bench: Be
     assert bench.queue.counters.discarded == 1991
 
 
-# Reads that are held for too long.
+# Open reads that time out.
 
 
 @pytest.mark.parametrize(
     "count", [1, MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE + 1, 2 * MAX_TIMED_OUT_PER_SLICE + 500]
 )
-def test_reads_that_time_out_together_come_back_in_order_however_many_they_are(bench: Bench, count: int) -> None:
+def test_reads_that_time_out_together_return_in_order(bench: Bench, count: int) -> None:
     bench.queue.use_settings(QueueSettings(open_transaction_timeout_ms=5000))
     datas = [b"%d" % number for number in range(count)]
     bench.put(*datas, b"behind")
@@ -512,10 +512,10 @@ def test_reads_that_time_out_together_come_back_in_order_however_many_they_are(b
     assert bench.items() == [*datas, b"behind"]
 
 
-# A storage that fails.
+# A failing storage.
 
 
-def test_after_a_failed_commit_the_queue_goes_on_with_what_is_safe(bench: Bench) -> None:
+def test_queue_continues_with_safe_items_after_failed_commit(bench: Bench) -> None:
     bench.put(b"safe")
     bench.storage.holds_commits = True
     batch = bench.put_one(b"lost", 0)
@@ -526,7 +526,7 @@ def test_after_a_failed_commit_the_queue_goes_on_with_what_is_safe(bench: Bench)
     assert bench.items() == [b"safe"]
 
 
-def test_a_failed_commit_gives_the_open_reads_to_those_who_wait(bench: Bench) -> None:
+def test_failed_commit_gives_open_reads_to_waiters(bench: Bench) -> None:
     bench.put(b"one")
     bench.queue.take_now(opens=True)
     bench.tick()
@@ -538,7 +538,7 @@ def test_a_failed_commit_gives_the_open_reads_to_those_who_wait(bench: Bench) ->
     assert bench.answers == [("a", b"one")]
 
 
-def test_a_queue_that_cannot_be_opened_again_refuses_those_who_wait(bench: Bench) -> None:
+def test_queue_that_cannot_be_reopened_refuses_waiters(bench: Bench) -> None:
     bench.join("a")
     bench.storage.holds_commits = True
     bench.queue.flush()
@@ -553,7 +553,7 @@ def test_a_queue_that_cannot_be_opened_again_refuses_those_who_wait(bench: Bench
     assert bench.items() == []
 
 
-def test_waiters_of_a_queue_that_can_be_opened_again_go_on_waiting(bench: Bench) -> None:
+def test_waiters_keep_waiting_if_queue_can_be_reopened(bench: Bench) -> None:
     bench.join("a")
     bench.storage.holds_commits = True
     bench.queue.flush()
@@ -565,7 +565,7 @@ def test_waiters_of_a_queue_that_can_be_opened_again_go_on_waiting(bench: Bench)
     assert bench.answers == [("a", b"one")]
 
 
-# Confirm and put at once, where the storage can do both in one, and where it cannot.
+# Confirming a read and putting an item, with and without support of the storage for both at once.
 
 
 @implementer_only(IQueueStorage)
@@ -574,7 +574,7 @@ class PlainQueue(SteppedQueue):
 
 
 class PlainStorage(SteppedStorage):
-    """A storage of such queues."""
+    """A storage of `PlainQueue`s."""
 
     def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
         if name not in self._queues:
@@ -588,7 +588,7 @@ def plain() -> Bench:
 
 
 def take_open_read(bench: Bench, *items: bytes) -> int:
-    """The number of the open read of the first of these items, which a client holds."""
+    """Put these items, open a read of the first, and return its id."""
     bench.put(*items)
     item = bench.queue.take_now(opens=True)
     assert item is not None
@@ -597,7 +597,7 @@ def take_open_read(bench: Bench, *items: bytes) -> int:
     return item.xid
 
 
-def test_a_read_is_finished_and_an_item_put_in_one_batch(bench: Bench) -> None:
+def test_continue_confirms_and_puts_in_one_batch(bench: Bench) -> None:
     xid = take_open_read(bench, b"first")
     bench.storage.holds_commits = True
     batch = bench.queue.continue_(xid, b"next", 0)
@@ -610,7 +610,7 @@ def test_a_read_is_finished_and_an_item_put_in_one_batch(bench: Bench) -> None:
     assert bench.queue.counters.total_items == 2
 
 
-def test_a_storage_that_cannot_do_both_finishes_the_read_when_the_item_is_safe(plain: Bench) -> None:
+def test_continue_without_storage_support_confirms_after_put_is_safe(plain: Bench) -> None:
     xid = take_open_read(plain, b"first")
     plain.storage.holds_commits = True
     batch = plain.queue.continue_(xid, b"next", 0)
@@ -625,7 +625,7 @@ def test_a_storage_that_cannot_do_both_finishes_the_read_when_the_item_is_safe(p
     assert plain.items() == [b"next"]
 
 
-def test_where_the_item_is_lost_the_read_is_not_finished(plain: Bench) -> None:
+def test_read_stays_open_if_the_put_is_lost(plain: Bench) -> None:
     xid = take_open_read(plain, b"first")
     plain.storage.holds_commits = True
     batch = plain.queue.continue_(xid, b"next", 0)
@@ -635,7 +635,7 @@ def test_where_the_item_is_lost_the_read_is_not_finished(plain: Bench) -> None:
     assert plain.items() == [b"first"]
 
 
-def test_where_only_the_item_is_lost_that_went_elsewhere_the_read_goes_back(plain: Bench) -> None:
+def test_read_returns_if_item_for_another_queue_is_lost(plain: Bench) -> None:
     xid = take_open_read(plain, b"first")
     elsewhere = Batch()
     batch = plain.queue.confirm_after(elsewhere, xid)
@@ -644,7 +644,7 @@ def test_where_only_the_item_is_lost_that_went_elsewhere_the_read_goes_back(plai
     assert plain.items() == [b"first"]
 
 
-def test_where_the_end_of_the_read_is_lost_that_is_told(plain: Bench) -> None:
+def test_lost_confirm_is_reported(plain: Bench) -> None:
     xid = take_open_read(plain, b"first")
     plain.storage.holds_commits = True
     batch = plain.queue.continue_(xid, b"next", 0)
@@ -657,7 +657,7 @@ def test_where_the_end_of_the_read_is_lost_that_is_told(plain: Bench) -> None:
 
 
 @pytest.mark.parametrize("make", [SteppedStorage, PlainStorage])
-def test_an_item_that_a_limit_refuses_finishes_no_read(make: Callable[[], SteppedStorage]) -> None:
+def test_item_refused_by_limit_confirms_no_read(make: Callable[[], SteppedStorage]) -> None:
     bench = Bench(make())
     bench.queue.use_settings(QueueSettings(max_items=1))
     xid = take_open_read(bench, b"first")
@@ -667,7 +667,7 @@ def test_an_item_that_a_limit_refuses_finishes_no_read(make: Callable[[], Steppe
 
 
 @pytest.mark.parametrize("make", [SteppedStorage, PlainStorage])
-def test_a_read_that_nobody_holds_puts_no_item(make: Callable[[], SteppedStorage]) -> None:
+def test_read_that_is_not_open_puts_no_item(make: Callable[[], SteppedStorage]) -> None:
     bench = Bench(make())
     xid = take_open_read(bench, b"first")
     bench.queue.abort([xid])
@@ -676,7 +676,7 @@ def test_a_read_that_nobody_holds_puts_no_item(make: Callable[[], SteppedStorage
     assert bench.items() == [b"first"]
 
 
-# What is counted.
+# Counters.
 
 
 def test_flushes_are_counted_and_reset_the_age(bench: Bench) -> None:
@@ -688,21 +688,21 @@ def test_flushes_are_counted_and_reset_the_age(bench: Bench) -> None:
     assert (bench.queue.counters.total_flushes, bench.queue.counters.age_ms) == (1, 0)
 
 
-def test_a_wall_clock_that_was_set_back_makes_no_negative_age(bench: Bench) -> None:
+def test_age_is_not_negative_after_clock_is_set_back(bench: Bench) -> None:
     bench.put(b"one")
     bench.now_ms -= 1000
     bench.queue.take_now(opens=False)
     assert bench.queue.counters.age_ms == 0
 
 
-def test_items_are_counted_as_they_are_put(bench: Bench) -> None:
+def test_puts_are_counted(bench: Bench) -> None:
     bench.put(b"one", b"two")
     bench.items()
     assert bench.queue.counters.total_items == 2
     assert bench.queue.counters.create_time_ms == 1_000_000
 
 
-def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Bench) -> None:
+def test_discards_after_load_of_head_are_committed(bench: Bench) -> None:
     bench.queue.use_settings(QueueSettings(max_items=2, discard_old_when_full=True))
     bench.put(b"one", b"two")
     bench.store.page_out()
@@ -712,7 +712,7 @@ def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Be
     assert [decode_item(record).data for record in bench.store.safe] == [b"two", b"three"]
 
 
-def test_a_stop_counts_the_failure_of_an_item_that_was_to_move_and_had_no_turn_yet(bench: Bench) -> None:
+def test_stop_counts_failure_of_item_waiting_to_move(bench: Bench) -> None:
     bench.queue.use_settings(QueueSettings(max_redeliveries=1, error_queue=b"bad"))
     bench.put(b"one", b"two")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What queues measure: how many, how large, how long; and that the server's sum forgets nothing."""
+"""Histograms of queues: counts, sizes and times. The server's totals include deleted queues."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def test_puts_and_their_sizes_are_counted(server: MemoryServer) -> None:
     assert (histograms.puts, histograms.request_size.sum, histograms.request_size.maximum) == (2, 5, 5)
 
 
-def test_a_child_counts_what_it_was_put_by_its_parent(server: MemoryServer) -> None:
+def test_child_counts_puts_to_its_parent(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"get work+a\r\n")
     client.ask(set_(b"work", b"123"))
     assert (of(server).puts, of(server, b"work+a").puts, of(server, b"work+a").request_size.sum) == (1, 1, 3)
 
 
-def test_a_put_that_is_refused_is_none(server: MemoryServer, storage: SteppedStorage) -> None:
+def test_refused_put_is_not_counted(server: MemoryServer, storage: SteppedStorage) -> None:
     storage.refusal = "the disk is full"
     assert server.connect().ask(set_(b"work", b"1")).startswith(b"SERVER_ERROR")
     assert of(server).puts == 0
 
 
-def test_hits_and_misses_are_counted_and_looks_are_not(server: MemoryServer) -> None:
+def test_hits_and_misses_are_counted_but_peeks_are_not(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(set_(b"work", b"1") + set_(b"work", b"2"))
     for request in (b"get work/peek", b"get work", b"get work/open", b"get work/close", b"get work/peek", b"get work"):
@@ -64,14 +64,14 @@ def test_hits_and_misses_are_counted_and_looks_are_not(server: MemoryServer) -> 
     assert (histograms.get_hit_latency_usec.count, histograms.get_miss_latency_usec.count) == (2, 1)
 
 
-def test_an_item_that_came_back_is_a_hit_each_time(server: MemoryServer) -> None:
+def test_redelivered_item_counts_as_hit_each_time(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(set_(b"work", b"1") + b"get work/open\r\n" + b"get work/abort\r\n")
     assert client.ask(b"get work\r\n") == value(b"work", b"1")
     assert of(server).hits == 2
 
 
-def test_how_long_an_item_has_waited_is_measured_when_it_is_taken(server: MemoryServer) -> None:
+def test_age_of_item_is_measured_when_taken(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(set_(b"work", b"1"))
     server.advance(1.5)
@@ -82,7 +82,7 @@ def test_how_long_an_item_has_waited_is_measured_when_it_is_taken(server: Memory
     assert (delivered.count, delivered.minimum, delivered.maximum) == (2, 500, 2000)
 
 
-def test_an_item_from_a_clock_that_was_ahead_has_waited_no_time(server: MemoryServer) -> None:
+def test_item_from_the_future_has_age_zero(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(set_(b"work", b"1"))
     server.step_wall_clock(-10_000)
@@ -90,7 +90,7 @@ def test_an_item_from_a_clock_that_was_ahead_has_waited_no_time(server: MemorySe
     assert (of(server).delivery_latency_msec.count, of(server).delivery_latency_msec.sum) == (1, 0)
 
 
-def test_the_time_in_line_is_part_of_a_get(server: MemoryServer) -> None:
+def test_waiting_time_is_part_of_get_latency(server: MemoryServer) -> None:
     waiting = server.connect()
     assert waiting.ask(b"get work/t=60000\r\n") == b""
     server.advance(5)
@@ -101,7 +101,7 @@ def test_the_time_in_line_is_part_of_a_get(server: MemoryServer) -> None:
     assert of(server).misses == 0
 
 
-def test_who_waited_in_vain_is_a_miss_with_its_time(server: MemoryServer) -> None:
+def test_timed_out_wait_is_a_miss_with_its_time(server: MemoryServer) -> None:
     waiting = server.connect()
     assert waiting.ask(b"get work/t=250\r\n") == b""
     server.advance(0.25)
@@ -111,7 +111,7 @@ def test_who_waited_in_vain_is_a_miss_with_its_time(server: MemoryServer) -> Non
     assert (histograms.get_timeout_msec.count, histograms.get_timeout_msec.sum) == (1, 250)
 
 
-def test_who_leaves_the_line_is_no_miss(server: MemoryServer) -> None:
+def test_disconnected_waiter_is_no_miss(server: MemoryServer) -> None:
     waiting = server.connect()
     waiting.ask(b"get work/t=250\r\n")
     waiting.disconnect()
@@ -119,7 +119,7 @@ def test_who_leaves_the_line_is_no_miss(server: MemoryServer) -> None:
     assert of(server).misses == 0
 
 
-def test_many_at_once_are_as_many_hits(server: MemoryServer) -> None:
+def test_items_of_a_monitor_count_as_hits(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=10)
     client = server.connect()
     client.ask(b"".join(set_(b"work", b"%d" % number) for number in range(5)))
@@ -127,7 +127,7 @@ def test_many_at_once_are_as_many_hits(server: MemoryServer) -> None:
     assert of(server).hits == 4
 
 
-def test_a_put_takes_until_its_commit_has_ended(server: MemoryServer, storage: SteppedStorage) -> None:
+def test_put_latency_includes_its_commit(server: MemoryServer, storage: SteppedStorage) -> None:
     storage.holds_commits = True
     client = server.connect()
     assert client.ask(set_(b"work", b"1") + set_(b"work", b"2")) == b""
@@ -139,7 +139,7 @@ def test_a_put_takes_until_its_commit_has_ended(server: MemoryServer, storage: S
     assert (latency.count, latency.minimum, latency.maximum) == (2, 250_000, 250_000)
 
 
-def test_so_does_a_get(server: MemoryServer, storage: SteppedStorage) -> None:
+def test_get_latency_includes_its_commit(server: MemoryServer, storage: SteppedStorage) -> None:
     client = server.connect()
     client.ask(set_(b"work", b"1"))
     storage.holds_commits = True
@@ -150,9 +150,7 @@ def test_so_does_a_get(server: MemoryServer, storage: SteppedStorage) -> None:
     assert (of(server).get_hit_latency_usec.count, of(server).get_hit_latency_usec.sum) == (1, 250_000)
 
 
-def test_a_put_that_waited_for_the_commit_before_it_has_waited_for_both(
-    server: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_put_latency_includes_wait_for_previous_commit(server: MemoryServer, storage: SteppedStorage) -> None:
     storage.holds_commits = True
     first, second = server.connect(), server.connect()
     first.ask(set_(b"work", b"1"))
@@ -167,7 +165,7 @@ def test_a_put_that_waited_for_the_commit_before_it_has_waited_for_both(
     assert (latency.count, latency.sum) == (2, 4_000_000)
 
 
-def test_a_batch_that_is_lost_has_no_latency(server: MemoryServer, storage: SteppedStorage) -> None:
+def test_lost_batch_has_no_latency(server: MemoryServer, storage: SteppedStorage) -> None:
     storage.holds_commits = True
     client = server.connect()
     client.ask(set_(b"work", b"1"))
@@ -177,7 +175,7 @@ def test_a_batch_that_is_lost_has_no_latency(server: MemoryServer, storage: Step
     assert of_all(server).set_latency_usec.count == 0
 
 
-def test_the_sum_keeps_what_a_deleted_queue_had(server: MemoryServer) -> None:
+def test_total_includes_deleted_queues(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(set_(b"work", b"12") + b"get work\r\n" + b"get work\r\n" + set_(b"other", b"1"))
     client.ask(b"delete work\r\n")
@@ -187,7 +185,7 @@ def test_the_sum_keeps_what_a_deleted_queue_had(server: MemoryServer) -> None:
     assert of(server).puts == 1
 
 
-def test_who_waits_on_a_queue_that_is_deleted_is_a_miss_in_the_sum(server: MemoryServer) -> None:
+def test_wait_ended_by_delete_is_a_miss_in_the_total(server: MemoryServer) -> None:
     waiting = server.connect()
     waiting.ask(b"get work/t=60000\r\n")
     server.advance(2)
@@ -197,9 +195,7 @@ def test_who_waits_on_a_queue_that_is_deleted_is_a_miss_in_the_sum(server: Memor
     assert (histograms.misses, histograms.get_timeout_msec.sum) == (1, 2_000)
 
 
-def test_a_put_that_is_safe_after_the_queue_was_deleted_counts_in_the_sum(
-    server: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_put_safe_after_delete_counts_in_the_total(server: MemoryServer, storage: SteppedStorage) -> None:
     storage.holds_commits = True
     putting, deleting = server.connect(), server.connect()
     putting.ask(set_(b"work", b"1"))
@@ -213,7 +209,7 @@ def test_a_put_that_is_safe_after_the_queue_was_deleted_counts_in_the_sum(
     assert (latency.count, latency.sum) == (1, 1_000_000)
 
 
-def test_the_sum_is_over_queues_that_an_alias_masks_as_well(server: MemoryServer) -> None:
+def test_total_includes_masked_queues(server: MemoryServer) -> None:
     server.connect().ask(set_(b"work", b"12"))
     server.reload(loads('[[aliases]]\nname = "work"\ndestinationQueues = ["other"]'))
     assert of_all(server).puts == 1

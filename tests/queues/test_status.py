@@ -1,4 +1,4 @@
-"""The status as a state: every change from every status, what is in force meanwhile, and what is written when."""
+"""The server's status: every change from every status, the status in force meanwhile, and the writes of its file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bench:
         self.status = ServerStatus(self.file, default, lambda: self.grace_ms, self.clock, self.threads)
 
     def change(self, status: StatusLevel) -> None:
-        """Change, and remember it."""
+        """Change the status and write the file."""
         done: list[object] = []
         self.status.change(status.value.encode()).addBoth(done.append)
         self.threads.run_all()
@@ -43,7 +43,7 @@ class Bench:
 
     @property
     def now(self) -> tuple[StatusLevel, StatusLevel]:
-        """What is published, and what is in force."""
+        """The published status, and the status in force."""
         return self.status.published, self.status.in_force
 
 
@@ -59,7 +59,7 @@ def warnings(events: list[LogEvent]) -> list[str]:
     return [formatEvent(event) for event in events if event["log_level"] >= LogLevel.warn]
 
 
-# What each takes.
+# Requests that each status accepts.
 
 
 @pytest.mark.parametrize(
@@ -73,16 +73,16 @@ def warnings(events: list[LogEvent]) -> list[str]:
     ],
     ids=ids,
 )
-def test_what_each_status_takes(status: StatusLevel, takes_writes: bool, takes_reads: bool) -> None:
+def test_status_decides_accepted_requests(status: StatusLevel, takes_writes: bool, takes_reads: bool) -> None:
     assert (status.takes_writes, status.takes_reads) == (takes_writes, takes_reads)
 
 
-# One change.
+# A single change.
 
 
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
 @pytest.mark.parametrize(("old", "new"), list(product(SETTABLE, SETTABLE)), ids=ids)
-def test_a_change_is_published_at_once_and_in_force_after_the_grace_if_it_is_stricter(
+def test_stricter_change_is_published_at_once_and_applies_after_grace(
     old: StatusLevel, new: StatusLevel, grace_ms: int
 ) -> None:
     bench = Bench(old, grace_ms)
@@ -97,16 +97,14 @@ def test_a_change_is_published_at_once_and_in_force_after_the_grace_if_it_is_str
     assert bench.clock.getDelayedCalls() == []
 
 
-# A change while another is under way.
+# A second change during the grace period.
 
 UNDER_WAY = [(old, first) for old, first in product(SETTABLE, SETTABLE) if is_stricter(first, old)]
 
 
 @pytest.mark.parametrize("second", SETTABLE, ids=ids)
 @pytest.mark.parametrize(("old", "first"), UNDER_WAY, ids=ids)
-def test_a_second_change_is_taken_at_once_if_it_is_looser_and_else_not_at_all(
-    old: StatusLevel, first: StatusLevel, second: StatusLevel
-) -> None:
+def test_second_change_applies_only_if_looser(old: StatusLevel, first: StatusLevel, second: StatusLevel) -> None:
     bench = Bench(old, GRACE_MS)
     bench.change(first)
     bench.clock.advance(4)
@@ -114,7 +112,7 @@ def test_a_second_change_is_taken_at_once_if_it_is_looser_and_else_not_at_all(
         bench.change(second)
     if is_stricter(first, second):
         assert bench.now == (second, second)
-        assert bench.clock.getDelayedCalls() == [], "the first is cancelled"
+        assert bench.clock.getDelayedCalls() == [], "the first change is canceled"
         assert bench.file.data == second.value.encode()
         assert warnings(events) == []
     else:
@@ -130,7 +128,7 @@ def test_a_second_change_is_taken_at_once_if_it_is_looser_and_else_not_at_all(
     assert bench.status.published is bench.status.in_force is (second if is_stricter(first, second) else first)
 
 
-def test_a_change_after_a_looser_one_has_a_grace_period_of_its_own() -> None:
+def test_change_after_looser_one_has_its_own_grace_period() -> None:
     bench = Bench(StatusLevel.UP, GRACE_MS)
     bench.change(StatusLevel.QUIESCENT)
     bench.clock.advance(4)
@@ -142,7 +140,7 @@ def test_a_change_after_a_looser_one_has_a_grace_period_of_its_own() -> None:
     assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
 
 
-def test_the_grace_period_is_what_it_is_when_the_change_is_made() -> None:
+def test_grace_period_is_fixed_when_change_is_made() -> None:
     bench = Bench(StatusLevel.UP, GRACE_MS)
     bench.change(StatusLevel.READ_ONLY)
     bench.grace_ms = 0
@@ -158,7 +156,7 @@ def test_the_grace_period_is_what_it_is_when_the_change_is_made() -> None:
 
 
 @pytest.mark.parametrize("name", [b"", b"down", b"Down", b"up ", b" up", b"write_avoid", b"read only", b"\xff", b"5"])
-def test_what_is_no_status_to_be_set_is_refused_and_changes_nothing(name: bytes) -> None:
+def test_unknown_status_is_refused_and_changes_nothing(name: bytes) -> None:
     bench = Bench(StatusLevel.WRITE_AVOID)
     with pytest.raises(UnknownStatus) as refused:
         bench.status.change(name)
@@ -168,7 +166,7 @@ def test_what_is_no_status_to_be_set_is_refused_and_changes_nothing(name: bytes)
 
 
 @pytest.mark.parametrize("status", SETTABLE, ids=ids)
-def test_capitals_do_not_matter(status: StatusLevel) -> None:
+def test_status_names_ignore_case(status: StatusLevel) -> None:
     for name in (status.value, status.value.lower(), status.value.upper(), status.value.swapcase()):
         bench = Bench(StatusLevel.UP if status is not StatusLevel.UP else StatusLevel.QUIESCENT)
         bench.status.change(name.encode())
@@ -182,7 +180,7 @@ def test_capitals_do_not_matter(status: StatusLevel) -> None:
 
 @pytest.mark.parametrize("default", SETTABLE, ids=ids)
 @pytest.mark.parametrize("status", SETTABLE, ids=ids)
-def test_what_the_file_remembers_is_in_force_from_the_start(status: StatusLevel, default: StatusLevel) -> None:
+def test_stored_status_applies_from_the_start(status: StatusLevel, default: StatusLevel) -> None:
     before = Bench(StatusLevel.UP, GRACE_MS)
     before.change(status)
     bench = Bench(default, GRACE_MS, before.file)
@@ -192,7 +190,7 @@ def test_what_the_file_remembers_is_in_force_from_the_start(status: StatusLevel,
 
 
 @pytest.mark.parametrize("data", [b"quiescent", b"QUIESCENT", b"Quiescent\n"])
-def test_a_file_written_by_hand_is_understood(data: bytes) -> None:
+def test_handwritten_file_is_understood(data: bytes) -> None:
     bench = Bench()
     bench.file.data = data
     bench.status.restore()
@@ -200,7 +198,7 @@ def test_a_file_written_by_hand_is_understood(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"Down", b"Upp", b"Up" * 500, b"\xff\xfe", b"\0" * 50])
-def test_a_file_that_names_no_status_leaves_the_default_and_the_log_says_so(data: bytes) -> None:
+def test_file_without_status_leaves_default_and_is_logged(data: bytes) -> None:
     bench = Bench(StatusLevel.READ_ONLY)
     bench.file.data = data
     with capturedLogs() as events:
@@ -209,7 +207,7 @@ def test_a_file_that_names_no_status_leaves_the_default_and_the_log_says_so(data
     assert len(warnings(events)) == 1
 
 
-def test_a_file_that_cannot_be_read_leaves_the_default_and_the_log_says_why() -> None:
+def test_unreadable_file_leaves_default_and_reason_is_logged() -> None:
     bench = Bench(StatusLevel.READ_ONLY)
     bench.file.error = OSError(errno.EIO, os.strerror(errno.EIO))
     with capturedLogs() as events:
@@ -219,7 +217,7 @@ def test_a_file_that_cannot_be_read_leaves_the_default_and_the_log_says_why() ->
     assert os.strerror(errno.EIO) in line
 
 
-def test_that_there_is_no_file_yet_is_nothing_to_complain_of() -> None:
+def test_missing_file_is_not_logged() -> None:
     bench = Bench(StatusLevel.READ_ONLY)
     with capturedLogs() as events:
         bench.status.restore()
@@ -227,7 +225,7 @@ def test_that_there_is_no_file_yet_is_nothing_to_complain_of() -> None:
     assert warnings(events) == []
 
 
-def test_a_change_is_done_when_it_is_remembered_and_in_force_before() -> None:
+def test_change_applies_at_once_and_completes_when_stored() -> None:
     bench = Bench()
     done: list[object] = []
     bench.status.change(b"quiescent").addBoth(done.append)
@@ -237,7 +235,7 @@ def test_a_change_is_done_when_it_is_remembered_and_in_force_before() -> None:
     assert (done, bench.file.data) == ([None], b"Quiescent")
 
 
-def test_the_file_is_written_by_one_change_at_a_time_and_holds_the_last() -> None:
+def test_file_is_written_by_one_change_at_a_time() -> None:
     bench = Bench()
     done: list[str] = []
 
@@ -255,7 +253,7 @@ def test_the_file_is_written_by_one_change_at_a_time_and_holds_the_last() -> Non
     assert len(bench.threads) == 0
 
 
-def test_a_change_that_is_not_taken_is_answered_when_the_first_is_remembered() -> None:
+def test_ignored_change_is_answered_when_first_is_stored() -> None:
     bench = Bench(StatusLevel.UP, GRACE_MS)
     done: list[str] = []
     bench.status.change(b"readonly").addCallback(lambda _: done.append("first"))
@@ -267,7 +265,7 @@ def test_a_change_that_is_not_taken_is_answered_when_the_first_is_remembered() -
     assert bench.file.data == b"ReadOnly"
 
 
-def test_a_file_that_cannot_be_written_is_a_storage_error_and_the_change_stands() -> None:
+def test_unwritable_file_is_an_error_but_change_applies() -> None:
     bench = Bench()
     bench.change(StatusLevel.WRITE_AVOID)
     bench.file.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -282,13 +280,13 @@ def test_a_file_that_cannot_be_written_is_a_storage_error_and_the_change_stands(
     assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
     bench.file.error = None
     bench.change(StatusLevel.QUIESCENT)
-    assert bench.file.data == b"Quiescent", "one failure does not keep the next change from being remembered"
+    assert bench.file.data == b"Quiescent", "one failure does not prevent the next write"
 
 
-# The stop.
+# Stopping.
 
 
-def test_a_server_that_stops_is_down_which_is_not_remembered() -> None:
+def test_stopping_server_is_down_which_is_not_stored() -> None:
     bench = Bench(StatusLevel.UP, GRACE_MS)
     bench.change(StatusLevel.READ_ONLY)
     bench.status.stop()

@@ -1,4 +1,4 @@
-"""A timer that is started and stopped again and again."""
+"""A timer that can be started and stopped repeatedly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from kestrel.queues.timer import Timer
 
 
-def test_it_calls_once_and_can_be_started_again_from_its_call() -> None:
+def test_timer_calls_once_and_can_restart_from_its_call() -> None:
     clock, calls = Clock(), []
 
     def due() -> None:
@@ -23,7 +23,7 @@ def test_it_calls_once_and_can_be_started_again_from_its_call() -> None:
     assert calls == [1, 3, 5]
 
 
-def test_the_latest_start_counts() -> None:
+def test_latest_start_counts() -> None:
     clock, calls = Clock(), []
     timer = Timer(clock, lambda: calls.append(clock.seconds()))
     timer.start(1)
@@ -32,7 +32,7 @@ def test_the_latest_start_counts() -> None:
     assert calls == [3]
 
 
-def test_one_that_was_stopped_does_not_call_and_leaves_nothing() -> None:
+def test_stopped_timer_does_not_call_and_leaves_nothing() -> None:
     clock = Clock()
     timer = Timer(clock, lambda: 1 / 0)
     timer.stop()

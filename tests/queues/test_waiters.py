@@ -1,4 +1,4 @@
-"""The line of those who wait for an item."""
+"""The queue of waiters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def waiter(*, is_blocking: bool = True) -> Waiter:
     return Waiter(lambda item, error: None, opens=False, peeks=False, is_blocking=is_blocking)
 
 
-def test_who_comes_first_is_served_first() -> None:
+def test_waiters_keep_their_order() -> None:
     line = WaiterQueue()
     first, second, third = waiter(), waiter(), waiter()
     for each in (first, second, third):
@@ -23,7 +23,7 @@ def test_who_comes_first_is_served_first() -> None:
     assert line.all() == [first, third]
 
 
-def test_the_impatient_are_those_who_came_so_and_those_who_became_it() -> None:
+def test_non_blocking_waiters_are_those_made_or_created_so() -> None:
     line = WaiterQueue()
     first, second, third = waiter(), waiter(is_blocking=False), waiter()
     for each in (first, second, third):
@@ -36,7 +36,7 @@ def test_the_impatient_are_those_who_came_so_and_those_who_became_it() -> None:
     assert (line.non_blocking(), line.all()) == ([], [third])
 
 
-def test_who_loses_patience_before_standing_in_line_stands_there_without() -> None:
+def test_waiter_made_non_blocking_before_join_stays_so() -> None:
     line = WaiterQueue()
     hasty = waiter()
     line.make_non_blocking(hasty)
@@ -45,7 +45,7 @@ def test_who_loses_patience_before_standing_in_line_stands_there_without() -> No
     assert line.non_blocking() == [hasty]
 
 
-def test_a_long_line_of_the_patient_takes_no_longer_than_a_short_one() -> None:
+def test_many_blocking_waiters_cost_no_more_than_few() -> None:
     def prepared(is_blocking: int) -> Callable[[], object]:
         line = WaiterQueue()
         for _ in range(is_blocking):

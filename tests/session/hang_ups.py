@@ -1,4 +1,4 @@
-"""When clients are hung up on."""
+"""Checks of when the server disconnects a client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kestrel.testing.server import MemoryClient, MemoryServer
 
 
 def closes_after(server: MemoryServer, client: MemoryClient, seconds: float) -> bool:
-    """Whether that client is hung up on when that time has gone by, and not a quarter of a second earlier."""
+    """Return True if the server disconnects the client after exactly this time, to a quarter of a second."""
     server.advance(seconds - 0.25)
     if client.is_closed:
         return False

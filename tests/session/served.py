@@ -1,4 +1,4 @@
-"""Servers of which one queue, "work", is asked, and its items."""
+"""Servers, configurations and items for tests that use one queue, "work"."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kestrel.testing.server import MemoryServer
 
 
 def config_of(settings: str = "", most_open: int = 10_000) -> Config:
-    """A configuration of these lines."""
+    """Return a configuration of these lines."""
     return loads(f"maxOpenTransactions = {most_open}\n{settings}\n")
 
 
 def serving(
     settings: str = "", *, most_open: int = 10_000, folder: Path | None = None, storage: IStorage | None = None
 ) -> MemoryServer:
-    """A server with a configuration of these lines."""
+    """Return a server with a configuration of these lines."""
     return MemoryServer(storage, config=config_of(settings, most_open), folder=folder)
 
 
 def of_work(settings: str) -> str:
-    """Settings of the queue "work"."""
+    """Return settings of the queue "work"."""
     return f"[[queues]]\nname = 'work'\n{settings}\n"
 
 
 def many(number: int) -> list[bytes]:
-    """So many items that tell their place."""
+    """Return that many numbered items."""
     return [b"%05d" % place for place in range(number)]

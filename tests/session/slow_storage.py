@@ -1,4 +1,4 @@
-"""A storage whose puts take time, or are refused from some item on."""
+"""A storage that runs code after each put, or refuses puts after some number of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kestrel.testing.storage import SteppedStorage
 
 
 class LimitedStorage(SteppedStorage):
-    """Takes `room` more items (None: any number), and calls `at_put` after each."""
+    """A storage that takes `room` more items (None: any number), and calls `at_put` after each."""
 
     def __init__(self, room: int | None = None) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class LimitedStorage(SteppedStorage):
         self.at_put: Callable[[], object] = lambda: None
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append, or say that the disk is full."""
+        """Append the item, or report that the disk is full."""
         if self.room is not None:
             if not self.room:
                 raise StorageRefused("disk full")

@@ -1,4 +1,4 @@
-"""What a client may do: a table of the status, the connection limits and the queues' lists."""
+"""Access checks: the server's status, the connection limits and the white lists of queues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ whiteListClientIdForDequeue = "none"
 def access(
     server: MemoryServer, subject: bytes | None = None, claimed: bytes | None = None, *, is_trusted: bool = False
 ) -> Access:
-    """With what a certificate says, and what the client says."""
+    """Return the access of a client with this certificate subject and this claimed name."""
     codec = ThriftCodec(100, 100, 8)
     codec.client_id = claimed
     made = Access(server.core.session_context, server.core.status, codec, is_trusted=is_trusted)
@@ -65,7 +65,7 @@ def _passes(check) -> bool:
     return True
 
 
-# The status and the limits.
+# Status and limits.
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def _passes(check) -> bool:
     list(product([s for s in StatusLevel if s is not StatusLevel.DOWN], [False, True], [False, True])),
     ids=lambda value: value.value if isinstance(value, StatusLevel) else str(value),
 )
-def test_what_may_be_done_by_status_and_limits(status: StatusLevel, refuses_writes: bool, refuses_reads: bool) -> None:
+def test_status_and_limits_decide_access(status: StatusLevel, refuses_writes: bool, refuses_reads: bool) -> None:
     server = MemoryServer(config=loads(f'defaultStatus = "{status.value}"'))
     checked = access(server)
     checked.refuses_writes, checked.refuses_reads = refuses_writes, refuses_reads
@@ -83,7 +83,7 @@ def test_what_may_be_done_by_status_and_limits(status: StatusLevel, refuses_writ
     assert may_get(checked) is reads
 
 
-def test_a_server_that_stops_takes_nothing() -> None:
+def test_stopping_server_refuses_everything() -> None:
     server = MemoryServer()
     server.core.status.stop()
     checked = access(server)
@@ -92,7 +92,7 @@ def test_a_server_that_stops_takes_nothing() -> None:
     assert not may_get(checked)
 
 
-def test_the_status_in_force_counts_and_not_the_one_that_is_published() -> None:
+def test_status_in_force_decides_and_not_the_published_one() -> None:
     server = MemoryServer(config=loads('statusChangeGracePeriod = "10s"'))
     checked = access(server)
     server.core.status.change(b"quiescent")
@@ -104,7 +104,7 @@ def test_the_status_in_force_counts_and_not_the_one_that_is_published() -> None:
     assert not may_get(checked)
 
 
-def test_the_reason_says_which_of_them_it_was() -> None:
+def test_refusal_names_its_reason() -> None:
     server = MemoryServer(config=loads(LISTS))
     checked = access(server)
     checked.refuses_writes = True
@@ -120,7 +120,7 @@ def test_the_reason_says_which_of_them_it_was() -> None:
         checked.check_get(b"work")
 
 
-# The lists.
+# White lists.
 
 
 @pytest.mark.parametrize(
@@ -143,18 +143,18 @@ def test_the_reason_says_which_of_them_it_was() -> None:
         (None, b"listed+open", True, True),
     ],
 )
-def test_who_is_on_the_list_of_a_queue(identity: bytes | None, queue: bytes, puts: bool, gets: bool) -> None:
+def test_white_list_decides_who_may_put_and_get(identity: bytes | None, queue: bytes, puts: bool, gets: bool) -> None:
     checked = access(MemoryServer(config=loads(LISTS)), identity)
     assert (may_put(checked, queue), may_get(checked, queue)) == (puts, gets)
 
 
-def test_the_lists_do_not_speak_of_other_changes() -> None:
+def test_white_list_does_not_affect_other_changes() -> None:
     checked = access(MemoryServer(config=loads("[default]\nwhiteListClientIdForEnqueue = []")))
     assert may_change(checked)
     assert not may_put(checked)
 
 
-def test_a_put_to_a_parent_is_checked_on_the_parent_alone() -> None:
+def test_put_to_parent_is_checked_only_on_the_parent() -> None:
     config = "[[queues]]\nname = 'news+child'\nwhiteListClientIdForEnqueue = ['anna']"
     server = MemoryServer(config=loads(config))
     assert server.connect().ask(b"get news+child\r\n") == b"END\r\n"
@@ -163,7 +163,7 @@ def test_a_put_to_a_parent_is_checked_on_the_parent_alone() -> None:
     assert not may_put(checked, b"news+child")
 
 
-def test_a_reload_of_a_list_holds_at_once() -> None:
+def test_reload_of_white_list_applies_at_once() -> None:
     server = MemoryServer(config=loads(LISTS))
     checked = access(server, b"dora")
     assert not may_put(checked, b"listed")
@@ -173,7 +173,7 @@ def test_a_reload_of_a_list_holds_at_once() -> None:
     assert not may_put(checked, b"listed")
 
 
-def test_to_look_whether_something_is_allowed_creates_no_queue() -> None:
+def test_access_check_creates_no_queue() -> None:
     server = MemoryServer(config=loads(LISTS))
     checked = access(server)
     for queue in (b"work", b"listed", b"a+b", b"illegal/name"):
@@ -182,7 +182,7 @@ def test_to_look_whether_something_is_allowed_creates_no_queue() -> None:
     assert server.manager.all_queues() == []
 
 
-# Names that clients give themselves.
+# Names that clients claim.
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_to_look_whether_something_is_allowed_creates_no_queue() -> None:
         (b"", b"bob", b""),
     ],
 )
-def test_a_certificate_goes_before_what_a_client_says_and_nobody_can_say_what_one_says(
+def test_certificate_overrides_claimed_name_and_cannot_be_claimed(
     subject: bytes | None, claimed: bytes | None, name: bytes | None
 ) -> None:
     assert access(MemoryServer(), subject, claimed).identity == name
@@ -217,9 +217,7 @@ def test_a_certificate_goes_before_what_a_client_says_and_nobody_can_say_what_on
         (None, False, False),
     ],
 )
-def test_a_thrift_client_is_in_the_lists_by_the_name_that_it_gives_itself(
-    claimed: str | None, puts: bool, administers: bool
-) -> None:
+def test_white_lists_use_claimed_name_of_thrift_client(claimed: str | None, puts: bool, administers: bool) -> None:
     config = """administrators = ["CN=ops", "night"]
     [[queues]]
     name = "listed"
@@ -245,7 +243,7 @@ def test_a_thrift_client_is_in_the_lists_by_the_name_that_it_gives_itself(
             client.flush_all_queues()
 
 
-def test_a_name_counts_for_the_request_that_it_came_with() -> None:
+def test_claimed_name_applies_to_its_own_request() -> None:
     client = ThriftClient(MemoryServer(config=loads(LISTS)))
     client.upgrade("anna")
     assert client.put(b"listed", b"one") == 1
@@ -256,7 +254,7 @@ def test_a_name_counts_for_the_request_that_it_came_with() -> None:
     assert client.put(b"listed", b"three") == 1
 
 
-def test_a_get_that_waits_waits_under_its_name() -> None:
+def test_waiting_get_keeps_its_claimed_name() -> None:
     server = MemoryServer(config=loads(LISTS))
     carla, anna = ThriftClient(server), ThriftClient(server)
     carla.upgrade("carla")
@@ -271,7 +269,7 @@ def test_a_get_that_waits_waits_under_its_name() -> None:
     assert isinstance(second.result, Refused)
 
 
-def test_a_refusal_is_logged_with_the_name_that_the_client_gave_itself() -> None:
+def test_refusal_is_logged_with_claimed_name() -> None:
     client = ThriftClient(MemoryServer(config=loads(LISTS)))
     client.upgrade("mall\nory")
     with capturedLogs() as events, pytest.raises(Refused):
@@ -280,7 +278,7 @@ def test_a_refusal_is_logged_with_the_name_that_the_client_gave_itself() -> None
     assert line.endswith(r"('mall\nory'): this client may not put to listed")
 
 
-# On the wire.
+# Over a connection.
 
 
 @pytest.mark.parametrize(
@@ -294,7 +292,7 @@ def test_a_refusal_is_logged_with_the_name_that_the_client_gave_itself() -> None
         b"set listed 0 0 3\r\none\r\n",
     ],
 )
-def test_a_refusal_is_a_server_error_that_closes_and_creates_no_queue(request_: bytes) -> None:
+def test_refusal_is_server_error_that_closes_and_creates_no_queue(request_: bytes) -> None:
     server = MemoryServer(config=loads(LISTS))
     client = server.connect()
     reply = client.ask(request_ + b"version\r\n")
@@ -315,13 +313,13 @@ def test_a_refusal_is_a_server_error_that_closes_and_creates_no_queue(request_: 
         (b"flush_expired listed\r\n", b"0\r\n"),
     ],
 )
-def test_a_list_refuses_only_puts_and_gets(request_: bytes, reply: bytes) -> None:
+def test_white_list_refuses_only_puts_and_gets(request_: bytes, reply: bytes) -> None:
     client = MemoryServer(config=loads(LISTS)).connect()
     assert client.ask(request_) == reply
     assert not client.is_closed
 
 
-def test_an_open_read_can_be_ended_by_one_whom_a_reload_took_off_the_list() -> None:
+def test_client_removed_from_list_can_end_its_open_read() -> None:
     server = MemoryServer(config=loads("maxOpenTransactions = 10"))
     client = server.connect()
     assert client.ask(b"set work 0 0 3\r\none\r\nset work 0 0 3\r\ntwo\r\n") == b"STORED\r\n" * 2
@@ -341,23 +339,23 @@ def may_administer(checked: Access) -> bool:
     return _passes(lambda: checked.check_administration("shut the server down"))
 
 
-def test_everyone_is_an_administrator_unless_there_is_a_list() -> None:
+def test_everyone_is_administrator_without_a_list() -> None:
     assert may_administer(access(MemoryServer()))
 
 
-def test_only_those_in_the_list_are_administrators() -> None:
+def test_only_listed_clients_are_administrators() -> None:
     server = MemoryServer(config=loads(ADMINISTRATORS))
     names: list[bytes | None] = [b"CN=ops", b"CN=night", b"CN=shop", b"", None]
     assert [may_administer(access(server, name)) for name in names] == [True, True, False, False, False]
 
 
-def test_an_empty_list_has_nobody() -> None:
+def test_empty_list_allows_no_administrator() -> None:
     server = MemoryServer(config=loads("administrators = []"))
     assert not may_administer(access(server, b"CN=ops"))
     assert not may_administer(access(server))
 
 
-def test_who_is_trusted_is_an_administrator_whatever_its_name() -> None:
+def test_trusted_client_is_administrator_whatever_its_name() -> None:
     server = MemoryServer(config=loads("administrators = []"))
     assert may_administer(access(server, is_trusted=True))
 
@@ -373,11 +371,11 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("request_bytes", "reply"), COMMANDS)
-def test_who_is_no_administrator_is_refused(request_bytes: bytes, reply: bytes) -> None:
+def test_client_that_is_no_administrator_is_refused(request_bytes: bytes, reply: bytes) -> None:
     server = MemoryServer(config=loads(ADMINISTRATORS))
     assert server.connect().ask(request_bytes) == reply
 
 
-def test_asking_for_the_status_is_for_everyone() -> None:
+def test_everyone_may_ask_for_the_status() -> None:
     client = MemoryServer(config=loads(ADMINISTRATORS)).connect()
     assert client.ask(b"status\r\n") == b"UP\r\n"

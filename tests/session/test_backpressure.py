@@ -1,4 +1,4 @@
-"""What one client can make the server hold, and how long it can keep the others waiting: both are bounded."""
+"""Limits of what one client can make the server hold, and of how long it can delay other clients."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MIB = 1024 * KIB
 VERSION = b"VERSION 1.2.3\r\n"
 
 MOST_UNPARSED_BYTES = 256 * KIB
-"""What may be held of a client's small requests while they cannot be carried out; the rest stays on its side."""
+"""Bytes of a client's small requests that the server may hold before it stops reading."""
 
 
 class MeteredCodec(LineCodec):
-    """A memcache codec that counts the commands and the reply bytes made. Each command is work of `command_s`."""
+    """A memcache codec that counts commands and reply bytes. Each command takes `command_s`."""
 
     command_s = 0.0
 
@@ -98,7 +98,7 @@ class MeteredCodec(LineCodec):
 
 
 class MeteredServer(MemoryServer):
-    """A server whose codecs are metered; a client's codec is found by its place in `codecs`."""
+    """A server with metered codecs, in `codecs` in the order of the connections."""
 
     def __init__(self, storage: IStorage | None = None, *, command_s: float = 0.0, **settings: int) -> None:
         self.codecs: list[MeteredCodec] = []
@@ -123,7 +123,7 @@ class MeteredServer(MemoryServer):
 
 
 class SameItemQueue(MemoryQueue):
-    """A queue of many large items that take no memory, because all are the same bytes."""
+    """A queue of many large items that take no memory, because all share the same bytes."""
 
     DATA = bytes(MIB)
 
@@ -149,7 +149,7 @@ class SameItemStorage(MemoryStorage):
 
 
 def read_all(server: MemoryServer, client: MemoryClient) -> tuple[int, bytes]:
-    """Let the client read until nothing more comes, and forget what it read: how much it was, and the last of it."""
+    """Let the client read until the server rests. Return the number of bytes and the last 100 of them."""
     client.reads = True
     total = 0
     tail = b""
@@ -163,10 +163,10 @@ def read_all(server: MemoryServer, client: MemoryClient) -> tuple[int, bytes]:
     raise AssertionError("the server does not come to rest")
 
 
-# A client that does not read.
+# Clients that do not read.
 
 
-def test_a_client_that_does_not_read_is_made_few_replies() -> None:
+def test_few_replies_are_made_for_client_that_does_not_read() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -175,7 +175,7 @@ def test_a_client_that_does_not_read_is_made_few_replies() -> None:
     assert server.codecs[0].reply_bytes_made <= READ_BYTES + 2 * MAX_COMMANDS_PER_SLICE * len(VERSION)
 
 
-def test_a_client_that_does_not_read_is_not_listened_to() -> None:
+def test_server_stops_reading_from_client_that_does_not_read() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -186,7 +186,7 @@ def test_a_client_that_does_not_read_is_not_listened_to() -> None:
     assert len(client.transport.unread) >= len(sent) - MOST_UNPARSED_BYTES - READ_BYTES
 
 
-def test_all_replies_come_in_order_once_the_client_reads() -> None:
+def test_replies_come_in_order_once_client_reads() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -196,14 +196,14 @@ def test_all_replies_come_in_order_once_the_client_reads() -> None:
     assert client.take() == b"STORED\r\nVALUE n 0 1\r\nx\r\nEND\r\nEND\r\n" * count
 
 
-def test_a_hundred_thousand_pipelined_requests_are_all_answered() -> None:
+def test_hundred_thousand_pipelined_requests_are_answered() -> None:
     server = MeteredServer()
     client = server.connect()
     assert client.ask(b"version\r\n" * 100_000) == VERSION * 100_000
     assert server.codecs[0].commands_made == 100_000
 
 
-def test_one_and_a_half_kilobytes_of_gets_hold_no_more_than_the_bound_and_one_item() -> None:
+def test_pipelined_gets_of_large_items_hold_bounded_memory() -> None:
     server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB)
     client = server.connect()
     client.reads = False
@@ -215,11 +215,11 @@ def test_one_and_a_half_kilobytes_of_gets_hold_no_more_than_the_bound_and_one_it
     assert MIB <= held <= 2 * MIB + READ_BYTES
     queue = server.manager.known(b"q")
     assert queue is not None
-    assert queue.store.items >= 10_000 - 3, "what cannot be sent is not taken from the queue"
+    assert queue.store.items >= 10_000 - 3, "an item that cannot be sent stays in the queue"
 
 
 @pytest.mark.parametrize("reads_each", [1, 7])
-def test_the_bound_holds_all_the_time_while_the_client_reads(reads_each: int) -> None:
+def test_held_bytes_stay_bounded_while_client_reads(reads_each: int) -> None:
     server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB)
     client = server.connect()
     client.send(b"get q\r\n" * 60)
@@ -236,7 +236,7 @@ def test_the_bound_holds_all_the_time_while_the_client_reads(reads_each: int) ->
     assert most <= 2 * MIB + READ_BYTES
 
 
-def test_a_turn_of_one_connection_ends_with_its_reply_bytes() -> None:
+def test_large_replies_end_a_time_slice() -> None:
     server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB)
     client, other = server.connect(), server.connect()
     client.send(b"get q\r\n" * 200)
@@ -247,7 +247,7 @@ def test_a_turn_of_one_connection_ends_with_its_reply_bytes() -> None:
     assert bytes(other.received) == VERSION
 
 
-def test_replies_that_wait_for_a_commit_are_bounded_as_well() -> None:
+def test_replies_waiting_for_commit_are_bounded() -> None:
     storage = SteppedStorage()
     server = MeteredServer(storage, max_pipeline_bytes=256 * KIB)
     client = server.connect()
@@ -266,7 +266,7 @@ def test_replies_that_wait_for_a_commit_are_bounded_as_well() -> None:
     assert received == reply * 100
 
 
-def test_a_monitor_over_many_items_holds_no_more_than_the_bound_and_one_item() -> None:
+def test_monitor_of_many_items_holds_bounded_memory() -> None:
     server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_reads=50)
     client = server.connect()
     client.reads = False
@@ -276,7 +276,7 @@ def test_a_monitor_over_many_items_holds_no_more_than_the_bound_and_one_item() -
     assert total == 50 * (len(b"VALUE q 0 1048576\r\n\r\nEND\r\n") + MIB) + len(b"END\r\n")
 
 
-def test_a_monitor_of_a_client_that_does_not_read_ends_at_its_time() -> None:
+def test_unread_monitor_ends_at_its_time() -> None:
     server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_reads=50)
     client = server.connect()
     client.reads = False
@@ -286,7 +286,7 @@ def test_a_monitor_of_a_client_that_does_not_read_ends_at_its_time() -> None:
     assert tail.endswith(b"END\r\nEND\r\n" + VERSION)
 
 
-def test_a_client_that_does_not_read_holds_up_nobody_else() -> None:
+def test_client_that_does_not_read_delays_no_other() -> None:
     server = MeteredServer()
     deaf, other = server.connect(), server.connect()
     deaf.reads = False
@@ -295,7 +295,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_else() -> None:
     assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
 
 
-def test_a_client_that_does_not_read_and_leaves_gives_back_what_it_had_open() -> None:
+def test_open_reads_return_when_client_that_does_not_read_leaves() -> None:
     server = MeteredServer(max_open_reads=100)
     deaf, other = server.connect(), server.connect()
     data = b"x" * (8 * KIB)
@@ -307,7 +307,7 @@ def test_a_client_that_does_not_read_and_leaves_gives_back_what_it_had_open() ->
     assert other.ask(b"get q\r\n" * 21) == (b"VALUE q 0 8192\r\n" + data + b"\r\nEND\r\n") * 20 + b"END\r\n"
 
 
-def test_quit_behind_replies_that_are_not_read_closes_when_they_were() -> None:
+def test_quit_closes_after_unread_replies_are_read() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -319,7 +319,7 @@ def test_quit_behind_replies_that_are_not_read_closes_when_they_were() -> None:
     assert client.is_closed
 
 
-def test_a_half_close_behind_replies_that_are_not_read_closes_when_they_were() -> None:
+def test_half_close_closes_after_unread_replies_are_read() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -332,7 +332,7 @@ def test_a_half_close_behind_replies_that_are_not_read_closes_when_they_were() -
     assert client.is_closed
 
 
-def test_a_stop_waits_for_a_client_that_does_not_read_until_it_is_dropped() -> None:
+def test_stop_waits_for_unread_replies_until_client_is_dropped() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -347,10 +347,10 @@ def test_a_stop_waits_for_a_client_that_does_not_read_until_it_is_dropped() -> N
     assert (client.is_closed, gone) == (True, [None])
 
 
-# A client that waits, and goes on sending.
+# Clients that send more requests while they wait.
 
 
-def test_what_is_sent_behind_a_wait_is_answered_after_it() -> None:
+def test_requests_behind_a_wait_are_answered_after_it() -> None:
     server = MeteredServer()
     client, other = server.connect(), server.connect()
     assert client.ask(b"get q/t=60000\r\n" + b"version\r\n" * 100_000) == b""
@@ -358,7 +358,7 @@ def test_what_is_sent_behind_a_wait_is_answered_after_it() -> None:
     assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
 
 
-def test_who_sends_too_much_behind_a_wait_is_hung_up_on_and_swallows_no_item() -> None:
+def test_client_that_sends_too_much_behind_a_wait_is_disconnected() -> None:
     server = MeteredServer()
     client, other = server.connect(), server.connect()
     client.send(b"get q/t=60000\r\n" + b"version\r\n" * 200_000)
@@ -368,7 +368,7 @@ def test_who_sends_too_much_behind_a_wait_is_hung_up_on_and_swallows_no_item() -
     assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
 
 
-def test_a_client_that_leaves_much_behind_a_wait_swallows_no_item() -> None:
+def test_disconnect_with_many_requests_behind_a_wait_loses_no_item() -> None:
     server = MeteredServer()
     client, other = server.connect(), server.connect()
     client.ask(b"get q/t=60000\r\n" + b"version\r\n" * 100_000)
@@ -376,7 +376,7 @@ def test_a_client_that_leaves_much_behind_a_wait_swallows_no_item() -> None:
     assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
 
 
-def test_what_is_sent_behind_a_load_is_read_up_to_the_bound() -> None:
+def test_requests_behind_a_load_are_read_up_to_the_limit() -> None:
     server = MeteredServer(SteppedStorage())
     client = server.connect()
     client.ask(b"set q 0 0 1\r\nx\r\n")
@@ -390,7 +390,7 @@ def test_what_is_sent_behind_a_load_is_read_up_to_the_bound() -> None:
     assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
 
 
-def test_what_is_sent_before_the_queues_are_loaded_is_read_up_to_the_bound() -> None:
+def test_requests_before_the_start_are_read_up_to_the_limit() -> None:
     from twisted.internet.defer import Deferred
 
     loaded: Deferred[dict[bytes, object]] = Deferred()
@@ -407,7 +407,7 @@ def test_what_is_sent_before_the_queues_are_loaded_is_read_up_to_the_bound() -> 
     assert client.take() == VERSION * 100_000
 
 
-def test_an_item_larger_than_the_bound_is_read_all_the_same() -> None:
+def test_item_larger_than_the_limit_is_read() -> None:
     server = MeteredServer(max_pipeline_bytes=64 * KIB)
     client = server.connect()
     data = b"x" * (2 * MIB)
@@ -425,7 +425,7 @@ def test_an_item_larger_than_the_bound_is_read_all_the_same() -> None:
     ],
     ids=["memcache", "text", "thrift"],
 )
-def test_half_a_request_of_a_client_that_is_gone_is_not_held(make_codec: Callable[[], Codec], half: bytes) -> None:
+def test_partial_request_is_dropped_on_disconnect(make_codec: Callable[[], Codec], half: bytes) -> None:
     codec = make_codec()
     server = MemoryServer(make_codec=lambda: codec)
     client = server.connect()
@@ -437,7 +437,7 @@ def test_half_a_request_of_a_client_that_is_gone_is_not_held(make_codec: Callabl
     assert server.connect("text").ask(b"version\n") == b":1.2.3\n"
 
 
-def test_what_a_client_that_is_gone_sent_behind_a_wait_is_not_held() -> None:
+def test_requests_behind_a_wait_are_dropped_on_disconnect() -> None:
     server = MeteredServer()
     client = server.connect()
     assert client.ask(b"get work/t=60000\r\n" + b"version\r\n" * 1000) == b""
@@ -449,7 +449,7 @@ def test_what_a_client_that_is_gone_sent_behind_a_wait_is_not_held() -> None:
     assert codec.commands_made == 1
 
 
-def test_what_is_sent_after_the_stream_got_out_of_step_is_not_held() -> None:
+def test_input_after_a_fatal_error_is_dropped() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -461,7 +461,7 @@ def test_what_is_sent_after_the_stream_got_out_of_step_is_not_held() -> None:
     assert client.is_closed
 
 
-# Ticks and turns.
+# Ticks and time slices.
 
 
 def test_ticks_are_bounded_however_many_clients_pipeline() -> None:
@@ -473,11 +473,11 @@ def test_ticks_are_bounded_however_many_clients_pipeline() -> None:
     server.most_in_a_tick = 0
     server.settle()
     assert [bytes(client.received) for client in clients] == [b"END\r\n" * 2000] * 50
-    # A reactor's turn sees the end of one tick and the beginning of the next; a tick runs over by a turn at most.
+    # One reactor iteration sees the end of one tick and the start of the next. A tick may overrun by one slice.
     assert server.most_in_a_tick <= 2 * (TICK_BUDGET_S / command_s + MAX_COMMANDS_PER_SLICE)
 
 
-def test_slow_commands_are_still_carried_out() -> None:
+def test_slow_commands_are_still_executed() -> None:
     server = MeteredServer(command_s=1.0)
     clients = [server.connect() for _ in range(3)]
     for client in clients:
@@ -486,7 +486,7 @@ def test_slow_commands_are_still_carried_out() -> None:
     assert [bytes(client.received) for client in clients] == [b"END\r\n" * 300] * 3
 
 
-def test_a_flood_leaves_the_others_their_turns() -> None:
+def test_flood_does_not_starve_other_clients() -> None:
     server = MeteredServer()
     flood, other = server.connect(), server.connect()
     flood.send(b"version\r\n" * 100_000)
@@ -498,7 +498,7 @@ def test_a_flood_leaves_the_others_their_turns() -> None:
     assert server.codecs[0].commands_made < 10_000
 
 
-def test_a_flood_of_slow_commands_leaves_the_others_their_turns() -> None:
+def test_flood_of_slow_commands_does_not_starve_other_clients() -> None:
     server = MeteredServer(command_s=100e-6)
     flood, other = server.connect(), server.connect()
     flood.send(b"version\r\n" * 10_000)
@@ -510,7 +510,7 @@ def test_a_flood_of_slow_commands_leaves_the_others_their_turns() -> None:
     assert server.codecs[0].commands_made < 1000
 
 
-def test_floods_come_forward_evenly() -> None:
+def test_floods_progress_evenly() -> None:
     server = MeteredServer(command_s=20e-6)
     clients = [server.connect() for _ in range(10)]
     for client in clients:
@@ -518,18 +518,18 @@ def test_floods_come_forward_evenly() -> None:
     for _ in range(200):
         server.tick()
     made = [codec.commands_made for codec in server.codecs]
-    assert 0 < min(made) < 5000, "nobody has finished, and nobody stands still"
+    assert 0 < min(made) < 5000, "no flood has finished, and each has made progress"
     assert max(made) - min(made) <= 2 * MAX_COMMANDS_PER_SLICE
 
 
-def test_one_turn_carries_out_a_bounded_number_of_commands() -> None:
+def test_time_slice_executes_bounded_number_of_commands() -> None:
     server = MeteredServer()
     client = server.connect()
     client.send(b"version\r\n" * 7000)
     assert server.codecs[0].commands_made <= MAX_COMMANDS_PER_SLICE
 
 
-def test_replies_of_a_flood_leave_before_it_is_over() -> None:
+def test_first_replies_of_flood_are_sent_before_its_end() -> None:
     server = MeteredServer()
     client = server.connect()
     client.send(b"version\r\n" * 7000)
@@ -539,7 +539,7 @@ def test_replies_of_a_flood_leave_before_it_is_over() -> None:
     assert server.codecs[0].commands_made < 7000
 
 
-def test_a_disconnect_ends_a_flood() -> None:
+def test_disconnect_ends_a_flood() -> None:
     server = MeteredServer()
     client = server.connect()
     client.send(b"version\r\n" * 7000)

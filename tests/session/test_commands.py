@@ -1,4 +1,4 @@
-"""Each command, from the client's bytes to the server's, in memory and with a clock that the test moves."""
+"""Each command over a connection in memory, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def storage() -> SteppedStorage:
 
 @pytest.fixture
 def slow(storage: SteppedStorage) -> MemoryServer:
-    """A server over a storage that the test steps."""
+    """Return a server over a storage that the test steps."""
     return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=10))
 
 
@@ -62,29 +62,29 @@ def queue_names(client: MemoryClient) -> list[bytes]:
 # set and get.
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in(client: MemoryClient) -> None:
+def test_items_come_out_in_put_order(client: MemoryClient) -> None:
     assert client.ask(set_(b"one") + set_(b"two") + set_(b"three")) == b"STORED\r\n" * 3
     assert client.ask(b"get work\r\n" * 4) == value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
 
 
-def test_a_get_of_an_empty_queue_is_a_lone_end(client: MemoryClient) -> None:
+def test_get_of_empty_queue_answers_end(client: MemoryClient) -> None:
     assert client.ask(b"get work\r\n") == b"END\r\n"
     assert client.ask(b"gets work\r\n") == b"END\r\n"
     assert not client.is_closed
 
 
-def test_gets_is_get(client: MemoryClient) -> None:
+def test_gets_works_like_get(client: MemoryClient) -> None:
     put(client, b"one")
     assert client.ask(b"gets work\r\n") == value(b"one")
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n", b"END\r\n", b"\x00\xff\x80", b"x" * 300_000])
-def test_any_data_comes_back_as_it_is(client: MemoryClient, data: bytes) -> None:
+def test_item_keeps_its_bytes(client: MemoryClient, data: bytes) -> None:
     assert client.ask(set_(data)) == b"STORED\r\n"
     assert client.ask(b"get work\r\n") == value(data)
 
 
-def test_queues_are_apart_and_their_names_case_sensitive(client: MemoryClient) -> None:
+def test_queue_names_are_case_sensitive(client: MemoryClient) -> None:
     put(client, b"lower", queue=b"work")
     put(client, b"upper", queue=b"Work")
     assert client.ask(b"get Work\r\nget WORK\r\nget work\r\n") == value(b"upper", b"Work") + b"END\r\n" + value(
@@ -92,42 +92,42 @@ def test_queues_are_apart_and_their_names_case_sensitive(client: MemoryClient) -
     )
 
 
-def test_a_value_names_the_bare_queue_and_flags_of_zero(client: MemoryClient) -> None:
+def test_reply_names_queue_without_options_and_zero_flags(client: MemoryClient) -> None:
     assert client.ask(b"set work 77 0 3\r\none\r\n") == b"STORED\r\n"
     assert client.ask(b"get work/t=5/what\r\n") == b"VALUE work 0 3\r\none\r\nEND\r\n"
 
 
-def test_a_value_can_echo_the_requested_key() -> None:
+def test_reply_can_echo_the_requested_key() -> None:
     client = MemoryServer(make_codec=lambda: MemcacheCodec(echo_requested_key=True)).connect()
     put(client, b"one", b"two")
     assert client.ask(b"get work/t=5\r\n") == value(b"one", b"work/t=5")
     assert client.ask(b"get work/open\r\n") == value(b"two", b"work/open")
 
 
-def test_only_the_first_key_of_a_get_is_served(client: MemoryClient) -> None:
+def test_only_first_key_of_get_is_served(client: MemoryClient) -> None:
     put(client, b"one")
     put(client, b"two", queue=b"other")
     assert client.ask(b"get work other\r\n") == value(b"one")
     assert client.ask(b"get other\r\n") == value(b"two", b"other")
 
 
-def test_noreply_is_answered_all_the_same(client: MemoryClient) -> None:
+def test_noreply_is_answered(client: MemoryClient) -> None:
     assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n") == b"STORED\r\n"
 
 
-def test_replies_keep_the_order_of_the_requests(client: MemoryClient) -> None:
+def test_replies_keep_the_order_of_requests(client: MemoryClient) -> None:
     asked = b"version\r\n" + set_(b"one") + b"get work\r\nget work\r\ndelete work\r\nflush work\r\nversion\r\n"
     expected = b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"one") + b"END\r\nDELETED\r\nEND\r\nVERSION 1.2.3\r\n"
     assert client.ask(asked) == expected
 
 
-def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
+def test_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
     for byte in set_(b"one") + b"get work\r\n":
         client.send(bytes([byte]))
     assert client.take() == b"STORED\r\n" + value(b"one")
 
 
-# What is wrong.
+# Errors.
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,7 @@ def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> Non
         b"confirm work many\r\n",
     ],
 )
-def test_an_error_that_leaves_the_stream_in_step_keeps_the_connection(
-    client: MemoryClient, request_bytes: bytes
-) -> None:
+def test_recoverable_error_keeps_the_connection(client: MemoryClient, request_bytes: bytes) -> None:
     reply = client.ask(request_bytes + b"version\r\n")
     assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\nVERSION 1.2.3\r\n", reply)
     assert not client.is_closed
@@ -178,29 +176,31 @@ def test_an_error_that_leaves_the_stream_in_step_keeps_the_connection(
         b"get " + b"x" * 9000,
     ],
 )
-def test_an_error_that_does_not_closes_it(server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
+def test_unrecoverable_error_closes_the_connection(
+    server: MemoryServer, client: MemoryClient, request_bytes: bytes
+) -> None:
     reply = client.ask(request_bytes + b"version\r\n")
     assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\n", reply)
     assert client.is_closed
     assert queue_names(server.connect()) == []
 
 
-def test_an_item_that_is_too_large_is_refused_before_its_data_is_read(client: MemoryClient) -> None:
+def test_too_large_item_is_refused_before_its_data_is_read(client: MemoryClient) -> None:
     assert client.ask(b"set work 0 0 16777217\r\n") == b"CLIENT_ERROR item too large\r\n"
     assert client.is_closed
 
 
-def test_a_line_that_is_too_long(client: MemoryClient) -> None:
+def test_too_long_line_is_refused(client: MemoryClient) -> None:
     assert client.ask(b"x" * 9000) == b"CLIENT_ERROR line too long\r\n"
     assert client.is_closed
 
 
-def test_replies_before_an_error_that_closes_still_leave(client: MemoryClient) -> None:
+def test_replies_before_a_fatal_error_are_sent(client: MemoryClient) -> None:
     assert client.ask(set_(b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
     assert client.is_closed
 
 
-def test_a_bad_data_chunk_stores_nothing(server: MemoryServer, client: MemoryClient) -> None:
+def test_bad_data_chunk_stores_nothing(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"set work 0 0 3\r\none__") == b"CLIENT_ERROR bad data chunk\r\n"
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
@@ -208,7 +208,7 @@ def test_a_bad_data_chunk_stores_nothing(server: MemoryServer, client: MemoryCli
 # Expiry.
 
 
-def test_an_item_expires_after_its_seconds(server: MemoryServer, client: MemoryClient) -> None:
+def test_item_expires_after_its_seconds(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"brief", expiry=2) + set_(b"lasting"))
     server.advance(2.0)
     assert client.ask(b"get work/peek\r\n") == value(b"brief")
@@ -217,23 +217,23 @@ def test_an_item_expires_after_its_seconds(server: MemoryServer, client: MemoryC
     assert client.ask(b"get work\r\n") == value(b"lasting")
 
 
-def test_an_expiry_of_zero_is_never(server: MemoryServer, client: MemoryClient) -> None:
+def test_expiry_of_zero_means_never(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one")
     server.advance(10 * 365 * 24 * 3600)
     assert client.ask(b"get work\r\n") == value(b"one")
 
 
-def test_a_negative_expiry_is_expired_on_arrival(client: MemoryClient) -> None:
+def test_negative_expiry_means_already_expired(client: MemoryClient) -> None:
     assert client.ask(set_(b"one", expiry=-1)) == b"STORED\r\n"
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_an_expiry_of_a_million_is_seconds_since_the_epoch(client: MemoryClient) -> None:
+def test_expiry_of_a_million_is_seconds_since_epoch(client: MemoryClient) -> None:
     client.ask(set_(b"of 1970", expiry=1_000_000) + set_(b"of 11 days from now", expiry=999_999))
     assert client.ask(b"get work\r\n") == value(b"of 11 days from now")
 
 
-def test_an_absolute_expiry_counts_from_the_epoch(server: MemoryServer, client: MemoryClient) -> None:
+def test_absolute_expiry_counts_from_epoch(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"one", expiry=EPOCH_MS // 1000 + 3))
     server.advance(3.0)
     assert client.ask(b"get work/peek\r\n") == value(b"one")
@@ -241,7 +241,7 @@ def test_an_absolute_expiry_counts_from_the_epoch(server: MemoryServer, client: 
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_expiry_is_measured_by_the_wall_clock(server: MemoryServer, client: MemoryClient) -> None:
+def test_expiry_uses_the_wall_clock(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"one", expiry=5))
     server.step_wall_clock(5_001)
     assert client.ask(b"get work/peek\r\n") == b"END\r\n"
@@ -250,7 +250,7 @@ def test_expiry_is_measured_by_the_wall_clock(server: MemoryServer, client: Memo
 @pytest.mark.parametrize(
     "reading", [b"get work", b"get work/peek", b"get work/open", b"get work/t=100", b"monitor work 1 1"]
 )
-def test_an_expired_item_is_never_delivered(server: MemoryServer, client: MemoryClient, reading: bytes) -> None:
+def test_expired_item_is_never_delivered(server: MemoryServer, client: MemoryClient, reading: bytes) -> None:
     client.ask(set_(b"brief", expiry=1) * 3 + set_(b"lasting"))
     server.advance(1.5)
     reply = client.ask(reading + b"\r\n")
@@ -258,7 +258,7 @@ def test_an_expired_item_is_never_delivered(server: MemoryServer, client: Memory
     assert stats(client)["queue_work_expired_items"] == "3"
 
 
-def test_a_put_drops_the_expired_items_at_the_head(server: MemoryServer, client: MemoryClient) -> None:
+def test_put_drops_expired_items_at_the_head(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"brief", expiry=1) * 2)
     server.advance(1.5)
     put(client, b"new")
@@ -266,7 +266,7 @@ def test_a_put_drops_the_expired_items_at_the_head(server: MemoryServer, client:
     assert (counted["queue_work_items"], counted["queue_work_expired_items"]) == ("1", "2")
 
 
-def test_flush_expired_tells_how_many(server: MemoryServer, client: MemoryClient) -> None:
+def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"brief", expiry=1) * 2 + set_(b"lasting"))
     assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
     server.advance(1.5)
@@ -275,7 +275,7 @@ def test_flush_expired_tells_how_many(server: MemoryServer, client: MemoryClient
     assert client.ask(b"get work\r\n") == value(b"lasting")
 
 
-def test_flush_all_expired_tells_how_many_in_all(server: MemoryServer, client: MemoryClient) -> None:
+def test_flush_all_expired_returns_the_total_count(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"a", expiry=1) + set_(b"b", b"other", 1) * 2 + set_(b"c", b"third"))
     server.advance(1.5)
     assert client.ask(b"flush_all_expired\r\n") == b"3\r\n"
@@ -283,7 +283,7 @@ def test_flush_all_expired_tells_how_many_in_all(server: MemoryServer, client: M
     assert client.ask(b"get third\r\n") == value(b"c", b"third")
 
 
-def test_an_open_read_does_not_expire(server: MemoryServer, client: MemoryClient) -> None:
+def test_open_read_does_not_expire(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"one", expiry=1))
     assert client.ask(b"get work/open\r\n") == value(b"one")
     server.advance(1.5)
@@ -291,9 +291,7 @@ def test_an_open_read_does_not_expire(server: MemoryServer, client: MemoryClient
     assert client.ask(b"confirm work 1\r\n") == b"END\r\n"
 
 
-def test_an_item_that_expired_while_it_was_open_is_not_delivered_again(
-    server: MemoryServer, client: MemoryClient
-) -> None:
+def test_item_that_expired_while_open_is_not_redelivered(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"one", expiry=1) + b"get work/open\r\n")
     server.advance(1.5)
     assert client.ask(b"get work/abort\r\nget work\r\n") == b"END\r\nEND\r\n"
@@ -302,7 +300,7 @@ def test_an_item_that_expired_while_it_was_open_is_not_delivered_again(
 # Open reads.
 
 
-def test_an_open_read_that_is_closed_is_gone(server: MemoryServer, client: MemoryClient) -> None:
+def test_closed_read_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one")
     assert client.ask(b"get work/open\r\n") == value(b"one")
     assert client.ask(b"get work/close\r\n") == b"END\r\n"
@@ -310,13 +308,13 @@ def test_an_open_read_that_is_closed_is_gone(server: MemoryServer, client: Memor
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_an_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryClient) -> None:
+def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work/open\r\n") == value(b"one")
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"two") + b"END\r\n"
 
 
-def test_close_and_open_in_one_get_confirm_one_and_open_the_next(server: MemoryServer, client: MemoryClient) -> None:
+def test_close_and_open_confirm_one_item_and_open_the_next(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two", b"three")
     assert client.ask(b"get work/open\r\n") == value(b"one")
     assert client.ask(b"get work/close/open\r\n") == value(b"two")
@@ -326,39 +324,39 @@ def test_close_and_open_in_one_get_confirm_one_and_open_the_next(server: MemoryS
 
 
 @pytest.mark.parametrize("options", [b"close/open", b"open/close"])
-def test_close_is_done_before_open_at_the_limit(options: bytes) -> None:
+def test_close_runs_before_open_at_the_limit(options: bytes) -> None:
     client = MemoryServer(session_settings=SessionSettings(max_open_reads=1)).connect()
     put(client, b"one", b"two")
     assert client.ask(b"get work/open\r\n") == value(b"one")
     assert client.ask(b"get work/%b\r\n" % options) == value(b"two")
 
 
-def test_close_is_done_even_if_there_is_no_next_item(server: MemoryServer, client: MemoryClient) -> None:
+def test_close_runs_even_without_a_next_item(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one")
     assert client.ask(b"get work/open\r\nget work/close/open\r\n") == value(b"one") + b"END\r\n"
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_close_without_an_open_read_is_ignored(client: MemoryClient) -> None:
+def test_close_without_open_read_is_ignored(client: MemoryClient) -> None:
     put(client, b"one")
     assert client.ask(b"get work/close\r\n") == b"END\r\n"
     assert client.ask(b"get work/close/open\r\n") == value(b"one")
 
 
-def test_abort_returns_the_item_to_the_head(server: MemoryServer, client: MemoryClient) -> None:
+def test_abort_returns_item_to_the_head(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"one") + b"END\r\n"
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
 
 
-def test_abort_without_an_open_read_is_an_end(client: MemoryClient) -> None:
+def test_abort_without_open_read_answers_end(client: MemoryClient) -> None:
     put(client, b"one")
     assert client.ask(b"get work/abort\r\n") == b"END\r\n"
     assert client.ask(b"get work\r\n") == value(b"one")
 
 
-def test_close_and_abort_take_the_oldest_open_read(server: MemoryServer, client: MemoryClient) -> None:
+def test_close_and_abort_end_the_oldest_open_read(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 3)
     assert client.ask(b"get work/close\r\nget work/abort\r\n") == b"END\r\nEND\r\n"
@@ -368,9 +366,7 @@ def test_close_and_abort_take_the_oldest_open_read(server: MemoryServer, client:
     assert other.ask(b"get work\r\n") == value(b"three")
 
 
-def test_close_and_abort_take_the_reads_of_their_own_connection_and_queue(
-    server: MemoryServer, client: MemoryClient
-) -> None:
+def test_close_and_abort_affect_only_own_connection_and_queue(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     put(client, b"three", queue=b"other")
     second = server.connect()
@@ -381,27 +377,27 @@ def test_close_and_abort_take_the_reads_of_their_own_connection_and_queue(
     assert second.ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
 
 
-def test_a_plain_get_while_a_read_is_open_is_an_error_and_closes(server: MemoryServer, client: MemoryClient) -> None:
+def test_plain_get_with_open_read_is_an_error_and_closes(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work/open\r\nget work\r\nversion\r\n") == value(b"one") + b"ERROR\r\n"
     assert client.is_closed
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
 
 
-def test_a_plain_get_of_another_queue_or_by_another_client_is_not(server: MemoryServer, client: MemoryClient) -> None:
+def test_plain_get_of_other_queue_or_client_is_allowed(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     put(client, b"three", queue=b"other")
     assert client.ask(b"get work/open\r\nget other\r\n") == value(b"one") + value(b"three", b"other")
     assert server.connect().ask(b"get work\r\n") == value(b"two")
 
 
-def test_a_peek_while_a_read_is_open_shows_the_next_item(client: MemoryClient) -> None:
+def test_peek_with_open_read_shows_the_next_item(client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work/open\r\nget work/peek\r\n") == value(b"one") + value(b"two")
     assert not client.is_closed
 
 
-def test_opening_past_the_limit_is_an_error_and_closes(server: MemoryServer) -> None:
+def test_open_above_the_limit_is_an_error_and_closes(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=2)
     client = server.connect()
     put(client, b"one", b"two", b"three")
@@ -411,13 +407,13 @@ def test_opening_past_the_limit_is_an_error_and_closes(server: MemoryServer) -> 
     assert server.connect().ask(b"get work\r\n") == value(b"one")
 
 
-def test_the_limit_of_open_reads_is_one_unless_it_is_set() -> None:
+def test_default_limit_of_open_reads_is_one() -> None:
     client = MemoryServer().connect()
     put(client, b"one", b"two")
     assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"one") + b"ERROR\r\n"
 
 
-def test_the_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
+def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=1)
     first, second = server.connect(), server.connect()
     put(first, b"one", b"two")
@@ -426,14 +422,14 @@ def test_the_limit_counts_per_connection_and_queue(server: MemoryServer) -> None
     assert second.ask(b"get work/open\r\n") == value(b"two")
 
 
-def test_an_open_past_the_limit_of_an_empty_queue_is_an_error_too(server: MemoryServer) -> None:
+def test_open_above_limit_of_empty_queue_is_an_error(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=1)
     client = server.connect()
     put(client, b"one")
     assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"one") + b"ERROR\r\n"
 
 
-def test_confirm_finishes_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
+def test_confirm_ends_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 3)
     assert client.ask(b"confirm work 2\r\n") == b"END\r\n"
@@ -442,7 +438,7 @@ def test_confirm_finishes_the_oldest_reads(server: MemoryServer, client: MemoryC
 
 
 @pytest.mark.parametrize("count", [b"3", b"0", b"-1", b"2147483647"])
-def test_a_confirm_of_more_than_are_open_or_of_none_confirms_nothing(
+def test_confirm_of_more_than_open_or_zero_confirms_nothing(
     server: MemoryServer, client: MemoryClient, count: bytes
 ) -> None:
     put(client, b"one", b"two")
@@ -453,7 +449,7 @@ def test_a_confirm_of_more_than_are_open_or_of_none_confirms_nothing(
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
 
 
-def test_after_a_refused_confirm_the_right_one_is_taken(server: MemoryServer, client: MemoryClient) -> None:
+def test_valid_confirm_works_after_a_refused_one(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     client.ask(b"get work/open\r\n" * 2)
     assert client.ask(b"confirm work 3\r\nconfirm work 2\r\n") == b"ERROR\r\nEND\r\n"
@@ -461,7 +457,7 @@ def test_after_a_refused_confirm_the_right_one_is_taken(server: MemoryServer, cl
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_confirming_makes_room_under_the_limit(server: MemoryServer) -> None:
+def test_confirm_makes_room_under_the_limit(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=2)
     client = server.connect()
     put(client, b"one", b"two", b"three")
@@ -470,12 +466,12 @@ def test_confirming_makes_room_under_the_limit(server: MemoryServer) -> None:
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
-def test_a_plain_get_works_again_when_the_read_has_ended(client: MemoryClient, ending: bytes) -> None:
+def test_plain_get_works_after_open_read_has_ended(client: MemoryClient, ending: bytes) -> None:
     put(client, b"one", b"one")
     assert client.ask(b"get work/open\r\n" + ending + b"get work\r\n") == value(b"one") + b"END\r\n" + value(b"one")
 
 
-def test_a_quit_puts_open_reads_back(server: MemoryServer, client: MemoryClient) -> None:
+def test_quit_requeues_open_reads(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     client.ask(b"get work/open\r\nquit\r\n")
     assert server.connect().ask(b"get work\r\n") == value(b"one")
@@ -484,27 +480,27 @@ def test_a_quit_puts_open_reads_back(server: MemoryServer, client: MemoryClient)
 # peek.
 
 
-def test_a_peek_leaves_the_item(client: MemoryClient) -> None:
+def test_peek_leaves_the_item(client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n") == value(b"one") * 3
     assert client.ask(b"get work/peek\r\n") == value(b"two")
 
 
-def test_a_peek_of_an_empty_queue_is_an_end(client: MemoryClient) -> None:
+def test_peek_of_empty_queue_answers_end(client: MemoryClient) -> None:
     assert client.ask(b"get work/peek\r\n") == b"END\r\n"
 
 
 # Whole queues.
 
 
-def test_delete_forgets_a_queue_and_missing_is_deleted(client: MemoryClient) -> None:
+def test_delete_removes_queue_and_accepts_missing_one(client: MemoryClient) -> None:
     put(client, b"one")
     assert client.ask(b"delete work\r\ndelete work\r\ndelete never\r\n") == b"DELETED\r\n" * 3
     assert queue_names(client) == []
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_a_deleted_queue_can_be_filled_again(client: MemoryClient) -> None:
+def test_deleted_queue_can_be_filled_again(client: MemoryClient) -> None:
     put(client, b"old")
     assert client.ask(b"delete work\r\n" + set_(b"new") + b"get work\r\nget work\r\n") == (
         b"DELETED\r\nSTORED\r\n" + value(b"new") + b"END\r\n"
@@ -512,7 +508,7 @@ def test_a_deleted_queue_can_be_filled_again(client: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n"])
-def test_after_a_delete_a_stale_open_read_touches_nothing(
+def test_stale_open_read_of_deleted_queue_affects_nothing(
     server: MemoryServer, client: MemoryClient, ending: bytes
 ) -> None:
     other = server.connect()
@@ -526,14 +522,14 @@ def test_after_a_delete_a_stale_open_read_touches_nothing(
     assert other.ask(b"get work\r\nget work\r\nget work\r\n") == value(b"new") + value(b"newer") + b"END\r\n"
 
 
-def test_an_open_read_of_a_deleted_queue_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
+def test_open_read_of_deleted_queue_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"old")
     client.ask(b"get work/open\r\ndelete work\r\n")
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_a_confirm_counts_no_read_of_a_deleted_queue(client: MemoryClient) -> None:
+def test_confirm_counts_no_read_of_deleted_queue(client: MemoryClient) -> None:
     put(client, b"old")
     client.ask(b"get work/open\r\ndelete work\r\n")
     put(client, b"new")
@@ -541,7 +537,7 @@ def test_a_confirm_counts_no_read_of_a_deleted_queue(client: MemoryClient) -> No
     assert client.ask(b"get work\r\n") == value(b"new")
 
 
-def test_flush_drops_the_items_but_no_open_read(server: MemoryServer, client: MemoryClient) -> None:
+def test_flush_drops_items_but_no_open_read(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two", b"three")
     client.ask(b"get work/open\r\n")
     assert client.ask(b"flush work\r\n") == b"END\r\n"
@@ -550,7 +546,7 @@ def test_flush_drops_the_items_but_no_open_read(server: MemoryServer, client: Me
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + b"END\r\n"
 
 
-def test_flush_all_drops_the_items_of_every_queue(client: MemoryClient) -> None:
+def test_flush_all_drops_items_of_every_queue(client: MemoryClient) -> None:
     put(client, b"one")
     put(client, b"two", queue=b"other")
     assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
@@ -558,7 +554,7 @@ def test_flush_all_drops_the_items_of_every_queue(client: MemoryClient) -> None:
     assert sorted(queue_names(client)) == [b"other", b"work"]
 
 
-def test_flush_all_of_no_queues(client: MemoryClient) -> None:
+def test_flush_all_without_queues_succeeds(client: MemoryClient) -> None:
     assert client.ask(b"flush_all\r\nflush_all_expired\r\n") == b"Flushed all queues.\r\n0\r\n"
 
 
@@ -573,7 +569,7 @@ def test_flush_all_of_no_queues(client: MemoryClient) -> None:
         b"monitor work 1\r\n",
     ],
 )
-def test_a_queue_comes_into_being_with(server: MemoryServer, client: MemoryClient, referring: bytes) -> None:
+def test_request_creates_the_queue(server: MemoryServer, client: MemoryClient, referring: bytes) -> None:
     client.send(referring)
     assert queue_names(server.connect()) == [b"work"]
 
@@ -590,7 +586,7 @@ def test_a_queue_comes_into_being_with(server: MemoryServer, client: MemoryClien
         (b"dump_stats work\r\n", b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"),
     ],
 )
-def test_a_queue_does_not_come_into_being_with(client: MemoryClient, referring: bytes, reply: bytes) -> None:
+def test_request_creates_no_queue(client: MemoryClient, referring: bytes, reply: bytes) -> None:
     assert client.ask(referring) == reply
     assert queue_names(client) == []
     assert stats(client)["queue_creates"] == "0"
@@ -599,7 +595,7 @@ def test_a_queue_does_not_come_into_being_with(client: MemoryClient, referring: 
 # The server.
 
 
-def test_version(client: MemoryClient) -> None:
+def test_version_is_answered(client: MemoryClient) -> None:
     assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
 
 
@@ -613,7 +609,7 @@ def test_reload_reads_the_configuration_again(server: MemoryServer, client: Memo
     assert server.control.reloads == 1
 
 
-def test_a_reload_that_fails_says_why_and_keeps_the_connection(server: MemoryServer, client: MemoryClient) -> None:
+def test_failed_reload_reports_reason_and_keeps_connection(server: MemoryServer, client: MemoryClient) -> None:
     server.control.reload_error = StorageError("maxItems is not a number")
     assert client.ask(b"reload\r\nversion\r\n") == b"SERVER_ERROR maxItems is not a number\r\nVERSION 1.2.3\r\n"
     assert server.control.reloads == 0
@@ -624,13 +620,13 @@ def test_quit_closes_without_a_reply(client: MemoryClient) -> None:
     assert client.is_closed
 
 
-def test_shutdown_closes_without_a_reply_and_stops_the_server(server: MemoryServer, client: MemoryClient) -> None:
+def test_shutdown_closes_without_a_reply_and_stops_server(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"shutdown\r\nversion\r\n") == b""
     assert client.is_closed
     assert server.control.is_shut_down
 
 
-def test_nobody_is_hung_up_on_by_the_end_of_another(server: MemoryServer, client: MemoryClient) -> None:
+def test_disconnect_of_one_client_closes_no_other(server: MemoryServer, client: MemoryClient) -> None:
     other = server.connect()
     client.ask(b"frobnicate\r\n")
     assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
@@ -650,11 +646,10 @@ QUEUE_STATS = [
     "waiters", "open_transactions", "transactions", "canceled_transactions", "total_flushes", "journal_rewrites",
     "journal_rotations",
 ]
-# fmt: on
-# In the original's order; ours follow the server's and a queue's.
+# The order of Kestrel. Figures that Kestrel does not have follow the server's and each queue's.
 
 
-def test_stats_come_in_the_originals_order(client: MemoryClient) -> None:
+def test_stats_come_in_the_order_of_kestrel(client: MemoryClient) -> None:
     put(client, b"one")
     names = list(stats(client))
     of_queue = [name for name in names if name.startswith("queue_work_")]
@@ -663,7 +658,7 @@ def test_stats_come_in_the_originals_order(client: MemoryClient) -> None:
     assert {"queue_work_age_msec", "queue_work_create_time"} <= set(of_queue)
 
 
-def test_dump_stats_are_the_queues_stats_without_their_prefix(client: MemoryClient) -> None:
+def test_dump_stats_shows_figures_of_stats_without_prefix(client: MemoryClient) -> None:
     put(client, b"one")
     lines = client.ask(b"dump_stats\r\n").decode().split("\r\n")
     assert (lines[0], lines[-3:]) == ("queue 'work' {", ["}", "END", ""])
@@ -672,7 +667,7 @@ def test_dump_stats_are_the_queues_stats_without_their_prefix(client: MemoryClie
     assert names[: len(QUEUE_STATS)] == QUEUE_STATS
 
 
-def test_dump_stats_tells_of_the_queues_that_are_named(client: MemoryClient) -> None:
+def test_dump_stats_lists_the_named_queues(client: MemoryClient) -> None:
     put(client, b"one", queue=b"a")
     put(client, b"one", queue=b"b")
     put(client, b"one", queue=b"c")
@@ -681,7 +676,7 @@ def test_dump_stats_tells_of_the_queues_that_are_named(client: MemoryClient) -> 
     assert b"queue 'missing' {\r\n  \r\n}\r\n" in dumped
 
 
-def test_what_the_server_counts(server: MemoryServer, client: MemoryClient) -> None:
+def test_server_counts_items_requests_and_connections(server: MemoryServer, client: MemoryClient) -> None:
     other = server.connect()
     put(client, b"one", b"three")
     put(client, b"x", queue=b"other")
@@ -721,20 +716,20 @@ def test_bytes_read_and_written_are_counted(client: MemoryClient) -> None:
     assert read_and_written(second) == [len(b"stats\r\n" * 2 + b"version\r\n" * 10), len(first + versions)]
 
 
-def test_uptime_is_seconds_since_the_start(server: MemoryServer, client: MemoryClient) -> None:
+def test_uptime_is_seconds_since_start(server: MemoryServer, client: MemoryClient) -> None:
     server.advance(61.5)
     server.step_wall_clock(-3_600_000)
     assert stats(client)["uptime"] == "61"
 
 
-def test_what_a_queue_counts(server: MemoryServer, client: MemoryClient) -> None:
+def test_queue_counts_items_and_transactions(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"1", b"22", b"333", b"4444")
     client.ask(b"get work/open\r\nget work/open\r\nget work/abort\r\n")
     waiter = server.connect()
     waiter.ask(b"get other/t=1000\r\n")
     counted = stats(client)
     expected = {
-        "items": "3",  # 1, 333, 4444
+        "items": "3",  # 1, 333 and 4444
         "bytes": "8",
         "mem_items": "3",
         "mem_bytes": "8",
@@ -755,7 +750,7 @@ def test_what_a_queue_counts(server: MemoryServer, client: MemoryClient) -> None
     assert flushed["queue_work_open_transactions"] == "1"
 
 
-def test_age_is_how_long_the_last_fetched_item_had_waited(server: MemoryServer, client: MemoryClient) -> None:
+def test_age_is_waiting_time_of_last_fetched_item(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one")
     server.advance(0.25)
     put(client, b"two", b"three")
@@ -771,14 +766,14 @@ def test_age_is_how_long_the_last_fetched_item_had_waited(server: MemoryServer, 
     assert stats(client)["queue_work_age"] == "0"
 
 
-def test_create_time_is_milliseconds_since_the_epoch(server: MemoryServer, client: MemoryClient) -> None:
+def test_create_time_is_milliseconds_since_epoch(server: MemoryServer, client: MemoryClient) -> None:
     server.advance(1.5)
     put(client, b"one")
     server.advance(10)
     assert stats(client)["queue_work_create_time"] == str(EPOCH_MS + 1500)
 
 
-# A storage that is slow, full or broken.
+# A slow, full or failing storage.
 
 
 def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
@@ -800,7 +795,7 @@ def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
         (b"delete work\r\n", b"DELETED\r\n", None),
     ],
 )
-def test_no_reply_leaves_before_its_record_is_safe(
+def test_reply_waits_until_its_record_is_safe(
     storage: SteppedStorage, slow: MemoryServer, request_bytes: bytes, reply: bytes, head: bytes | None
 ) -> None:
     client, other = slow.connect(), slow.connect()
@@ -810,7 +805,7 @@ def test_no_reply_leaves_before_its_record_is_safe(
     if storage.committing:
         assert answer == b""
         if head is not None:
-            assert other.ask(b"get work/peek\r\n") == b"", "nor does a look at what is not safe yet"
+            assert other.ask(b"get work/peek\r\n") == b"", "a peek also waits for changes that are not safe"
         storage.end_commits()
         answer = client.take()
         assert other.take() == (b"" if head is None else value(head))
@@ -820,7 +815,7 @@ def test_no_reply_leaves_before_its_record_is_safe(
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
-def test_no_end_of_an_open_read_is_told_before_it_is_safe(
+def test_reply_to_ending_a_read_waits_until_it_is_safe(
     storage: SteppedStorage, slow: MemoryServer, ending: bytes
 ) -> None:
     client = slow.connect()
@@ -832,7 +827,7 @@ def test_no_end_of_an_open_read_is_told_before_it_is_safe(
     assert client.take() == b"END\r\n"
 
 
-def test_replies_keep_their_order_when_an_earlier_one_is_not_safe(storage: SteppedStorage, slow: MemoryServer) -> None:
+def test_replies_stay_in_order_behind_an_unsafe_one(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
     assert client.ask(b"version\r\n" + set_(b"one") + b"version\r\n") == b"VERSION 1.2.3\r\n"
@@ -841,7 +836,7 @@ def test_replies_keep_their_order_when_an_earlier_one_is_not_safe(storage: Stepp
     assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
 
 
-def test_a_reply_does_not_wait_for_the_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
+def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
     assert client.ask(set_(b"one", b"slow")) == b""
@@ -852,7 +847,7 @@ def test_a_reply_does_not_wait_for_the_commit_of_another_queue(storage: SteppedS
 
 
 @pytest.mark.parametrize("reading", [b"get work\r\n", b"get work/peek\r\n", b"get work/open\r\n"])
-def test_nobody_is_shown_an_item_that_is_not_safe(storage: SteppedStorage, slow: MemoryServer, reading: bytes) -> None:
+def test_unsafe_item_is_shown_to_no_client(storage: SteppedStorage, slow: MemoryServer, reading: bytes) -> None:
     writer, reader = slow.connect(), slow.connect()
     storage.holds_commits = True
     assert writer.ask(set_(b"one")) == b""
@@ -864,7 +859,7 @@ def test_nobody_is_shown_an_item_that_is_not_safe(storage: SteppedStorage, slow:
     assert reader.take() == b"SERVER_ERROR disk full\r\n"
 
 
-def test_a_full_disk_refuses_puts_and_nothing_else(storage: SteppedStorage, slow: MemoryServer) -> None:
+def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"one", b"two")
     storage.refusal = "disk full"
@@ -875,7 +870,7 @@ def test_a_full_disk_refuses_puts_and_nothing_else(storage: SteppedStorage, slow
     assert client.ask(set_(b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"four")
 
 
-def test_a_commit_that_fails_turns_its_replies_into_errors_and_the_rest_goes_on(
+def test_failed_commit_turns_its_replies_into_errors(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client = slow.connect()
@@ -889,7 +884,7 @@ def test_a_commit_that_fails_turns_its_replies_into_errors_and_the_rest_goes_on(
     assert client.ask(b"get work\r\nget work\r\n") == value(b"safe") + b"END\r\n"
 
 
-def test_what_was_recorded_during_a_commit_that_fails_has_failed_too(
+def test_failed_commit_also_fails_later_records(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     first, second = slow.connect(), slow.connect()
@@ -904,7 +899,7 @@ def test_what_was_recorded_during_a_commit_that_fails_has_failed_too(
     assert first.ask(set_(b"three") + b"get work\r\nget work\r\n") == b"STORED\r\n" + value(b"three") + b"END\r\n"
 
 
-def test_a_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage, slow: MemoryServer) -> None:
+def test_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
     client.ask(set_(b"one", b"bad"))
@@ -915,7 +910,7 @@ def test_a_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage,
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"confirm work 1\r\n"])
-def test_an_open_read_of_a_queue_that_failed_is_never_confirmed(
+def test_open_read_of_failed_queue_is_never_confirmed(
     storage: SteppedStorage, slow: MemoryServer, ending: bytes
 ) -> None:
     client, other = slow.connect(), slow.connect()
@@ -931,7 +926,7 @@ def test_an_open_read_of_a_queue_that_failed_is_never_confirmed(
     assert other.ask(b"get work\r\nget work\r\n") == value(b"one") + b"END\r\n"
 
 
-def test_the_items_of_a_queue_that_failed_are_delivered_once_after_its_client_has_gone(
+def test_items_of_failed_queue_are_delivered_once(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client, other = slow.connect(), slow.connect()
@@ -946,7 +941,7 @@ def test_the_items_of_a_queue_that_failed_are_delivered_once_after_its_client_ha
     assert other.ask(b"get work\r\nget work\r\nget work\r\n") == value(b"one") + value(b"two") + b"END\r\n"
 
 
-def test_a_queue_that_cannot_be_opened_again_is_an_error_until_it_can(
+def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client = slow.connect()
@@ -965,7 +960,7 @@ def test_a_queue_that_cannot_be_opened_again_is_an_error_until_it_can(
     assert client.ask(b"get work\r\n") == value(b"safe")
 
 
-def test_flush_all_flushes_the_others_when_one_queue_cannot_be_opened(
+def test_flush_all_continues_past_queue_that_cannot_be_reopened(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client = slow.connect()
@@ -981,7 +976,7 @@ def test_flush_all_flushes_the_others_when_one_queue_cannot_be_opened(
     assert client.ask(b"get good\r\n") == b"END\r\n"
 
 
-def test_a_head_that_is_not_in_memory_is_waited_for(slow: MemoryServer) -> None:
+def test_get_waits_for_head_that_is_on_disk(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"one", b"two")
     contents_of(slow).page_out()
@@ -992,7 +987,7 @@ def test_a_head_that_is_not_in_memory_is_waited_for(slow: MemoryServer) -> None:
     assert other.take() == value(b"two")
 
 
-def test_a_head_that_cannot_be_read_is_an_error_and_the_next_get_tries_again(slow: MemoryServer) -> None:
+def test_unreadable_head_is_an_error_and_next_get_retries(slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"one")
     contents_of(slow).page_out()
@@ -1005,7 +1000,7 @@ def test_a_head_that_cannot_be_read_is_an_error_and_the_next_get_tries_again(slo
     assert client.take() == value(b"one")
 
 
-def test_a_delete_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> None:
+def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"one")
     store = contents_of(slow)
@@ -1017,7 +1012,7 @@ def test_a_delete_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) ->
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_a_flush_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> None:
+def test_flush_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"one")
     contents_of(slow).page_out()
@@ -1027,11 +1022,11 @@ def test_a_flush_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> 
     assert client.take() == b"END\r\n"
 
 
-# Of thousands of queues.
+# Thousands of queues.
 
 
 @pytest.mark.parametrize("asked", [b"stats", b"dump_stats", b"dump_config", b"flush_all"])
-def test_what_is_about_all_queues_is_done_in_turns_with_what_others_want(
+def test_requests_about_all_queues_are_interleaved_with_others(
     server: MemoryServer, client: MemoryClient, asked: bytes
 ) -> None:
     names = [b"q%03d" % number for number in range(4 * FLUSHED_PER_SLICE)]

@@ -1,4 +1,4 @@
-"""Gets of many items while storages fail, queues change and go, clients half-close and the server stops."""
+"""Gets of many items during storage failures, queue changes, deletions, half-closes and stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.session.served import config_of, many, of_work, serving
 from tests.session.thrift_calls import LONG_MS, Refused, ThriftClient, data_of, ids_of
 
 ERRORS: Final = "maxRedeliveries = 1\nerrorQueue = 'bad'"
-"""An item that fails once is not in its queue any more."""
+"""An item that fails once moves to the error queue."""
 
 AUTO_ABORT = pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 
@@ -41,12 +41,12 @@ def storage() -> SteppedStorage:
 
 @pytest.fixture
 def slow(storage: SteppedStorage) -> MemoryServer:
-    """A server over a storage that the test steps."""
+    """Return a server over a storage that the test steps."""
     return serving(storage=storage)
 
 
 def waiting(server: MemoryServer, max_items: int, wait_ms: int = 1000, auto_abort_ms: int = 0) -> ThriftClient:
-    """A client whose get of "work" waits, with what is there already."""
+    """Return a client whose get of "work" waits for more than the items that are there."""
     client = ThriftClient(server)
     client.send_get(b"work", max_items, wait_ms, auto_abort_ms)
     assert client.waits()
@@ -54,25 +54,25 @@ def waiting(server: MemoryServer, max_items: int, wait_ms: int = 1000, auto_abor
 
 
 def counts(server: MemoryServer) -> tuple[int, int]:
-    """How many items "work" has, and how many open reads. To ask is no use of the queue."""
+    """Return the number of items in "work" and of open reads. Asking does not count as use of the queue."""
     memcache = server.connect()
     return int(stat(memcache, b"work", "items")), int(stat(memcache, b"work", "open_transactions"))
 
 
 def counters(server: MemoryServer) -> QueueCounters:
-    """The counters of "work", which outlive the run of the server."""
+    """Return the counters of "work"; they stay valid after the server has stopped."""
     queue = server.manager.known(b"work")
     assert queue is not None
     return queue.counters
 
 
 def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
-    """Take all that is there, head first."""
+    """Take all items, head first."""
     return ThriftClient(server).items(queue)
 
 
 def fail(server: MemoryServer, storage: SteppedStorage) -> None:
-    """Let the storage of "work" fail in a commit; what had been safe is safe."""
+    """Make a commit of "work" fail; earlier commits stay safe."""
     storage.holds_commits = True
     ThriftClient(server).send_put(b"work", b"lost")
     server.settle()
@@ -82,28 +82,31 @@ def fail(server: MemoryServer, storage: SteppedStorage) -> None:
 
 
 def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
-    """All that waits becomes safe."""
+    """End all held commits."""
     while storage.committing:
         storage.end_commits()
         server.settle()
     storage.holds_commits = False
 
 
-def ends_what_it_got(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> list[bytes]:
-    """What a get was answered, once nothing of it is open any more; without auto-abort nothing is."""
+def confirm_result(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> list[bytes]:
+    """Confirm what a get returned, check that no other read is open, and return the items.
+
+    Without auto-abort no read may be open.
+    """
     taken = client.taken()
     assert counts(server)[1] == (len(taken) if auto_abort_ms else 0)
     assert client.confirm(b"work", *ids_of(taken)) == (len(taken) if auto_abort_ms else 0)
     return data_of(taken)
 
 
-# A storage that fails while a get waits.
+# A storage failure while a get waits.
 
 
 @AUTO_ABORT
 @pytest.mark.parametrize("max_items", [5, 10, -1])
 @pytest.mark.parametrize("collected", [0, 2])
-def test_a_get_that_waits_over_a_failure_is_answered_with_what_is_there_after_it(
+def test_waiting_get_returns_items_present_after_failure(
     slow: MemoryServer, storage: SteppedStorage, collected: int, max_items: int, auto_abort_ms: int
 ) -> None:
     writer = ThriftClient(slow)
@@ -112,7 +115,7 @@ def test_a_get_that_waits_over_a_failure_is_answered_with_what_is_there_after_it
     fail(slow, storage)
     assert writer.put(b"work", *many(5)[collected:]) == 5 - collected
     slow.advance(1)
-    assert ends_what_it_got(slow, client, auto_abort_ms) == many(5)
+    assert confirm_result(slow, client, auto_abort_ms) == many(5)
     client.disconnect()
     slow.advance(LONG_MS / 1000)
     assert counts(slow) == (0, 0)
@@ -120,7 +123,7 @@ def test_a_get_that_waits_over_a_failure_is_answered_with_what_is_there_after_it
 
 @AUTO_ABORT
 @LEAVE
-def test_who_leaves_a_get_that_waited_over_a_failure_takes_nothing_along(
+def test_disconnect_after_failure_returns_the_items(
     slow: MemoryServer,
     storage: SteppedStorage,
     leave: Callable[[ThriftClient], None],
@@ -138,7 +141,7 @@ def test_who_leaves_a_get_that_waited_over_a_failure_takes_nothing_along(
 
 
 @pytest.mark.parametrize("max_items", [MAX_FED_ITEMS_PER_SLICE, MAX_FED_ITEMS_PER_SLICE + 10, -1])
-def test_a_get_whose_storage_fails_between_two_of_its_turns_costs_no_item(
+def test_failure_between_time_slices_of_get_loses_no_item(
     slow: MemoryServer, storage: SteppedStorage, max_items: int
 ) -> None:
     client = ThriftClient(slow)
@@ -159,7 +162,7 @@ def test_a_get_whose_storage_fails_between_two_of_its_turns_costs_no_item(
 
 
 @AUTO_ABORT
-def test_gets_that_wait_over_a_disk_that_fails_share_what_comes_after_it(tmp_path: Path, auto_abort_ms: int) -> None:
+def test_waiting_gets_share_items_put_after_failure(tmp_path: Path, auto_abort_ms: int) -> None:
     disk = FaultyDisk()
     server = MemoryServer(config=config_of(), folder=tmp_path / "queues", disk=disk)
     writer = ThriftClient(server)
@@ -180,7 +183,7 @@ def test_gets_that_wait_over_a_disk_that_fails_share_what_comes_after_it(tmp_pat
 
 
 @pytest.mark.parametrize("collected", [0, 2])
-def test_a_get_that_waits_is_refused_when_its_queue_cannot_be_opened_again_and_holds_nothing(
+def test_waiting_get_is_refused_if_queue_cannot_be_reopened(
     slow: MemoryServer, storage: SteppedStorage, collected: int
 ) -> None:
     writer = ThriftClient(slow)
@@ -195,29 +198,27 @@ def test_a_get_that_waits_is_refused_when_its_queue_cannot_be_opened_again_and_h
     storage.reopen_refusal = None
     assert writer.put(b"work", b"next") == 1
     slow.advance(1)
-    assert client.waits(), "it was answered once"
+    assert client.waits(), "it was answered only once"
     assert drained(slow) == [*many(collected), b"next"]
 
 
-# Queues that change, and queues that go.
+# Queues that change or are deleted.
 
 
 @AUTO_ABORT
-def test_a_get_that_waits_while_its_queue_is_given_a_journal_is_answered_with_what_comes_after_it(
-    tmp_path: Path, auto_abort_ms: int
-) -> None:
+def test_waiting_get_returns_items_after_queue_gets_a_journal(tmp_path: Path, auto_abort_ms: int) -> None:
     server = serving(of_work("fanoutOnly = true"), folder=tmp_path / "queues")
     writer = ThriftClient(server)
     client = waiting(server, 10, auto_abort_ms=auto_abort_ms)
     server.reload(config_of())
     assert writer.put(b"work", *many(5)) == 5
     server.advance(1)
-    assert ends_what_it_got(server, client, auto_abort_ms) == many(5)
+    assert confirm_result(server, client, auto_abort_ms) == many(5)
     server.crash()
     assert drained(server) == []
 
 
-def test_a_queue_that_is_deleted_between_two_turns_of_a_get_has_nothing_for_it(server: MemoryServer) -> None:
+def test_get_of_queue_deleted_between_slices_returns_nothing(server: MemoryServer) -> None:
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", *many(200))
     client.send_get(b"work", 200, 0, LONG_MS)
@@ -229,9 +230,7 @@ def test_a_queue_that_is_deleted_between_two_turns_of_a_get_has_nothing_for_it(s
 
 
 @pytest.mark.parametrize("is_there_again", [False, True])
-def test_ids_of_a_queue_that_was_deleted_before_they_were_told_end_nothing_and_free_the_limit(
-    storage: SteppedStorage, is_there_again: bool
-) -> None:
+def test_ids_of_queue_deleted_before_reply_are_invalid(storage: SteppedStorage, is_there_again: bool) -> None:
     server = serving(most_open=2, storage=storage)
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", *many(2))
@@ -246,16 +245,16 @@ def test_ids_of_a_queue_that_was_deleted_before_they_were_told_end_nothing_and_f
     if not is_there_again:
         ThriftClient(server).put(b"work", *many(3))
     assert client.confirm(b"work", *stale) == client.abort(b"work", *stale) == 0
-    assert data_of(client.get(b"work", 5, 0, LONG_MS)) == many(2), "none of the limit is taken up"
+    assert data_of(client.get(b"work", 5, 0, LONG_MS)) == many(2), "the limit has room again"
     assert counts(server) == (1, 2)
 
 
-# What expires while a get waits.
+# Items that expire while a get waits.
 
 
 @AUTO_ABORT
 @pytest.mark.parametrize("max_items", [2, 10])
-def test_an_item_that_expires_while_a_get_waits_is_not_given_out(
+def test_item_that_expires_during_wait_is_not_returned(
     server: MemoryServer, max_items: int, auto_abort_ms: int
 ) -> None:
     writer = ThriftClient(server)
@@ -271,7 +270,7 @@ def test_an_item_that_expires_while_a_get_waits_is_not_given_out(
     assert counters(server).canceled_transactions == 0
 
 
-def test_a_get_all_of_whose_items_have_expired_is_answered_with_none_at_its_time(server: MemoryServer) -> None:
+def test_get_whose_items_all_expired_returns_none_at_its_time(server: MemoryServer) -> None:
     ThriftClient(server).put(b"work", b"one", b"two", expiry_ms=500)
     client = waiting(server, 10)
     server.advance(1)
@@ -280,7 +279,7 @@ def test_a_get_all_of_whose_items_have_expired_is_answered_with_none_at_its_time
     assert counters(server).expired_items == 2
 
 
-def test_what_expires_while_a_get_waits_goes_to_nobody_else_either(server: MemoryServer) -> None:
+def test_item_that_expires_during_wait_goes_to_no_other_client(server: MemoryServer) -> None:
     ThriftClient(server).put(b"work", b"one", expiry_ms=500)
     client = waiting(server, 10)
     next_one = waiting(server, 1, 5000)
@@ -289,8 +288,8 @@ def test_what_expires_while_a_get_waits_goes_to_nobody_else_either(server: Memor
     assert next_one.waits()
 
 
-class HurriedServer(MemoryServer):
-    """While `hurries`, its wall clock goes on with each look at it."""
+class MovingClockServer(MemoryServer):
+    """A server whose wall clock advances each time it is read, while `hurries` is set."""
 
     hurries = False
 
@@ -301,8 +300,8 @@ class HurriedServer(MemoryServer):
 
 
 @pytest.mark.parametrize("left_ms", range(0, 120, 10))
-def test_what_expires_while_the_reply_is_made_is_given_out_or_goes_and_is_held_by_nobody(left_ms: int) -> None:
-    server = HurriedServer(config=config_of())
+def test_item_that_expires_during_reply_leaves_no_open_read(left_ms: int) -> None:
+    server = MovingClockServer(config=config_of())
     writer = ThriftClient(server)
     writer.put(b"work", b"short", expiry_ms=500)
     writer.put(b"work", b"long", expiry_ms=1000 + left_ms)
@@ -314,7 +313,7 @@ def test_what_expires_while_the_reply_is_made_is_given_out_or_goes_and_is_held_b
     assert counts(server)[1] == 0
 
 
-def test_what_expires_while_a_get_waits_moves_as_it_would_have() -> None:
+def test_item_that_expires_during_wait_moves_to_expire_to_queue() -> None:
     server = serving(of_work("expireToQueue = 'old'"))
     ThriftClient(server).put(b"work", b"one", b"two", expiry_ms=500)
     client = waiting(server, 10)
@@ -324,7 +323,7 @@ def test_what_expires_while_a_get_waits_moves_as_it_would_have() -> None:
     assert drained(server, b"old") == [b"one", b"two"]
 
 
-def test_what_a_reload_made_expire_while_a_get_waits_is_not_given_out(server: MemoryServer) -> None:
+def test_item_expired_by_reload_during_wait_is_not_returned(server: MemoryServer) -> None:
     writer = ThriftClient(server)
     writer.put(b"work", b"old")
     client = waiting(server, 10, 10_000)
@@ -335,13 +334,13 @@ def test_what_a_reload_made_expire_while_a_get_waits_is_not_given_out(server: Me
     assert data_of(client.taken()) == [b"young"]
 
 
-# A server that stops.
+# Stopping the server.
 
 
 @pytest.mark.parametrize(
     ("items", "max_items", "wait_ms"), [(3, 5, 60_000), (200, 300, 60_000), (200, 300, 0), (200, 150, 0)]
 )
-def test_a_stop_gives_out_nothing_that_could_not_be_confirmed_any_more_and_nobody_has_failed(
+def test_stop_requeues_collected_items_without_counting_failures(
     items: int, max_items: int, wait_ms: int, tmp_path: Path
 ) -> None:
     server = serving(of_work(ERRORS), folder=tmp_path / "queues")
@@ -349,7 +348,7 @@ def test_a_stop_gives_out_nothing_that_could_not_be_confirmed_any_more_and_nobod
     client.put(b"work", *many(items))
     client.send_get(b"work", max_items, wait_ms, LONG_MS)
     if wait_ms:
-        assert client.waits()  # or else it is between two turns
+        assert client.waits()  # otherwise the get is between two time slices
     figures = counters(server)
     server.restart()
     assert client.taken() == []
@@ -359,7 +358,7 @@ def test_a_stop_gives_out_nothing_that_could_not_be_confirmed_any_more_and_nobod
     assert drained(server) == many(items)
 
 
-def test_a_stop_while_a_reply_is_held_counts_no_failure_of_its_items(storage: SteppedStorage) -> None:
+def test_stop_with_held_reply_counts_no_failures(storage: SteppedStorage) -> None:
     server = serving(of_work(ERRORS), storage=storage)
     client = ThriftClient(server)
     client.put(b"work", *many(3))
@@ -384,7 +383,7 @@ def test_a_stop_while_a_reply_is_held_counts_no_failure_of_its_items(storage: St
 @AUTO_ABORT
 @pytest.mark.parametrize("wait_ms", [0, 1000])
 @pytest.mark.parametrize("calls_before", [0, 200])
-def test_a_get_that_found_all_it_wants_is_answered_though_its_client_has_sent_its_last_byte(
+def test_satisfied_get_is_answered_after_half_close(
     server: MemoryServer, calls_before: int, wait_ms: int, auto_abort_ms: int
 ) -> None:
     client = ThriftClient(server)
@@ -402,7 +401,7 @@ def test_a_get_that_found_all_it_wants_is_answered_though_its_client_has_sent_it
 
 
 @AUTO_ABORT
-def test_a_get_that_found_all_it_wants_is_answered_after_its_client_half_closed_while_the_reply_was_held(
+def test_held_reply_of_satisfied_get_is_sent_after_half_close(
     slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int
 ) -> None:
     client = ThriftClient(slow)
@@ -421,7 +420,7 @@ def test_a_get_that_found_all_it_wants_is_answered_after_its_client_half_closed_
 
 @AUTO_ABORT
 @pytest.mark.parametrize("calls_before", [0, 200])
-def test_a_get_that_would_wait_for_more_is_given_up_when_its_client_half_closes_and_takes_nothing(
+def test_get_that_would_wait_is_canceled_by_half_close(
     server: MemoryServer, calls_before: int, auto_abort_ms: int
 ) -> None:
     client = ThriftClient(server)
@@ -437,7 +436,7 @@ def test_a_get_that_would_wait_for_more_is_given_up_when_its_client_half_closes_
 
 
 @AUTO_ABORT
-def test_what_a_client_that_half_closes_gives_back_is_not_served_to_its_own_next_get(
+def test_items_returned_by_half_close_do_not_go_to_same_client(
     slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int
 ) -> None:
     client, writer = ThriftClient(slow), ThriftClient(slow)
@@ -446,10 +445,10 @@ def test_what_a_client_that_half_closes_gives_back_is_not_served_to_its_own_next
     assert client.waits()
     storage.holds_commits = True
     writer.send_put(b"work", b"one")
-    assert client.waits(), "the first get has its answer, which is held, and the second waits"
+    assert client.waits(), "the reply to the first get is held, and the second get waits"
     client.half_close()
     end_commits(slow, storage)
-    assert client.waits(), "both are given up"
+    assert client.waits(), "both gets are canceled"
     assert client.is_closed
     assert counts(slow) == (1, 0)
     assert drained(slow) == [b"one"]
@@ -458,7 +457,7 @@ def test_what_a_client_that_half_closes_gives_back_is_not_served_to_its_own_next
 # Memory.
 
 
-def test_what_a_get_has_collected_counts_once_in_the_memory(tmp_path: Path) -> None:
+def test_collected_items_count_once_in_memory(tmp_path: Path) -> None:
     server = serving("maxTotalMemory = '100MiB'", folder=tmp_path / "queues")
     ThriftClient(server).put(b"work", *(b"x" * 100_000 for _ in range(10)))
     memory = server.manager.memory_limit
@@ -471,7 +470,7 @@ def test_what_a_get_has_collected_counts_once_in_the_memory(tmp_path: Path) -> N
     assert memory.used_bytes == in_the_queue
 
 
-def test_what_two_clients_took_goes_back_in_the_order_of_taking_whoever_was_answered_first(
+def test_aborted_items_of_two_clients_return_in_take_order(
     server: MemoryServer,
 ) -> None:
     first = waiting(server, 2, LONG_MS, LONG_MS)

@@ -1,4 +1,4 @@
-"""clientTimeout: who counts as idle, from when on, and what becomes of who is idle for too long."""
+"""clientTimeout: when a client is idle, and what happens to it then."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def server() -> MemoryServer:
     return MemoryServer(config=loads(TEN_SECONDS))
 
 
-# Who is idle.
+# Idle clients.
 
 
-def test_a_client_that_never_asks_for_anything_is_hung_up_on(server: MemoryServer) -> None:
+def test_client_that_never_sends_is_disconnected(server: MemoryServer) -> None:
     client = server.connect()
     assert closes_after(server, client, 10)
-    assert client.take() == b"", "without a word"
+    assert client.take() == b"", "the server sends nothing"
 
 
-def test_idleness_counts_from_the_last_request(server: MemoryServer) -> None:
+def test_idle_time_counts_from_last_request(server: MemoryServer) -> None:
     client = server.connect()
     for _ in range(5):
         server.advance(9)
@@ -49,7 +49,7 @@ def test_idleness_counts_from_the_last_request(server: MemoryServer) -> None:
     assert closes_after(server, client, 10)
 
 
-def test_without_a_timeout_nobody_is_idle() -> None:
+def test_no_client_is_idle_without_a_timeout() -> None:
     server = MemoryServer()
     client = server.connect()
     server.advance(1_000_000)
@@ -57,7 +57,7 @@ def test_without_a_timeout_nobody_is_idle() -> None:
     assert server.clock.getDelayedCalls() == []
 
 
-def test_a_client_that_sends_a_large_item_in_pieces_is_not_idle(server: MemoryServer) -> None:
+def test_client_sending_large_item_in_pieces_is_not_idle(server: MemoryServer) -> None:
     client = server.connect()
     for piece in (b"set work 0 0 8\r\n", b"12", b"34", b"56", b"78"):
         assert client.ask(piece) == b""
@@ -65,7 +65,7 @@ def test_a_client_that_sends_a_large_item_in_pieces_is_not_idle(server: MemorySe
     assert client.ask(b"\r\n") == STORED
 
 
-def test_each_connection_is_idle_for_itself(server: MemoryServer) -> None:
+def test_idle_time_is_per_connection(server: MemoryServer) -> None:
     idle, busy = server.connect(), server.connect()
     for _ in range(4):
         server.advance(5)
@@ -74,23 +74,23 @@ def test_each_connection_is_idle_for_itself(server: MemoryServer) -> None:
     assert not busy.is_closed
 
 
-# Who waits is not.
+# Waiting clients.
 
 
 @pytest.mark.parametrize(
     "request_", [b"get work/t=60000\r\n", b"get work/t=60000/open\r\n", b"get work/t=60000/peek\r\n"]
 )
-def test_a_client_that_waits_in_a_get_is_not_idle(server: MemoryServer, request_: bytes) -> None:
+def test_client_waiting_in_get_is_not_idle(server: MemoryServer, request_: bytes) -> None:
     client = server.connect()
     assert client.ask(request_) == b""
     server.advance(59)
     assert not client.is_closed
     server.advance(1)
     assert client.take() == END
-    assert closes_after(server, client, 10), "it is idle from the answer on"
+    assert closes_after(server, client, 10), "the idle time starts with the reply"
 
 
-def test_a_client_that_was_given_what_it_waited_for_is_idle_from_then_on(server: MemoryServer) -> None:
+def test_idle_time_starts_when_wait_is_served(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(b"get work/t=60000\r\n") == b""
     server.advance(23)
@@ -99,7 +99,7 @@ def test_a_client_that_was_given_what_it_waited_for_is_idle_from_then_on(server:
     assert closes_after(server, client, 10)
 
 
-def test_a_client_in_a_monitor_is_not_idle(server: MemoryServer) -> None:
+def test_client_in_monitor_is_not_idle(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(b"monitor work 60 3\r\n") == b""
     server.advance(33)
@@ -113,7 +113,7 @@ def test_a_client_in_a_monitor_is_not_idle(server: MemoryServer) -> None:
 
 
 @pytest.mark.parametrize("error", [None, StorageError("disk failed")])
-def test_a_client_that_waits_for_the_storage_is_not_idle(error: StorageError | None) -> None:
+def test_client_waiting_for_storage_is_not_idle(error: StorageError | None) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client = server.connect()
@@ -129,7 +129,7 @@ def test_a_client_that_waits_for_the_storage_is_not_idle(error: StorageError | N
     assert closes_after(server, client, 10)
 
 
-def test_a_client_whose_reply_waits_for_the_storage_is_not_idle() -> None:
+def test_client_whose_reply_waits_for_commit_is_not_idle() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client, other = server.connect(), server.connect()
@@ -142,11 +142,11 @@ def test_a_client_whose_reply_waits_for_the_storage_is_not_idle() -> None:
     storage.end_commits()
     assert client.take() == STORED
     storage.holds_commits = False
-    assert client.ask(b"get work/close\r\n") == END, "it kept what it had open"
+    assert client.ask(b"get work/close\r\n") == END, "it kept its open read"
     assert closes_after(server, client, 10)
 
 
-def test_a_client_that_reads_slowly_is_not_idle(server: MemoryServer) -> None:
+def test_slow_reader_is_not_idle(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(set_(b"x" * 100_000) * 100) == STORED * 100
     client.send(b"get work\r\n" * 100)
@@ -157,17 +157,17 @@ def test_a_client_that_reads_slowly_is_not_idle(server: MemoryServer) -> None:
         assert not client.is_closed
         client.reads = True
         server.tick()
-    assert server.clock.seconds() > 30, "it took its time"
+    assert server.clock.seconds() > 30, "reading took longer than the timeout"
     assert client.take() == replies
-    assert closes_after(server, client, 10), "it is idle from the last that it read"
+    assert closes_after(server, client, 10), "the idle time starts when it has read everything"
 
 
-# What becomes of it.
+# Effects of the timeout.
 
 
 @pytest.mark.parametrize("is_half_closed", [False, True])
 @pytest.mark.parametrize("last_request", [b"", b"quit\r\n"])
-def test_a_client_that_takes_no_replies_is_dropped_and_its_open_reads_go_back(
+def test_client_that_reads_no_replies_is_dropped_and_loses_open_reads(
     server: MemoryServer, last_request: bytes, is_half_closed: bool
 ) -> None:
     stuck, other = server.connect(), server.connect()
@@ -177,7 +177,7 @@ def test_a_client_that_takes_no_replies_is_dropped_and_its_open_reads_go_back(
     if is_half_closed:
         stuck.half_close()
     server.settle()
-    for _ in range(16):  # what is stuck could be read in a minute
+    for _ in range(16):  # a client could read the held replies within a minute
         server.advance(5)
         assert other.ask(b"version\r\n") == VERSION
     assert stuck.is_closed
@@ -185,7 +185,7 @@ def test_a_client_that_takes_no_replies_is_dropped_and_its_open_reads_go_back(
     assert other.ask(b"get held\r\n") == b"VALUE held 0 1\r\nx\r\nEND\r\n"
 
 
-def test_the_open_reads_of_an_idle_client_go_back_in_order(server: MemoryServer) -> None:
+def test_open_reads_of_idle_client_return_in_order(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(set_(b"one") + set_(b"two") + set_(b"three")) == STORED * 3
     assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"one") + value(b"two")
@@ -193,7 +193,7 @@ def test_the_open_reads_of_an_idle_client_go_back_in_order(server: MemoryServer)
     assert server.connect().ask(b"get work\r\n" * 3) == value(b"one") + value(b"two") + value(b"three")
 
 
-def test_the_open_read_of_an_idle_client_goes_to_who_waits_for_it(server: MemoryServer) -> None:
+def test_open_read_of_idle_client_goes_to_waiter(server: MemoryServer) -> None:
     idle, waiting = server.connect(), server.connect()
     assert idle.ask(set_(b"one") + b"get work/open\r\n") == STORED + value(b"one")
     assert waiting.ask(b"get work/t=60000\r\n") == b""
@@ -201,7 +201,7 @@ def test_the_open_read_of_an_idle_client_goes_to_who_waits_for_it(server: Memory
     assert waiting.take() == value(b"one")
 
 
-def test_a_client_that_has_gone_leaves_no_timer(server: MemoryServer) -> None:
+def test_disconnected_client_leaves_no_timer(server: MemoryServer) -> None:
     leaves, quits = server.connect(), server.connect()
     leaves.disconnect()
     quits.ask(b"quit\r\n")
@@ -209,7 +209,7 @@ def test_a_client_that_has_gone_leaves_no_timer(server: MemoryServer) -> None:
     assert server.clock.getDelayedCalls() == []
 
 
-def test_many_requests_make_one_timer(server: MemoryServer) -> None:
+def test_many_requests_use_one_timer(server: MemoryServer) -> None:
     client = server.connect()
     for _ in range(50):
         server.advance(0.1)
@@ -217,10 +217,10 @@ def test_many_requests_make_one_timer(server: MemoryServer) -> None:
     assert len(server.clock.getDelayedCalls()) == 1
 
 
-# A reload.
+# Reload.
 
 
-def test_a_longer_timeout_holds_for_connections_that_are_there(server: MemoryServer) -> None:
+def test_longer_timeout_applies_to_existing_connections(server: MemoryServer) -> None:
     client = server.connect()
     server.advance(5)
     server.reload(loads('clientTimeout = "60s"'))
@@ -230,7 +230,7 @@ def test_a_longer_timeout_holds_for_connections_that_are_there(server: MemorySer
     assert client.is_closed
 
 
-def test_a_timeout_that_was_taken_away_holds_for_nobody(server: MemoryServer) -> None:
+def test_removed_timeout_applies_to_no_connection(server: MemoryServer) -> None:
     client = server.connect()
     server.advance(5)
     server.reload(loads(""))
@@ -240,7 +240,7 @@ def test_a_timeout_that_was_taken_away_holds_for_nobody(server: MemoryServer) ->
     assert not client.is_closed
 
 
-def test_a_timeout_holds_for_connections_that_speak_after_it_was_set() -> None:
+def test_new_timeout_applies_to_active_connections() -> None:
     server = MemoryServer()
     client = server.connect()
     client.ask(b"version\r\n")
@@ -249,7 +249,7 @@ def test_a_timeout_holds_for_connections_that_speak_after_it_was_set() -> None:
     assert closes_after(server, client, 10)
 
 
-def test_a_timeout_holds_for_connections_that_have_been_silent_since_before_it_was_set() -> None:
+def test_new_timeout_applies_to_silent_connections() -> None:
     server = MemoryServer()
     client = server.connect()
     client.ask(b"version\r\n")
@@ -259,18 +259,18 @@ def test_a_timeout_holds_for_connections_that_have_been_silent_since_before_it_w
     assert client.is_closed
 
 
-def test_a_shorter_timeout_holds_for_connections_that_are_there() -> None:
+def test_shorter_timeout_applies_to_existing_connections() -> None:
     server = MemoryServer(config=loads('clientTimeout = "60s"'))
     client = server.connect()
     server.reload(loads(TEN_SECONDS))
     assert closes_after(server, client, 10)
 
 
-# The timer alone.
+# The timer.
 
 
-class Watched:
-    """An `IdleTimeout` and what it asked and told."""
+class Bench:
+    """An `IdleTimeout` that records its calls."""
 
     def __init__(self, timeout_ms: int | None) -> None:
         self.clock = Clock()
@@ -283,8 +283,8 @@ class Watched:
         self.ends += 1
 
 
-def test_it_is_told_again_after_another_timeout_until_it_is_stopped() -> None:
-    watched = Watched(1000)
+def test_timeout_repeats_until_stopped() -> None:
+    watched = Bench(1000)
     watched.idleness.reset()
     watched.clock.advance(1)
     assert watched.ends == 1
@@ -295,8 +295,8 @@ def test_it_is_told_again_after_another_timeout_until_it_is_stopped() -> None:
     assert watched.ends == 3
 
 
-def test_what_was_stopped_does_not_begin_again() -> None:
-    watched = Watched(1000)
+def test_stopped_timeout_does_not_restart() -> None:
+    watched = Bench(1000)
     watched.idleness.reset()
     watched.idleness.stop()
     watched.idleness.reset()
@@ -305,8 +305,8 @@ def test_what_was_stopped_does_not_begin_again() -> None:
     assert watched.clock.getDelayedCalls() == []
 
 
-def test_time_spent_waiting_is_no_idle_time() -> None:
-    watched = Watched(1000)
+def test_waiting_time_is_not_idle_time() -> None:
+    watched = Bench(1000)
     watched.idleness.reset()
     watched.is_idle = False
     watched.clock.pump([0.5] * 9)
@@ -318,8 +318,8 @@ def test_time_spent_waiting_is_no_idle_time() -> None:
     assert watched.ends == 1
 
 
-def test_a_timeout_that_no_float_holds_ends_all_the_same() -> None:
-    watched = Watched(10)
+def test_timeout_ends_despite_float_rounding() -> None:
+    watched = Bench(10)
     for _ in range(1000):
         watched.clock.advance(0.1)
         watched.ends = 0
@@ -331,7 +331,7 @@ def test_a_timeout_that_no_float_holds_ends_all_the_same() -> None:
         assert watched.ends == 1
 
 
-def test_a_client_that_reads_one_large_reply_slowly_is_not_idle() -> None:
+def test_client_reading_one_large_reply_slowly_is_not_idle() -> None:
     server = MemoryServer(config=loads(TEN_SECONDS))
     client = server.connect()
     assert client.ask(set_(b"x" * 5_000_000)) == STORED

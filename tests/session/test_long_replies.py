@@ -1,4 +1,4 @@
-"""Lists of all queues: made as the client reads, so that a client that does not read costs little memory."""
+"""Lists of all queues, which the server makes as the client reads so that they take little memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server() -> MemoryServer:
 
 
 def unread(server: MemoryServer, request: bytes, protocol: str = "memcache") -> MemoryClient:
-    """Connect a client that sends this and reads nothing."""
+    """Return a client that sends this request and reads nothing."""
     client = server.connect(protocol)
     client.reads = False
     client.send(request)
@@ -126,10 +126,10 @@ def test_slow_reader_of_a_list_is_not_dropped(server: MemoryServer) -> None:
     server.settle()
     assert client.take().endswith(b"END\r\n")
     server.advance(2 * TIMEOUT_S)
-    assert not client.is_closed, "the time ended with the list"
+    assert not client.is_closed, "the timeout ended with the list"
 
 
-def test_idle_client_timeout_also_drops_it() -> None:
+def test_client_timeout_also_drops_slow_list_reader() -> None:
     server = MemoryServer(config=loads('requestTimeout = "none"\nclientTimeout = "10s"\n'))
     for number in range(QUEUES):
         server.manager.queue(name(number))

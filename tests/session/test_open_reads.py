@@ -1,4 +1,4 @@
-"""The open reads of one connection: which is the oldest, and what becomes of those that ended unasked."""
+"""Open reads of one connection: their order, and those that have ended without a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.testing.storage import SteppedStorage
 
 
 class Bench:
-    """One queue, and the reads of one connection."""
+    """A queue and the open reads of one connection."""
 
     def __init__(self) -> None:
         self.storage = SteppedStorage()
@@ -30,7 +30,7 @@ class Bench:
         self.server.settle()
 
     def open(self, count: int = 1) -> list[ConnectionOpenRead]:
-        """Open so many reads."""
+        """Open that many reads."""
         opened = []
         for _ in range(count):
             item = self.queue.take_now(opens=True)
@@ -40,7 +40,7 @@ class Bench:
         return opened
 
     def fail(self) -> None:
-        """The queue's storage fails; it is opened anew."""
+        """Make the queue's storage fail; the queue is reopened."""
         self.storage.holds_commits = True
         self.queue.touch()
         self.server.settle()
@@ -53,7 +53,7 @@ class Bench:
         self.server.settle()
 
     def left(self) -> list[bytes]:
-        """What is in the queue, head first."""
+        """Take the items of the queue, head first."""
         items = []
         while (item := self.queue.take_now(opens=False)) is not None:
             items.append(item.data)
@@ -67,10 +67,10 @@ def bench() -> Bench:
     return bench
 
 
-# While all goes well.
+# Normal operation.
 
 
-def test_closing_ends_the_oldest_and_aborting_returns_it(bench: Bench) -> None:
+def test_close_ends_oldest_read_and_abort_requeues_oldest(bench: Bench) -> None:
     bench.open(3)
     bench.reads.close_oldest(b"work")
     bench.reads.abort_oldest(b"work")
@@ -78,7 +78,7 @@ def test_closing_ends_the_oldest_and_aborting_returns_it(bench: Bench) -> None:
     assert bench.left() == [b"b"]
 
 
-def test_confirming_ends_the_oldest_or_leaves_all_as_they_are(bench: Bench) -> None:
+def test_confirm_ends_oldest_reads_or_none(bench: Bench) -> None:
     bench.open(3)
     for count in (4, 0, -1):
         with pytest.raises(TooFewOpenReads):
@@ -88,14 +88,14 @@ def test_confirming_ends_the_oldest_or_leaves_all_as_they_are(bench: Bench) -> N
     assert bench.left() == [b"c"]
 
 
-def test_all_go_back_in_the_order_in_which_they_were_taken(bench: Bench) -> None:
+def test_put_back_all_requeues_reads_in_order(bench: Bench) -> None:
     bench.open(2)
     bench.reads.put_back_all()
     assert bench.reads.count(b"work") == 0
     assert bench.left() == [b"a", b"b", b"c"]
 
 
-def test_a_read_that_the_client_never_had_is_none(bench: Bench) -> None:
+def test_forgotten_read_is_not_counted(bench: Bench) -> None:
     first, _ = bench.open(2)
     bench.reads.forget(first)
     assert bench.reads.count(b"work") == 1
@@ -103,57 +103,60 @@ def test_a_read_that_the_client_never_had_is_none(bench: Bench) -> None:
     assert bench.reads.close_oldest(b"work") is None
 
 
-def test_counting_costs_the_same_however_many_are_open(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_costs_the_same_however_many_are_open(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put(*[b"x"] * 1000)
     bench.open(1000)
     store = bench.queue.store
     is_open = store.is_open
     looked_at = 0
 
-    def counted(xid: int) -> bool:
+    def is_open_counted(xid: int) -> bool:
         nonlocal looked_at
         looked_at += 1
         return is_open(xid)
 
-    monkeypatch.setattr(store, "is_open", counted)
+    monkeypatch.setattr(store, "is_open", is_open_counted)
     for _ in range(100):
         assert bench.reads.count(b"work") == 1000
     assert looked_at <= 200
 
 
-# While those that were held for too long end: of very many the youngest do so first, some turns before the others.
+# Reads that timed out. Of very many, the youngest end first, some time slices before the others.
 
 
 @pytest.fixture
-def ending(bench: Bench) -> Bench:
-    """Three reads, the youngest of which is on its way to another queue: open in the storage, and nobody's."""
+def with_moving_item(bench: Bench) -> Bench:
+    """Return a bench with three reads, the youngest of which is moving to another queue.
+
+    It is still open in the storage, but belongs to no client.
+    """
     bench.queue.open_read_table.ended(bench.open(3)[-1].xid)
     return bench
 
 
-def test_what_is_on_its_way_elsewhere_does_not_go_back_with_a_connection_that_ends(ending: Bench) -> None:
-    ending.reads.put_back_all()
-    assert ending.left() == [b"a", b"b"]
-    assert ending.queue.store.open_reads == 1
+def test_moving_item_is_not_requeued_on_disconnect(with_moving_item: Bench) -> None:
+    with_moving_item.reads.put_back_all()
+    assert with_moving_item.left() == [b"a", b"b"]
+    assert with_moving_item.queue.store.open_reads == 1
 
 
-def test_what_is_on_its_way_elsewhere_is_not_closed_with_the_others(ending: Bench) -> None:
-    ending.reads.close_all(b"work")
-    assert ending.queue.store.open_reads == 1
+def test_moving_item_is_not_closed_with_the_others(with_moving_item: Bench) -> None:
+    with_moving_item.reads.close_all(b"work")
+    assert with_moving_item.queue.store.open_reads == 1
 
 
-def test_a_confirm_that_counts_what_is_on_its_way_elsewhere_is_refused_once(ending: Bench) -> None:
+def test_confirm_that_counts_moving_item_is_refused_once(with_moving_item: Bench) -> None:
     with pytest.raises(TooFewOpenReads):
-        ending.reads.confirm(b"work", 3)
-    assert ending.queue.store.open_reads == 3
-    assert ending.reads.confirm(b"work", 2) is not None
-    assert ending.queue.store.open_reads == 1
+        with_moving_item.reads.confirm(b"work", 3)
+    assert with_moving_item.queue.store.open_reads == 3
+    assert with_moving_item.reads.confirm(b"work", 2) is not None
+    assert with_moving_item.queue.store.open_reads == 1
 
 
-# After the queue's storage failed.
+# After a storage failure.
 
 
-def test_each_lost_read_is_told_once_and_then_those_opened_since_are_closed(bench: Bench) -> None:
+def test_each_lost_read_is_reported_once_before_newer_reads(bench: Bench) -> None:
     bench.open(2)
     bench.fail()
     bench.open(1)
@@ -166,7 +169,7 @@ def test_each_lost_read_is_told_once_and_then_those_opened_since_are_closed(benc
     assert bench.left() == [b"b", b"c"]
 
 
-def test_a_confirm_of_lost_reads_leaves_those_opened_since_alone(bench: Bench) -> None:
+def test_confirm_of_lost_reads_leaves_newer_reads(bench: Bench) -> None:
     bench.open(1)
     bench.fail()
     bench.open(1)
@@ -177,7 +180,7 @@ def test_a_confirm_of_lost_reads_leaves_those_opened_since_alone(bench: Bench) -
     assert bench.left() == [b"a", b"b", b"c"]
 
 
-def test_a_client_that_confirms_lost_reads_and_leaves_gives_back_what_it_has_opened_since(bench: Bench) -> None:
+def test_newer_read_is_requeued_after_confirm_of_lost_read(bench: Bench) -> None:
     client, other = bench.server.connect(), bench.server.connect()
     item = b"VALUE work 0 1\r\na\r\nEND\r\n"
     assert client.ask(b"get work/open\r\n") == item
@@ -188,7 +191,7 @@ def test_a_client_that_confirms_lost_reads_and_leaves_gives_back_what_it_has_ope
     assert other.ask(b"get work\r\n") == item
 
 
-def test_a_confirm_that_was_told_of_the_loss_can_be_repeated_for_those_opened_since(bench: Bench) -> None:
+def test_confirm_that_reported_loss_can_be_repeated_for_newer_reads(bench: Bench) -> None:
     bench.open(1)
     bench.fail()
     bench.open(2)
@@ -198,7 +201,7 @@ def test_a_confirm_that_was_told_of_the_loss_can_be_repeated_for_those_opened_si
     assert bench.left() == [b"c"]
 
 
-def test_aborting_a_lost_read_touches_nothing(bench: Bench) -> None:
+def test_abort_of_lost_read_changes_nothing(bench: Bench) -> None:
     bench.open(1)
     bench.fail()
     bench.open(1)
@@ -206,7 +209,7 @@ def test_aborting_a_lost_read_touches_nothing(bench: Bench) -> None:
     assert bench.reads.count(b"work") == 1
 
 
-def test_a_lost_read_that_the_client_never_had_is_not_told(bench: Bench) -> None:
+def test_forgotten_lost_read_is_not_reported(bench: Bench) -> None:
     held, not_had = bench.open(2)
     bench.fail()
     assert not held.is_open
@@ -217,7 +220,7 @@ def test_a_lost_read_that_the_client_never_had_is_not_told(bench: Bench) -> None
     assert bench.reads.close_oldest(b"work") is None
 
 
-def test_a_client_that_never_closes_does_not_make_the_server_remember_without_end(bench: Bench) -> None:
+def test_number_of_remembered_lost_reads_is_bounded(bench: Bench) -> None:
     bench.put(*[b"x"] * 100)
     for _ in range(MAX_REMEMBERED_ENDED_READS // 100 + 2):
         bench.open(100)
@@ -232,7 +235,7 @@ def test_a_client_that_never_closes_does_not_make_the_server_remember_without_en
     assert told == MAX_REMEMBERED_ENDED_READS
 
 
-def test_a_client_that_leaves_with_lost_reads_returns_nobody_elses(bench: Bench) -> None:
+def test_disconnect_with_lost_reads_requeues_no_read_of_others(bench: Bench) -> None:
     bench.open(2)
     bench.fail()
     item = bench.queue.take_now(opens=True)
@@ -242,10 +245,10 @@ def test_a_client_that_leaves_with_lost_reads_returns_nobody_elses(bench: Bench)
     assert bench.left() == [b"b", b"c"]
 
 
-# After the queue was deleted.
+# After a deletion of the queue.
 
 
-def test_closing_a_read_of_a_deleted_queue_touches_nothing_and_ends_no_other_read(bench: Bench) -> None:
+def test_close_of_deleted_queues_read_ends_no_other_read(bench: Bench) -> None:
     bench.open(1)
     bench.delete()
     bench.put(b"new")
@@ -256,7 +259,7 @@ def test_closing_a_read_of_a_deleted_queue_touches_nothing_and_ends_no_other_rea
     assert bench.left() == [b"new"]
 
 
-def test_a_confirm_counts_no_read_of_a_deleted_queue(bench: Bench) -> None:
+def test_confirm_counts_no_read_of_deleted_queue(bench: Bench) -> None:
     bench.open(1)
     bench.delete()
     with pytest.raises(TooFewOpenReads):

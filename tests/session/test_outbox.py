@@ -1,4 +1,4 @@
-"""The outbox: replies in order, each held until what it reports is safe."""
+"""The outbox: replies in order, each held until the change that it reports is safe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 
 
-class Wire(OutboxOwner):
-    """An outbox between a barrier whose ticks a test ends and a speaker that notes what it is told."""
+class RecordingOwner(OutboxOwner):
+    """An outbox with a barrier whose ticks the test ends, and an owner that records calls."""
 
     def __init__(self, barrier: Barrier | None = None) -> None:
         self.barrier = barrier or Barrier(lambda end_of_tick: None)
@@ -42,394 +42,392 @@ class Wire(OutboxOwner):
         self.losses += 1
 
     @property
-    def said(self) -> bytes:
+    def sent(self) -> bytes:
         return b"".join(self.written)
 
 
-class BrokenWire(Wire):
-    """Its transport fails."""
+class FailingOwner(RecordingOwner):
+    """An owner whose transport fails."""
 
     def send_replies(self, replies: bytes) -> None:
         raise OSError("no such transport")
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def owner() -> RecordingOwner:
+    return RecordingOwner()
 
 
 LOST = QueueFailed("disk full")
 
 
-def test_what_was_waited_for_does_not_leave_to_a_client_that_has_left(wire: Wire) -> None:
+def test_reply_is_not_sent_to_disconnected_client(owner: RecordingOwner) -> None:
     told: list[bool] = []
-    wire.is_left = True
-    wire.outbox.reply(b"first")
-    wire.outbox.reply(b"item", sent=told.append, answers_waiter=True)
-    wire.barrier.end_of_tick()
-    assert wire.said == b"first"
+    owner.is_left = True
+    owner.outbox.reply(b"first")
+    owner.outbox.reply(b"item", sent=told.append, answers_waiter=True)
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"first"
     assert told == []
-    wire.outbox.lost()
+    owner.outbox.lost()
     assert told == [False]
 
 
-def test_a_reply_leaves_at_the_end_of_the_tick(wire: Wire) -> None:
-    wire.outbox.reply(b"one")
-    assert wire.said == b""
-    wire.barrier.end_of_tick()
-    assert wire.said == b"one"
+def test_reply_is_sent_at_end_of_tick(owner: RecordingOwner) -> None:
+    owner.outbox.reply(b"one")
+    assert owner.sent == b""
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"one"
 
 
-def test_a_reply_asks_for_an_end_of_the_tick_once() -> None:
+def test_reply_requests_one_end_of_tick() -> None:
     asked: list[Callable[[], None]] = []
-    wire = Wire(Barrier(asked.append))
-    wire.outbox.reply(b"one")
-    wire.outbox.reply(b"two")
+    owner = RecordingOwner(Barrier(asked.append))
+    owner.outbox.reply(b"one")
+    owner.outbox.reply(b"two")
     assert len(asked) == 1
     asked.pop()()
-    assert wire.said == b"onetwo"
-    wire.outbox.reply(b"three")
+    assert owner.sent == b"onetwo"
+    owner.outbox.reply(b"three")
     asked.pop()()
-    assert wire.said == b"onetwothree"
+    assert owner.sent == b"onetwothree"
 
 
-def test_replies_of_one_tick_leave_in_one_write_and_in_order(wire: Wire) -> None:
+def test_replies_of_a_tick_are_written_together_in_order(owner: RecordingOwner) -> None:
     for reply in (b"one", b"two", b"three"):
-        wire.outbox.reply(reply)
-    wire.barrier.end_of_tick()
-    assert wire.written == [b"onetwothree"]
+        owner.outbox.reply(reply)
+    owner.barrier.end_of_tick()
+    assert owner.written == [b"onetwothree"]
 
 
-def test_a_reply_waits_until_its_batch_is_safe(wire: Wire) -> None:
+def test_reply_waits_until_its_batch_is_safe(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"stored", batch)
-    wire.barrier.end_of_tick()
-    assert wire.said == b""
+    owner.outbox.reply(b"stored", batch)
+    owner.barrier.end_of_tick()
+    assert owner.sent == b""
     batch.settle(None)
-    assert wire.said == b"stored"
+    assert owner.sent == b"stored"
 
 
-def test_an_unsafe_reply_holds_back_those_after_it_and_none_before_it(wire: Wire) -> None:
+def test_unsafe_reply_holds_only_later_replies(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"before ")
-    wire.outbox.reply(b"stored ", batch)
-    wire.outbox.reply(b"after ")
-    wire.barrier.end_of_tick()
-    assert wire.said == b"before "
-    wire.outbox.reply(b"later")
-    wire.barrier.end_of_tick()
-    assert wire.said == b"before "
+    owner.outbox.reply(b"before ")
+    owner.outbox.reply(b"stored ", batch)
+    owner.outbox.reply(b"after ")
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"before "
+    owner.outbox.reply(b"later")
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"before "
     batch.settle(None)
-    assert wire.said == b"before stored after later"
+    assert owner.sent == b"before stored after later"
 
 
-def test_replies_leave_in_order_even_if_a_later_one_is_safe_first(wire: Wire) -> None:
+def test_replies_keep_order_when_a_later_batch_is_safe_first(owner: RecordingOwner) -> None:
     first, second = Batch(), Batch()
-    wire.outbox.reply(b"first ", first)
-    wire.outbox.reply(b"second ", second)
-    wire.barrier.end_of_tick()
+    owner.outbox.reply(b"first ", first)
+    owner.outbox.reply(b"second ", second)
+    owner.barrier.end_of_tick()
     second.settle(None)
-    assert wire.said == b""
+    assert owner.sent == b""
     first.settle(None)
-    assert wire.said == b"first second "
+    assert owner.sent == b"first second "
 
 
-def test_replies_that_wait_for_one_batch_leave_when_it_is_safe(wire: Wire) -> None:
+def test_replies_of_one_batch_are_sent_when_it_is_safe(owner: RecordingOwner) -> None:
     batch = Batch()
     for _ in range(3):
-        wire.outbox.reply(b"stored ", batch)
-    wire.barrier.end_of_tick()
+        owner.outbox.reply(b"stored ", batch)
+    owner.barrier.end_of_tick()
     batch.settle(None)
-    assert wire.said == b"stored stored stored "
+    assert owner.sent == b"stored stored stored "
 
 
-def test_one_connection_does_not_wait_for_the_batch_of_another() -> None:
+def test_connection_does_not_wait_for_batch_of_another() -> None:
     barrier = Barrier(lambda end_of_tick: None)
-    slow, quick = Wire(barrier), Wire(barrier)
+    slow, quick = RecordingOwner(barrier), RecordingOwner(barrier)
     slow.outbox.reply(b"stored", Batch())
     quick.outbox.reply(b"version")
     barrier.end_of_tick()
-    assert (slow.said, quick.said) == (b"", b"version")
+    assert (slow.sent, quick.sent) == (b"", b"version")
 
 
-def test_a_reply_whose_batch_is_lost_is_replaced_and_the_others_stand(wire: Wire) -> None:
+def test_reply_of_lost_batch_is_replaced_by_an_error(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"before ")
-    wire.outbox.reply(b"stored ", batch)
-    wire.outbox.reply(b"after")
-    wire.barrier.end_of_tick()
+    owner.outbox.reply(b"before ")
+    owner.outbox.reply(b"stored ", batch)
+    owner.outbox.reply(b"after")
+    owner.barrier.end_of_tick()
     batch.settle(LOST)
-    assert wire.said == b"before <lost: disk full>after"
-    assert not wire.is_lost
+    assert owner.sent == b"before <lost: disk full>after"
+    assert not owner.is_lost
 
 
-def test_a_batch_that_was_lost_before_the_end_of_the_tick_replaces_its_reply_too(wire: Wire) -> None:
+def test_batch_lost_before_end_of_tick_replaces_its_reply(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"stored", batch)
+    owner.outbox.reply(b"stored", batch)
     batch.settle(LOST)
-    wire.barrier.end_of_tick()
-    assert wire.said == b"<lost: disk full>"
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"<lost: disk full>"
 
 
-# Who is told what became of a reply.
+# Notification of senders.
 
 
-def test_sent_is_told_when_the_reply_was_handed_to_the_transport(wire: Wire) -> None:
+def test_sent_is_true_after_reply_is_written(owner: RecordingOwner) -> None:
     told: list[tuple[bool, bytes]] = []
     batch = Batch()
-    wire.outbox.reply(b"item", batch, lambda was_sent: told.append((was_sent, wire.said)))
-    wire.barrier.end_of_tick()
+    owner.outbox.reply(b"item", batch, lambda was_sent: told.append((was_sent, owner.sent)))
+    owner.barrier.end_of_tick()
     assert told == []
     batch.settle(None)
     assert told == [(True, b"item")]
 
 
-def test_sent_is_told_false_for_a_reply_that_was_replaced(wire: Wire) -> None:
+def test_sent_is_false_for_replaced_reply(owner: RecordingOwner) -> None:
     told: list[bool] = []
     batch = Batch()
-    wire.outbox.reply(b"item", batch, told.append)
-    wire.barrier.end_of_tick()
+    owner.outbox.reply(b"item", batch, told.append)
+    owner.barrier.end_of_tick()
     batch.settle(LOST)
     assert told == [False]
 
 
-def test_sent_is_told_false_for_each_reply_of_a_client_that_is_gone(wire: Wire) -> None:
+def test_sent_is_false_for_each_reply_to_disconnected_client(owner: RecordingOwner) -> None:
     told: list[tuple[int, bool]] = []
-    wire.outbox.reply(b"one", None, lambda was_sent: told.append((1, was_sent)))
-    wire.outbox.reply(b"two", Batch(), lambda was_sent: told.append((2, was_sent)))
-    wire.outbox.lost()
+    owner.outbox.reply(b"one", None, lambda was_sent: told.append((1, was_sent)))
+    owner.outbox.reply(b"two", Batch(), lambda was_sent: told.append((2, was_sent)))
+    owner.outbox.lost()
     assert told == [(1, False), (2, False)]
-    wire.barrier.end_of_tick()
-    assert wire.said == b""
+    owner.barrier.end_of_tick()
+    assert owner.sent == b""
     assert len(told) == 2
 
 
-def test_sent_is_told_false_at_once_when_the_client_is_gone_already(wire: Wire) -> None:
+def test_sent_is_false_at_once_if_client_has_disconnected(owner: RecordingOwner) -> None:
     told: list[bool] = []
-    wire.outbox.lost()
-    wire.outbox.reply(b"item", None, told.append)
+    owner.outbox.lost()
+    owner.outbox.reply(b"item", None, told.append)
     assert told == [False]
 
 
-def test_sent_is_told_false_when_the_client_turns_out_to_be_gone_in_the_write() -> None:
-    class LosingWire(Wire):
+def test_sent_is_false_if_write_finds_client_disconnected() -> None:
+    class LosingOwner(RecordingOwner):
         def send_replies(self, replies: bytes) -> None:
             self.outbox.lost()
 
     told: list[bool] = []
-    wire = LosingWire()
-    wire.outbox.reply(b"item", None, told.append)
-    wire.barrier.end_of_tick()
+    owner = LosingOwner()
+    owner.outbox.reply(b"item", None, told.append)
+    owner.barrier.end_of_tick()
     assert told == [False]
 
 
-def test_a_batch_that_settles_after_the_client_has_gone_says_nothing(wire: Wire) -> None:
+def test_batch_settled_after_disconnect_sends_nothing(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"stored", batch)
-    wire.barrier.end_of_tick()
-    wire.outbox.lost()
+    owner.outbox.reply(b"stored", batch)
+    owner.barrier.end_of_tick()
+    owner.outbox.lost()
     batch.settle(None)
-    assert wire.said == b""
-    assert not wire.is_lost
+    assert owner.sent == b""
+    assert not owner.is_lost
 
 
-# Hanging up.
+# Closing.
 
 
-def test_close_hangs_up_after_the_replies_before_it(wire: Wire) -> None:
-    wire.outbox.reply(b"bye")
-    wire.outbox.close()
-    assert not wire.is_lost
-    wire.barrier.end_of_tick()
-    assert wire.said == b"bye"
-    assert wire.is_lost
+def test_close_disconnects_after_earlier_replies(owner: RecordingOwner) -> None:
+    owner.outbox.reply(b"bye")
+    owner.outbox.close()
+    assert not owner.is_lost
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"bye"
+    assert owner.is_lost
 
 
-def test_close_waits_for_a_reply_that_is_not_safe(wire: Wire) -> None:
+def test_close_waits_for_unsafe_reply(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"stored", batch)
-    wire.outbox.close()
-    wire.barrier.end_of_tick()
-    assert not wire.is_lost
+    owner.outbox.reply(b"stored", batch)
+    owner.outbox.close()
+    owner.barrier.end_of_tick()
+    assert not owner.is_lost
     batch.settle(LOST)
-    assert wire.said == b"<lost: disk full>"
-    assert wire.is_lost
+    assert owner.sent == b"<lost: disk full>"
+    assert owner.is_lost
 
 
-def test_it_hangs_up_once_where_a_batch_settles_in_the_tick_of_the_close(wire: Wire) -> None:
+def test_disconnects_once_if_batch_settles_in_tick_of_close(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"one", batch)
-    wire.barrier.end_of_tick()
-    wire.outbox.close()
+    owner.outbox.reply(b"one", batch)
+    owner.barrier.end_of_tick()
+    owner.outbox.close()
     batch.settle(None)
-    wire.barrier.end_of_tick()
-    assert wire.said == b"one"
-    assert wire.losses == 1
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"one"
+    assert owner.losses == 1
 
 
-def test_nothing_is_said_after_a_close(wire: Wire) -> None:
+def test_nothing_is_sent_after_close(owner: RecordingOwner) -> None:
     told: list[bool] = []
-    wire.outbox.close()
-    wire.outbox.reply(b"after", None, told.append)
-    wire.barrier.end_of_tick()
-    wire.barrier.end_of_tick()
-    assert wire.is_lost
-    assert wire.said == b""
+    owner.outbox.close()
+    owner.outbox.reply(b"after", None, told.append)
+    owner.barrier.end_of_tick()
+    owner.barrier.end_of_tick()
+    assert owner.is_lost
+    assert owner.sent == b""
     assert told == [False]
 
 
-def test_what_is_forgotten_of_a_command_is_not_said_and_counts_as_lost(wire: Wire) -> None:
+def test_forgotten_replies_are_not_sent_and_count_as_lost(owner: RecordingOwner) -> None:
     told: list[object] = []
     batch, monitor = Batch(), Command()
-    wire.outbox.reply(b"one ")
-    wire.barrier.end_of_tick()
-    wire.outbox.current_command = monitor
-    wire.outbox.reply(b"two ", batch, told.append, lambda: told.append("lost"))
-    wire.outbox.reply(b"three ")
-    wire.outbox.current_command = Command()
-    wire.outbox.reply(b"four")
-    wire.outbox.forget(monitor)
+    owner.outbox.reply(b"one ")
+    owner.barrier.end_of_tick()
+    owner.outbox.current_command = monitor
+    owner.outbox.reply(b"two ", batch, told.append, lambda: told.append("lost"))
+    owner.outbox.reply(b"three ")
+    owner.outbox.current_command = Command()
+    owner.outbox.reply(b"four")
+    owner.outbox.forget(monitor)
     assert told == [False, "lost"]
-    wire.barrier.end_of_tick()
+    owner.barrier.end_of_tick()
     batch.settle(None)
-    assert wire.said == b"one four"
-    assert wire.outbox.held_bytes == 0
+    assert owner.sent == b"one four"
+    assert owner.outbox.held_bytes == 0
     assert told == [False, "lost"]
 
 
-def test_lost_is_called_only_where_an_error_is_said_instead(wire: Wire) -> None:
+def test_lost_is_called_only_if_an_error_is_sent_instead(owner: RecordingOwner) -> None:
     called: list[bytes] = []
     safe, lost = Batch(), Batch()
-    wire.outbox.reply(b"safe", safe, None, lambda: called.append(b"safe"))
-    wire.outbox.reply(b"lost", lost, None, lambda: called.append(b"lost"))
-    wire.outbox.reply(b"gone", Batch(), None, lambda: called.append(b"gone"))
-    wire.barrier.end_of_tick()
+    owner.outbox.reply(b"safe", safe, None, lambda: called.append(b"safe"))
+    owner.outbox.reply(b"lost", lost, None, lambda: called.append(b"lost"))
+    owner.outbox.reply(b"gone", Batch(), None, lambda: called.append(b"gone"))
+    owner.barrier.end_of_tick()
     safe.settle(None)
     lost.settle(LOST)
-    wire.outbox.lost()
+    owner.outbox.lost()
     assert called == [b"lost"]
 
 
-def test_what_has_left_in_front_is_told_before_a_loss(wire: Wire) -> None:
+def test_sent_of_earlier_reply_comes_before_a_loss(owner: RecordingOwner) -> None:
     told: list[object] = []
     slow, lost = Batch(), Batch()
-    wire.outbox.reply(b"slow ", slow)
-    wire.outbox.reply(b"one ", None, lambda was_sent: told.append(("one", was_sent)))
-    wire.outbox.reply(
-        b"two", lost, lambda was_sent: told.append(("two", was_sent)), lambda: told.append("lost")
-    )
-    wire.barrier.end_of_tick()
+    owner.outbox.reply(b"slow ", slow)
+    owner.outbox.reply(b"one ", None, lambda was_sent: told.append(("one", was_sent)))
+    owner.outbox.reply(b"two", lost, lambda was_sent: told.append(("two", was_sent)), lambda: told.append("lost"))
+    owner.barrier.end_of_tick()
     lost.settle(LOST)
     slow.settle(None)
-    assert wire.said == b"slow one <lost: disk full>"
+    assert owner.sent == b"slow one <lost: disk full>"
     assert told == [("one", True), "lost", ("two", False)]
 
 
-# A transport that takes no more.
+# A full transport.
 
 
-def test_a_paused_outbox_holds_its_replies_until_it_is_resumed(wire: Wire) -> None:
-    wire.outbox.pause()
-    wire.outbox.reply(b"one ")
-    wire.barrier.end_of_tick()
-    assert wire.said == b""
-    wire.outbox.resume()
-    wire.outbox.reply(b"two")
-    wire.barrier.end_of_tick()
-    assert wire.said == b"one two"
+def test_paused_outbox_holds_replies_until_resumed(owner: RecordingOwner) -> None:
+    owner.outbox.pause()
+    owner.outbox.reply(b"one ")
+    owner.barrier.end_of_tick()
+    assert owner.sent == b""
+    owner.outbox.resume()
+    owner.outbox.reply(b"two")
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"one two"
 
 
-def test_a_batch_that_settles_during_a_pause_lets_nothing_out_before_its_end(wire: Wire) -> None:
+def test_batch_settled_during_pause_sends_nothing_before_resume(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"stored", batch)
-    wire.barrier.end_of_tick()
-    wire.outbox.pause()
+    owner.outbox.reply(b"stored", batch)
+    owner.barrier.end_of_tick()
+    owner.outbox.pause()
     batch.settle(None)
-    assert wire.said == b""
-    wire.outbox.resume()
-    wire.barrier.end_of_tick()
-    assert wire.said == b"stored"
+    assert owner.sent == b""
+    owner.outbox.resume()
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"stored"
 
 
-def test_a_paused_outbox_hangs_up_only_after_its_replies(wire: Wire) -> None:
-    wire.outbox.pause()
-    wire.outbox.reply(b"bye")
-    wire.outbox.close()
-    wire.barrier.end_of_tick()
-    assert not wire.is_lost
-    wire.outbox.resume()
-    wire.barrier.end_of_tick()
-    assert wire.said == b"bye"
-    assert wire.is_lost
+def test_paused_outbox_disconnects_only_after_its_replies(owner: RecordingOwner) -> None:
+    owner.outbox.pause()
+    owner.outbox.reply(b"bye")
+    owner.outbox.close()
+    owner.barrier.end_of_tick()
+    assert not owner.is_lost
+    owner.outbox.resume()
+    owner.barrier.end_of_tick()
+    assert owner.sent == b"bye"
+    assert owner.is_lost
 
 
-# What it holds.
+# Held bytes.
 
 
-def test_held_bytes_are_the_replies_that_have_not_left(wire: Wire) -> None:
+def test_held_bytes_counts_unsent_replies(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"12345")
-    wire.outbox.reply(b"123", batch)
-    wire.outbox.reply(b"1234")
-    assert wire.outbox.held_bytes == 12
-    wire.barrier.end_of_tick()
-    assert wire.outbox.held_bytes == 7
+    owner.outbox.reply(b"12345")
+    owner.outbox.reply(b"123", batch)
+    owner.outbox.reply(b"1234")
+    assert owner.outbox.held_bytes == 12
+    owner.barrier.end_of_tick()
+    assert owner.outbox.held_bytes == 7
     batch.settle(LOST)
-    assert wire.said == b"12345<lost: disk full>1234"
-    assert wire.outbox.held_bytes == 0
+    assert owner.sent == b"12345<lost: disk full>1234"
+    assert owner.outbox.held_bytes == 0
 
 
-def test_a_client_that_is_gone_holds_nothing(wire: Wire) -> None:
-    wire.outbox.reply(b"12345", Batch())
-    wire.outbox.lost()
-    assert wire.outbox.held_bytes == 0
-    wire.outbox.reply(b"123")
-    assert wire.outbox.held_bytes == 0
+def test_disconnected_client_holds_no_bytes(owner: RecordingOwner) -> None:
+    owner.outbox.reply(b"12345", Batch())
+    owner.outbox.lost()
+    assert owner.outbox.held_bytes == 0
+    owner.outbox.reply(b"123")
+    assert owner.outbox.held_bytes == 0
 
 
-def test_the_session_is_told_after_replies_have_left_and_only_then(wire: Wire) -> None:
+def test_owner_is_notified_after_each_write(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"one")
-    wire.outbox.reply(b"two", batch)
-    assert wire.releases == 0
-    wire.barrier.end_of_tick()
-    assert wire.releases == 1
-    wire.outbox.reply(b"three")
-    wire.barrier.end_of_tick()
-    assert wire.releases == 1
+    owner.outbox.reply(b"one")
+    owner.outbox.reply(b"two", batch)
+    assert owner.releases == 0
+    owner.barrier.end_of_tick()
+    assert owner.releases == 1
+    owner.outbox.reply(b"three")
+    owner.barrier.end_of_tick()
+    assert owner.releases == 1
     batch.settle(None)
-    assert wire.releases == 2
+    assert owner.releases == 2
 
 
-# Others.
+# Other connections.
 
 
-def test_a_transport_that_fails_does_not_keep_others_from_their_replies() -> None:
+def test_failing_transport_does_not_block_replies_to_others() -> None:
     barrier = Barrier(lambda end_of_tick: None)
-    BrokenWire(barrier).outbox.reply(b"one")
-    healthy = Wire(barrier)
+    FailingOwner(barrier).outbox.reply(b"one")
+    healthy = RecordingOwner(barrier)
     healthy.outbox.reply(b"two")
     barrier.end_of_tick()
-    assert healthy.said == b"two"
+    assert healthy.sent == b"two"
 
 
-def test_a_transport_that_fails_when_a_batch_settles_does_not_keep_others_from_their_replies() -> None:
+def test_failing_transport_does_not_block_others_when_batch_settles() -> None:
     barrier = Barrier(lambda end_of_tick: None)
     batch = Batch()
-    BrokenWire(barrier).outbox.reply(b"one", batch)
-    healthy = Wire(barrier)
+    FailingOwner(barrier).outbox.reply(b"one", batch)
+    healthy = RecordingOwner(barrier)
     healthy.outbox.reply(b"two", batch)
     barrier.end_of_tick()
     batch.settle(None)
-    assert healthy.said == b"two"
+    assert healthy.sent == b"two"
 
 
-def test_a_client_that_is_gone_is_not_hung_up_on_when_its_batch_is_settled_at_last(wire: Wire) -> None:
+def test_disconnected_client_is_not_closed_when_its_batch_settles(owner: RecordingOwner) -> None:
     batch = Batch()
-    wire.outbox.reply(b"stored", batch)
-    wire.outbox.close()
-    wire.barrier.end_of_tick()
-    wire.outbox.lost()
+    owner.outbox.reply(b"stored", batch)
+    owner.outbox.close()
+    owner.barrier.end_of_tick()
+    owner.outbox.lost()
     batch.settle(None)
-    assert not wire.is_lost
-    assert wire.said == b""
+    assert not owner.is_lost
+    assert owner.sent == b""

@@ -1,4 +1,4 @@
-"""Refusals in the log: who was refused what, and not a line for each of a million."""
+"""Refusals in the log: what they name, and a limit of lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kestrel.session.refusal_log import LOG_WINDOW_S, MAX_LOG_LINES, RefusalLog
 from kestrel.testing.server import MemoryServer
 
 
-def test_who_and_what_is_logged() -> None:
+def test_refusal_log_names_client_and_request() -> None:
     server = MemoryServer(config=loads('[[queues]]\nname = "orders"\nwhiteListClientIdForEnqueue = "CN=shop"\n'))
     client = server.connect()
     with capturedLogs() as events:
@@ -20,7 +20,7 @@ def test_who_and_what_is_logged() -> None:
     assert "secret" not in lines[0]
 
 
-def test_no_more_than_so_many_lines_a_second() -> None:
+def test_refusal_log_limits_lines_per_second() -> None:
     now = 0.0
     refusal_log = RefusalLog(lambda: now)
     with capturedLogs() as events:
@@ -37,7 +37,7 @@ def test_no_more_than_so_many_lines_a_second() -> None:
     assert formatEvent(events[MAX_LOG_LINES + 1]) == "Refused: peer ('CN=shop'): no"
 
 
-def test_a_name_cannot_begin_a_line_of_its_own() -> None:
+def test_client_name_cannot_start_a_new_log_line() -> None:
     with capturedLogs() as events:
         RefusalLog(lambda: 0.0).log("peer", b"CN=\nshop\xff", "no")
     assert "\n" not in formatEvent(events[0])

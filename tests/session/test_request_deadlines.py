@@ -1,4 +1,4 @@
-"""What clients begin and do not end: how long it may take, and how much memory all of it may take together."""
+"""Incomplete requests: their time limit, and their total memory limit."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def server() -> MemoryServer:
 
 
 def request_deadlines(server: MemoryServer) -> tuple[int, int]:
-    """How many are at something, and the bytes of it."""
+    """Return the number of incomplete requests and their bytes."""
     return len(server.core.session_context.request_deadlines), server.core.session_context.request_deadlines.bytes
 
 
 def session_of(server: MemoryServer) -> Session:
-    """That of the only connection."""
+    """Return the session of the only connection."""
     (connection,) = server.factories["memcache"]._connections
     return connection.session
 
@@ -59,7 +59,7 @@ def session_of(server: MemoryServer) -> Session:
 
 
 @pytest.mark.parametrize(("protocol", "beginning"), BEGINNINGS)
-def test_a_request_that_does_not_come_whole_ends_the_connection(
+def test_incomplete_request_ends_connection_after_timeout(
     server: MemoryServer, protocol: str, beginning: bytes
 ) -> None:
     client = server.connect(protocol)
@@ -70,7 +70,7 @@ def test_a_request_that_does_not_come_whole_ends_the_connection(
     assert server.clock.getDelayedCalls() == []
 
 
-def test_a_byte_now_and_then_is_not_enough(server: MemoryServer) -> None:
+def test_slow_bytes_do_not_extend_the_timeout(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"set work 0 0 100\r\n")
     for _ in range(9):
@@ -81,7 +81,7 @@ def test_a_byte_now_and_then_is_not_enough(server: MemoryServer) -> None:
     assert server.manager.existing(b"work") is None
 
 
-def test_each_request_has_that_time_anew(server: MemoryServer) -> None:
+def test_each_request_has_its_own_timeout(server: MemoryServer) -> None:
     client = server.connect()
     request = b"set work 0 0 5\r\nhello\r\n"
     client.ask(request[:3])
@@ -91,7 +91,7 @@ def test_each_request_has_that_time_anew(server: MemoryServer) -> None:
     assert closes_after(server, client, 10)
 
 
-def test_a_client_that_asks_for_nothing_has_begun_nothing(server: MemoryServer) -> None:
+def test_idle_client_has_no_incomplete_request(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
     server.advance(3600)
@@ -99,7 +99,7 @@ def test_a_client_that_asks_for_nothing_has_begun_nothing(server: MemoryServer) 
     assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
 
 
-def test_without_a_timeout_a_request_may_take_as_long_as_it_likes() -> None:
+def test_without_timeout_request_may_take_any_time() -> None:
     server = MemoryServer(config=loads('requestTimeout = "none"'))
     client = server.connect()
     client.ask(b"set work 0 0 5\r\n")
@@ -107,17 +107,17 @@ def test_without_a_timeout_a_request_may_take_as_long_as_it_likes() -> None:
     assert client.ask(b"hello\r\n") == STORED
 
 
-def test_what_stands_in_line_behind_a_wait_is_not_late(server: MemoryServer) -> None:
+def test_request_behind_a_wait_is_not_late(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"get work/t=60000\r\nset wo")
     for _ in range(8):
         server.advance(7.5)
         assert not client.is_closed
     assert client.take() == b"END\r\n"
-    assert closes_after(server, client, 10), "now it is the client's turn"
+    assert closes_after(server, client, 10), "now the client's time counts"
 
 
-def test_a_client_that_waits_for_the_storage_is_not_late() -> None:
+def test_client_waiting_for_storage_is_not_late() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client = server.connect()
@@ -129,7 +129,7 @@ def test_a_client_that_waits_for_the_storage_is_not_late() -> None:
     assert client.take() == STORED
 
 
-def test_the_time_in_which_the_server_did_not_read_does_not_count(server: MemoryServer) -> None:
+def test_time_while_server_does_not_read_is_not_counted(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"set big 0 0 300000\r\n" + bytes(300_000) + b"\r\n")
     client.reads = False
@@ -145,7 +145,7 @@ def test_the_time_in_which_the_server_did_not_read_does_not_count(server: Memory
     assert client.ask(bytes(10_000) + b"\r\n") == STORED
 
 
-def test_a_client_that_does_not_take_the_end_is_dropped(server: MemoryServer) -> None:
+def test_client_that_does_not_read_the_last_replies_is_dropped(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"set work 0 0 100000\r\n" + bytes(100_000) + b"\r\n")
     client.reads = False
@@ -157,13 +157,13 @@ def test_a_client_that_does_not_take_the_end_is_dropped(server: MemoryServer) ->
     assert client.is_closed
 
 
-def test_a_handshake_has_the_same_time(server: MemoryServer) -> None:
+def test_handshake_has_the_same_timeout(server: MemoryServer) -> None:
     client = server.connect()
     session_of(server).handshake_began()
     assert closes_after(server, client, 10)
 
 
-def test_a_handshake_that_has_ended_does_not_count(server: MemoryServer) -> None:
+def test_finished_handshake_has_no_timeout(server: MemoryServer) -> None:
     client = server.connect()
     session_of(server).handshake_began()
     session_of(server).handshake_ended()
@@ -171,7 +171,7 @@ def test_a_handshake_that_has_ended_does_not_count(server: MemoryServer) -> None
     assert not client.is_closed
 
 
-def test_a_reload_brings_another_timeout_for_those_who_are_there(server: MemoryServer) -> None:
+def test_reload_applies_new_timeout_to_pending_requests(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"set wo")
     server.advance(3)
@@ -179,7 +179,7 @@ def test_a_reload_brings_another_timeout_for_those_who_are_there(server: MemoryS
     assert closes_after(server, client, 2)
 
 
-def test_others_are_served_between_many_who_are_late(server: MemoryServer) -> None:
+def test_late_requests_are_ended_in_bounded_slices(server: MemoryServer) -> None:
     late = [server.connect() for _ in range(2 * MAX_TIMED_OUT_REQUESTS_PER_SLICE + 1)]
     for client in late:
         client.send(b"se")
@@ -192,7 +192,7 @@ def test_others_are_served_between_many_who_are_late(server: MemoryServer) -> No
     assert all(client.is_closed for client in late)
 
 
-def test_who_is_not_late_costs_nothing() -> None:
+def test_requests_in_time_cost_nothing() -> None:
     def prepared(count: int) -> Callable[[], object]:
         server = MemoryServer(config=loads(TEN_SECONDS))
         for _ in range(count):
@@ -203,7 +203,7 @@ def test_who_is_not_late_costs_nothing() -> None:
     assert costs_about_the_same(partial(prepared, 10), partial(prepared, 3000))
 
 
-def test_who_was_too_slow_stands_in_the_log(server: MemoryServer) -> None:
+def test_timed_out_request_is_logged_without_its_content(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"set secret")
     with capturedLogs() as events:
@@ -223,7 +223,7 @@ def half_a_request(size: int) -> bytes:
     return b"set work 0 0 10000000\r\n" + bytes(size)
 
 
-def test_when_there_is_too_much_the_slowest_with_more_than_their_share_are_hung_up_on() -> None:
+def test_full_memory_disconnects_slowest_client_above_its_share() -> None:
     server = MemoryServer(config=loads(LITTLE_ROOM))
     small = server.connect()
     small.ask(half_a_request(100))
@@ -237,7 +237,7 @@ def test_when_there_is_too_much_the_slowest_with_more_than_their_share_are_hung_
     assert request_deadlines(server) == (5, 4 * 250_000 + 100)
 
 
-def test_when_a_reload_allows_less_however_many_are_too_many_are_hung_up_on_at_once() -> None:
+def test_lower_limit_after_reload_disconnects_all_excess_at_once() -> None:
     server = MemoryServer()
     clients = [server.connect() for _ in range(400)]
     for client in clients:
@@ -249,7 +249,7 @@ def test_when_a_reload_allows_less_however_many_are_too_many_are_hung_up_on_at_o
     assert [client.is_closed for client in clients] == [True] * (400 - count) + [False] * count
 
 
-def test_however_much_is_sent_no_more_is_held() -> None:
+def test_held_bytes_never_exceed_the_limit() -> None:
     server = MemoryServer(config=loads(LITTLE_ROOM))
     clients = [server.connect() for _ in range(20)]
     most = 0
@@ -260,13 +260,13 @@ def test_however_much_is_sent_no_more_is_held() -> None:
     assert most <= 1 << 20
 
 
-def test_small_items_take_more_than_their_data(server: MemoryServer) -> None:
+def test_small_items_count_more_than_their_data(server: MemoryServer) -> None:
     client = server.connect("text")
     client.ask(b"put work:\n" + b"xy\n" * 1000)
     assert request_deadlines(server)[1] > 1000 * sys.getsizeof(b"xy")
 
 
-def test_a_whole_request_is_served_while_others_fill_the_memory() -> None:
+def test_complete_request_is_served_while_others_fill_memory() -> None:
     server = MemoryServer(config=loads(LITTLE_ROOM))
     others = [server.connect() for _ in range(10)]
     client = server.connect()
@@ -276,7 +276,7 @@ def test_a_whole_request_is_served_while_others_fill_the_memory() -> None:
     assert server.manager.queue(b"mine").store.items == 10
 
 
-def test_what_was_begun_is_forgotten_with_the_connection() -> None:
+def test_disconnect_forgets_incomplete_request() -> None:
     server = MemoryServer()
     clients = [server.connect(protocol) for protocol, _ in BEGINNINGS]
     for client, (_, beginning) in zip(clients, BEGINNINGS, strict=True):
@@ -289,7 +289,7 @@ def test_what_was_begun_is_forgotten_with_the_connection() -> None:
     assert server.clock.getDelayedCalls() == []
 
 
-def test_what_has_come_whole_is_no_longer_held() -> None:
+def test_complete_request_is_no_longer_held() -> None:
     server = MemoryServer()
     client = server.connect()
     client.ask(b"set work 0 0 1000\r\n" + bytes(500))
@@ -299,7 +299,7 @@ def test_what_has_come_whole_is_no_longer_held() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "text"])
-def test_a_client_that_has_its_reply_keeps_nothing_of_what_it_put(protocol: str) -> None:
+def test_answered_client_holds_no_data_of_its_put(protocol: str) -> None:
     server = MemoryServer()
     clients = [server.connect(protocol) for _ in range(8)]
     tracemalloc.start()
@@ -314,7 +314,7 @@ def test_a_client_that_has_its_reply_keeps_nothing_of_what_it_put(protocol: str)
         tracemalloc.stop()
 
 
-def test_a_fault_while_one_is_hung_up_on_is_not_that_of_another(server: MemoryServer) -> None:
+def test_fault_while_disconnecting_one_client_does_not_affect_others(server: MemoryServer) -> None:
     other = server.connect()
     other.ask(b"set wo")
     unfinished_ = server.core.session_context.request_deadlines

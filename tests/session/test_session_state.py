@@ -1,4 +1,4 @@
-"""The states of a session: the table, and each state with each input over a whole server."""
+"""The states of a session: the transition table, and each state with each input over a whole server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
-# The table.
+# The transition table.
 
 COLUMNS: Final = [
     SessionEvent.CLIENT_WAITS,
@@ -26,7 +26,7 @@ COLUMNS: Final = [
     SessionEvent.LOST,
 ]
 
-# What waits is one command at a time, so nothing else begins to wait and nothing is all done meanwhile.
+# Only one command waits at a time. Meanwhile no other command starts to wait, and ALL_DONE does not occur.
 EXPECTED: Final = {
     SessionState.OPEN: "WAITING LOADING - DRAINING OPEN CLOSING GONE",
     SessionState.WAITING: "- - OPEN CLOSING - CLOSING GONE",
@@ -45,7 +45,7 @@ PAIRS: Final = [
 
 
 @pytest.mark.parametrize(("state", "event", "expected"), PAIRS)
-def test_the_state_after_each_event(state: SessionState, event: SessionEvent, expected: SessionState | None) -> None:
+def test_event_leads_to_expected_state(state: SessionState, event: SessionEvent, expected: SessionState | None) -> None:
     if expected is None:
         with pytest.raises(KeyError):
             next_state(state, event)
@@ -53,17 +53,17 @@ def test_the_state_after_each_event(state: SessionState, event: SessionEvent, ex
         assert next_state(state, event) is expected
 
 
-def test_every_pair_is_walked() -> None:
+def test_table_covers_every_state_and_event() -> None:
     assert {(state, event) for state, event, _ in PAIRS} == {
         (state, event) for state in SessionState for event in SessionEvent
     }
 
 
-def test_commands_are_carried_out_only_while_nothing_waits_and_nobody_hung_up() -> None:
+def test_commands_run_only_in_open_and_draining_states() -> None:
     assert {SessionState.OPEN, SessionState.DRAINING} == RUNNING_STATES
 
 
-def test_every_state_can_be_reached_and_left_for_gone() -> None:
+def test_every_state_is_reachable_and_leads_to_gone() -> None:
     reached = {SessionState.OPEN}
     while more := {next_state(state, event) for state in reached for event in TRANSITIONS[state]} - reached:
         reached |= more
@@ -71,12 +71,12 @@ def test_every_state_can_be_reached_and_left_for_gone() -> None:
     assert {next_state(state, SessionEvent.LOST) for state in SessionState} == {SessionState.GONE}
 
 
-# Each state with each input, from the outside: what the client reads, whether it is hung up on, and how many
-# items are left in the queue for others once it is gone.
+# Each state with each input over a whole server: the replies, whether the server disconnects, and the items left for
+# other clients.
 
 
 class Case:
-    """One client in a given state, beside another that fills the queue."""
+    """A client in a given state, and another client that fills the queue."""
 
     def __init__(self) -> None:
         self.storage = SteppedStorage()
@@ -85,13 +85,13 @@ class Case:
         self.other = self.server.connect()
 
     def put(self, data: bytes = b"x") -> None:
-        """Another client puts an item."""
+        """Put an item from the other client."""
         self.other.send(b"set work 0 0 %d\r\n%b\r\n" % (len(data), data))
         self.server.settle()
 
     @property
     def store(self) -> SteppedQueue:
-        """What is in the queue."""
+        """Return the store of the queue."""
         queue = self.server.manager.known(b"work")
         assert queue is not None
         assert isinstance(queue.store, SteppedQueue)
@@ -114,7 +114,7 @@ def loading(case: Case) -> None:
 
 
 def draining(case: Case) -> None:
-    # More than one turn takes, so that some of it is still to be carried out when the end arrives.
+    # This takes more than one time slice, so some requests are still pending when the input ends.
     case.client.send(b"version\r\n" * 1000)
     case.client.half_close()
 
@@ -167,19 +167,19 @@ def server_stops(case: Case) -> None:
     case.server.factories["memcache"].hang_up()
 
 
-def the_head_is_loaded(case: Case) -> None:
+def head_is_loaded(case: Case) -> None:
     case.store.end_fill()
 
 
-def the_head_cannot_be_loaded(case: Case) -> None:
+def head_load_fails(case: Case) -> None:
     case.store.end_fill(StorageError("unreadable"))
 
 
-def the_commit_ends(case: Case) -> None:
+def commit_ends(case: Case) -> None:
     case.storage.end_commits()
 
 
-def the_commit_fails(case: Case) -> None:
+def commit_fails(case: Case) -> None:
     case.storage.end_commits(error=StorageError("disk full"))
 
 
@@ -191,7 +191,7 @@ STAYS, HUNG_UP = False, True
 Step = Callable[[Case], None]
 
 WALK: Final[list[tuple[Step, list[Step], bytes, bool, int]]] = [
-    # state, inputs, what is read then, whether it is hung up on, items left
+    # state, inputs, replies, whether the server disconnects, items left
     (opened, [a_request], VERSION, STAYS, 0),
     (opened, [an_item], b"", STAYS, 1),
     (opened, [time], b"", STAYS, 0),
@@ -210,33 +210,33 @@ WALK: Final[list[tuple[Step, list[Step], bytes, bool, int]]] = [
     (waiting, [disconnect, time], b"", HUNG_UP, 0),
     (waiting, [server_stops], b"END\r\n", HUNG_UP, 0),
     (loading, [a_request], b"", STAYS, 1),
-    (loading, [the_head_is_loaded], ITEM, STAYS, 0),
-    (loading, [a_request, the_head_is_loaded], ITEM + VERSION, STAYS, 0),
-    (loading, [the_head_cannot_be_loaded], b"SERVER_ERROR unreadable\r\n", STAYS, 1),
+    (loading, [head_is_loaded], ITEM, STAYS, 0),
+    (loading, [a_request, head_is_loaded], ITEM + VERSION, STAYS, 0),
+    (loading, [head_load_fails], b"SERVER_ERROR unreadable\r\n", STAYS, 1),
     (loading, [an_item], b"", STAYS, 2),
     (loading, [time], b"", STAYS, 1),
     (loading, [end_of_input], b"", STAYS, 1),
-    (loading, [end_of_input, the_head_is_loaded], ITEM, HUNG_UP, 0),
+    (loading, [end_of_input, head_is_loaded], ITEM, HUNG_UP, 0),
     (loading, [disconnect], b"", HUNG_UP, 1),
-    (loading, [disconnect, the_head_is_loaded], b"", HUNG_UP, 1),
-    (loading, [disconnect, the_head_cannot_be_loaded], b"", HUNG_UP, 1),
+    (loading, [disconnect, head_is_loaded], b"", HUNG_UP, 1),
+    (loading, [disconnect, head_load_fails], b"", HUNG_UP, 1),
     (draining, [], VERSION * 1000, HUNG_UP, 0),
     (draining, [an_item], VERSION * 1000, HUNG_UP, 1),
     (draining, [end_of_input], VERSION * 1000, HUNG_UP, 0),
     (draining_loading, [time], b"", STAYS, 1),
     (draining_loading, [end_of_input], b"", STAYS, 1),
-    (draining_loading, [the_head_is_loaded], ITEM + VERSION, HUNG_UP, 0),
-    (draining_loading, [the_head_cannot_be_loaded], b"SERVER_ERROR unreadable\r\n" + VERSION, HUNG_UP, 1),
-    (draining_loading, [disconnect, the_head_is_loaded], b"", HUNG_UP, 1),
+    (draining_loading, [head_is_loaded], ITEM + VERSION, HUNG_UP, 0),
+    (draining_loading, [head_load_fails], b"SERVER_ERROR unreadable\r\n" + VERSION, HUNG_UP, 1),
+    (draining_loading, [disconnect, head_is_loaded], b"", HUNG_UP, 1),
     (closing, [a_request], b"", STAYS, 0),
-    (closing, [the_commit_ends], b"STORED\r\n", HUNG_UP, 0),
-    (closing, [the_commit_fails], b"SERVER_ERROR disk full\r\n", HUNG_UP, 0),
-    (closing, [end_of_input, the_commit_ends], b"STORED\r\n", HUNG_UP, 0),
-    (closing, [server_stops, the_commit_ends], b"STORED\r\n", HUNG_UP, 0),
-    (closing, [disconnect, the_commit_ends], b"", HUNG_UP, 0),
+    (closing, [commit_ends], b"STORED\r\n", HUNG_UP, 0),
+    (closing, [commit_fails], b"SERVER_ERROR disk full\r\n", HUNG_UP, 0),
+    (closing, [end_of_input, commit_ends], b"STORED\r\n", HUNG_UP, 0),
+    (closing, [server_stops, commit_ends], b"STORED\r\n", HUNG_UP, 0),
+    (closing, [disconnect, commit_ends], b"", HUNG_UP, 0),
     (closing, [time, an_item], b"", STAYS, 1),
-    (gone, [the_commit_ends], b"", HUNG_UP, 0),
-    (gone, [the_commit_fails], b"", HUNG_UP, 0),
+    (gone, [commit_ends], b"", HUNG_UP, 0),
+    (gone, [commit_fails], b"", HUNG_UP, 0),
     (gone, [time], b"", HUNG_UP, 0),
     (gone, [an_item], b"", HUNG_UP, 1),
     (gone, [server_stops], b"", HUNG_UP, 0),
@@ -265,7 +265,7 @@ def test_each_state_with_each_input(
 
 
 @pytest.mark.parametrize("state", [opened, waiting, loading, draining, draining_loading, closing])
-def test_in_every_state_a_stop_hangs_up_and_a_disconnect_lets_the_stop_go_on(state: Step) -> None:
+def test_stop_ends_every_state_after_disconnect(state: Step) -> None:
     case = Case()
     state(case)
     left: list[None] = []
@@ -278,19 +278,19 @@ def test_in_every_state_a_stop_hangs_up_and_a_disconnect_lets_the_stop_go_on(sta
 
 
 @pytest.mark.parametrize("state", [loading, draining_loading])
-def test_a_stop_while_the_head_is_loaded_loses_no_item(state: Step) -> None:
+def test_stop_during_load_of_head_loses_no_item(state: Step) -> None:
     case = Case()
     state(case)
     server_stops(case)
     case.server.settle()
     assert case.client.is_closed
-    the_head_is_loaded(case)
+    head_is_loaded(case)
     case.server.settle()
     assert case.store.items == 1
     assert case.store.open_reads == 0
 
 
-def test_a_stop_waits_for_a_command_about_the_server_that_is_under_way_and_says_its_reply() -> None:
+def test_stop_waits_for_running_reload_and_sends_its_reply() -> None:
     case = Case()
     done: Deferred[None] = Deferred()
     case.server.control.reload = lambda: done
@@ -301,11 +301,11 @@ def test_a_stop_waits_for_a_command_about_the_server_that_is_under_way_and_says_
     assert case.other.is_closed
     assert (case.client.is_closed, stopped) == (False, [])
     done.callback(None)
-    assert case.client.take() == b"Reloaded config.\r\n", "and nothing that was asked for after it"
+    assert case.client.take() == b"Reloaded config.\r\n", "no reply to later requests"
     assert (case.client.is_closed, stopped) == (True, [None])
 
 
-def test_a_stop_says_that_a_command_about_the_server_failed() -> None:
+def test_stop_reports_failure_of_running_reload() -> None:
     case = Case()
     done: Deferred[None] = Deferred()
     case.server.control.reload = lambda: done
@@ -318,7 +318,7 @@ def test_a_stop_says_that_a_command_about_the_server_failed() -> None:
 
 
 @pytest.mark.parametrize("state", [opened, waiting, loading, draining, draining_loading, closing, gone])
-def test_in_every_state_open_reads_come_back_when_the_client_is_gone(state: Step) -> None:
+def test_disconnect_requeues_open_reads_in_every_state(state: Step) -> None:
     case = Case()
     other = case.server.connect()
     assert other.ask(b"set held 0 0 1\r\nx\r\n") == b"STORED\r\n"
@@ -327,12 +327,11 @@ def test_in_every_state_open_reads_come_back_when_the_client_is_gone(state: Step
     case.client.disconnect()
     case.storage.holds_commits = False
     if case.storage.committing:
-        the_commit_ends(case)
+        commit_ends(case)
     assert other.ask(b"get held\r\n") == b"VALUE held 0 1\r\nx\r\nEND\r\n"
 
 
-def test_a_client_in_no_state_is_called_after_it_is_gone() -> None:
-    """Twisted calls nothing on a lost connection; the timer of a wait must not either."""
+def test_disconnected_client_leaves_no_timer() -> None:
     case = Case()
     waiting(case)
     case.client.disconnect()
@@ -340,7 +339,7 @@ def test_a_client_in_no_state_is_called_after_it_is_gone() -> None:
     assert case.server.clock.getDelayedCalls() == []
 
 
-def test_a_connection_that_came_before_the_queues_are_loaded_is_answered_after() -> None:
+def test_connection_before_the_start_is_answered_after_it() -> None:
     loaded: Deferred[dict[bytes, object]] = Deferred()
 
     class LoadingStorage(SteppedStorage):

@@ -1,4 +1,4 @@
-"""The text protocol through the whole server, in memory and with a clock that the test moves."""
+"""The text protocol over connections in memory, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.session.thrift_calls import ThriftClient
 VERSION: Final = b":1.2.3\n"
 
 MOMENT_S: Final = 2**-10
-"""The least time there is: about a millisecond, without rounding."""
+"""Shortest time step in tests: about a millisecond, exact in binary."""
 
 REFUSED_PUT: Final = b"-Server not available for operation setItem\n"
 REFUSED_GET: Final = b"-Server not available for operation getItem\n"
@@ -49,12 +49,12 @@ def storage() -> SteppedStorage:
 
 @pytest.fixture
 def slow(storage: SteppedStorage) -> MemoryServer:
-    """A server over a storage that the test steps."""
+    """Return a server over a storage that the test steps."""
     return serving(storage=storage)
 
 
 def put_(*items: bytes, queue: bytes = b"work", expiry: bytes = b"") -> bytes:
-    """The request that puts these items."""
+    """Return a request that puts these items."""
     return b"put %b%b:\n%b\n" % (queue, b" " + expiry if expiry else b"", b"".join(item + b"\n" for item in items))
 
 
@@ -63,12 +63,12 @@ def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
 
 
 def lines(*items: bytes) -> bytes:
-    """How these items are sent."""
+    """Return these items as a reply has them."""
     return b"".join(b":%b\n" % item for item in items)
 
 
 def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
-    """Take all that is there, head first."""
+    """Take all items, head first."""
     client = server.connect("text")
     found = []
     while (reply := client.ask(b"get %b\n" % queue)) != b"*\n":
@@ -80,18 +80,18 @@ def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
 
 
 def counts(server: MemoryServer, queue: bytes = b"work") -> tuple[int, int]:
-    """How many items the queue has, and how many open reads. To ask is no use of the queue."""
+    """Return the number of items and of open reads. Asking does not count as use of the queue."""
     memcache = server.connect()
     return int(stat(memcache, queue, "items")), int(stat(memcache, queue, "open_transactions"))
 
 
 def is_error(reply: bytes) -> bool:
-    """Whether that is one error with a reason, and nothing else."""
+    """Return True if the reply is exactly one error with a reason."""
     return reply[:1] == b"-" and len(reply) > 3 and reply.find(b"\n") == len(reply) - 1
 
 
 def fail(server: MemoryServer, storage: SteppedStorage) -> None:
-    """Let the storage of "work" fail in a commit; what had been safe is safe."""
+    """Make a commit of "work" fail; earlier commits stay safe."""
     storage.holds_commits = True
     server.connect("text").send(put_(b"lost"))
     server.settle()
@@ -103,30 +103,30 @@ def fail(server: MemoryServer, storage: SteppedStorage) -> None:
 # put.
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in(client: MemoryClient) -> None:
+def test_items_come_out_in_put_order(client: MemoryClient) -> None:
     assert client.ask(put_(b"one", b"two") + put_(b"three")) == b"+2\n+1\n"
     assert client.ask(b"get work\n" * 4) == lines(b"one", b"two", b"three") + b"*\n"
 
 
-def test_lines_may_end_in_crlf_and_capitals_do_not_matter_in_the_command(client: MemoryClient) -> None:
+def test_crlf_and_capitals_in_commands_are_accepted(client: MemoryClient) -> None:
     assert client.ask(b"PUT work:\r\none\r\ntwo\r\n\r\nGeT work\r\n") == b"+2\n:one\n"
 
 
 @pytest.mark.parametrize("item", [b"\x00\xff\x80", b"\xc3\xa9", b" ", b":", b"get work", b"a\rb", b"x" * 300_000])
-def test_bytes_stay_as_they_are(client: MemoryClient, item: bytes) -> None:
+def test_item_keeps_its_bytes(client: MemoryClient, item: bytes) -> None:
     put(client, item)
     assert client.ask(b"get work\n") == lines(item)
     assert client.ask(b"put work:\r\n%b\r\r\n\r\n" % item) == b"+1\n"
-    assert client.ask(b"get work\n") == lines(item + b"\r"), "of two CRs the second belongs to the line"
+    assert client.ask(b"get work\n") == lines(item + b"\r"), "of two CRs the second belongs to the line end"
 
 
-def test_an_item_with_a_line_feed_is_sent_as_it_is(server: MemoryServer, client: MemoryClient) -> None:
+def test_item_with_line_feed_is_sent_unchanged(server: MemoryServer, client: MemoryClient) -> None:
     assert server.connect().ask(set_(b"work", b"one\ntwo\n")) == STORED
     assert client.ask(b"get work\n") == b":one\ntwo\n\n"
 
 
 @pytest.mark.parametrize("request_", [b"put work\n", b"put work 100\n", b"put work:\n\n"])
-def test_a_put_without_items_stores_none(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
+def test_put_without_items_stores_none(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     assert client.ask(request_ + b"version\n") == b"+0\n" + VERSION
     assert drained(server) == []
 
@@ -142,7 +142,7 @@ def test_a_put_without_items_stores_none(server: MemoryServer, client: MemoryCli
         ("maxItems = 2\nmaxItemSize = 2", [b"1", b"2"], 2),
     ],
 )
-def test_a_put_goes_on_after_a_refused_item_and_counts_those_that_are_in(
+def test_put_continues_after_refused_item_and_counts_stored_ones(
     settings: str, stored: list[bytes], count: int
 ) -> None:
     server = serving(of_work(settings))
@@ -150,7 +150,7 @@ def test_a_put_goes_on_after_a_refused_item_and_counts_those_that_are_in(
     assert drained(server) == stored
 
 
-def test_what_is_put_to_a_parent_goes_to_its_children_and_the_count_is_the_parents() -> None:
+def test_put_to_parent_reaches_children_and_returns_count_of_parent() -> None:
     server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
     client = server.connect("text")
     assert client.ask(b"peek work+all\npeek work+full\n") == b"*\n*\n"
@@ -159,7 +159,7 @@ def test_what_is_put_to_a_parent_goes_to_its_children_and_the_count_is_the_paren
     assert drained(server, b"work+full") == [b"one"]
 
 
-def test_a_put_to_an_alias_goes_to_each_queue_and_counts_what_all_have_taken() -> None:
+def test_put_to_alias_counts_items_that_every_queue_stored() -> None:
     server = serving(
         "[[aliases]]\nname = 'all'\ndestinationQueues = ['large', 'small']\n[[queues]]\nname = 'small'\nmaxItems = 1"
     )
@@ -169,7 +169,7 @@ def test_a_put_to_an_alias_goes_to_each_queue_and_counts_what_all_have_taken() -
     assert (drained(server, b"large"), drained(server, b"small")) == ([b"one", b"two"], [b"one"])
 
 
-def test_too_many_items_are_an_error_that_stores_none_and_the_stream_stays_in_step() -> None:
+def test_put_of_too_many_items_is_an_error_and_stores_none() -> None:
     server = serving("maxTextPutItems = 3")
     client = server.connect("text")
     assert client.ask(put_(*many(3))) == b"+3\n"
@@ -178,10 +178,10 @@ def test_too_many_items_are_an_error_that_stores_none_and_the_stream_stays_in_st
     assert behind == [VERSION]
     assert drained(server) == many(3)
     put(client, b"next")
-    assert drained(server) == [b"next"], "and none of the others with it"
+    assert drained(server) == [b"next"], "the other items are not stored either"
 
 
-def test_an_item_that_is_too_large_is_an_error_that_stores_none_and_closes() -> None:
+def test_too_large_item_is_an_error_that_stores_none_and_closes() -> None:
     server = serving("maxRequestItemSize = 10")
     client = server.connect("text")
     assert client.ask(b"put work:\none\n" + b"x" * 12) == b"-Item too large.\n"
@@ -190,13 +190,13 @@ def test_an_item_that_is_too_large_is_an_error_that_stores_none_and_closes() -> 
     put(server.connect("text"), b"x" * 10)
 
 
-def test_half_a_put_of_a_client_that_leaves_stores_none(server: MemoryServer, client: MemoryClient) -> None:
+def test_incomplete_put_of_disconnected_client_stores_none(server: MemoryServer, client: MemoryClient) -> None:
     client.send(b"put work:\none\ntwo\n")
     client.disconnect()
     assert drained(server) == []
 
 
-def test_a_put_that_the_storage_refuses_in_the_middle_says_how_many_are_in() -> None:
+def test_put_refused_midway_by_storage_reports_stored_count() -> None:
     storage = LimitedStorage(room=3)
     server = serving(storage=storage)
     client = server.connect("text")
@@ -211,7 +211,7 @@ def test_a_put_that_the_storage_refuses_in_the_middle_says_how_many_are_in() -> 
 
 
 def busy(put_s: float = 0.0005) -> tuple[MemoryServer, LimitedStorage]:
-    """A server for which each put is work of that many seconds."""
+    """Return a server on which each put takes that many seconds."""
     storage = LimitedStorage()
     server = serving(storage=storage)
     storage.at_put = lambda: server.spend(put_s)
@@ -219,25 +219,25 @@ def busy(put_s: float = 0.0005) -> tuple[MemoryServer, LimitedStorage]:
 
 
 def counts_in_memory(server: MemoryServer) -> int:
-    """How many items the queue has at this moment of a tick."""
+    """Return the number of items at this point of a tick."""
     queue = server.manager.known(b"work")
     return 0 if queue is None else queue.store.items
 
 
-def test_a_long_put_lets_others_be_served_in_between() -> None:
+def test_long_put_does_not_block_other_clients() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")
     client.send(put_(*many(500)))
     other.send(put_(b"one", queue=b"other") + b"get other\n")
     for _ in range(5):
         server.tick()
-    assert 0 < counts_in_memory(server) < 500, "it is still under way"
+    assert 0 < counts_in_memory(server) < 500, "the put is still running"
     assert bytes(other.received) == b"+1\n:one\n"
     assert client.take() == b"+500\n"
     assert drained(server) == many(500)
 
 
-def test_what_two_long_puts_store_at_once_is_in_order_for_each() -> None:
+def test_concurrent_long_puts_keep_order_of_each_client() -> None:
     server, _ = busy()
     first, second = server.connect("text"), server.connect("text")
     ones, twos = ([prefix + item for item in many(200)] for prefix in (b"a", b"b"))
@@ -250,14 +250,14 @@ def test_what_two_long_puts_store_at_once_is_in_order_for_each() -> None:
     assert len(items) == 400
 
 
-def test_what_is_sent_behind_a_long_put_is_answered_after_it() -> None:
+def test_requests_behind_long_put_are_answered_after_it() -> None:
     server, _ = busy()
     client = server.connect("text")
     client.send(put_(*many(300)) + b"get work\nversion\n")
     assert client.take() == b"+300\n" + lines(many(1)[0]) + VERSION
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_long_put_leaves_the_first_items() -> None:
+def test_disconnect_during_long_put_keeps_stored_items() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")
     client.send(put_(*many(500)) + put_(b"behind"))
@@ -271,7 +271,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_long_put_leaves_the_first_items
     assert drained(server) == [*many(500)[:stored], b"next"]
 
 
-def test_a_client_that_sends_its_last_byte_behind_a_long_put_is_answered() -> None:
+def test_half_close_behind_long_put_is_answered() -> None:
     server, _ = busy()
     client = server.connect("text")
     client.send(put_(*many(300)) + b"version\n")
@@ -280,7 +280,7 @@ def test_a_client_that_sends_its_last_byte_behind_a_long_put_is_answered() -> No
     assert client.is_closed
 
 
-def test_a_stop_in_the_middle_of_a_long_put_says_how_many_are_in() -> None:
+def test_stop_during_long_put_reports_stored_count() -> None:
     server, _ = busy()
     client = server.connect("text")
     client.send(put_(*many(500)))
@@ -293,7 +293,7 @@ def test_a_stop_in_the_middle_of_a_long_put_says_how_many_are_in() -> None:
     assert reply == b"+%d\n" % counts_in_memory(server)
 
 
-def test_a_long_put_whose_storage_fills_up_says_how_many_are_in() -> None:
+def test_long_put_reports_stored_count_when_storage_fills_up() -> None:
     server, storage = busy()
     storage.room = 123
     client = server.connect("text")
@@ -302,27 +302,27 @@ def test_a_long_put_whose_storage_fills_up_says_how_many_are_in() -> None:
     assert drained(server) == many(123)
 
 
-def test_no_reply_to_a_long_put_leaves_before_all_of_it_is_safe() -> None:
+def test_reply_to_long_put_waits_until_all_items_are_safe() -> None:
     server, storage = busy()
     client = server.connect("text")
     storage.holds_commits = True
     client.send(put_(*many(100)))
     assert client.take() == b""
     storage.end_commits()
-    assert client.take() == b"", "what came behind the first turn is not safe yet"
+    assert client.take() == b"", "the items after the first time slice are not safe yet"
     storage.end_commits()
     assert client.take() == b"+100\n"
 
 
 def safe_items(server: MemoryServer) -> int:
-    """How many items of the queue are safe at this moment of a tick."""
+    """Return the number of safe items at this point of a tick."""
     queue = server.manager.known(b"work")
     assert queue is not None
     assert isinstance(queue.store, SteppedQueue)
     return len(queue.store.safe)
 
 
-def test_a_long_put_whose_first_items_are_lost_is_an_error_and_puts_none_behind_them() -> None:
+def test_long_put_that_loses_first_items_is_an_error_and_stops() -> None:
     server, storage = busy()
     client = server.connect("text")
     storage.holds_commits = True
@@ -336,12 +336,12 @@ def test_a_long_put_whose_first_items_are_lost_is_an_error_and_puts_none_behind_
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     assert is_error(client.take())
-    assert storage.room == 500, "there was no further put"
+    assert storage.room == 500, "no further item was put"
     assert not client.is_closed
     assert drained(server) == []
 
 
-def test_a_long_put_of_which_a_later_part_is_lost_says_how_many_are_safe() -> None:
+def test_long_put_that_loses_later_items_reports_safe_count() -> None:
     server, storage = busy()
     client = server.connect("text")
     storage.holds_commits = True
@@ -357,11 +357,11 @@ def test_a_long_put_of_which_a_later_part_is_lost_says_how_many_are_safe() -> No
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     assert client.take() == b"+%d\n" % safe
-    assert storage.room == 500, "there was no further put"
+    assert storage.room == 500, "no further item was put"
     assert drained(server) == many(500)[:safe]
 
 
-def test_a_long_put_whose_last_part_is_lost_says_how_many_are_safe() -> None:
+def test_long_put_that_loses_last_items_reports_safe_count() -> None:
     server, storage = busy()
     client = server.connect("text")
     storage.holds_commits = True
@@ -371,14 +371,14 @@ def test_a_long_put_whose_last_part_is_lost_says_how_many_are_safe() -> None:
     storage.end_commits()
     safe = safe_items(server)
     assert 0 < safe < 20
-    assert client.take() == b"", "the rest is not safe yet"
+    assert client.take() == b"", "the remaining items are not safe yet"
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     assert client.take() == b"+%d\n" % safe + VERSION
     assert drained(server) == many(20)[:safe]
 
 
-def test_a_long_put_looks_at_the_clock_after_each_item() -> None:
+def test_long_put_checks_the_clock_after_each_item() -> None:
     server, _ = busy(put_s=0.01)
     client = server.connect("text")
     for child in range(100):
@@ -393,7 +393,7 @@ def test_a_long_put_looks_at_the_clock_after_each_item() -> None:
     assert drained(server) == drained(server, b"work+99") == many(20)
 
 
-def test_a_fault_of_ours_in_a_later_turn_of_a_long_put_ends_that_connection_alone() -> None:
+def test_internal_fault_in_long_put_ends_only_that_connection() -> None:
     server, storage = busy()
     client, other = server.connect("text"), server.connect("text")
 
@@ -414,7 +414,7 @@ def test_a_fault_of_ours_in_a_later_turn_of_a_long_put_ends_that_connection_alon
     assert drained(server) == many(100)
 
 
-def test_a_long_put_in_whose_middle_the_queue_is_deleted_goes_on_in_a_new_one() -> None:
+def test_long_put_continues_in_new_queue_after_delete() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")
     client.send(put_(*many(300)))
@@ -431,13 +431,13 @@ def test_a_long_put_in_whose_middle_the_queue_is_deleted_goes_on_in_a_new_one() 
 
 
 @pytest.mark.parametrize("expiry", [b"", b"0"])
-def test_an_expiry_of_zero_or_none_is_never(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
+def test_expiry_of_zero_or_none_means_never(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
     assert client.ask(put_(b"one", expiry=expiry)) == b"+1\n"
     server.advance(1_000_000_000)
     assert client.ask(b"get work\n") == b":one\n"
 
 
-def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: MemoryServer, client: MemoryClient) -> None:
+def test_item_expires_after_its_milliseconds(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(put_(b"one", b"two", expiry=b"500")) == b"+2\n"
     server.advance(0.5)
     assert client.ask(b"get work\n") == b":one\n"
@@ -452,29 +452,29 @@ def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: Memo
 
 
 @pytest.mark.parametrize("expiry", [b"-1", b"-2147483648"])
-def test_a_negative_expiry_has_passed_already(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
+def test_negative_expiry_means_already_expired(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
     assert client.ask(put_(b"one", expiry=expiry) + b"get work\npeek work\n") == b"+1\n*\n*\n"
     assert stat(server.connect(), b"work", "expired_items") == "1"
 
 
-def test_a_bad_expiry_is_an_error_and_its_items_are_read_over(server: MemoryServer, client: MemoryClient) -> None:
+def test_bad_expiry_is_an_error_and_its_items_are_skipped(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(put_(b"one", b"get work", expiry=b"soon") + b"version\n") == (
         b"-Error parsing expiration time.\n" + VERSION
     )
     assert drained(server) == []
 
 
-def test_flush_expired_tells_how_many_items_it_expired(server: MemoryServer, client: MemoryClient) -> None:
+def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
     for queue in (b"work", b"other"):
         client.ask(put_(b"one", b"two", queue=queue, expiry=b"500"))
     server.advance(1)
     assert client.ask(b"flush_expired work\nflush_expired work\nflush_all_expired\n") == b"+2\n+0\n+2\n"
 
 
-# get, and what it leaves open.
+# get and open reads.
 
 
-def test_a_get_leaves_its_item_open(server: MemoryServer, client: MemoryClient, other: MemoryClient) -> None:
+def test_get_leaves_its_item_open(server: MemoryServer, client: MemoryClient, other: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work\n") == b":one\n"
     assert counts(server) == (1, 1)
@@ -494,7 +494,7 @@ def test_a_get_leaves_its_item_open(server: MemoryServer, client: MemoryClient, 
         (b"monitor work 1000\n", b":00003\n:00004\n:00005\n*\n"),
     ],
 )
-def test_get_peek_and_monitor_first_confirm_all_that_is_open(request_: bytes, reply: bytes, tmp_path: Path) -> None:
+def test_get_peek_and_monitor_confirm_open_reads_first(request_: bytes, reply: bytes, tmp_path: Path) -> None:
     server = serving(most_open=3, folder=tmp_path / "queues")
     client = server.connect("text")
     put(client, *many(6))
@@ -502,11 +502,11 @@ def test_get_peek_and_monitor_first_confirm_all_that_is_open(request_: bytes, re
     assert counts(server) == (3, 3)
     assert client.ask(request_) == reply
     server.crash()
-    assert drained(server) == many(6)[3:], "the first three are done; the others come back"
+    assert drained(server) == many(6)[3:], "the first three are confirmed; the others come back"
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n"])
-def test_what_finds_nothing_has_confirmed_all_the_same(server: MemoryServer, request_: bytes) -> None:
+def test_request_that_finds_nothing_still_confirms(server: MemoryServer, request_: bytes) -> None:
     client = server.connect("text")
     put(client, b"one")
     assert client.ask(b"get work\n") == b":one\n"
@@ -519,9 +519,7 @@ def test_what_finds_nothing_has_confirmed_all_the_same(server: MemoryServer, req
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_what_is_refused_for_the_status_has_confirmed_all_the_same(
-    server: MemoryServer, client: MemoryClient, request_: bytes
-) -> None:
+def test_request_refused_for_status_still_confirms(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work\n") == b":one\n"
     set_status(server, b"Quiescent")
@@ -532,7 +530,7 @@ def test_what_is_refused_for_the_status_has_confirmed_all_the_same(
     assert drained(server) == [b"two"]
 
 
-def test_only_reads_of_that_queue_and_connection_are_confirmed(
+def test_only_reads_of_same_queue_and_connection_are_confirmed(
     server: MemoryServer, client: MemoryClient, other: MemoryClient
 ) -> None:
     for queue in (b"work", b"other"):
@@ -544,7 +542,7 @@ def test_only_reads_of_that_queue_and_connection_are_confirmed(
     assert (drained(server), drained(server, b"other")) == ([b"one"], [b"one", b"two", b"three"])
 
 
-def test_confirm_finishes_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
+def test_confirm_ends_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
     put(client, *many(6))
     assert client.ask(b"monitor work 10\nconfirm work 2\n") == lines(*many(6))
     server.advance(0.01)
@@ -555,7 +553,7 @@ def test_confirm_finishes_the_oldest_reads(server: MemoryServer, client: MemoryC
 
 
 @pytest.mark.parametrize("count", [b"3", b"2147483647", b"0", b"-1"])
-def test_a_confirm_of_more_than_are_open_or_of_none_is_an_error_that_changes_nothing(count: bytes) -> None:
+def test_confirm_of_more_than_open_or_zero_confirms_nothing(count: bytes) -> None:
     server = serving(most_open=2)
     client = server.connect("text")
     put(client, *many(2))
@@ -566,13 +564,13 @@ def test_a_confirm_of_more_than_are_open_or_of_none_is_an_error_that_changes_not
     assert counts(server) == (0, 0)
 
 
-def test_confirm_of_a_missing_queue_is_an_error_and_makes_none(server: MemoryServer, client: MemoryClient) -> None:
+def test_confirm_of_missing_queue_is_an_error_and_creates_none(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
     assert b"items=" not in server.connect().ask(b"dump_stats work\r\n")
 
 
 @pytest.mark.parametrize("end", ["disconnect", "quit", "half-close"])
-def test_a_connection_that_ends_puts_its_open_reads_back_in_order(end: str, tmp_path: Path) -> None:
+def test_disconnect_requeues_open_reads_in_order(end: str, tmp_path: Path) -> None:
     server = serving(most_open=4, folder=tmp_path / "queues")
     client = server.connect("text")
     put(client, *many(6))
@@ -591,7 +589,7 @@ def test_a_connection_that_ends_puts_its_open_reads_back_in_order(end: str, tmp_
 
 
 @pytest.mark.parametrize("is_after_a_crash", [False, True])
-def test_after_a_start_open_reads_are_back_in_order(is_after_a_crash: bool, tmp_path: Path) -> None:
+def test_restart_requeues_open_reads_in_order(is_after_a_crash: bool, tmp_path: Path) -> None:
     server = serving(most_open=3, folder=tmp_path / "queues")
     client = server.connect("text")
     put(client, *many(8))
@@ -604,7 +602,7 @@ def test_after_a_start_open_reads_are_back_in_order(is_after_a_crash: bool, tmp_
     assert drained(server) == many(8)[1:]
 
 
-def test_a_read_that_timed_out_is_not_confirmed_by_the_next_get() -> None:
+def test_timed_out_read_is_not_confirmed_by_next_get() -> None:
     server = serving(of_work("openTransactionTimeout = '5s'"))
     client = server.connect("text")
     put(client, b"one", b"two")
@@ -618,7 +616,7 @@ def test_a_read_that_timed_out_is_not_confirmed_by_the_next_get() -> None:
 
 
 @pytest.mark.parametrize("is_there_again", [False, True])
-def test_a_deleted_queue_takes_its_open_reads_along(server: MemoryServer, is_there_again: bool) -> None:
+def test_delete_removes_open_reads_of_queue(server: MemoryServer, is_there_again: bool) -> None:
     client, other = server.connect("text"), server.connect("text")
     put(client, b"one", b"two")
     assert client.ask(b"get work\n") == b":one\n"
@@ -632,7 +630,7 @@ def test_a_deleted_queue_takes_its_open_reads_along(server: MemoryServer, is_the
 
 
 @pytest.mark.parametrize("flush", [b"flush work\n", b"flush_all\n"])
-def test_a_flush_drops_the_items_but_no_open_read(server: MemoryServer, client: MemoryClient, flush: bytes) -> None:
+def test_flush_drops_items_but_no_open_read(server: MemoryServer, client: MemoryClient, flush: bytes) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work\n") == b":one\n"
     assert client.ask(flush) == b"+0\n"
@@ -641,7 +639,7 @@ def test_a_flush_drops_the_items_but_no_open_read(server: MemoryServer, client: 
     assert drained(server) == [b"one"]
 
 
-def test_a_peek_takes_nothing_and_opens_nothing(server: MemoryServer, client: MemoryClient) -> None:
+def test_peek_takes_and_opens_nothing(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"peek work\npeek work\npeek missing\n") == b":one\n:one\n*\n"
     assert counts(server) == (2, 0)
@@ -651,7 +649,7 @@ def test_a_peek_takes_nothing_and_opens_nothing(server: MemoryServer, client: Me
 
 
 @pytest.mark.parametrize("request_", [b"get work 250\n", b"peek work 250\n", b"monitor work 250\n"])
-def test_a_wait_ends_exactly_at_its_time(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
+def test_wait_ends_exactly_at_its_time(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     assert client.ask(request_) == b""
     server.advance(0.2499)
     assert client.take() == b""
@@ -663,12 +661,12 @@ def test_a_wait_ends_exactly_at_its_time(server: MemoryServer, client: MemoryCli
 
 
 @pytest.mark.parametrize("wait", [b"", b" 0", b" -1", b" -2147483648"])
-def test_a_wait_of_nothing_or_less_does_not_wait(client: MemoryClient, wait: bytes) -> None:
+def test_wait_of_zero_or_less_does_not_wait(client: MemoryClient, wait: bytes) -> None:
     assert client.ask(b"get work%b\npeek work%b\n" % (wait, wait)) == b"*\n*\n"
     assert client.ask(b"monitor work %b\n" % (wait.strip() or b"0")) == b"*\n"
 
 
-def test_an_item_ends_a_wait_and_who_came_first_is_served_first(server: MemoryServer, client: MemoryClient) -> None:
+def test_item_goes_to_the_first_waiter(server: MemoryServer, client: MemoryClient) -> None:
     waiters = [server.connect("text") for _ in range(3)]
     for waiter in waiters:
         assert waiter.ask(b"get work 1000\n") == b""
@@ -676,9 +674,7 @@ def test_an_item_ends_a_wait_and_who_came_first_is_served_first(server: MemorySe
     assert [waiter.take() for waiter in waiters] == [b":one\n", b":two\n", b""]
 
 
-def test_a_wait_holds_up_what_is_behind_it_and_nobody_else(
-    server: MemoryServer, client: MemoryClient, other: MemoryClient
-) -> None:
+def test_wait_delays_only_its_own_connection(server: MemoryServer, client: MemoryClient, other: MemoryClient) -> None:
     assert client.ask(b"get work 1000\nversion\nget other\n") == b""
     put(other, b"two", queue=b"other")
     assert other.ask(b"version\n") == VERSION
@@ -688,7 +684,7 @@ def test_a_wait_holds_up_what_is_behind_it_and_nobody_else(
 
 @pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
 @pytest.mark.parametrize("leave", ["disconnect", "half_close"])
-def test_a_waiting_client_that_leaves_swallows_nothing(server: MemoryServer, request_: bytes, leave: str) -> None:
+def test_disconnected_waiter_takes_no_item(server: MemoryServer, request_: bytes, leave: str) -> None:
     client, other = server.connect("text"), server.connect("text")
     assert client.ask(request_) == b""
     getattr(client, leave)()
@@ -697,9 +693,7 @@ def test_a_waiting_client_that_leaves_swallows_nothing(server: MemoryServer, req
     assert drained(server) == [b"one"]
 
 
-def test_a_client_that_leaves_before_its_item_is_safe_swallows_nothing(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_disconnect_before_item_is_safe_takes_no_item(slow: MemoryServer, storage: SteppedStorage) -> None:
     client, other = slow.connect("text"), slow.connect("text")
     assert client.ask(b"get work 1000\n") == b""
     storage.holds_commits = True
@@ -712,7 +706,7 @@ def test_a_client_that_leaves_before_its_item_is_safe_swallows_nothing(
     assert drained(slow) == [b"one"]
 
 
-def test_a_deleted_queue_answers_its_waiters_as_an_empty_one(server: MemoryServer, client: MemoryClient) -> None:
+def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, client: MemoryClient) -> None:
     requests = [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
     waiters = [server.connect("text") for _ in requests]
     for waiter, request in zip(waiters, requests, strict=True):
@@ -721,7 +715,7 @@ def test_a_deleted_queue_answers_its_waiters_as_an_empty_one(server: MemoryServe
     assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
 
 
-def test_a_stop_answers_who_waits_and_hangs_up(server: MemoryServer) -> None:
+def test_stop_answers_waiters_and_disconnects(server: MemoryServer) -> None:
     waiters = [server.connect("text") for _ in range(3)]
     for waiter, request in zip(waiters, (b"get work 9000\n", b"peek work 9000\n", b"monitor work 9000\n"), strict=True):
         assert waiter.ask(request) == b""
@@ -730,7 +724,7 @@ def test_a_stop_answers_who_waits_and_hangs_up(server: MemoryServer) -> None:
     assert all(waiter.is_closed for waiter in waiters)
 
 
-def test_who_waits_is_not_idle() -> None:
+def test_waiting_client_is_not_idle() -> None:
     server = serving("clientTimeout = '1s'")
     client = server.connect("text")
     assert client.ask(b"get work 5000\n") == b""
@@ -744,7 +738,7 @@ def test_who_waits_is_not_idle() -> None:
 # monitor.
 
 
-def test_a_monitor_sends_each_item_as_it_comes_and_a_star_at_its_time(
+def test_monitor_sends_items_as_they_come_and_star_at_end(
     server: MemoryServer, client: MemoryClient, other: MemoryClient
 ) -> None:
     put(other, b"one")
@@ -760,7 +754,7 @@ def test_a_monitor_sends_each_item_as_it_comes_and_a_star_at_its_time(
     assert client.take() == b""
 
 
-def test_a_monitor_ends_at_the_limit_of_open_reads() -> None:
+def test_monitor_ends_at_limit_of_open_reads() -> None:
     server = serving(most_open=3)
     client, other = server.connect("text"), server.connect("text")
     put(other, b"one", b"two")
@@ -777,14 +771,14 @@ def test_monitors_take_turns(server: MemoryServer, client: MemoryClient) -> None
     assert (first.take(), second.take()) == (b":00000\n:00002\n", b":00001\n:00003\n")
 
 
-def test_an_open_read_limit_of_one_lets_gets_follow_each_other() -> None:
+def test_open_read_limit_of_one_allows_consecutive_gets() -> None:
     server = serving(most_open=1)
     client = server.connect("text")
     put(client, *many(3))
     assert client.ask(b"get work\nget work\nmonitor work 1000\nget work\n") == lines(*many(3)) + b"*\n*\n"
 
 
-# Replies wait for what they say to be safe.
+# Replies wait until the change that they report is safe.
 
 
 @pytest.mark.parametrize(
@@ -803,7 +797,7 @@ def test_an_open_read_limit_of_one_lets_gets_follow_each_other() -> None:
         (b"flush_all_expired\n", b"+1\n"),
     ],
 )
-def test_no_reply_leaves_before_what_it_says_is_safe(
+def test_reply_waits_until_its_change_is_safe(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes, reply: bytes
 ) -> None:
     client = slow.connect("text")
@@ -820,7 +814,7 @@ def test_no_reply_leaves_before_what_it_says_is_safe(
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_what_finds_nothing_says_so_when_what_it_confirmed_is_safe(
+def test_empty_reply_waits_until_its_confirm_is_safe(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client = slow.connect("text")
@@ -829,13 +823,13 @@ def test_what_finds_nothing_says_so_when_what_it_confirmed_is_safe(
     storage.holds_commits = True
     assert client.ask(request_) == b""
     slow.advance(1)
-    assert client.take() == b"", "the star says that the item is done"
+    assert client.take() == b"", "the star confirms that the item is done"
     storage.end_commits()
     assert client.take() == b"*\n"
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_what_finds_nothing_is_an_error_when_what_it_confirmed_is_lost(
+def test_empty_reply_is_an_error_if_its_confirm_is_lost(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client = slow.connect("text")
@@ -857,7 +851,7 @@ WAITS_AFTER_A_CONFIRM = pytest.mark.parametrize(
 
 
 @WAITS_AFTER_A_CONFIRM
-def test_what_waits_is_told_at_once_that_what_it_confirmed_is_lost(
+def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client, other = slow.connect("text"), slow.connect("text")
@@ -876,7 +870,7 @@ def test_what_waits_is_told_at_once_that_what_it_confirmed_is_lost(
 
 
 @WAITS_AFTER_A_CONFIRM
-def test_what_waits_behind_others_is_told_that_what_it_confirmed_is_lost_and_takes_nothing_later(
+def test_second_waiter_fails_if_its_confirm_is_lost_and_takes_nothing(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client, first = slow.connect("text"), slow.connect("text")
@@ -896,7 +890,7 @@ def test_what_waits_behind_others_is_told_that_what_it_confirmed_is_lost_and_tak
 
 
 @pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
-def test_what_waits_after_a_confirm_that_is_safe_goes_on_waiting(
+def test_waiting_request_continues_after_its_confirm_is_safe(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client = slow.connect("text")
@@ -911,9 +905,7 @@ def test_what_waits_after_a_confirm_that_is_safe_goes_on_waiting(
     assert client.take() == b":two\n"
 
 
-def test_a_monitor_that_loses_an_item_ends_with_the_error_and_nothing_safe_is_lost(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_monitor_that_loses_an_item_ends_with_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
     client, other = slow.connect("text"), slow.connect("text")
     put(other, b"one")
     assert client.ask(b"monitor work 1000\nversion\n") == b":one\n"
@@ -932,7 +924,7 @@ def test_a_monitor_that_loses_an_item_ends_with_the_error_and_nothing_safe_is_lo
     assert drained(slow) == [b"one", b"four"]
 
 
-def test_replies_behind_one_that_is_held_do_not_overtake(slow: MemoryServer, storage: SteppedStorage) -> None:
+def test_replies_do_not_overtake_a_held_one(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = slow.connect("text")
     storage.holds_commits = True
     assert client.ask(put_(b"one") + b"version\n") == b""
@@ -940,7 +932,7 @@ def test_replies_behind_one_that_is_held_do_not_overtake(slow: MemoryServer, sto
     assert client.take() == b"+1\n" + VERSION
 
 
-def test_a_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
+def test_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = slow.connect("text")
     put(client, b"safe")
     storage.holds_commits = True
@@ -955,7 +947,7 @@ def test_a_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: Ste
     assert drained(slow) == [b"safe"]
 
 
-def test_a_get_that_is_lost_is_an_error_and_opens_nothing(slow: MemoryServer, storage: SteppedStorage) -> None:
+def test_lost_get_is_an_error_and_opens_nothing(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = slow.connect("text")
     put(client, b"one", b"two")
     storage.holds_commits = True
@@ -969,7 +961,7 @@ def test_a_get_that_is_lost_is_an_error_and_opens_nothing(slow: MemoryServer, st
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n", b"confirm work 1\n"])
-def test_what_would_confirm_a_read_whose_queue_failed_is_an_error_once_and_the_item_comes_again(
+def test_confirm_of_failed_queue_is_one_error_and_item_is_redelivered(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client = slow.connect("text")
@@ -987,7 +979,7 @@ def set_status(server: MemoryServer, status: bytes) -> None:
     assert server.connect().ask(b"status %b\r\n" % status) == END
 
 
-def test_the_status_is_told_in_capitals_and_changed(server: MemoryServer, client: MemoryClient) -> None:
+def test_status_is_shown_in_capitals_and_can_be_changed(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"status\nstatus readonly\nstatus\nSTATUS WriteAvoid\nstatus\n") == (
         b":UP\n+0\n:READONLY\n+0\n:WRITEAVOID\n"
     )
@@ -998,7 +990,7 @@ def test_the_status_is_told_in_capitals_and_changed(server: MemoryServer, client
 
 
 @pytest.mark.parametrize("status", [b"ReadOnly", b"Quiescent"])
-def test_read_only_refuses_changes_and_the_connection_stays(server: MemoryServer, status: bytes) -> None:
+def test_read_only_refuses_changes_and_connection_stays(server: MemoryServer, status: bytes) -> None:
     client = server.connect("text")
     put(client, b"one", b"two")
     set_status(server, status)
@@ -1013,13 +1005,13 @@ def test_read_only_refuses_changes_and_the_connection_stays(server: MemoryServer
     assert drained(server) == [b"one", b"two"]
 
 
-def test_read_only_lets_gets_peeks_and_monitors_work(server: MemoryServer, client: MemoryClient) -> None:
+def test_read_only_allows_gets_peeks_and_monitors(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     set_status(server, b"ReadOnly")
     assert client.ask(b"peek work\nget work\nconfirm work 1\nmonitor work 10\n") == b":one\n:one\n+1\n:two\n"
 
 
-def test_quiescent_refuses_reads_and_lets_what_is_open_be_finished(server: MemoryServer) -> None:
+def test_quiescent_refuses_reads_but_allows_confirms(server: MemoryServer) -> None:
     client, other = server.connect("text"), server.connect("text")
     put(client, b"one", b"two", b"three")
     assert client.ask(b"get work\n") == b":one\n"
@@ -1037,7 +1029,7 @@ def test_quiescent_refuses_reads_and_lets_what_is_open_be_finished(server: Memor
     assert drained(server) == [b"two", b"three"]
 
 
-def test_lists_of_clients_shut_out_those_without_a_name() -> None:
+def test_white_lists_refuse_clients_without_a_name() -> None:
     server = serving(of_work("whiteListClientIdForEnqueue = 'me'\nwhiteListClientIdForDequeue = 'me'"))
     client = server.connect("text")
     for request in (put_(b"one"), b"get work\n", b"peek work\n", b"monitor work 10\n"):
@@ -1046,7 +1038,7 @@ def test_lists_of_clients_shut_out_those_without_a_name() -> None:
     put(client, b"one", queue=b"other")
 
 
-# The rest.
+# Other commands and errors.
 
 
 def test_shutdown_is_answered_and_quit_is_not(server: MemoryServer, client: MemoryClient) -> None:
@@ -1057,13 +1049,13 @@ def test_shutdown_is_answered_and_quit_is_not(server: MemoryServer, client: Memo
     assert client.is_closed
 
 
-def test_requests_are_answered_in_their_order(client: MemoryClient) -> None:
+def test_requests_are_answered_in_order(client: MemoryClient) -> None:
     asked = b"version\n" + put_(b"one", b"two") + b"peek work\nget work\nnonsense\nget work\nget work\nflush work\n"
     expected = VERSION + b"+2\n:one\n:one\n-Unknown command: nonsense\n:two\n*\n+0\n"
     assert client.ask(asked) == expected
 
 
-def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
+def test_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
     for byte in put_(b"one", b"two") + b"get work\nversion\n":
         client.send(bytes([byte]))
     assert client.take() == b"+2\n:one\n" + VERSION
@@ -1087,33 +1079,31 @@ def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> Non
         (b"confirm work all\n", b"-Error parsing count.\n"),
     ],
 )
-def test_a_wrong_request_is_an_error_and_the_connection_stays(
-    client: MemoryClient, request_: bytes, reply: bytes
-) -> None:
+def test_invalid_request_is_an_error_and_connection_stays(client: MemoryClient, request_: bytes, reply: bytes) -> None:
     assert client.ask(request_ + b"version\n") == reply + VERSION
 
 
 @pytest.mark.parametrize("name", [b"a/b", b"a.b", b"a~b", b"\x00", b"+", b"x" * 201])
-def test_an_illegal_name_is_an_error_where_a_queue_would_come_into_being(client: MemoryClient, name: bytes) -> None:
+def test_illegal_name_is_an_error_where_a_queue_would_be_created(client: MemoryClient, name: bytes) -> None:
     for request in (put_(b"one", queue=name), b"get %b\n" % name, b"peek %b\n" % name, b"monitor %b 10\n" % name):
         assert is_error(client.ask(request))
     assert client.ask(b"flush %b\ndelete %b\nconfirm %b 1\n" % (name, name, name)) == b"+0\n+0\n" + NOT_THAT_MANY
     assert not client.is_closed
 
 
-def test_a_wrong_request_confirms_nothing(server: MemoryServer, client: MemoryClient) -> None:
+def test_invalid_request_confirms_nothing(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     assert client.ask(b"get work\nget work soon\nmonitor work\npeek work soon\n").startswith(b":one\n-")
     assert counts(server) == (1, 1)
 
 
-def test_a_line_that_is_too_long_is_an_error_and_closes() -> None:
+def test_too_long_line_is_an_error_and_closes() -> None:
     client = serving("maxLineSize = 100").connect("text")
     assert is_error(client.ask(b"get " + b"x" * 100 + b"\nversion\n"))
     assert client.is_closed
 
 
-def test_figures_and_settings_are_listed_and_end_in_a_star(server: MemoryServer, client: MemoryClient) -> None:
+def test_lists_of_figures_and_settings_end_in_a_star(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"one", b"two")
     *figures, star = client.ask(b"stats\n").splitlines()
     assert star == b"*"

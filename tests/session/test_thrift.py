@@ -1,4 +1,4 @@
-"""The thrift service through the whole server, as kestrel.thrift promises it."""
+"""The thrift service over a whole server."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from tests.session.thrift_calls import (
 )
 
 MOMENT_S: Final = 2**-10
-"""The least time there is: about a millisecond, without rounding."""
+"""Shortest time step in tests: about a millisecond, exact in binary."""
 
 NO_QUEUE: Final = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
-"""What dump_stats says of a queue that does not exist."""
+"""Reply of `dump_stats` for a queue that does not exist."""
 
 
 @pytest.fixture
@@ -67,30 +67,30 @@ def storage() -> SteppedStorage:
 
 @pytest.fixture
 def slow(storage: SteppedStorage) -> MemoryServer:
-    """A server over a storage that the test steps."""
+    """Return a server over a storage that the test steps."""
     return serving(storage=storage)
 
 
 def is_refused(call: Callable[[], object], type_: int = binary.INTERNAL_ERROR) -> bool:
-    """Whether that is answered with an exception of this type, and a reason."""
+    """Return True if the call raises an exception of this type with a reason."""
     with pytest.raises(Refused) as refusal:
         call()
     return refusal.value.type == type_ and bool(refusal.value.message)
 
 
 def counts(server: MemoryServer, queue: bytes = b"work") -> tuple[int, int]:
-    """How many items the queue has, and how many open reads. To ask is no use of the queue."""
+    """Return the number of items and of open reads. Asking does not count as use of the queue."""
     memcache = server.connect()
     return int(stat(memcache, queue, "items")), int(stat(memcache, queue, "open_transactions"))
 
 
 def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
-    """Take all that is there, head first."""
+    """Take all items, head first."""
     return ThriftClient(server).items(queue)
 
 
-def given_or_refused(client: ThriftClient) -> list[Taken]:
-    """What a get that is under way was answered; none where that is an exception."""
+def result_or_nothing(client: ThriftClient) -> list[Taken]:
+    """Return the result of a pending get, or an empty list if it failed."""
     reply = client.reply()
     assert reply is not None
     if isinstance(reply.result, Refused):
@@ -100,7 +100,7 @@ def given_or_refused(client: ThriftClient) -> list[Taken]:
 
 
 def fail(server: MemoryServer, storage: SteppedStorage) -> None:
-    """Let the storage of "work" fail in a commit; what had been safe is safe."""
+    """Make a commit of "work" fail; earlier commits stay safe."""
     storage.holds_commits = True
     ThriftClient(server).send_put(b"work", b"lost")
     server.settle()
@@ -113,20 +113,18 @@ def fail(server: MemoryServer, storage: SteppedStorage) -> None:
 
 
 @pytest.mark.parametrize("items", [[], [b"one"], [b"one", b"two", b"three"], many(5000)], ids=len)
-def test_a_put_says_how_many_items_went_in_and_they_come_in_their_order(
-    client: ThriftClient, items: list[bytes]
-) -> None:
+def test_put_returns_the_count_and_keeps_the_order(client: ThriftClient, items: list[bytes]) -> None:
     assert client.put(b"work", *items) == len(items)
     assert client.items(b"work") == items
 
 
-def test_any_bytes_come_back_as_they_are(client: ThriftClient) -> None:
+def test_item_keeps_its_bytes(client: ThriftClient) -> None:
     items = [b"", b"\n", b"\r\n", b"\x00\xff", bytes(range(256)), b"x" * 300_000]
     assert client.put(b"work", *items) == len(items)
     assert client.items(b"work") == items
 
 
-def test_a_put_behind_others_is_appended(client: ThriftClient, other: ThriftClient) -> None:
+def test_put_appends_behind_existing_items(client: ThriftClient, other: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     other.put(b"work", b"three")
     assert client.put(b"work", b"four") == 1
@@ -143,20 +141,20 @@ def test_a_put_behind_others_is_appended(client: ThriftClient, other: ThriftClie
         ("maxItems = 2\ndiscardOldWhenFull = true", [b"4", b"5"]),
     ],
 )
-def test_a_put_stops_at_the_first_item_that_is_refused(settings: str, stored: list[bytes]) -> None:
+def test_put_stops_at_first_refused_item(settings: str, stored: list[bytes]) -> None:
     client = ThriftClient(serving(of_work(settings)))
     went_in = 5 if "discard" in settings else len(stored)
     assert client.put(b"work", b"1", b"2", b"333", b"4", b"5") == went_in
     assert client.items(b"work") == stored
 
 
-def test_a_put_of_which_the_first_item_is_refused_stores_none() -> None:
+def test_put_whose_first_item_is_refused_stores_none() -> None:
     client = ThriftClient(serving(of_work("maxItemSize = 2")))
     assert client.put(b"work", b"333", b"1") == 0
     assert client.items(b"work") == []
 
 
-def test_what_a_put_says_went_in_can_be_left_out_of_the_next_one() -> None:
+def test_client_can_resume_put_after_returned_count() -> None:
     client = ThriftClient(serving(of_work("maxItems = 3")))
     left, seen = many(10), []
     while left:
@@ -165,7 +163,7 @@ def test_what_a_put_says_went_in_can_be_left_out_of_the_next_one() -> None:
     assert seen == many(10)
 
 
-def test_what_is_put_to_a_parent_goes_to_its_children_and_the_count_is_the_parents() -> None:
+def test_put_to_parent_reaches_children_and_returns_count_of_parent() -> None:
     server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
     client = ThriftClient(server)
     for child in (b"work+all", b"work+full"):
@@ -175,16 +173,16 @@ def test_what_is_put_to_a_parent_goes_to_its_children_and_the_count_is_the_paren
     assert drained(server, b"work+full") == [b"one"]
 
 
-def test_a_put_to_a_full_parent_stops_though_its_children_have_room() -> None:
+def test_put_to_full_parent_stops_even_if_children_have_room() -> None:
     server = serving(of_work("maxItems = 1") + "[[queues]]\nname = 'work+all'\nmaxItems = 'none'")
     client = ThriftClient(server)
     client.items(b"work+all")
     assert client.put(b"work", b"one", b"two", b"three") == 1
     assert drained(server) == [b"one"]
-    assert drained(server, b"work+all") == [b"one", b"two"], "the refused one went to the child, and none behind it"
+    assert drained(server, b"work+all") == [b"one", b"two"], "the refused item went to the child, later ones did not"
 
 
-def test_a_parent_that_keeps_nothing_says_that_all_went_in() -> None:
+def test_fanout_only_parent_reports_all_items_stored() -> None:
     server = serving(of_work("fanoutOnly = true"))
     client = ThriftClient(server)
     assert client.put(b"work", b"before") == 1
@@ -193,7 +191,7 @@ def test_a_parent_that_keeps_nothing_says_that_all_went_in() -> None:
     assert (drained(server), drained(server, b"work+all")) == ([], [b"one", b"two"])
 
 
-def test_a_put_to_an_alias_goes_to_each_queue_and_stops_where_one_refuses() -> None:
+def test_put_to_alias_stops_where_one_queue_refuses() -> None:
     server = serving(
         "[[aliases]]\nname = 'all'\ndestinationQueues = ['large', 'small']\n[[queues]]\nname = 'small'\nmaxItems = 2"
     )
@@ -202,17 +200,19 @@ def test_a_put_to_an_alias_goes_to_each_queue_and_stops_where_one_refuses() -> N
     assert drained(server, b"large") == drained(server, b"small") == [b"one", b"two"]
     assert client.put(b"all", b"1", b"2", b"3", b"4") == 2
     assert drained(server, b"small") == [b"1", b"2"]
-    assert drained(server, b"large") == [b"1", b"2", b"3"], "the refused one, as on the other ports, and none behind it"
+    assert drained(server, b"large") == [b"1", b"2", b"3"], (
+        "the refused item went there, as on the other ports, later ones did not"
+    )
 
 
-def test_an_item_that_is_too_large_for_any_request_is_an_exception_and_nothing_is_put() -> None:
+def test_too_large_item_is_an_exception_and_nothing_is_put() -> None:
     client = ThriftClient(serving("maxRequestItemSize = 10"))
     assert is_refused(lambda: client.put(b"work", b"one", b"x" * 11, b"two"))
     assert client.items(b"work") == []
     assert client.put(b"work", b"x" * 10) == 1
 
 
-def test_more_items_than_a_call_may_bring_are_an_exception_and_nothing_is_put() -> None:
+def test_put_of_too_many_items_is_an_exception_and_stores_none() -> None:
     client = ThriftClient(serving("maxThriftListSize = 5"))
     assert is_refused(lambda: client.put(b"work", *many(6)))
     assert client.items(b"work") == []
@@ -221,14 +221,14 @@ def test_more_items_than_a_call_may_bring_are_an_exception_and_nothing_is_put() 
     assert client.confirm(b"work", *range(5)) == 0
 
 
-def test_a_put_serves_those_who_wait(client: ThriftClient, other: ThriftClient) -> None:
+def test_put_serves_waiters(client: ThriftClient, other: ThriftClient) -> None:
     client.send_get(b"work", 2, 1000)
     assert client.waits()
     assert other.put(b"work", b"one", b"two", b"three") == 3
     assert client.taken() == [Taken(b"one", 0), Taken(b"two", 0)]
 
 
-def test_no_put_is_answered_before_its_items_are_safe(slow: MemoryServer, storage: SteppedStorage) -> None:
+def test_reply_to_put_waits_until_items_are_safe(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = ThriftClient(slow)
     storage.holds_commits = True
     client.send_put(b"work", b"one", b"two")
@@ -237,7 +237,7 @@ def test_no_put_is_answered_before_its_items_are_safe(slow: MemoryServer, storag
     assert client.result() == 2
 
 
-def test_a_put_whose_items_are_lost_is_an_exception(slow: MemoryServer, storage: SteppedStorage) -> None:
+def test_put_whose_items_are_lost_is_an_exception(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = ThriftClient(slow)
     client.put(b"work", b"safe")
     storage.holds_commits = True
@@ -249,7 +249,7 @@ def test_a_put_whose_items_are_lost_is_an_exception(slow: MemoryServer, storage:
     assert client.items(b"work") == [b"safe"]
 
 
-def test_a_put_that_the_storage_refuses_in_the_middle_says_how_many_are_in() -> None:
+def test_put_refused_midway_by_storage_returns_stored_count() -> None:
     storage = LimitedStorage(room=3)
     client = ThriftClient(serving(storage=storage))
     assert client.put(b"work", *many(5)) == 3
@@ -260,7 +260,7 @@ def test_a_put_that_the_storage_refuses_in_the_middle_says_how_many_are_in() -> 
     assert client.items(b"work") == many(5)[3:]
 
 
-def test_a_long_put_lets_others_be_served_in_between() -> None:
+def test_long_put_does_not_block_other_clients() -> None:
     storage = LimitedStorage()
     server = serving(storage=storage)
     storage.at_put = lambda: server.spend(0.0005)
@@ -269,13 +269,13 @@ def test_a_long_put_lets_others_be_served_in_between() -> None:
     other.send(b"get_version")
     for _ in range(4):
         server.tick()
-    assert counts_in_memory(server) < 200, "it is still under way"
+    assert counts_in_memory(server) < 200, "the put is still running"
     assert other.result() == b"1.2.3"
     assert client.result() == 200
     assert client.items(b"work") == many(200)
 
 
-def test_a_long_put_of_which_a_later_part_is_lost_says_how_many_are_safe_and_puts_none_behind_it() -> None:
+def test_long_put_that_loses_later_items_returns_safe_count_and_stops() -> None:
     storage = LimitedStorage()
     server = serving(storage=storage)
     storage.at_put = lambda: server.spend(0.0005)
@@ -293,13 +293,13 @@ def test_a_long_put_of_which_a_later_part_is_lost_says_how_many_are_safe_and_put
     safe = client.result()
     assert isinstance(safe, int)
     assert 0 < safe < 500
-    assert storage.room == 500, "there was no further put"
+    assert storage.room == 500, "no further item was put"
     assert drained(server) == many(500)[:safe]
     assert client.put(b"work", *many(500)[safe:]) == 500 - safe
     assert drained(server) == many(500)[safe:]
 
 
-def test_a_fault_of_ours_in_a_later_turn_of_a_put_ends_that_connection_alone() -> None:
+def test_internal_fault_in_put_ends_only_that_connection() -> None:
     storage = LimitedStorage()
     server = serving(storage=storage)
 
@@ -321,7 +321,7 @@ def test_a_fault_of_ours_in_a_later_turn_of_a_put_ends_that_connection_alone() -
 
 
 def counts_in_memory(server: MemoryServer) -> int:
-    """How many items the queue has at this moment of a tick."""
+    """Return the number of items at this point of a tick."""
     queue = server.manager.known(b"work")
     return 0 if queue is None else queue.store.items
 
@@ -330,15 +330,13 @@ def counts_in_memory(server: MemoryServer) -> int:
 
 
 @pytest.mark.parametrize("expiry_ms", [None, 0])
-def test_an_expiry_of_zero_or_none_is_never(
-    server: MemoryServer, client: ThriftClient, expiry_ms: int | None
-) -> None:
+def test_expiry_of_zero_or_none_means_never(server: MemoryServer, client: ThriftClient, expiry_ms: int | None) -> None:
     assert client.put(b"work", b"one", expiry_ms=expiry_ms) == 1
     server.advance(1_000_000_000)
     assert client.items(b"work") == [b"one"]
 
 
-def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: MemoryServer, client: ThriftClient) -> None:
+def test_item_expires_after_its_milliseconds(server: MemoryServer, client: ThriftClient) -> None:
     assert client.put(b"work", b"one", b"two", expiry_ms=500) == 2
     server.advance(0.5)
     assert client.items(b"work", 1) == [b"one"]
@@ -348,13 +346,13 @@ def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: Memo
 
 
 @pytest.mark.parametrize("expiry_ms", [-1, -1000, -(2**31)])
-def test_a_negative_expiry_has_passed_already(server: MemoryServer, client: ThriftClient, expiry_ms: int) -> None:
+def test_negative_expiry_means_already_expired(server: MemoryServer, client: ThriftClient, expiry_ms: int) -> None:
     assert client.put(b"work", b"one", b"two", expiry_ms=expiry_ms) == 2
     assert client.items(b"work") == []
     assert stat(server.connect(), b"work", "expired_items") == "2"
 
 
-def test_an_expiry_is_as_long_as_a_number_says(server: MemoryServer, client: ThriftClient) -> None:
+def test_largest_expiry_is_accepted(server: MemoryServer, client: ThriftClient) -> None:
     assert client.put(b"work", b"one", b"two", expiry_ms=2**31 - 1) == 2
     server.advance((2**31 - 1) / 1000)
     assert client.items(b"work", 1) == [b"one"]
@@ -362,7 +360,7 @@ def test_an_expiry_is_as_long_as_a_number_says(server: MemoryServer, client: Thr
     assert client.items(b"work", 1) == []
 
 
-def test_a_get_that_waits_is_not_given_what_has_expired(server: MemoryServer, client: ThriftClient) -> None:
+def test_waiting_get_does_not_return_expired_items(server: MemoryServer, client: ThriftClient) -> None:
     other = ThriftClient(server)
     client.send_get(b"work", 2, 1000)
     other.put(b"work", b"expired", expiry_ms=-1)
@@ -373,7 +371,7 @@ def test_a_get_that_waits_is_not_given_what_has_expired(server: MemoryServer, cl
 
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-def test_what_expires_while_a_get_waits_for_more_is_not_given_and_gone(
+def test_items_that_expire_while_get_waits_are_dropped(
     server: MemoryServer, client: ThriftClient, auto_abort_ms: int
 ) -> None:
     other = ThriftClient(server)
@@ -389,10 +387,10 @@ def test_what_expires_while_a_get_waits_for_more_is_not_given_and_gone(
     assert stat(server.connect(), b"work", "expired_items") == "1"
 
 
-# get: how many.
+# get: number of items.
 
 
-def test_a_get_takes_up_to_max_items_from_the_head_for_good(server: MemoryServer, client: ThriftClient) -> None:
+def test_get_takes_up_to_max_items_from_the_head(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", *many(5))
     assert client.get(b"work", 2) == [Taken(b"00000", 0), Taken(b"00001", 0)]
     assert client.get(b"work", 10) == [Taken(item, 0) for item in many(5)[2:]]
@@ -401,7 +399,7 @@ def test_a_get_takes_up_to_max_items_from_the_head_for_good(server: MemoryServer
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_a_get_of_no_items_is_answered_at_once_with_none(client: ThriftClient, wait_ms: int) -> None:
+def test_get_of_zero_items_returns_none_at_once(client: ThriftClient, wait_ms: int) -> None:
     client.put(b"work", b"one")
     assert client.get(b"work", 0, wait_ms) == []
     assert client.get(b"work", 0, wait_ms, LONG_MS) == []
@@ -410,29 +408,27 @@ def test_a_get_of_no_items_is_answered_at_once_with_none(client: ThriftClient, w
 
 @pytest.mark.parametrize("wait_ms", [0, -1, -(2**31)])
 @pytest.mark.parametrize("max_items", [3, -1, 2**31 - 1])
-def test_a_get_that_does_not_wait_returns_what_is_there(client: ThriftClient, wait_ms: int, max_items: int) -> None:
+def test_get_without_wait_returns_available_items(client: ThriftClient, wait_ms: int, max_items: int) -> None:
     assert client.get(b"work", max_items, wait_ms) == []
     client.put(b"work", b"one", b"two")
     assert data_of(client.get(b"work", max_items, wait_ms)) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("max_items", [-1, -(2**31), 6, 2**31 - 1])
-def test_no_reply_has_more_items_than_a_call_may_bring(max_items: int) -> None:
+def test_reply_has_at_most_max_thrift_list_size_items(max_items: int) -> None:
     client = ThriftClient(serving("maxThriftListSize = 5"))
     for item in many(12):
         client.put(b"work", item)
     assert client.items(b"work", max_items) == many(12)[:5]
     client.send_get(b"work", max_items, 1000)
-    assert data_of(client.taken()) == many(12)[5:10], "there is no use in waiting for more"
+    assert data_of(client.taken()) == many(12)[5:10], "more items would not fit, so it does not wait"
     assert client.items(b"work", max_items) == many(12)[10:]
 
 
 @pytest.mark.parametrize("size", [0, 1, 17, 100, 333, 334, 490, 512, 800])
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_no_reply_is_larger_than_max_request_size_and_what_does_not_fit_is_still_the_head(
-    size: int, auto_abort_ms: int, wait_ms: int
-) -> None:
+def test_reply_fits_max_request_size_and_remaining_items_stay(size: int, auto_abort_ms: int, wait_ms: int) -> None:
     server = serving("maxRequestSize = 1024")
     client = ThriftClient(server)
     items = [item + b"x" * size for item in many(60)]
@@ -451,7 +447,7 @@ def test_no_reply_is_larger_than_max_request_size_and_what_does_not_fit_is_still
         left = left[len(more) :]
 
 
-def test_a_get_takes_as_much_as_memory_has_room_for_and_at_least_one_item(tmp_path: Path) -> None:
+def test_get_takes_what_memory_allows_but_at_least_one_item(tmp_path: Path) -> None:
     server = serving("maxTotalMemory = '64KiB'", folder=tmp_path / "queues")
     client = ThriftClient(server)
     items = [item * 200 for item in many(200)]
@@ -464,7 +460,7 @@ def test_a_get_takes_as_much_as_memory_has_room_for_and_at_least_one_item(tmp_pa
     assert seen == items
 
 
-def test_an_item_that_does_not_fit_goes_to_the_next_who_waits() -> None:
+def test_item_that_does_not_fit_goes_to_next_waiter() -> None:
     server = serving("maxRequestSize = 1024")
     first, second, writer = (ThriftClient(server) for _ in range(3))
     first.send_get(b"work", 2, 1000)
@@ -477,10 +473,10 @@ def test_an_item_that_does_not_fit_goes_to_the_next_who_waits() -> None:
     assert data_of(second.taken()) == [b"b" * 600]
 
 
-# get: until when.
+# get: waiting.
 
 
-def test_a_get_that_waits_returns_when_it_has_max_items(client: ThriftClient, other: ThriftClient) -> None:
+def test_waiting_get_returns_at_max_items(client: ThriftClient, other: ThriftClient) -> None:
     other.put(b"work", b"one")
     client.send_get(b"work", 3, 1000)
     assert client.waits()
@@ -493,7 +489,7 @@ def test_a_get_that_waits_returns_when_it_has_max_items(client: ThriftClient, ot
 
 @pytest.mark.parametrize("max_items", [3, -1])
 @pytest.mark.parametrize("put", [[], [b"one"], [b"one", b"two"]])
-def test_a_get_that_waits_returns_exactly_at_its_time_with_what_there_is(
+def test_waiting_get_returns_available_items_at_its_time(
     server: MemoryServer, client: ThriftClient, other: ThriftClient, max_items: int, put: list[bytes]
 ) -> None:
     client.send_get(b"work", max_items, 250)
@@ -504,11 +500,11 @@ def test_a_get_that_waits_returns_exactly_at_its_time_with_what_there_is(
     assert data_of(client.taken()) == put
     server.advance(1)
     assert other.put(b"work", b"late") == 1
-    assert client.waits(), "it was answered once"
+    assert client.waits(), "it was answered only once"
     assert other.items(b"work") == [b"late"]
 
 
-def test_gets_that_wait_share_what_comes_and_each_item_is_given_once(server: MemoryServer) -> None:
+def test_waiting_gets_share_items_without_duplicates(server: MemoryServer) -> None:
     clients = [ThriftClient(server) for _ in range(3)]
     writer = ThriftClient(server)
     for client in clients:
@@ -523,7 +519,7 @@ def test_gets_that_wait_share_what_comes_and_each_item_is_given_once(server: Mem
     assert drained(server) == []
 
 
-def test_who_comes_first_is_served_first(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+def test_first_waiter_is_served_first(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
     client.send_get(b"work", 1, 1000)
     assert client.waits()
     other.send_get(b"work", 1, 1000)
@@ -548,7 +544,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, min_size=5, max_size=25))
 @settings(deadline=None)
-def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twice(
+def test_random_gets_and_disconnects_neither_lose_nor_duplicate_items(
     steps: list[tuple[Any, ...]],
 ) -> None:
     server = serving()
@@ -591,20 +587,20 @@ def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twi
     assert counts(server) == (0, 0)
 
 
-def test_a_get_of_many_items_lets_others_be_served_in_between(server: MemoryServer) -> None:
+def test_get_of_many_items_does_not_block_other_clients(server: MemoryServer) -> None:
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", *many(5000))
     client.send_get(b"work", -1)
     other.send(b"get_version")
     for _ in range(3):
         server.tick()
-    assert counts_in_memory(server) > 0, "it is still under way"
+    assert counts_in_memory(server) > 0, "the get is still running"
     assert other.result() == b"1.2.3"
     assert data_of(client.taken()) == many(5000)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
-def test_a_fault_of_ours_in_a_later_turn_of_a_get_ends_that_connection_alone_and_costs_no_item(
+def test_internal_fault_in_get_ends_only_that_connection_and_loses_nothing(
     server: MemoryServer, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, other = ThriftClient(server), ThriftClient(server)
@@ -628,7 +624,7 @@ def test_a_fault_of_ours_in_a_later_turn_of_a_get_ends_that_connection_alone_and
     assert server.clock.getDelayedCalls() == []
 
 
-def test_a_get_that_waits_holds_up_no_other_connection(client: ThriftClient, other: ThriftClient) -> None:
+def test_waiting_get_delays_no_other_connection(client: ThriftClient, other: ThriftClient) -> None:
     client.send_get(b"work", 2, 60_000)
     assert client.waits()
     assert other.put(b"other", b"one") == 1
@@ -637,12 +633,12 @@ def test_a_get_that_waits_holds_up_no_other_connection(client: ThriftClient, oth
     assert client.waits()
 
 
-# A client that leaves.
+# Clients that disconnect.
 
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
-def test_a_client_that_leaves_while_it_waits_takes_nothing_along(
+def test_disconnected_waiter_takes_no_items(
     leave: Callable[[ThriftClient], None], auto_abort_ms: int, tmp_path: Path
 ) -> None:
     server = serving(of_work("maxRedeliveries = 2\nerrorQueue = 'bad'"), folder=tmp_path / "queues")
@@ -651,18 +647,18 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing_along(
     client.send_get(b"work", 5, 1000, auto_abort_ms)
     assert client.waits()
     other.put(b"work", b"three", b"four")
-    assert other.items(b"work") == [], "they are on their way to the first"
+    assert other.items(b"work") == [], "the items are assigned to the first client"
     leave(client)
     server.settle()
     assert counts(server) == (4, 0)
-    assert stat(server.connect(), b"work", "canceled_transactions") == "0", "nobody has failed"
+    assert stat(server.connect(), b"work", "canceled_transactions") == "0", "no item has failed"
     assert other.abort(b"work", *ids_of(other.get(b"work", 4, 0, LONG_MS))) == 4
-    assert counts(server) == (4, 0), "that was the first failure of each"
+    assert counts(server) == (4, 0), "this was the first failure of each item"
     server.crash()
     assert drained(server) == [b"one", b"two", b"three", b"four"]
 
 
-def test_what_a_client_that_leaves_gives_back_goes_to_those_who_wait(server: MemoryServer) -> None:
+def test_items_of_disconnected_client_go_to_waiters(server: MemoryServer) -> None:
     client, waiter, other = (ThriftClient(server) for _ in range(3))
     client.send_get(b"work", 5, 1000)
     other.put(b"work", b"one", b"two")
@@ -674,7 +670,7 @@ def test_what_a_client_that_leaves_gives_back_goes_to_those_who_wait(server: Mem
 
 
 def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
-    """All that waits becomes safe."""
+    """End all held commits."""
     while storage.committing:
         storage.end_commits()
         server.settle()
@@ -683,7 +679,7 @@ def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_a_client_that_leaves_before_its_items_are_safe_takes_nothing_along(
+def test_disconnect_before_items_are_safe_takes_none(
     slow: MemoryServer, storage: SteppedStorage, wait_ms: int, auto_abort_ms: int
 ) -> None:
     client = ThriftClient(slow)
@@ -699,7 +695,7 @@ def test_a_client_that_leaves_before_its_items_are_safe_takes_nothing_along(
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
-def test_a_client_that_waited_and_leaves_before_its_items_are_safe_takes_nothing_along(
+def test_waiter_that_disconnects_before_items_are_safe_takes_none(
     slow: MemoryServer, storage: SteppedStorage, leave: Callable[[ThriftClient], None], auto_abort_ms: int
 ) -> None:
     client, writer = ThriftClient(slow), ThriftClient(slow)
@@ -710,14 +706,14 @@ def test_a_client_that_waited_and_leaves_before_its_items_are_safe_takes_nothing
     assert client.waits()
     leave(client)
     end_commits(slow, storage)
-    assert client.waits(), "it is told nothing"
+    assert client.waits(), "it gets no reply"
     assert client.is_closed
     assert writer.result() == 5
     assert counts(slow) == (5, 0)
     assert drained(slow) == many(5)
 
 
-def test_what_was_answered_without_auto_abort_is_gone_for_good(tmp_path: Path) -> None:
+def test_items_returned_without_auto_abort_are_gone(tmp_path: Path) -> None:
     server = serving(folder=tmp_path / "queues")
     client = ThriftClient(server)
     client.put(b"work", *many(5))
@@ -729,9 +725,7 @@ def test_what_was_answered_without_auto_abort_is_gone_for_good(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-def test_a_client_that_does_not_read_takes_along_only_what_was_handed_to_its_connection(
-    server: MemoryServer, auto_abort_ms: int
-) -> None:
+def test_disconnected_slow_reader_loses_only_items_already_written(server: MemoryServer, auto_abort_ms: int) -> None:
     client = ThriftClient(server)
     items = [item * 20_000 for item in many(4)]
     client.put(b"work", *items)
@@ -747,7 +741,7 @@ def test_a_client_that_does_not_read_takes_along_only_what_was_handed_to_its_con
     assert drained(server) == (items if auto_abort_ms else items[1:])
 
 
-def test_who_waits_is_not_idle() -> None:
+def test_waiting_client_is_not_idle() -> None:
     server = serving("clientTimeout = '1s'")
     client = ThriftClient(server)
     client.send_get(b"work", 1, 5000)
@@ -760,7 +754,7 @@ def test_who_waits_is_not_idle() -> None:
     assert client.is_closed
 
 
-def test_who_sends_its_last_byte_is_answered_all_that_need_not_wait(server: MemoryServer) -> None:
+def test_half_closed_client_gets_replies_that_need_no_wait(server: MemoryServer) -> None:
     client = ThriftClient(server)
     first = client.send_put(b"work", b"one", b"two")
     second = client.send_get(b"work", 1)
@@ -771,10 +765,10 @@ def test_who_sends_its_last_byte_is_answered_all_that_need_not_wait(server: Memo
     assert drained(server) == [b"two"]
 
 
-# Open reads by number.
+# Open reads by id.
 
 
-def test_ids_differ_and_rise_over_queues_and_connections(client: ThriftClient, other: ThriftClient) -> None:
+def test_ids_are_unique_and_increase_across_queues_and_connections(client: ThriftClient, other: ThriftClient) -> None:
     client.put(b"work", *many(6))
     client.put(b"other", *many(2))
     ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
@@ -788,9 +782,7 @@ def test_ids_differ_and_rise_over_queues_and_connections(client: ThriftClient, o
 
 
 @pytest.mark.parametrize("auto_abort_ms", [0, -1, -(2**31)])
-def test_without_auto_abort_items_have_no_id_and_none_stays_open(
-    server: MemoryServer, client: ThriftClient, auto_abort_ms: int
-) -> None:
+def test_get_without_auto_abort_opens_no_reads(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> None:
     client.put(b"work", b"one")
     assert client.get(b"work", 1, 0, auto_abort_ms) == [Taken(b"one", 0)]
     assert counts(server) == (0, 0)
@@ -799,7 +791,7 @@ def test_without_auto_abort_items_have_no_id_and_none_stays_open(
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_an_open_read_is_given_to_nobody_else(server: MemoryServer, wait_ms: int) -> None:
+def test_open_read_is_given_to_no_other_client(server: MemoryServer, wait_ms: int) -> None:
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", b"one", b"two")
     assert data_of(client.get(b"work", 1, wait_ms, LONG_MS)) == [b"one"]
@@ -808,7 +800,7 @@ def test_an_open_read_is_given_to_nobody_else(server: MemoryServer, wait_ms: int
     assert client.items(b"work") == []
 
 
-def test_confirm_finishes_what_it_names(tmp_path: Path) -> None:
+def test_confirm_ends_the_named_reads(tmp_path: Path) -> None:
     server = serving(folder=tmp_path / "queues")
     client = ThriftClient(server)
     client.put(b"work", *many(4))
@@ -829,9 +821,7 @@ def test_any_connection_may_confirm_and_abort(server: MemoryServer, client: Thri
 
 
 @pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
-def test_an_id_of_another_queue_is_passed_over(
-    server: MemoryServer, client: ThriftClient, end: Callable[..., int]
-) -> None:
+def test_id_of_another_queue_is_ignored(server: MemoryServer, client: ThriftClient, end: Callable[..., int]) -> None:
     client.put(b"work", b"one")
     client.put(b"other", b"two")
     of_work, of_other = (ids_of(client.get(queue, 1, 0, LONG_MS))[0] for queue in (b"work", b"other"))
@@ -844,7 +834,7 @@ def test_an_id_of_another_queue_is_passed_over(
 
 @pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
 @pytest.mark.parametrize("again", [ThriftClient.confirm, ThriftClient.abort])
-def test_what_has_ended_counts_once(
+def test_ended_read_counts_once(
     server: MemoryServer, client: ThriftClient, end: Callable[..., int], again: Callable[..., int]
 ) -> None:
     client.put(b"work", b"one", b"two")
@@ -856,7 +846,7 @@ def test_what_has_ended_counts_once(
 
 
 @pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
-def test_unknown_ids_are_passed_over(server: MemoryServer, client: ThriftClient, end: Callable[..., int]) -> None:
+def test_unknown_ids_are_ignored(server: MemoryServer, client: ThriftClient, end: Callable[..., int]) -> None:
     client.put(b"work", b"one")
     (known,) = ids_of(client.get(b"work", 1, 0, LONG_MS))
     unknown = [0, 1, -1, known - 1, known + 1, 2**63 - 1, -(2**63)]
@@ -867,9 +857,7 @@ def test_unknown_ids_are_passed_over(server: MemoryServer, client: ThriftClient,
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
-def test_aborted_items_go_back_to_the_head_in_the_order_in_which_they_were_taken(
-    client: ThriftClient, order: list[int]
-) -> None:
+def test_aborted_items_return_to_head_in_take_order(client: ThriftClient, order: list[int]) -> None:
     client.put(b"work", *many(14))
     ids = ids_of(client.get(b"work", 12, 0, LONG_MS))
     for first in (8, 4, 0):
@@ -877,7 +865,7 @@ def test_aborted_items_go_back_to_the_head_in_the_order_in_which_they_were_taken
     assert client.items(b"work") == many(14)
 
 
-def test_aborted_items_go_to_those_who_wait(client: ThriftClient, other: ThriftClient) -> None:
+def test_aborted_items_go_to_waiters(client: ThriftClient, other: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
     other.send_get(b"work", 2, 1000)
@@ -887,7 +875,7 @@ def test_aborted_items_go_to_those_who_wait(client: ThriftClient, other: ThriftC
 
 
 @pytest.mark.parametrize(("end", "after"), [(b"confirm", []), (b"abort", [b"one"])])
-def test_no_end_of_a_read_is_answered_before_it_is_safe(
+def test_reply_to_ending_reads_waits_until_it_is_safe(
     slow: MemoryServer, storage: SteppedStorage, end: bytes, after: list[bytes]
 ) -> None:
     client = ThriftClient(slow)
@@ -905,7 +893,7 @@ def test_no_end_of_a_read_is_answered_before_it_is_safe(
 # Auto-abort.
 
 
-def test_a_read_that_is_due_alone_goes_back_exactly_at_its_time(server: MemoryServer, client: ThriftClient) -> None:
+def test_single_read_returns_exactly_at_its_time(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     (number,) = ids_of(client.get(b"work", 1, 0, 1000))
     server.advance(1 - MOMENT_S)
@@ -917,7 +905,7 @@ def test_a_read_that_is_due_alone_goes_back_exactly_at_its_time(server: MemorySe
 
 
 @pytest.mark.parametrize("number", [3, 1000, 6000])
-def test_what_was_taken_together_goes_back_in_order(server: MemoryServer, client: ThriftClient, number: int) -> None:
+def test_items_taken_together_return_in_order(server: MemoryServer, client: ThriftClient, number: int) -> None:
     client.put(b"work", *many(number + 1))
     for _ in range(2):
         ids = ids_of(client.get(b"work", number, 0, 500))
@@ -929,7 +917,7 @@ def test_what_was_taken_together_goes_back_in_order(server: MemoryServer, client
 
 
 @pytest.mark.parametrize("auto_aborts_ms", [(1000, 1000, 1000, 1000), (1030, 1000, 1010, 980)])
-def test_what_was_taken_one_soon_after_the_other_goes_back_in_order(
+def test_items_taken_shortly_after_each_other_return_in_order(
     server: MemoryServer, client: ThriftClient, auto_aborts_ms: tuple[int, ...]
 ) -> None:
     client.put(b"work", *many(5))
@@ -943,9 +931,7 @@ def test_what_was_taken_one_soon_after_the_other_goes_back_in_order(
     assert client.items(b"work") == many(5)
 
 
-def test_what_is_due_soon_after_the_other_goes_back_in_the_order_in_which_it_was_taken(
-    server: MemoryServer, client: ThriftClient
-) -> None:
+def test_reads_due_shortly_after_each_other_return_in_take_order(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", *many(5))
     for auto_abort_ms in (1050, 1000, 1090, 1010):
         client.get(b"work", 1, 0, auto_abort_ms)
@@ -954,9 +940,7 @@ def test_what_is_due_soon_after_the_other_goes_back_in_the_order_in_which_it_was
     assert client.items(b"work") == many(5)
 
 
-def test_who_takes_all_the_time_delays_the_first_by_a_tenth_of_its_time_at_most(
-    server: MemoryServer, client: ThriftClient
-) -> None:
+def test_continuous_gets_delay_first_auto_abort_by_a_tenth_at_most(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", *many(200))
     for _ in range(110):
         client.get(b"work", 1, 0, 1000)
@@ -967,9 +951,7 @@ def test_who_takes_all_the_time_delays_the_first_by_a_tenth_of_its_time_at_most(
 
 
 @pytest.mark.parametrize("auto_abort_ms", [1, 2**31 - 1])
-def test_an_auto_abort_is_as_long_as_a_number_says(
-    server: MemoryServer, client: ThriftClient, auto_abort_ms: int
-) -> None:
+def test_largest_auto_abort_is_accepted(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> None:
     client.put(b"work", b"one")
     client.get(b"work", 1, 0, auto_abort_ms)
     server.advance((auto_abort_ms - 0.5) / 1000)
@@ -978,7 +960,7 @@ def test_an_auto_abort_is_as_long_as_a_number_says(
     assert counts(server) == (1, 0)
 
 
-def test_the_time_of_what_was_waited_for_begins_with_the_answer(server: MemoryServer, client: ThriftClient) -> None:
+def test_auto_abort_time_of_waiting_get_starts_with_the_reply(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"one")
     client.send_get(b"work", 2, 1000, 500)
     server.advance(1)
@@ -990,9 +972,7 @@ def test_the_time_of_what_was_waited_for_begins_with_the_answer(server: MemorySe
 
 
 @pytest.mark.parametrize("wait_ms", [0, 5000])
-def test_the_time_of_a_read_begins_when_its_reply_has_left_and_not_while_a_sync_holds_it(
-    storage: SteppedStorage, wait_ms: int
-) -> None:
+def test_auto_abort_time_starts_after_held_reply_is_sent(storage: SteppedStorage, wait_ms: int) -> None:
     server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
     client = ThriftClient(server)
     client.put(b"work", b"one")
@@ -1008,9 +988,7 @@ def test_the_time_of_a_read_begins_when_its_reply_has_left_and_not_while_a_sync_
     assert client.confirm(b"work", taken.id) == 1
 
 
-def test_the_time_of_a_read_is_over_that_long_after_its_reply_has_left(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_auto_abort_time_ends_that_long_after_reply_is_sent(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = ThriftClient(slow)
     client.put(b"work", b"one")
     storage.holds_commits = True
@@ -1025,7 +1003,7 @@ def test_the_time_of_a_read_is_over_that_long_after_its_reply_has_left(
 
 
 def held_up(server: MemoryServer, storage: SteppedStorage, auto_abort_ms: int) -> ThriftClient:
-    """A client that reads nothing: the reply to its get of two from "work" is held behind a large one, and safe."""
+    """Return a client that reads nothing; its get of two items is safe, but held behind a large reply."""
     client, writer = ThriftClient(server), ThriftClient(server)
     writer.put(b"work", *many(2))
     writer.put(b"large", b"x" * 300_000)
@@ -1042,14 +1020,14 @@ def held_up(server: MemoryServer, storage: SteppedStorage, auto_abort_ms: int) -
     return client
 
 
-def test_the_time_of_a_read_begins_when_its_reply_has_left_and_not_while_its_client_reads_nothing(
+def test_auto_abort_time_starts_after_slow_client_reads_reply(
     storage: SteppedStorage,
 ) -> None:
     server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
     client = held_up(server, storage, 500)
     server.advance(60)
     assert counts(server) == (0, 2)
-    client.read_on()
+    client.resume_reading()
     _, reply = client.replies()
     assert isinstance(reply.result, list)
     server.advance(0.5 - MOMENT_S)
@@ -1078,7 +1056,7 @@ def leaves_a_reply_that_it_did_not_read(server: MemoryServer, storage: SteppedSt
 
 
 @pytest.mark.parametrize("leave", [leaves_while_a_sync_holds_the_reply, leaves_a_reply_that_it_did_not_read])
-def test_a_reply_that_never_left_counts_no_failure_of_its_items(
+def test_unsent_reply_counts_no_failure(
     leave: Callable[[MemoryServer, SteppedStorage], None], storage: SteppedStorage
 ) -> None:
     server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
@@ -1090,7 +1068,7 @@ def test_a_reply_that_never_left_counts_no_failure_of_its_items(
     assert drained(server) == many(2)
 
 
-def test_a_reply_that_became_an_error_counts_no_failure_of_its_items(storage: SteppedStorage) -> None:
+def test_reply_replaced_by_error_counts_no_failure(storage: SteppedStorage) -> None:
     server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
     client = ThriftClient(server)
     client.put(b"work", *many(2))
@@ -1105,7 +1083,7 @@ def test_a_reply_that_became_an_error_counts_no_failure_of_its_items(storage: St
     assert (drained(server, b"bad"), drained(server)) == ([], many(2))
 
 
-def test_what_was_confirmed_in_time_does_not_come_back(server: MemoryServer, client: ThriftClient) -> None:
+def test_read_confirmed_in_time_does_not_come_back(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     first, _ = ids_of(client.get(b"work", 2, 0, 500))
     assert client.confirm(b"work", first) == 1
@@ -1113,7 +1091,7 @@ def test_what_was_confirmed_in_time_does_not_come_back(server: MemoryServer, cli
     assert client.items(b"work") == [b"two"]
 
 
-def test_who_waits_is_given_what_goes_back(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+def test_waiter_gets_auto_aborted_item(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
     client.put(b"work", *many(3))
     client.get(b"work", 3, 0, 500)
     other.send_get(b"work", 3, 60_000, LONG_MS)
@@ -1125,7 +1103,7 @@ def test_who_waits_is_given_what_goes_back(server: MemoryServer, client: ThriftC
     assert other.confirm(b"work", *ids_of(taken)) == 3
 
 
-def test_a_stale_id_ends_nothing_that_was_opened_since(server: MemoryServer, client: ThriftClient) -> None:
+def test_stale_id_ends_no_newer_read(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"one")
     stale = ids_of(client.get(b"work", 1, 0, 500))
     server.advance(0.5)
@@ -1136,7 +1114,7 @@ def test_a_stale_id_ends_nothing_that_was_opened_since(server: MemoryServer, cli
     assert client.confirm(b"work", *fresh) == 1
 
 
-def test_each_read_that_was_aborted_or_came_back_counts_once(server: MemoryServer, client: ThriftClient) -> None:
+def test_each_aborted_or_returned_read_counts_once(server: MemoryServer, client: ThriftClient) -> None:
     memcache = server.connect()
 
     def figures() -> tuple[str, str]:
@@ -1155,10 +1133,10 @@ def test_each_read_that_was_aborted_or_came_back_counts_once(server: MemoryServe
     client.abort(b"work", *ids)
     assert figures() == ("4", "3")
     client.items(b"work")
-    assert figures() == ("4", "3"), "a plain get is none"
+    assert figures() == ("4", "3"), "a plain get opens no read"
 
 
-def test_reads_that_failed_too_often_go_to_the_error_queue_in_order() -> None:
+def test_failed_reads_move_to_error_queue_in_order() -> None:
     server = serving(of_work("maxRedeliveries = 3\nerrorQueue = 'bad'"))
     client = ThriftClient(server)
     client.put(b"work", *many(3))
@@ -1168,7 +1146,7 @@ def test_reads_that_failed_too_often_go_to_the_error_queue_in_order() -> None:
     assert drained(server, b"bad") == []
     client.send_get(b"work", 5, 1000)
     assert client.waits()
-    client.disconnect()  # that is no failure of an item
+    client.disconnect()  # this is no failure of an item
     client = ThriftClient(server)
     assert data_of(client.get(b"work", 3, 0, 500)) == many(3)
     server.advance(0.5)
@@ -1177,7 +1155,7 @@ def test_reads_that_failed_too_often_go_to_the_error_queue_in_order() -> None:
 
 
 @pytest.mark.parametrize(("auto_abort_ms", "seconds"), [(1000, 1), (LONG_MS, 5)])
-def test_an_open_transaction_timeout_that_is_shorter_ends_a_read(auto_abort_ms: int, seconds: float) -> None:
+def test_shorter_open_transaction_timeout_ends_a_read(auto_abort_ms: int, seconds: float) -> None:
     server = serving(of_work("openTransactionTimeout = '5s'"))
     client = ThriftClient(server)
     client.put(b"work", b"one")
@@ -1189,7 +1167,7 @@ def test_an_open_transaction_timeout_that_is_shorter_ends_a_read(auto_abort_ms: 
     assert client.confirm(b"work", *ids) == 0
 
 
-def test_open_reads_survive_their_connection_and_end_at_their_time(server: MemoryServer, client: ThriftClient) -> None:
+def test_open_reads_survive_disconnect_and_end_at_their_time(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     first, _ = ids_of(client.get(b"work", 2, 0, 500))
     client.disconnect()
@@ -1226,7 +1204,7 @@ def free_by_delete(server: MemoryServer, client: ThriftClient, ids: list[int]) -
 @pytest.mark.parametrize(
     "free", [free_by_confirm, free_by_confirm_of_another, free_by_abort, free_by_time, free_by_delete]
 )
-def test_a_full_connection_opens_no_more_until_some_of_its_reads_have_ended(
+def test_full_connection_opens_no_reads_until_some_end(
     free: Callable[[MemoryServer, ThriftClient, list[int]], None],
 ) -> None:
     server = serving(most_open=3)
@@ -1242,7 +1220,7 @@ def test_a_full_connection_opens_no_more_until_some_of_its_reads_have_ended(
     assert data_of(client.get(b"work", -1, 0, 1000)) == many(3)
 
 
-def test_the_limit_counts_for_each_connection_and_queue_apart() -> None:
+def test_limit_counts_per_connection_and_queue() -> None:
     server = serving(most_open=3)
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", *many(10))
@@ -1253,8 +1231,8 @@ def test_the_limit_counts_for_each_connection_and_queue_apart() -> None:
     assert client.get(b"work", 10, 0, LONG_MS) == client.get(b"other", 10, 0, LONG_MS) == []
 
 
-def fill_up_with_replies_that_are_held(server: MemoryServer, storage: SteppedStorage, wait_ms: int) -> ThriftClient:
-    """A client that may have three open reads, and has asked for more with three calls; nothing is safe yet."""
+def fill_limit_with_held_replies(server: MemoryServer, storage: SteppedStorage, wait_ms: int) -> ThriftClient:
+    """Return a client that may hold three open reads and has asked for more in three calls. Nothing is safe yet."""
     client = ThriftClient(server)
     client.put(b"work", *many(10))
     storage.holds_commits = True
@@ -1267,9 +1245,9 @@ def fill_up_with_replies_that_are_held(server: MemoryServer, storage: SteppedSto
 
 
 @pytest.mark.parametrize("wait_ms", [0, 500])
-def test_open_reads_that_a_reply_is_on_its_way_with_count_in_the_limit(storage: SteppedStorage, wait_ms: int) -> None:
+def test_open_reads_of_held_replies_count_in_the_limit(storage: SteppedStorage, wait_ms: int) -> None:
     server = serving(most_open=3, storage=storage)
-    client = fill_up_with_replies_that_are_held(server, storage, wait_ms)
+    client = fill_limit_with_held_replies(server, storage, wait_ms)
     end_commits(server, storage)
     taken = [reply.result for reply in client.replies()]
     assert [data_of(part) for part in taken if isinstance(part, list)] == [many(10)[:2], many(10)[2:3], []]
@@ -1278,9 +1256,9 @@ def test_open_reads_that_a_reply_is_on_its_way_with_count_in_the_limit(storage: 
 
 
 @pytest.mark.parametrize("wait_ms", [0, 500])
-def test_open_reads_whose_reply_is_lost_count_in_the_limit_no_more(storage: SteppedStorage, wait_ms: int) -> None:
+def test_open_reads_of_lost_replies_no_longer_count_in_the_limit(storage: SteppedStorage, wait_ms: int) -> None:
     server = serving(most_open=3, storage=storage)
-    client = fill_up_with_replies_that_are_held(server, storage, wait_ms)
+    client = fill_limit_with_held_replies(server, storage, wait_ms)
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     assert [type(reply.result) for reply in client.replies()] == [Refused] * 3
@@ -1289,7 +1267,7 @@ def test_open_reads_whose_reply_is_lost_count_in_the_limit_no_more(storage: Step
 
 
 @pytest.mark.parametrize("wait_ms", [0, 500])
-def test_a_full_connection_may_take_items_for_good(wait_ms: int) -> None:
+def test_full_connection_may_get_without_auto_abort(wait_ms: int) -> None:
     server = serving(most_open=3)
     client = ThriftClient(server)
     client.put(b"work", *many(10))
@@ -1299,7 +1277,7 @@ def test_a_full_connection_may_take_items_for_good(wait_ms: int) -> None:
     assert client.taken() == [Taken(item, 0) for item in many(10)[3:]]
 
 
-def test_reads_count_in_the_limit_before_their_reply_has_left(storage: SteppedStorage) -> None:
+def test_reads_count_in_limit_before_their_reply_is_sent(storage: SteppedStorage) -> None:
     server = serving(most_open=3, storage=storage)
     client = ThriftClient(server)
     client.put(b"work", *many(6))
@@ -1312,7 +1290,7 @@ def test_reads_count_in_the_limit_before_their_reply_has_left(storage: SteppedSt
     assert [data_of(each) for each in given] == [many(2), [b"00002"], []]  # type: ignore[arg-type]
 
 
-def test_a_get_that_was_lost_holds_no_place_in_the_limit(storage: SteppedStorage) -> None:
+def test_lost_get_does_not_count_in_the_limit(storage: SteppedStorage) -> None:
     server = serving(most_open=2, storage=storage)
     client = ThriftClient(server)
     client.put(b"work", *many(3))
@@ -1325,7 +1303,7 @@ def test_a_get_that_was_lost_holds_no_place_in_the_limit(storage: SteppedStorage
     assert data_of(client.get(b"work", 3, 0, LONG_MS)) == many(2)
 
 
-def test_a_get_that_waits_takes_no_more_than_the_limit_lets_it() -> None:
+def test_waiting_get_takes_at_most_the_limit() -> None:
     server = serving(most_open=3)
     client, writer = ThriftClient(server), ThriftClient(server)
     client.send_get(b"work", 5, 1000, LONG_MS)
@@ -1338,11 +1316,11 @@ def test_a_get_that_waits_takes_no_more_than_the_limit_lets_it() -> None:
     assert writer.items(b"work") == many(6)[3:]
 
 
-# Queues that go.
+# Queues that are deleted or flushed.
 
 
 @pytest.mark.parametrize("is_there_again", [False, True])
-def test_a_deleted_queue_takes_its_open_reads_along(is_there_again: bool, tmp_path: Path) -> None:
+def test_delete_removes_open_reads_of_queue(is_there_again: bool, tmp_path: Path) -> None:
     server = serving(folder=tmp_path / "queues")
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", *many(4))
@@ -1356,7 +1334,7 @@ def test_a_deleted_queue_takes_its_open_reads_along(is_there_again: bool, tmp_pa
     assert client.confirm(b"work", *ids) == 0
     with capturedLogs() as logs:
         server.advance(60)
-    assert not logs, "nothing is left of them that could time out"
+    assert not logs, "no timer of the deleted reads remains"
     if is_there_again:
         assert counts(server) == (1, 1)
         assert other.abort(b"work", *fresh) == 1
@@ -1364,7 +1342,7 @@ def test_a_deleted_queue_takes_its_open_reads_along(is_there_again: bool, tmp_pa
     assert drained(server) == ([b"new", b"newer"] if is_there_again else [])
 
 
-def test_a_deleted_queue_answers_those_who_wait_with_nothing(server: MemoryServer, client: ThriftClient) -> None:
+def test_deleted_queue_answers_waiters_with_nothing(server: MemoryServer, client: ThriftClient) -> None:
     other = ThriftClient(server)
     collecting = ThriftClient(server)
     collecting.send_get(b"work", 5, 1000)
@@ -1380,7 +1358,7 @@ def test_a_deleted_queue_answers_those_who_wait_with_nothing(server: MemoryServe
 
 
 @pytest.mark.parametrize("flush", ["queue", "all"])
-def test_a_flush_drops_the_items_but_no_open_read(flush: str, tmp_path: Path) -> None:
+def test_flush_drops_items_but_no_open_read(flush: str, tmp_path: Path) -> None:
     server = serving(folder=tmp_path / "queues")
     client, other, collecting = (ThriftClient(server) for _ in range(3))
     client.put(b"work", *many(6))
@@ -1398,10 +1376,10 @@ def test_a_flush_drops_the_items_but_no_open_read(flush: str, tmp_path: Path) ->
     assert client.abort(b"work", ids[1]) == 1
     server.advance(0.5)
     server.crash()
-    assert drained(server) == [b"00002", b"00001"], "each went to the head when its time came"
+    assert drained(server) == [b"00002", b"00001"], "each returned to the head at its own time"
 
 
-def test_a_flush_leaves_what_a_waiting_get_has_collected(server: MemoryServer, client: ThriftClient) -> None:
+def test_flush_keeps_items_collected_by_waiting_get(server: MemoryServer, client: ThriftClient) -> None:
     other = ThriftClient(server)
     client.send_get(b"work", 3, 1000)
     other.put(b"work", b"one", b"two")
@@ -1410,9 +1388,7 @@ def test_a_flush_leaves_what_a_waiting_get_has_collected(server: MemoryServer, c
     assert data_of(client.taken()) == [b"one", b"two"]
 
 
-def test_missing_queues_are_flushed_and_deleted_and_none_comes_into_being(
-    server: MemoryServer, client: ThriftClient
-) -> None:
+def test_flush_and_delete_accept_missing_queues_and_create_none(server: MemoryServer, client: ThriftClient) -> None:
     client.flush_queue(b"work")
     client.delete_queue(b"work")
     client.flush_all_queues()
@@ -1429,7 +1405,7 @@ def test_missing_queues_are_flushed_and_deleted_and_none_comes_into_being(
     ],
     ids=["put", "get", "peek"],
 )
-def test_a_queue_comes_into_being_with(
+def test_call_creates_the_queue(
     server: MemoryServer, client: ThriftClient, call: Callable[[ThriftClient], object]
 ) -> None:
     call(client)
@@ -1437,7 +1413,7 @@ def test_a_queue_comes_into_being_with(
 
 
 @pytest.mark.parametrize("name", [b"", b"a/b", b"a.b", b"a~b", b"a b", b"a\nb", b"\x00", b"+", b"x" * 201])
-def test_an_illegal_name_is_refused_where_a_queue_would_come_into_being(client: ThriftClient, name: bytes) -> None:
+def test_illegal_name_is_refused_where_a_queue_would_be_created(client: ThriftClient, name: bytes) -> None:
     assert is_refused(lambda: client.put(name, b"one"))
     assert is_refused(lambda: client.get(name, 1))
     assert is_refused(lambda: client.get(name, 1, 1000, LONG_MS))
@@ -1448,11 +1424,11 @@ def test_an_illegal_name_is_refused_where_a_queue_would_come_into_being(client: 
     assert not client.is_closed
 
 
-# A restart, a crash.
+# Restart and crash.
 
 
 @pytest.mark.parametrize("start_anew", [MemoryServer.restart, MemoryServer.crash])
-def test_after_a_start_open_reads_are_back_in_order_and_old_ids_mean_nothing(
+def test_restart_requeues_open_reads_and_old_ids_are_unknown(
     start_anew: Callable[[MemoryServer], None], tmp_path: Path
 ) -> None:
     server = serving(folder=tmp_path / "queues")
@@ -1478,7 +1454,7 @@ def test_after_a_start_open_reads_are_back_in_order_and_old_ids_mean_nothing(
 
 @pytest.mark.parametrize("start_anew", [MemoryServer.restart, MemoryServer.crash])
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-def test_what_a_waiting_get_has_collected_survives_a_crash_and_is_given_out_at_a_stop(
+def test_collected_items_survive_crash_and_are_returned_at_stop(
     start_anew: Callable[[MemoryServer], None], auto_abort_ms: int, tmp_path: Path
 ) -> None:
     server = serving(folder=tmp_path / "queues")
@@ -1493,13 +1469,13 @@ def test_what_a_waiting_get_has_collected_survives_a_crash_and_is_given_out_at_a
         assert drained(server) == many(3)
     elif auto_abort_ms:
         assert client.reply() is not None
-        assert drained(server) == many(3), "nobody can confirm it any more"
+        assert drained(server) == many(3), "no client could confirm them any more"
     else:
         assert data_of(client.taken()) == many(3)
         assert drained(server) == []
 
 
-def test_aborted_and_timed_out_reads_are_back_after_a_crash_in_order(tmp_path: Path) -> None:
+def test_aborted_and_timed_out_reads_survive_crash_in_order(tmp_path: Path) -> None:
     server = serving(folder=tmp_path / "queues")
     client = ThriftClient(server)
     client.put(b"work", *many(8))
@@ -1511,24 +1487,22 @@ def test_aborted_and_timed_out_reads_are_back_after_a_crash_in_order(tmp_path: P
     assert drained(server) == many(8)
 
 
-# A storage that fails.
+# A failing storage.
 
 
-def test_reads_of_a_queue_whose_storage_failed_are_not_confirmed_and_come_again(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_reads_of_failed_queue_are_redelivered_and_not_confirmed(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = ThriftClient(slow)
     client.put(b"work", *many(4))
     old = ids_of(client.get(b"work", 2, 0, LONG_MS))
     fail(slow, storage)
     new = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    assert client.confirm(b"work", *old, *new) == 1, "only what was opened since"
+    assert client.confirm(b"work", *old, *new) == 1, "only the newer read"
     assert client.abort(b"work", *old, *new) == 0
     slow.advance(LONG_MS)
     assert drained(slow) == many(4)[1:]
 
 
-def test_the_failure_of_one_queue_ends_no_read_of_another(slow: MemoryServer, storage: SteppedStorage) -> None:
+def test_failure_of_one_queue_ends_no_read_of_another(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = ThriftClient(slow)
     client.put(b"work", b"one")
     client.put(b"other", b"two")
@@ -1537,7 +1511,7 @@ def test_the_failure_of_one_queue_ends_no_read_of_another(slow: MemoryServer, st
     assert client.confirm(b"other", *ids) == 1
 
 
-def test_a_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -> None:
+def test_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -> None:
     server = serving(most_open=2, storage=storage)
     client = ThriftClient(server)
     client.put(b"work", *many(3))
@@ -1548,7 +1522,7 @@ def test_a_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage)
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_a_get_whose_batch_is_lost_is_an_exception_and_the_items_are_still_there(
+def test_get_whose_batch_is_lost_is_an_exception_and_items_stay(
     slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int, wait_ms: int
 ) -> None:
     client = ThriftClient(slow)
@@ -1566,7 +1540,7 @@ def test_a_get_whose_batch_is_lost_is_an_exception_and_the_items_are_still_there
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("max_items", [4, 5, 10, -1])
-def test_what_a_waiting_get_has_collected_is_there_again_when_the_storage_fails(
+def test_items_collected_by_waiting_get_return_after_failure(
     slow: MemoryServer, storage: SteppedStorage, max_items: int, auto_abort_ms: int
 ) -> None:
     client = ThriftClient(slow)
@@ -1575,21 +1549,21 @@ def test_what_a_waiting_get_has_collected_is_there_again_when_the_storage_fails(
     assert client.waits()
     fail(slow, storage)
     slow.advance(1)
-    given = given_or_refused(client)
+    given = result_or_nothing(client)
     assert client.confirm(b"work", *ids_of(given)) == (len(given) if auto_abort_ms else 0)
     assert counts(slow) == (3 - len(given), 0)
     assert data_of(given) + drained(slow) == many(3)
 
 
 def over_a_disk(folder: Path) -> tuple[MemoryServer, FaultyDisk]:
-    """A server with journals, and two items in "work"."""
+    """Return a server with journals, and two items in "work"."""
     disk = FaultyDisk()
     server = MemoryServer(config=loads("maxOpenTransactions = 100"), folder=folder / "queues", disk=disk)
     ThriftClient(server).put(b"work", b"one", b"two")
     return server, disk
 
 
-def test_a_disk_that_fails_leaves_open_reads_unconfirmed_and_costs_no_item(tmp_path: Path) -> None:
+def test_disk_failure_leaves_open_reads_unconfirmed_and_loses_nothing(tmp_path: Path) -> None:
     server, disk = over_a_disk(tmp_path)
     client = ThriftClient(server)
     ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
@@ -1603,9 +1577,7 @@ def test_a_disk_that_fails_leaves_open_reads_unconfirmed_and_costs_no_item(tmp_p
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("max_items", [3, 4, 10, -1])
-def test_a_disk_that_fails_while_a_get_waits_costs_no_item(
-    max_items: int, auto_abort_ms: int, tmp_path: Path
-) -> None:
+def test_disk_failure_while_get_waits_loses_no_item(max_items: int, auto_abort_ms: int, tmp_path: Path) -> None:
     server, disk = over_a_disk(tmp_path)
     client = ThriftClient(server)
     client.send_get(b"work", max_items, 1000, auto_abort_ms)
@@ -1613,7 +1585,7 @@ def test_a_disk_that_fails_while_a_get_waits_costs_no_item(
     disk.fail("write", errno.EIO, times=1)
     assert is_refused(lambda: ThriftClient(server).put(b"work", b"lost"))
     server.advance(1)
-    given = given_or_refused(client)
+    given = result_or_nothing(client)
     assert client.confirm(b"work", *ids_of(given)) == (len(given) if auto_abort_ms else 0)
     assert counts(server) == (2 - len(given), 0)
     assert data_of(given) + drained(server) == [b"one", b"two"]
@@ -1622,7 +1594,7 @@ def test_a_disk_that_fails_while_a_get_waits_costs_no_item(
 
 
 @pytest.mark.parametrize("end", [b"confirm", b"abort"])
-def test_an_end_of_reads_that_is_lost_is_an_exception_and_the_items_come_again(
+def test_lost_confirm_or_abort_is_an_exception_and_items_return(
     slow: MemoryServer, storage: SteppedStorage, end: bytes
 ) -> None:
     client = ThriftClient(slow)
@@ -1638,7 +1610,7 @@ def test_an_end_of_reads_that_is_lost_is_an_exception_and_the_items_come_again(
     assert client.items(b"work") == many(3)
 
 
-def test_a_queue_that_cannot_be_opened_refuses_and_hangs_up_on_nobody(
+def test_queue_that_cannot_be_reopened_refuses_and_disconnects_no_client(
     slow: MemoryServer, storage: SteppedStorage
 ) -> None:
     client = ThriftClient(slow)
@@ -1658,30 +1630,28 @@ def test_a_queue_that_cannot_be_opened_refuses_and_hangs_up_on_nobody(
 # Status.
 
 
-def test_the_status_is_told_and_changed_by_its_number(server: MemoryServer, client: ThriftClient) -> None:
+def test_status_is_shown_and_changed_by_number(server: MemoryServer, client: ThriftClient) -> None:
     for status, name in ((UP, b"UP"), (READ_ONLY, b"READONLY"), (QUIESCENT, b"QUIESCENT"), (UP, b"UP")):
         client.set_status(status)
         assert client.current_status() == status
         assert server.connect().ask(b"status\r\n") == name + b"\r\n"
 
 
-def test_a_status_without_a_number_is_told_as_not_configured(server: MemoryServer, client: ThriftClient) -> None:
+def test_status_without_a_number_is_shown_as_not_configured(server: MemoryServer, client: ThriftClient) -> None:
     assert server.connect().ask(b"status WriteAvoid\r\n") == END
     assert client.current_status() == NOT_CONFIGURED
     assert client.put(b"work", b"one") == 1
 
 
 @pytest.mark.parametrize("status", [NOT_CONFIGURED, -1, 4, 2**31 - 1])
-def test_no_other_status_can_be_set(client: ThriftClient, status: int) -> None:
+def test_other_statuses_cannot_be_set(client: ThriftClient, status: int) -> None:
     client.set_status(READ_ONLY)
     assert is_refused(lambda: client.set_status(status))
     assert client.current_status() == READ_ONLY
 
 
 @pytest.mark.parametrize("status", [READ_ONLY, QUIESCENT])
-def test_read_only_refuses_changes_and_quiescent_reads_too_but_what_is_open_can_be_ended(
-    server: MemoryServer, status: int
-) -> None:
+def test_read_only_and_quiescent_refuse_calls_but_allow_ending_reads(server: MemoryServer, status: int) -> None:
     client = ThriftClient(server)
     client.put(b"work", *many(4))
     first, second, third = ids_of(client.get(b"work", 3, 0, 500))
@@ -1708,10 +1678,9 @@ def test_read_only_refuses_changes_and_quiescent_reads_too_but_what_is_open_can_
     assert drained(server)[0] == b"00002"
 
 
-def test_lists_of_clients_shut_out_those_without_a_name() -> None:
+def test_white_lists_refuse_clients_without_a_name() -> None:
     server = serving(
-        of_work("whiteListClientIdForEnqueue = 'me'")
-        + "[[queues]]\nname = 'out'\nwhiteListClientIdForDequeue = ['me']"
+        of_work("whiteListClientIdForEnqueue = 'me'") + "[[queues]]\nname = 'out'\nwhiteListClientIdForDequeue = ['me']"
     )
     client = ThriftClient(server)
     assert is_refused(lambda: client.put(b"work", b"one"))
@@ -1721,11 +1690,11 @@ def test_lists_of_clients_shut_out_those_without_a_name() -> None:
     assert is_refused(lambda: ThriftClient(server).peek(b"out"))
 
 
-# A stop.
+# Stopping the server.
 
 
 @pytest.mark.parametrize("collected", [0, 2])
-def test_a_stop_answers_who_waits_with_what_it_has(server: MemoryServer, collected: int) -> None:
+def test_stop_answers_waiters_with_collected_items(server: MemoryServer, collected: int) -> None:
     client = ThriftClient(server)
     client.put(b"work", *many(collected))
     client.send_get(b"work", 5, 60_000)
@@ -1741,7 +1710,7 @@ def test_a_stop_answers_who_waits_with_what_it_has(server: MemoryServer, collect
 # peek.
 
 
-def test_a_peek_tells_of_a_queue_and_takes_nothing(tmp_path: Path) -> None:
+def test_peek_describes_queue_and_takes_nothing(tmp_path: Path) -> None:
     server = serving(folder=tmp_path / "queues")
     client, other = ThriftClient(server), ThriftClient(server)
     client.put(b"work", b"one", b"three")
@@ -1757,7 +1726,7 @@ def test_a_peek_tells_of_a_queue_and_takes_nothing(tmp_path: Path) -> None:
     assert other.items(b"work") == [b"three", b"four"]
 
 
-def test_a_peek_counts_those_who_wait(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+def test_peek_counts_waiters(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
     client.send_get(b"work", 2, 1000)
     memcache = server.connect()
     assert memcache.ask(b"get work/t=1000\r\n") == b""
@@ -1768,7 +1737,7 @@ def test_a_peek_counts_those_who_wait(server: MemoryServer, client: ThriftClient
     assert other.peek(b"work") == QueueInfo()
 
 
-def test_a_peek_of_a_missing_queue_or_an_alias_is_all_zeros() -> None:
+def test_peek_of_missing_queue_or_alias_is_all_zeros() -> None:
     server = serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']")
     client = ThriftClient(server)
     assert client.peek(b"missing") == QueueInfo()
@@ -1777,7 +1746,7 @@ def test_a_peek_of_a_missing_queue_or_an_alias_is_all_zeros() -> None:
     assert client.peek(b"work").head == b"one"
 
 
-def test_an_alias_is_an_empty_queue_to_who_gets_and_is_left_alone_by_flush_and_delete() -> None:
+def test_alias_is_empty_for_gets_and_ignores_flush_and_delete() -> None:
     server = serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']")
     client = ThriftClient(server)
     client.put(b"all", b"one")
@@ -1789,7 +1758,7 @@ def test_an_alias_is_an_empty_queue_to_who_gets_and_is_left_alone_by_flush_and_d
     assert client.items(b"work") == [b"two"]
 
 
-def test_a_peek_shows_nothing_that_has_expired(server: MemoryServer, client: ThriftClient) -> None:
+def test_peek_shows_no_expired_item(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"old", expiry_ms=100)
     client.put(b"work", b"new")
     server.advance(1)
@@ -1797,7 +1766,7 @@ def test_a_peek_shows_nothing_that_has_expired(server: MemoryServer, client: Thr
     assert (info.head, info.items, info.bytes) == (b"new", 1, 3)
 
 
-def test_an_empty_item_at_the_head_is_an_item(client: ThriftClient) -> None:
+def test_empty_item_at_the_head_is_shown(client: ThriftClient) -> None:
     client.put(b"work", b"")
     info = client.peek(b"work")
     assert (info.head, info.items, info.bytes) == (b"", 1, 0)
@@ -1806,7 +1775,7 @@ def test_an_empty_item_at_the_head_is_an_item(client: ThriftClient) -> None:
 # Messages.
 
 
-def test_calls_that_come_at_once_are_answered_in_their_order(client: ThriftClient) -> None:
+def test_concurrent_calls_are_answered_in_order(client: ThriftClient) -> None:
     put = client.send_put(b"work", b"one", b"two")
     peek = client.send(b"get_version")
     get = client.send_get(b"work", 1)
@@ -1826,7 +1795,7 @@ def test_calls_that_come_at_once_are_answered_in_their_order(client: ThriftClien
     assert [reply.result for reply in replies[4:]] == [None, []]
 
 
-def test_calls_behind_one_that_waits_are_answered_after_it(client: ThriftClient, other: ThriftClient) -> None:
+def test_calls_behind_waiting_one_are_answered_after_it(client: ThriftClient, other: ThriftClient) -> None:
     get = client.send_get(b"work", 1, 1000)
     put = client.send_put(b"other", b"one")
     version = client.send(b"get_version")
@@ -1837,26 +1806,24 @@ def test_calls_behind_one_that_waits_are_answered_after_it(client: ThriftClient,
     assert [reply.result for reply in replies] == [[Taken(b"two", 0)], 1, b"1.2.3"]
 
 
-def test_calls_behind_a_slow_one_are_carried_out_and_answered_after_it(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
+def test_calls_behind_slow_one_are_executed_and_answered_after_it(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = ThriftClient(slow)
     storage.holds_commits = True
     put = client.send_put(b"work", b"one")
     version = client.send(b"get_version")
-    assert client.waits(), "the version must not overtake"
+    assert client.waits(), "the reply to get_version must not overtake"
     storage.end_commits()
     assert client.replies() == [Reply(b"put", put, 1), Reply(b"get_version", version, b"1.2.3")]
 
 
-def test_a_call_in_single_bytes_is_answered_once(server: MemoryServer, client: ThriftClient) -> None:
+def test_call_in_single_bytes_is_answered_once(server: MemoryServer, client: ThriftClient) -> None:
     whole = binary.frame(binary.header(b"get_version", binary.CALL, 7), binary.END)
     for byte in whole:
         client.send_bytes(bytes([byte]))
     assert client.replies() == [Reply(b"get_version", 7, b"1.2.3")]
 
 
-def test_a_call_is_answered_in_its_own_form(server: MemoryServer) -> None:
+def test_call_is_answered_in_its_own_encoding(server: MemoryServer) -> None:
     old = ThriftClient(server, is_strict=False)
     assert old.put(b"work", b"one") == 1
     seqid = old.send(b"get_version")
@@ -1870,13 +1837,13 @@ def test_a_call_is_answered_in_its_own_form(server: MemoryServer) -> None:
 
 
 @pytest.mark.parametrize("name", [b"no_such_method", b"", b"PUT"])
-def test_an_unknown_method_is_said_to_be_one(client: ThriftClient, name: bytes) -> None:
+def test_unknown_method_is_reported(client: ThriftClient, name: bytes) -> None:
     client.send(name)
     assert is_refused(client.result, binary.UNKNOWN_METHOD)
     assert client.get_version() == b"1.2.3"
 
 
-def test_an_argument_that_is_missing_is_a_protocol_error_and_nothing_happens(client: ThriftClient) -> None:
+def test_missing_argument_is_a_protocol_error(client: ThriftClient) -> None:
     client.put(b"work", b"one")
     for method in (b"get", b"put", b"confirm", b"abort"):
         client.send(method, binary.binary_field(1, b"work"))
@@ -1889,7 +1856,7 @@ def test_an_argument_that_is_missing_is_a_protocol_error_and_nothing_happens(cli
 
 
 @pytest.mark.parametrize("type_", [binary.REPLY, binary.EXCEPTION, binary.ONEWAY])
-def test_a_message_that_is_no_call_is_refused(client: ThriftClient, type_: int) -> None:
+def test_message_that_is_no_call_is_refused(client: ThriftClient, type_: int) -> None:
     client.send_bytes(binary.frame(binary.header(b"flush_all_queues", type_, 9), binary.END))
     reply = client.reply()
     assert reply is not None
@@ -1898,7 +1865,7 @@ def test_a_message_that_is_no_call_is_refused(client: ThriftClient, type_: int) 
 
 
 @pytest.mark.parametrize("size", [1025, 2**31 - 1, -1])
-def test_a_frame_that_is_too_large_is_refused_before_its_data_are_read_and_the_connection_ends(size: int) -> None:
+def test_too_large_frame_is_refused_before_its_data_is_read(size: int) -> None:
     server = serving("maxRequestSize = 1024")
     client = ThriftClient(server)
     client.send_bytes(size.to_bytes(4, "big", signed=True) + binary.header(b"put", binary.CALL, 9))
@@ -1909,10 +1876,10 @@ def test_a_frame_that_is_too_large_is_refused_before_its_data_are_read_and_the_c
     assert client.is_closed
 
 
-# With the other protocols.
+# Other protocols.
 
 
-def test_the_reads_of_one_protocol_are_not_those_of_another(server: MemoryServer, client: ThriftClient) -> None:
+def test_reads_of_one_protocol_are_separate_from_others(server: MemoryServer, client: ThriftClient) -> None:
     memcache = server.connect()
     assert memcache.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
     assert memcache.ask(b"get work/open\r\n") == value(b"work", b"one")
@@ -1923,7 +1890,7 @@ def test_the_reads_of_one_protocol_are_not_those_of_another(server: MemoryServer
     assert drained(server) == [b"one"]
 
 
-# Nothing stays open.
+# No read stays open.
 
 TROUBLES = st.one_of(
     st.tuples(st.just("put"), st.integers(1, 4)),
@@ -1948,7 +1915,7 @@ TROUBLES = st.one_of(
 
 @given(st.lists(TROUBLES, min_size=10, max_size=25))
 @settings(deadline=None)
-def test_when_all_have_left_and_all_times_are_over_nothing_stays_open(steps: list[tuple[Any, ...]]) -> None:
+def test_no_read_stays_open_after_disconnects_and_timeouts(steps: list[tuple[Any, ...]]) -> None:
     storage = SteppedStorage()
     server = serving(storage=storage)
     clients = [ThriftClient(server) for _ in range(3)]
@@ -1988,15 +1955,15 @@ def test_when_all_have_left_and_all_times_are_over_nothing_stays_open(steps: lis
                     look(clients[who])
                     clients[who].half_close()
                     replace(who)
-                case "flush",:
+                case ("flush",):
                     ThriftClient(server).send(b"flush_queue", binary.binary_field(1, b"work"))
-                case "delete",:
+                case ("delete",):
                     ThriftClient(server).send(b"delete_queue", binary.binary_field(1, b"work"))
-                case "hold commits",:
+                case ("hold commits",):
                     storage.holds_commits = True
                 case "end commits", is_lost:
                     end_some(is_lost)
-                case "fail",:
+                case ("fail",):
                     fail(server, storage)
             server.settle()
         storage.holds_commits = False

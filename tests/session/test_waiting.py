@@ -1,4 +1,4 @@
-"""Waiting: who gets the next item, until when, and what becomes of an item whose client has left."""
+"""Waiting: which client gets the next item, until when, and what happens if it has disconnected."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
 
 
 def asks(server: MemoryServer, request: bytes) -> MemoryClient:
-    """A new client that sends this and is not answered."""
+    """Return a new client that sends this and gets no reply."""
     client = server.connect()
     assert client.ask(request + b"\r\n") == b""
     return client
 
 
 def items_in(reply: bytes) -> list[bytes]:
-    """The items of a run of VALUE blocks, which must be all there is."""
+    """Return the items of a reply that consists only of VALUE blocks."""
     found = re.findall(rb"VALUE work 0 \d+\r\n(.*?)\r\nEND\r\n", reply, re.DOTALL)
     assert b"".join(value(data) for data in found) == reply
     return found
@@ -67,7 +67,7 @@ def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
 
 
 def all_items(server: MemoryServer) -> list[bytes]:
-    """What is left in the queue, head first."""
+    """Take the items of the queue, head first."""
     client = server.connect()
     found = []
     while (reply := client.ask(b"get work\r\n")) != b"END\r\n":
@@ -75,10 +75,10 @@ def all_items(server: MemoryServer) -> list[bytes]:
     return found
 
 
-# First come, first served.
+# Order of waiters.
 
 
-def test_waiters_are_served_in_the_order_in_which_they_came(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiters_are_served_in_order_of_arrival(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, b"get work/t=1000") for _ in range(3)]
     put(writer, b"one", b"two")
     assert [waiter.take() for waiter in waiters] == [value(b"one"), value(b"two"), b""]
@@ -86,14 +86,14 @@ def test_waiters_are_served_in_the_order_in_which_they_came(server: MemoryServer
     assert waiters[2].take() == value(b"three")
 
 
-def test_one_who_asks_again_stands_at_the_end(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: MemoryClient) -> None:
     first = asks(server, b"get work/t=1000\r\nget work/t=1000")
     second = asks(server, b"get work/t=1000")
     put(writer, b"one", b"two", b"three")
     assert (first.take(), second.take()) == (value(b"one") + value(b"three"), value(b"two"))
 
 
-def test_one_who_leaves_makes_room_for_those_behind(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiter_that_disconnects_makes_room_for_others(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, b"get work/t=1000") for _ in range(100)]
     for waiter in waiters[10:90]:
         waiter.disconnect()
@@ -102,7 +102,7 @@ def test_one_who_leaves_makes_room_for_those_behind(server: MemoryServer, writer
     assert all_items(server) == []
 
 
-def test_one_who_does_not_wait_takes_nothing_from_those_who_do(server: MemoryServer, writer: MemoryClient) -> None:
+def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"one") + b"get work\r\n") == (
         b"END\r\nEND\r\nSTORED\r\nEND\r\n"
@@ -110,18 +110,18 @@ def test_one_who_does_not_wait_takes_nothing_from_those_who_do(server: MemorySer
     assert waiter.take() == value(b"one")
 
 
-def test_waiters_of_different_queues_do_not_mind_each_other(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiters_of_different_queues_are_independent(server: MemoryServer, writer: MemoryClient) -> None:
     of_work, of_other = asks(server, b"get work/t=1000"), asks(server, b"get other/t=1000")
     put(writer, b"one", queue=b"other")
     assert (of_work.take(), of_other.take()) == (b"", value(b"one", b"other"))
 
 
-def test_an_item_that_is_there_is_not_waited_for(server: MemoryServer, writer: MemoryClient) -> None:
+def test_get_of_available_item_does_not_wait(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     assert server.connect().ask(b"get work/t=1000\r\n") == value(b"one")
 
 
-def test_a_wait_blocks_nobody_else(server: MemoryServer, writer: MemoryClient) -> None:
+def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
     assert other.ask(set_(b"one", b"other") + b"get other\r\nversion\r\n") == (
@@ -129,7 +129,7 @@ def test_a_wait_blocks_nobody_else(server: MemoryServer, writer: MemoryClient) -
     )
 
 
-def test_an_aborted_item_goes_to_the_first_who_waits(server: MemoryServer, writer: MemoryClient) -> None:
+def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     holder = server.connect()
     assert holder.ask(b"get work/open\r\n") == value(b"one")
@@ -138,7 +138,7 @@ def test_an_aborted_item_goes_to_the_first_who_waits(server: MemoryServer, write
     assert (first.take(), second.take()) == (value(b"one"), b"")
 
 
-def test_items_that_a_disconnect_returns_go_to_those_who_wait(server: MemoryServer, writer: MemoryClient) -> None:
+def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one", b"two")
     holder = server.connect()
     holder.ask(b"get work/open\r\nget work/open\r\n")
@@ -147,7 +147,7 @@ def test_items_that_a_disconnect_returns_go_to_those_who_wait(server: MemoryServ
     assert (first.take(), second.take()) == (value(b"one"), value(b"two"))
 
 
-def test_an_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
+def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     assert writer.ask(set_(b"expired", expiry=-1)) == b"STORED\r\n"
     assert waiter.take() == b""
@@ -155,7 +155,7 @@ def test_an_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient
     assert waiter.take() == value(b"one")
 
 
-def test_a_deleted_queue_answers_its_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
+def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, request) for request in (b"get work/t=1000", b"get work/peek/t=1000", b"monitor work 10")]
     assert writer.ask(b"delete work\r\n") == b"DELETED\r\n"
     assert [waiter.take() for waiter in waiters] == [b"END\r\n"] * 3
@@ -163,7 +163,7 @@ def test_a_deleted_queue_answers_its_waiters_as_an_empty_one(server: MemoryServe
     assert all_items(server) == [b"one"]
 
 
-def test_a_flushed_queue_lets_its_waiters_wait(server: MemoryServer, writer: MemoryClient) -> None:
+def test_flush_leaves_waiters_waiting(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     writer.ask(b"flush work\r\n")
     assert waiter.take() == b""
@@ -171,7 +171,7 @@ def test_a_flushed_queue_lets_its_waiters_wait(server: MemoryServer, writer: Mem
     assert waiter.take() == value(b"one")
 
 
-def test_thousands_who_wait_are_served_in_order_and_some_each_tick(server: MemoryServer, writer: MemoryClient) -> None:
+def test_thousands_of_waiters_are_served_in_order_over_many_ticks(server: MemoryServer, writer: MemoryClient) -> None:
     items = [b"%d" % number for number in range(3000)]
     put(writer, *items)
     queue = server.manager.queue(b"work")
@@ -193,13 +193,13 @@ def test_thousands_who_wait_are_served_in_order_and_some_each_tick(server: Memor
     assert max(after - before for before, after in pairwise(counts)) == MAX_SERVED_PER_SLICE
 
 
-# Until when.
+# Duration of waits.
 
 
 @pytest.mark.parametrize(
     "request_bytes", [b"get work/t=250", b"get work/peek/t=250", b"get work/t=250/open", b"gets work/t=250"]
 )
-def test_a_wait_ends_exactly_at_its_time(server: MemoryServer, writer: MemoryClient, request_bytes: bytes) -> None:
+def test_wait_ends_exactly_at_its_time(server: MemoryServer, writer: MemoryClient, request_bytes: bytes) -> None:
     waiter = asks(server, request_bytes)
     server.advance(0.2499)
     assert waiter.take() == b""
@@ -212,11 +212,11 @@ def test_a_wait_ends_exactly_at_its_time(server: MemoryServer, writer: MemoryCli
 
 @pytest.mark.parametrize("wait", [b"0", b"-1", b"-2147483648"])
 @pytest.mark.parametrize("peek", [b"", b"/peek"])
-def test_a_wait_of_nothing_or_less_does_not_wait(server: MemoryServer, wait: bytes, peek: bytes) -> None:
+def test_wait_of_zero_or_less_does_not_wait(server: MemoryServer, wait: bytes, peek: bytes) -> None:
     assert server.connect().ask(b"get work/t=%b%b\r\n" % (wait, peek)) == b"END\r\n"
 
 
-def test_an_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writer: MemoryClient) -> None:
+def test_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=250")
     server.advance(0.2499)
     put(writer, b"one")
@@ -226,9 +226,7 @@ def test_an_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writ
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
-def test_a_step_of_the_wall_clock_neither_ends_nor_stretches_a_wait(
-    server: MemoryServer, writer: MemoryClient, step_ms: int
-) -> None:
+def test_wall_clock_change_does_not_affect_a_wait(server: MemoryServer, writer: MemoryClient, step_ms: int) -> None:
     waiter, watcher = asks(server, b"get work/t=1000"), asks(server, b"monitor work 1")
     server.step_wall_clock(step_ms)
     server.advance(0.999)
@@ -245,7 +243,7 @@ def test_each_wait_has_its_own_time(server: MemoryServer, writer: MemoryClient) 
     assert (short.take(), long.take()) == (b"", value(b"one"))
 
 
-def test_a_wait_that_has_ended_leaves_no_timer(server: MemoryServer, writer: MemoryClient) -> None:
+def test_ended_wait_leaves_no_timer(server: MemoryServer, writer: MemoryClient) -> None:
     served, gone = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     put(writer, b"one")
     gone.disconnect()
@@ -253,7 +251,7 @@ def test_a_wait_that_has_ended_leaves_no_timer(server: MemoryServer, writer: Mem
     assert server.clock.getDelayedCalls() == []
 
 
-def test_a_long_wait_is_not_a_problem(server: MemoryServer, writer: MemoryClient) -> None:
+def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=2147483647")
     server.advance(2_000_000)
     assert waiter.take() == b""
@@ -261,17 +259,17 @@ def test_a_long_wait_is_not_a_problem(server: MemoryServer, writer: MemoryClient
     assert waiter.take() == value(b"one")
 
 
-# peek and open, with a wait.
+# peek and open with a wait.
 
 
-def test_a_peek_that_waits_is_shown_the_item_and_leaves_it(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiting_peek_shows_the_item_and_leaves_it(server: MemoryServer, writer: MemoryClient) -> None:
     peeker = asks(server, b"get work/peek/t=1000")
     put(writer, b"one")
     assert peeker.take() == value(b"one")
     assert all_items(server) == [b"one"]
 
 
-def test_a_peek_in_front_takes_nothing_from_those_behind(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer, writer: MemoryClient) -> None:
     peekers = [asks(server, b"get work/peek/t=1000") for _ in range(2)]
     getter = asks(server, b"get work/t=1000")
     late = asks(server, b"get work/peek/t=1000")
@@ -280,7 +278,7 @@ def test_a_peek_in_front_takes_nothing_from_those_behind(server: MemoryServer, w
     assert all_items(server) == []
 
 
-def test_an_open_that_waits_is_an_open_read(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -> None:
     reader = asks(server, b"get work/open/t=1000")
     put(writer, b"one")
     assert reader.take() == value(b"one")
@@ -289,7 +287,7 @@ def test_an_open_that_waits_is_an_open_read(server: MemoryServer, writer: Memory
     assert all_items(server) == [b"one"]
 
 
-def test_close_and_open_with_a_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
+def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     reader = server.connect()
     assert reader.ask(b"get work/open\r\n") == value(b"one")
@@ -298,9 +296,7 @@ def test_close_and_open_with_a_wait_confirm_at_once(server: MemoryServer, writer
     assert all_items(server) == []
 
 
-def test_an_item_that_was_waited_for_without_open_is_gone_when_it_was_delivered(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_item_of_waiting_get_without_open_is_gone_once_delivered(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     put(writer, b"one")
     assert waiter.take() == value(b"one")
@@ -312,19 +308,19 @@ def test_an_item_that_was_waited_for_without_open_is_gone_when_it_was_delivered(
 # Requests behind a wait.
 
 
-def test_requests_behind_a_wait_are_answered_after_it_and_in_order(server: MemoryServer, writer: MemoryClient) -> None:
+def test_requests_behind_a_wait_are_answered_after_it_in_order(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000\r\nversion\r\n" + set_(b"x", b"other") + b"get other")
     put(writer, b"one")
     assert waiter.take() == value(b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"x", b"other")
 
 
-def test_requests_behind_a_wait_are_answered_when_its_time_is_up(server: MemoryServer) -> None:
+def test_requests_behind_a_wait_are_answered_after_its_timeout(server: MemoryServer) -> None:
     waiter = asks(server, b"get work/t=100\r\nversion")
     server.advance(0.1)
     assert waiter.take() == b"END\r\nVERSION 1.2.3\r\n"
 
 
-def test_requests_that_come_during_a_wait_are_kept(server: MemoryServer) -> None:
+def test_requests_sent_during_a_wait_are_kept(server: MemoryServer) -> None:
     waiter = asks(server, b"get work/t=100")
     assert waiter.ask(b"ver") == b""
     assert waiter.ask(b"sion\r\nquit\r\n") == b""
@@ -343,20 +339,20 @@ def test_waits_behind_a_wait_begin_when_it_ends(server: MemoryServer, writer: Me
     assert waiter.take() == value(b"one")
 
 
-def test_a_wait_lets_the_replies_before_it_leave(server: MemoryServer) -> None:
+def test_replies_before_a_wait_are_sent_at_once(server: MemoryServer) -> None:
     assert server.connect().ask(b"version\r\nget work/t=1000\r\n") == b"VERSION 1.2.3\r\n"
 
 
-# Clients that leave.
+# Clients that disconnect.
 
 
-def test_a_waiter_that_has_left_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+def test_disconnected_waiter_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000").disconnect()
     put(writer, b"one")
     assert all_items(server) == [b"one"]
 
 
-def test_a_waiter_that_leaves_as_its_item_comes_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiter_that_disconnects_as_item_comes_takes_none(server: MemoryServer, writer: MemoryClient) -> None:
     waiter, next_one = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     writer.send(set_(b"one"))
     waiter.disconnect()
@@ -364,7 +360,7 @@ def test_a_waiter_that_leaves_as_its_item_comes_swallows_no_item(server: MemoryS
     assert next_one.take() == value(b"one")
 
 
-def test_a_waiter_that_leaves_before_its_item_is_safe_swallows_no_item(
+def test_waiter_that_disconnects_before_item_is_safe_takes_none(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000")
@@ -379,7 +375,7 @@ def test_a_waiter_that_leaves_before_its_item_is_safe_swallows_no_item(
     assert all_items(server) == [b"one", b"two"]
 
 
-def test_a_waiter_that_does_not_read_and_leaves_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"x" * 300_000, queue=b"big")
     waiter = server.connect()
     waiter.reads = False
@@ -389,7 +385,7 @@ def test_a_waiter_that_does_not_read_and_leaves_swallows_no_item(server: MemoryS
     assert all_items(server) == [b"one"]
 
 
-def test_an_item_whose_delivery_failed_with_its_commit_is_offered_again(
+def test_item_of_failed_delivery_is_offered_again(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     put(writer, b"one")
@@ -405,7 +401,7 @@ def test_an_item_whose_delivery_failed_with_its_commit_is_offered_again(
     assert all_items(server) == [b"one"]
 
 
-def test_a_waiter_goes_on_waiting_over_a_failed_commit(
+def test_waiter_keeps_waiting_through_failed_commit(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     put(writer, b"one")
@@ -417,7 +413,7 @@ def test_a_waiter_goes_on_waiting_over_a_failed_commit(
     server.settle()
     storage.end_commits(error=StorageError("disk full"))
     storage.holds_commits = False
-    assert waiter.take() == value(b"one"), "the open read went back to the head, and somebody waits for the head"
+    assert waiter.take() == value(b"one"), "the open read returned to the head and went to the waiter"
 
 
 CLOSES_AND_WAITS = pytest.mark.parametrize(
@@ -426,7 +422,7 @@ CLOSES_AND_WAITS = pytest.mark.parametrize(
 
 
 def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
-    """The client sends that, and the close in it is lost."""
+    """Send a request whose close is lost in a failed commit."""
     storage.holds_commits = True
     assert client.ask(request_bytes + b"\r\n") == b""
     storage.end_commits(error=StorageError("disk full"))
@@ -435,7 +431,7 @@ def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: Memory
 
 
 @CLOSES_AND_WAITS
-def test_a_get_that_waits_behind_a_close_is_told_that_the_close_is_lost(
+def test_waiting_get_reports_loss_of_its_close(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
     put(writer, b"one")
@@ -448,7 +444,7 @@ def test_a_get_that_waits_behind_a_close_is_told_that_the_close_is_lost(
 
 
 @CLOSES_AND_WAITS
-def test_a_get_that_waits_in_line_behind_a_close_is_told_that_the_close_is_lost_and_takes_nothing_later(
+def test_second_waiter_reports_loss_of_its_close_and_takes_nothing(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
     put(writer, b"one")
@@ -462,9 +458,7 @@ def test_a_get_that_waits_in_line_behind_a_close_is_told_that_the_close_is_lost_
     assert all_items(server) == [b"two"]
 
 
-def test_disconnect_returns_open_reads_to_the_head_in_the_order_in_which_they_were_taken(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_disconnect_requeues_open_reads_in_take_order(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one", b"two", b"three", b"four")
     reader = server.connect()
     reader.ask(b"get work/open\r\n" * 3)
@@ -472,7 +466,7 @@ def test_disconnect_returns_open_reads_to_the_head_in_the_order_in_which_they_we
     assert all_items(server) == [b"one", b"two", b"three", b"four"]
 
 
-def test_half_closing_returns_open_reads_in_order_too(server: MemoryServer, writer: MemoryClient) -> None:
+def test_half_close_requeues_open_reads_in_order(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one", b"two", b"three")
     reader = server.connect()
     reader.send(b"get work/open\r\nget work/open\r\n")
@@ -482,7 +476,7 @@ def test_half_closing_returns_open_reads_in_order_too(server: MemoryServer, writ
     assert all_items(server) == [b"one", b"two", b"three"]
 
 
-def test_reads_that_were_ended_do_not_come_back(server: MemoryServer, writer: MemoryClient) -> None:
+def test_ended_reads_do_not_come_back(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, *(b"%d" % number for number in range(6)))
     reader = server.connect()
     reader.ask(b"get work/open\r\n" * 5 + b"confirm work 1\r\nget work/close\r\nget work/abort\r\n")
@@ -490,9 +484,7 @@ def test_reads_that_were_ended_do_not_come_back(server: MemoryServer, writer: Me
     assert all_items(server) == [b"3", b"4", b"2", b"5"]
 
 
-def test_a_read_that_was_aborted_and_taken_again_comes_back_in_its_new_place(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one", b"two")
     reader = server.connect()
     taken = reader.ask(b"get work/open\r\nget work/open\r\n") + reader.ask(b"get work/abort\r\nget work/open\r\n")[5:]
@@ -501,7 +493,7 @@ def test_a_read_that_was_aborted_and_taken_again_comes_back_in_its_new_place(
     assert all_items(server) == [b"two", b"one"]
 
 
-def test_each_queue_gets_its_own_reads_back(server: MemoryServer, writer: MemoryClient) -> None:
+def test_disconnect_requeues_reads_to_their_own_queues(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     put(writer, b"two", queue=b"other")
     reader = server.connect()
@@ -513,7 +505,7 @@ def test_each_queue_gets_its_own_reads_back(server: MemoryServer, writer: Memory
 # Half-closed connections.
 
 
-def test_half_closing_while_waiting_is_leaving(server: MemoryServer, writer: MemoryClient) -> None:
+def test_half_close_while_waiting_cancels_the_wait(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000\r\nversion")
     waiter.half_close()
     assert waiter.take() == b""
@@ -522,7 +514,7 @@ def test_half_closing_while_waiting_is_leaving(server: MemoryServer, writer: Mem
     assert all_items(server) == [b"one"]
 
 
-def test_half_closing_while_monitoring_is_leaving(server: MemoryServer, writer: MemoryClient) -> None:
+def test_half_close_while_monitoring_requeues_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 10")
     put(writer, b"one")
     assert watcher.take() == value(b"one")
@@ -532,9 +524,7 @@ def test_half_closing_while_monitoring_is_leaving(server: MemoryServer, writer: 
     assert all_items(server) == [b"one"]
 
 
-def test_a_wait_that_a_half_closed_connection_would_begin_is_leaving(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_wait_that_starts_after_half_close_is_canceled(server: MemoryServer, writer: MemoryClient) -> None:
     client = server.connect()
     client.send(b"version\r\n" * 200 + b"get work/t=1000\r\nversion\r\n")
     client.half_close()
@@ -545,9 +535,7 @@ def test_a_wait_that_a_half_closed_connection_would_begin_is_leaving(
 
 
 @pytest.mark.parametrize("times", [1, MAX_COMMANDS_PER_SLICE])
-def test_requests_and_an_end_at_once_are_all_answered_before_the_connection_closes(
-    server: MemoryServer, times: int
-) -> None:
+def test_requests_before_half_close_are_answered_before_close(server: MemoryServer, times: int) -> None:
     client = server.connect()
     client.send((set_(b"one") + b"get work\r\nget work\r\n") * times)
     client.half_close()
@@ -555,9 +543,7 @@ def test_requests_and_an_end_at_once_are_all_answered_before_the_connection_clos
     assert client.is_closed
 
 
-def test_replies_that_are_held_at_the_end_of_the_input_are_delivered(
-    storage: SteppedStorage, server: MemoryServer
-) -> None:
+def test_held_replies_are_delivered_after_half_close(storage: SteppedStorage, server: MemoryServer) -> None:
     storage.holds_commits = True
     client = server.connect()
     client.send(set_(b"one") + b"version\r\n")
@@ -569,9 +555,7 @@ def test_replies_that_are_held_at_the_end_of_the_input_are_delivered(
     assert client.is_closed
 
 
-def test_replies_that_are_held_when_a_waiting_client_half_closes_are_delivered(
-    storage: SteppedStorage, server: MemoryServer
-) -> None:
+def test_half_close_of_waiter_delivers_held_replies(storage: SteppedStorage, server: MemoryServer) -> None:
     storage.holds_commits = True
     client = server.connect()
     assert client.ask(set_(b"one", b"other") + b"get work/t=1000\r\n") == b""
@@ -582,7 +566,7 @@ def test_replies_that_are_held_when_a_waiting_client_half_closes_are_delivered(
     assert client.is_closed
 
 
-def test_an_item_that_was_waited_for_goes_back_when_the_client_half_closes_before_its_reply_has_left(
+def test_half_close_before_reply_is_sent_requeues_item(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000")
@@ -598,7 +582,7 @@ def test_an_item_that_was_waited_for_goes_back_when_the_client_half_closes_befor
     assert all_items(server) == [b"one"]
 
 
-def test_what_a_client_that_half_closes_gives_back_is_not_served_to_its_own_next_get(
+def test_items_returned_by_half_close_do_not_go_to_same_client(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
@@ -610,12 +594,12 @@ def test_what_a_client_that_half_closes_gives_back_is_not_served_to_its_own_next
         storage.end_commits()
         server.settle()
     storage.holds_commits = False
-    assert waiter.take() == b"", "both gets are given up"
+    assert waiter.take() == b"", "both gets are canceled"
     assert waiter.is_closed
     assert all_items(server) == [b"one"]
 
 
-def test_what_a_client_that_half_closes_gives_back_goes_to_the_next_who_waits(
+def test_items_returned_by_half_close_go_to_next_waiter(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
@@ -631,7 +615,7 @@ def test_what_a_client_that_half_closes_gives_back_goes_to_the_next_who_waits(
     assert (waiter.take(), other.take()) == (b"", value(b"one"))
 
 
-def test_half_a_request_at_the_end_of_the_input_is_dropped(server: MemoryServer) -> None:
+def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> None:
     client = server.connect()
     client.send(b"version\r\nset work 0 0 5\r\nhel")
     client.half_close()
@@ -643,7 +627,7 @@ def test_half_a_request_at_the_end_of_the_input_is_dropped(server: MemoryServer)
 # Heads that are not in memory.
 
 
-def test_waiters_stand_in_line_while_the_head_is_loaded(server: MemoryServer, writer: MemoryClient) -> None:
+def test_waiters_keep_their_order_while_head_is_loaded(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one", b"two")
     contents_of(server).page_out()
     requests = [b"get work/t=1000", b"get work", b"get work/peek", b"get work/t=1000"]
@@ -655,7 +639,7 @@ def test_waiters_stand_in_line_while_the_head_is_loaded(server: MemoryServer, wr
 
 
 @pytest.mark.parametrize("request_bytes", [b"get work", b"get work/open", b"get work/peek", b"get work/t=1000"])
-def test_a_stop_says_of_no_queue_that_it_is_empty_whose_head_is_being_loaded(
+def test_stop_during_load_of_head_answers_error_instead_of_end(
     server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
     put(writer, b"one")
@@ -665,7 +649,7 @@ def test_a_stop_says_of_no_queue_that_it_is_empty_whose_head_is_being_loaded(
     assert (client.take(), other.take()) == (b"SERVER_ERROR the server stops\r\n", b"END\r\n")
 
 
-def test_one_who_leaves_while_the_head_is_loaded_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+def test_disconnect_during_load_of_head_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     contents_of(server).page_out()
     first, second = asks(server, b"get work"), asks(server, b"get work")
@@ -674,7 +658,7 @@ def test_one_who_leaves_while_the_head_is_loaded_swallows_no_item(server: Memory
     assert second.take() == value(b"one")
 
 
-def test_all_who_leave_while_the_head_is_loaded_swallow_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+def test_disconnect_of_all_waiters_during_load_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     contents_of(server).page_out()
     asks(server, b"get work").disconnect()
@@ -683,9 +667,7 @@ def test_all_who_leave_while_the_head_is_loaded_swallow_no_item(server: MemorySe
     assert all_items(server) == [b"one"]
 
 
-def test_a_wait_that_ends_while_the_head_is_loaded_is_answered_with_it(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     contents_of(server).page_out()
     first, second = asks(server, b"get work/t=100"), asks(server, b"get work/t=100")
@@ -696,7 +678,7 @@ def test_a_wait_that_ends_while_the_head_is_loaded_is_answered_with_it(
     assert first.ask(b"version\r\n").startswith(b"VERSION")
 
 
-def test_a_head_that_cannot_be_read_is_no_empty_queue(server: MemoryServer, writer: MemoryClient) -> None:
+def test_unreadable_head_is_an_error_and_not_an_empty_queue(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     contents_of(server).page_out()
     clients = [asks(server, request) for request in (b"get work", b"get work/t=1000", b"monitor work 10")]
@@ -708,9 +690,7 @@ def test_a_head_that_cannot_be_read_is_no_empty_queue(server: MemoryServer, writ
 # monitor.
 
 
-def test_a_monitor_is_sent_each_item_as_it_comes_and_an_end_at_its_time(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_monitor_sends_items_as_they_come_and_end_at_its_time(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 2")
     put(writer, b"one")
     assert watcher.take() == value(b"one")
@@ -725,7 +705,7 @@ def test_a_monitor_is_sent_each_item_as_it_comes_and_an_end_at_its_time(
     assert watcher.take() == b""
 
 
-def test_a_monitor_is_sent_the_items_that_are_there(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_sends_available_items(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, *(b"%d" % number for number in range(300)))
     watcher = server.connect()
     assert items_in(watcher.ask(b"monitor work 2 -1\r\n")) == [b"%d" % number for number in range(300)]
@@ -733,7 +713,7 @@ def test_a_monitor_is_sent_the_items_that_are_there(server: MemoryServer, writer
     assert watcher.take() == b"END\r\n"
 
 
-def test_a_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 10 2")
     put(writer, b"one")
     assert watcher.take() == value(b"one")
@@ -743,18 +723,14 @@ def test_a_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryC
 
 
 @pytest.mark.parametrize("limits", [b"0", b"-1", b"0 5", b"10 0", b"-5 -5"])
-def test_a_monitor_of_no_time_or_no_items_is_an_end_at_once(
-    server: MemoryServer, writer: MemoryClient, limits: bytes
-) -> None:
+def test_monitor_of_zero_time_or_items_ends_at_once(server: MemoryServer, writer: MemoryClient, limits: bytes) -> None:
     put(writer, b"one")
     assert writer.ask(b"monitor work %b\r\nversion\r\n" % limits) == b"END\r\nVERSION 1.2.3\r\n"
     assert all_items(server) == [b"one"]
 
 
 @pytest.mark.parametrize("max_items", [b"", b" -1", b" 3", b" 7"])
-def test_a_monitor_ends_at_the_limit_of_open_reads(
-    server: MemoryServer, writer: MemoryClient, max_items: bytes
-) -> None:
+def test_monitor_ends_at_limit_of_open_reads(server: MemoryServer, writer: MemoryClient, max_items: bytes) -> None:
     server.session_settings = SessionSettings(max_open_reads=3)
     put(writer, b"one", b"two", b"three", b"four")
     watcher = server.connect()
@@ -764,7 +740,7 @@ def test_a_monitor_ends_at_the_limit_of_open_reads(
     assert watcher.ask(b"monitor work 10%b\r\n" % max_items) == b"END\r\n"
 
 
-def test_a_monitor_counts_the_reads_that_were_open_before(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=3)
     put(writer, b"one", b"two", b"three", b"four")
     watcher = server.connect()
@@ -773,7 +749,7 @@ def test_a_monitor_counts_the_reads_that_were_open_before(server: MemoryServer, 
     )
 
 
-def test_a_negative_maximum_is_the_time_and_the_limit_of_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
+def test_negative_maximum_leaves_time_and_open_read_limit(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 1 -1")
     put(writer, *(b"%d" % number for number in range(5)))
     assert len(items_in(watcher.take())) == 5
@@ -781,7 +757,7 @@ def test_a_negative_maximum_is_the_time_and_the_limit_of_open_reads(server: Memo
     assert watcher.take() == b"END\r\n"
 
 
-def test_monitored_items_are_open_reads_and_confirmed_by_count(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitored_items_are_open_reads_confirmed_by_count(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 1")
     put(writer, b"one", b"two", b"three")
     server.advance(1)
@@ -791,7 +767,7 @@ def test_monitored_items_are_open_reads_and_confirmed_by_count(server: MemorySer
     assert all_items(server) == [b"three"]
 
 
-def test_monitored_items_come_back_in_order_when_the_client_leaves(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitored_items_return_in_order_on_disconnect(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one", b"two")
     watcher = server.connect()
     watcher.send(b"monitor work 10\r\n")
@@ -801,7 +777,7 @@ def test_monitored_items_come_back_in_order_when_the_client_leaves(server: Memor
     assert all_items(server) == [b"one", b"two", b"three", b"four"]
 
 
-def test_a_monitor_whose_client_has_left_swallows_no_item(
+def test_monitor_of_disconnected_client_takes_no_item(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     watcher = asks(server, b"monitor work 10")
@@ -816,7 +792,7 @@ def test_a_monitor_whose_client_has_left_swallows_no_item(
     assert server.clock.getDelayedCalls() == []
 
 
-def test_a_monitor_that_loses_an_item_ends_with_the_error_and_nothing_safe_is_lost(
+def test_monitor_that_loses_an_item_ends_with_an_error(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     put(writer, b"one")
@@ -834,7 +810,7 @@ def test_a_monitor_that_loses_an_item_ends_with_the_error_and_nothing_safe_is_lo
     assert all_items(server) == [b"one", b"four"]
 
 
-def test_an_item_that_leaves_with_the_loss_of_the_next_is_the_clients_and_its_close_tells_what_became_of_it(
+def test_item_sent_before_a_loss_is_open_and_its_close_fails(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     watcher = server.connect()
@@ -851,14 +827,14 @@ def test_an_item_that_leaves_with_the_loss_of_the_next_is_the_clients_and_its_cl
     storage.end_commits(b"slow")
     storage.holds_commits = False
     assert watcher.take() == b"STORED\r\n" + value(b"one") + b"SERVER_ERROR disk full\r\n"
-    assert watcher.ask(b"get work/close\r\n").startswith(b"SERVER_ERROR "), "it is not closed, and comes again"
+    assert watcher.ask(b"get work/close\r\n").startswith(b"SERVER_ERROR "), "it is not closed, and will be redelivered"
     while storage.committing:
         storage.end_commits()
         server.settle()
     assert all_items(server) == [b"one"]
 
 
-def test_a_monitor_over_many_items_that_are_lost_says_one_error_and_gives_all_back(
+def test_monitor_that_loses_many_items_sends_one_error_and_requeues_all(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     items = [b"%d" % number for number in range(2 * MAX_FED_ITEMS_PER_SLICE)]
@@ -870,7 +846,7 @@ def test_a_monitor_over_many_items_that_are_lost_says_one_error_and_gives_all_ba
     storage.end_commits(error=StorageError("disk full"))
     storage.holds_commits = False
     assert watcher.take() == b"SERVER_ERROR disk full\r\n"
-    assert watcher.ask(b"confirm work 1\r\n") == b"ERROR\r\n", "it never had one"
+    assert watcher.ask(b"confirm work 1\r\n") == b"ERROR\r\n", "it never had an open read"
     assert all_items(server) == items
 
 
@@ -883,7 +859,7 @@ def test_requests_behind_a_monitor_are_answered_after_it(server: MemoryServer, w
 
 
 @pytest.mark.parametrize("come_together", [False, True])
-def test_a_monitor_takes_one_item_and_goes_to_the_end_of_the_line(
+def test_monitor_takes_one_item_and_goes_to_end_of_line(
     server: MemoryServer, writer: MemoryClient, come_together: bool
 ) -> None:
     holder = server.connect()
@@ -900,14 +876,14 @@ def test_a_monitor_takes_one_item_and_goes_to_the_end_of_the_line(
     assert waiter.take() == value(b"two")
 
 
-def test_monitors_take_turns_over_items_that_come_one_by_one(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitors_take_turns_over_single_items(server: MemoryServer, writer: MemoryClient) -> None:
     first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
     for item in (b"1", b"2", b"3", b"4", b"5"):
         put(writer, item)
     assert (items_in(first.take()), items_in(second.take())) == ([b"1", b"3", b"5"], [b"2", b"4"])
 
 
-def test_monitors_take_turns_over_items_that_come_at_once(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitors_take_turns_over_simultaneous_items(server: MemoryServer, writer: MemoryClient) -> None:
     first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
     put(writer, *(b"%d" % number for number in range(10)))
     shares = [items_in(first.take()), items_in(second.take())]
@@ -915,9 +891,7 @@ def test_monitors_take_turns_over_items_that_come_at_once(server: MemoryServer, 
     assert [len(share) for share in shares] == [5, 5]
 
 
-def test_a_waiter_that_comes_after_a_monitor_was_served_stands_behind_it(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_new_waiter_is_served_after_earlier_monitor(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 10")
     late = server.connect()
     writer.send(set_(b"one"))
@@ -926,7 +900,7 @@ def test_a_waiter_that_comes_after_a_monitor_was_served_stands_behind_it(
     assert (watcher.take(), late.take()) == (value(b"one") + value(b"two"), b"")
 
 
-def test_a_monitor_over_many_items_leaves_some_to_others(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_of_many_items_leaves_some_to_others(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, *(b"%d" % number for number in range(1000)))
     watcher, other = server.connect(), server.connect()
     watcher.send(b"monitor work 10 -1\r\n")
@@ -938,46 +912,44 @@ def test_a_monitor_over_many_items_leaves_some_to_others(server: MemoryServer, w
 
 
 @pytest.fixture
-def between_turns(server: MemoryServer, writer: MemoryClient) -> MemoryClient:
-    """Monitors a queue of more items than one turn sends; the next turn is due."""
+def monitor_between_slices(server: MemoryServer, writer: MemoryClient) -> MemoryClient:
+    """Return a client that monitors a queue of more items than one time slice sends; the next slice is due."""
     put(writer, *(b"%d" % number for number in range(300)))
     watcher = server.connect()
     watcher.send(b"monitor work 10\r\n")
     return watcher
 
 
-def test_a_monitor_between_two_turns_ends_when_its_queue_is_deleted(
-    server: MemoryServer, writer: MemoryClient, between_turns: MemoryClient
+def test_monitor_between_slices_ends_when_queue_is_deleted(
+    server: MemoryServer, writer: MemoryClient, monitor_between_slices: MemoryClient
 ) -> None:
     writer.send(b"delete work\r\n")
-    *items, last, rest = between_turns.take().split(b"END\r\n")
+    *items, last, rest = monitor_between_slices.take().split(b"END\r\n")
     assert len(items) == MAX_FED_ITEMS_PER_SLICE
     assert (last, rest) == (b"", b"")
     assert writer.take() == b"DELETED\r\n"
-    assert between_turns.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+    assert monitor_between_slices.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
 
 
-def test_a_monitor_whose_queue_is_deleted_between_two_turns_delays_nobody(
-    server: MemoryServer, writer: MemoryClient, between_turns: MemoryClient
+def test_deletion_between_slices_of_monitor_delays_no_client(
+    server: MemoryServer, writer: MemoryClient, monitor_between_slices: MemoryClient
 ) -> None:
     other = server.connect()
     writer.send(b"delete work\r\n")
-    other.send(b"version\r\n" * 200)  # more than one turn, behind the monitor's
+    other.send(b"version\r\n" * 200)  # more than one time slice, behind the monitor's
     assert other.take() == b"VERSION 1.2.3\r\n" * 200
 
 
-def test_a_monitor_between_two_turns_is_told_when_its_queue_cannot_be_used_any_more(
-    server: MemoryServer, between_turns: MemoryClient
+def test_monitor_between_slices_fails_if_queue_becomes_unusable(
+    server: MemoryServer, monitor_between_slices: MemoryClient
 ) -> None:
     contents_of(server).failure = "disk failed"
-    *items, last = between_turns.take().split(b"END\r\n")
+    *items, last = monitor_between_slices.take().split(b"END\r\n")
     assert len(items) == MAX_FED_ITEMS_PER_SLICE
     assert last == b"SERVER_ERROR disk failed\r\n"
 
 
-def test_a_monitor_whose_client_does_not_read_ends_when_its_queue_is_deleted(
-    server: MemoryServer, writer: MemoryClient
-) -> None:
+def test_unread_monitor_ends_when_queue_is_deleted(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=1000, max_pipeline_bytes=1000)
     put(writer, *[b"x" * 1000] * 300)
     watcher = server.connect()
@@ -987,11 +959,11 @@ def test_a_monitor_whose_client_does_not_read_ends_when_its_queue_is_deleted(
     assert writer.ask(b"delete work\r\n") == b"DELETED\r\n"
     watcher.reads = True
     *items, last, rest = watcher.take().split(b"END\r\n")
-    assert 0 < len(items) < 300, "it was held up"
+    assert 0 < len(items) < 300, "the monitor was held up"
     assert (last, rest) == (b"", b"")
 
 
-def test_a_monitor_asks_for_one_turn_at_a_time(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_requests_one_time_slice_at_a_time(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=10_000)
     put(writer, *[b"x"] * 3000)
     monitor = server.connect()
@@ -1006,7 +978,7 @@ def test_a_monitor_asks_for_one_turn_at_a_time(server: MemoryServer, writer: Mem
 
 @pytest.mark.parametrize("emptied_by", [b"flush work", b"get work"])
 @pytest.mark.parametrize("request_", [b"get work", b"get work/peek"])
-def test_who_is_told_that_a_queue_is_empty_waits_until_it_is_safely_so(
+def test_empty_reply_waits_until_queue_is_safely_empty(
     server: MemoryServer, storage: SteppedStorage, writer: MemoryClient, emptied_by: bytes, request_: bytes
 ) -> None:
     put(writer, b"one")

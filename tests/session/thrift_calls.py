@@ -1,8 +1,8 @@
-"""A thrift client over a connection in memory: calls of Kestrel's service as methods, replies as values.
+"""A thrift client over a connection in memory, with methods for the calls of Kestrel's service.
 
-    client = ThriftClient(server)
-    client.put(b"work", b"one", b"two")
-    assert client.get(b"work", 10, auto_abort_ms=500) == [Taken(b"one", 17...), Taken(b"two", 17...)]
+client = ThriftClient(server)
+client.put(b"work", b"one", b"two")
+assert client.get(b"work", 10, auto_abort_ms=500) == [Taken(b"one", 17...), Taken(b"two", 17...)]
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ READ_ONLY: Final = 2
 UP: Final = 3
 
 LONG_MS: Final = 3_600_000
-"""An auto-abort that comes in no test."""
+"""An auto-abort time that no test reaches."""
 
 
 class Taken(NamedTuple):
-    """An item of a get: what was put, and the id that confirm and abort want."""
+    """An item returned by get: its data, and the id for confirm and abort."""
 
     data: bytes
     id: int
 
 
 class Refused(Exception):
-    """The TApplicationException of a call: its type and its message."""
+    """The TApplicationException of a call, with its type and message."""
 
     def __init__(self, type_: int, message: str) -> None:
         super().__init__(type_, message)
@@ -41,9 +41,9 @@ class Refused(Exception):
 
 
 class Reply(NamedTuple):
-    """One message from the server: its header, and what the method returned or was refused with.
+    """One message from the server: its header, and the result of the method.
 
-    `result` is an int, bytes, a `QueueInfo`, a list of `Taken`, a `Refused`, or None where nothing is returned.
+    `result` is an int, bytes, a `QueueInfo`, a list of `Taken`, a `Refused`, or None if the method returns nothing.
     """
 
     name: bytes
@@ -53,9 +53,9 @@ class Reply(NamedTuple):
 
 
 class ThriftClient:
-    """One connection that speaks thrift. A call that is answered with an exception raises `Refused`.
+    """One thrift connection. A call that fails raises `Refused`.
 
-    `upgrade` makes it one as Finagle's clients have; each call then says `name`.
+    `upgrade` switches to the headers of Finagle's clients; each call then sends `name`.
     """
 
     def __init__(self, server: MemoryServer, *, is_strict: bool = True) -> None:
@@ -65,14 +65,14 @@ class ThriftClient:
         self._received = bytearray()
         self._is_upgraded = False
         self.name: str | None = None
-        """What the client calls itself."""
+        """The name that the client sends."""
         self.frame_bytes = 0
-        """The length of the last reply, as its frame says it."""
+        """Length of the last reply, from its frame."""
 
     # Messages.
 
     def send(self, name: bytes, *fields: bytes) -> int:
-        """Call a method and wait for nothing; the call's seqid."""
+        """Send a call without waiting for its reply, and return its seqid."""
         self._seqid += 1
         before = request_header(self.name) if self._is_upgraded else b""
         header = binary.header(name, binary.CALL, self._seqid, self._is_strict)
@@ -80,111 +80,111 @@ class ThriftClient:
         return self._seqid
 
     def upgrade(self, name: str | None = None) -> None:
-        """Ask for Finagle's headers, and call itself that from now on."""
+        """Ask for Finagle's headers, and send this name from now on."""
         self.send(b"__can__finagle__trace__v3__")
         self._nothing()
         self._is_upgraded = True
         self.name = name
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self._client.send(data)
 
     def replies(self) -> list[Reply]:
-        """What has come since the last look, when the server has come to rest. Half a reply is a failure."""
+        """Let the server finish and return the new replies. An incomplete reply is a failure."""
         self._received += self._client.take()
         replies = []
         while self._received:
             self.frame_bytes = int.from_bytes(self._received[:4], "big")
             frame = bytes(self._received[4 : 4 + self.frame_bytes])
-            assert len(frame) == self.frame_bytes, "a reply came in part"
+            assert len(frame) == self.frame_bytes, "the reply is incomplete"
             del self._received[: 4 + self.frame_bytes]
             replies.append(_reply_in(without_header(frame) if self._is_upgraded else frame))
         return replies
 
     def reply(self) -> Reply | None:
-        """The one reply that has come since the last look, or None."""
+        """Return the only new reply, or None."""
         replies = self.replies()
         assert len(replies) <= 1, replies
         return replies[0] if replies else None
 
     def result(self) -> object:
-        """What the call that is under way was answered; raises what it was refused with."""
+        """Return the result of the pending call. Raises `Refused` if it failed."""
         reply = self.reply()
-        assert reply is not None, "there is no answer yet"
+        assert reply is not None, "there is no reply yet"
         assert reply.seqid == self._seqid
         if isinstance(reply.result, Refused):
             raise reply.result
         return reply.result
 
     def taken(self) -> list[Taken]:
-        """What a get that is under way was answered."""
+        """Return the items of the pending get."""
         result = self.result()
         assert isinstance(result, list)
         return result
 
     def waits(self) -> bool:
-        """Whether nothing has come since the last look."""
+        """Return True if no reply has come since the last check."""
         return self.reply() is None
 
     def stop_reading(self) -> None:
-        """Read nothing any more."""
+        """Stop reading."""
         self._client.reads = False
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read again."""
         self._client.reads = True
 
     def half_close(self) -> None:
-        """Send nothing any more, and go on reading."""
+        """Close the sending side, and go on reading."""
         self._client.half_close()
 
     def disconnect(self) -> None:
-        """Be gone."""
+        """Close the connection."""
         self._client.disconnect()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection has ended."""
+        """True if the connection is closed."""
         return self._client.is_closed
 
-    # Calls that are answered at once.
+    # Calls with immediate replies.
 
     def put(self, queue: bytes, *items: bytes, expiry_ms: int | None = None) -> int:
-        """How many went in; without `expiry_ms` the argument is left out."""
+        """Put items and return how many were stored. Without `expiry_ms` the argument is left out."""
         self.send_put(queue, *items, expiry_ms=expiry_ms)
         return self._number()
 
     def get(self, queue: bytes, max_items: int, wait_ms: int = 0, auto_abort_ms: int = 0) -> list[Taken]:
-        """What was taken."""
+        """Return the taken items."""
         self.send_get(queue, max_items, wait_ms, auto_abort_ms)
         return self.taken()
 
     def items(self, queue: bytes, max_items: int = -1) -> list[bytes]:
-        """The data of what was taken for good."""
+        """Take items without opening reads, and return their data."""
         taken = self.get(queue, max_items)
         assert all(each.id == 0 for each in taken)
         return data_of(taken)
 
     def confirm(self, queue: bytes, *ids: int) -> int:
-        """How many were open."""
+        """Return how many of the reads were open."""
         self.send_ids(b"confirm", queue, ids)
         return self._number()
 
     def abort(self, queue: bytes, *ids: int) -> int:
-        """How many were open."""
+        """Return how many of the reads were open."""
         self.send_ids(b"abort", queue, ids)
         return self._number()
 
     def peek(self, queue: bytes) -> QueueInfo:
-        """The queue at a glance."""
+        """Return information about a queue and its head."""
         self.send(b"peek", binary.binary_field(1, queue))
         result = self.result()
         assert isinstance(result, QueueInfo)
         return result
 
     def flush_queue(self, queue: bytes) -> None:
-        """Drop its items."""
+        """Drop the items of a queue."""
         self.send(b"flush_queue", binary.binary_field(1, queue))
         self._nothing()
 
@@ -194,31 +194,31 @@ class ThriftClient:
         self._nothing()
 
     def delete_queue(self, queue: bytes) -> None:
-        """Forget it."""
+        """Delete a queue."""
         self.send(b"delete_queue", binary.binary_field(1, queue))
         self._nothing()
 
     def current_status(self) -> int:
-        """Its number."""
+        """Return the number of the status."""
         self.send(b"current_status")
         return self._number()
 
     def set_status(self, status: int) -> None:
-        """Change it."""
+        """Change the status."""
         self.send(b"set_status", binary.i32_field(1, status))
         self._nothing()
 
     def get_version(self) -> bytes:
-        """The server's release."""
+        """Return the server's version."""
         self.send(b"get_version")
         version = self.result()
         assert isinstance(version, bytes)
         return version
 
-    # Calls that are sent alone.
+    # Calls without waiting for the reply.
 
     def send_put(self, queue: bytes, *items: bytes, expiry_ms: int | None = None) -> int:
-        """The call of `put`."""
+        """Send a call of `put`."""
         return self.send(
             b"put",
             binary.binary_field(1, queue),
@@ -227,7 +227,7 @@ class ThriftClient:
         )
 
     def send_get(self, queue: bytes, max_items: int, wait_ms: int = 0, auto_abort_ms: int = 0) -> int:
-        """The call of `get`."""
+        """Send a call of `get`."""
         return self.send(
             b"get",
             binary.binary_field(1, queue),
@@ -237,7 +237,7 @@ class ThriftClient:
         )
 
     def send_ids(self, name: bytes, queue: bytes, ids: Sequence[int]) -> int:
-        """The call of `confirm` or `abort`; an id may stand there twice."""
+        """Send a call of `confirm` or `abort`; an id may occur twice."""
         elements = b"".join(map(binary.i64, ids))
         return self.send(name, binary.binary_field(1, queue), binary.set_field(2, binary.I64, len(ids)) + elements)
 
@@ -252,12 +252,12 @@ class ThriftClient:
 
 
 def data_of(taken: Iterable[Taken]) -> list[bytes]:
-    """What was put."""
+    """Return the data of the items."""
     return [each.data for each in taken]
 
 
 def ids_of(taken: Iterable[Taken]) -> list[int]:
-    """The numbers of the open reads."""
+    """Return the ids of the open reads."""
     return [each.id for each in taken]
 
 
@@ -278,7 +278,7 @@ def _reply_in(frame: bytes) -> Reply:
 
 
 def _result(reader: binary.ThriftReader) -> object:
-    """The field 0 of a result struct, if there is one; there is no other."""
+    """Return field 0 of a result struct, or None. Other fields are an error."""
     type_, id_ = reader.field()
     if type_ == binary.STOP:
         return None
