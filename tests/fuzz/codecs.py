@@ -8,7 +8,7 @@ from kestrel import errors
 from kestrel.commands import Command, Malformed
 from kestrel.protocols.codec import Codec
 from tests.fuzz.fed import cut
-from tests.protocols.command_values import Told, byte_by_byte, drain, told
+from tests.protocols.command_values import CommandValues, byte_by_byte, drain, values_of
 
 
 def check_codec(make: Callable[[], Codec], stream: bytes, sizes: Sequence[int], most_held: int) -> None:
@@ -21,16 +21,16 @@ def check_codec(make: Callable[[], Codec], stream: bytes, sizes: Sequence[int], 
     assert commands_in(make(), pieces, most_held) == whole
 
 
-def commands_in(codec: Codec, pieces: Sequence[bytes], most_held: int) -> list[Told]:
+def commands_in(codec: Codec, pieces: Sequence[bytes], most_held: int) -> list[CommandValues]:
     """The commands as plain values, with what their replies repeat of them."""
-    made: list[Told] = []
+    made: list[CommandValues] = []
     has_closed = False
     for piece in pieces:
         codec.receive(piece)
         for command in drain(codec):
             assert not has_closed, "a command follows one that closes"
             has_closed = isinstance(command, Malformed) and command.closes
-            made.append((*told(command), getattr(command, "call", None)))
+            made.append((*values_of(command), getattr(command, "call", None)))
             check_answers(codec, command)
         assert len(codec) <= most_held, f"{len(codec)} bytes are held; limit={most_held}"
         assert not has_closed or not len(codec), "bytes of a stream out of step are held"

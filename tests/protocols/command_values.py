@@ -1,4 +1,4 @@
-"""Commands as plain values, so that tests can compare them, and streams cut into pieces."""
+"""Commands as plain values that tests can compare, and helpers that split streams into pieces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kestrel import commands
 from kestrel.protocols.codec import Codec
 from tests.costs import costs_about_the_same
 
-Told = tuple[Any, ...]
-"""A command as plain values: its class and its fields."""
+CommandValues = tuple[Any, ...]
+"""The class of a command, and its fields with their values."""
 
 _SEQUENCES = {"items", "queues"}
 
@@ -21,20 +21,20 @@ PIECES = 1000
 
 
 def fields_of(kind: type) -> list[str]:
-    """The names of a command's fields; a compiled class has no slots, but knows them."""
+    """Return the names of a command's fields. A compiled class has no slots, but lists its attributes."""
     compiled = set(getattr(kind, "__mypyc_attrs__", ())) - set(getattr(commands.Command, "__mypyc_attrs__", ()))
     own_classes = kind.__mro__[:-2]  # without Command itself
     return sorted(compiled) or [slot for each in own_classes for slot in sorted(vars(each).get("__slots__", ()))]
 
 
-def told(command: commands.Command) -> Told:
-    """Every field by its name; two commands that tell the same are the same."""
+def values_of(command: commands.Command) -> CommandValues:
+    """Return the class and all fields of a command; equal commands have equal values."""
     fields = ((name, getattr(command, name)) for name in fields_of(type(command)))
     return (type(command), *((name, list(value) if name in _SEQUENCES else value) for name, value in fields))
 
 
 def drain(codec: Codec) -> list[commands.Command]:
-    """Every command that the bytes so far make."""
+    """Return every command in the bytes received so far."""
     made = []
     while (command := codec.next_command()) is not None:
         made.append(command)
@@ -42,7 +42,7 @@ def drain(codec: Codec) -> list[commands.Command]:
 
 
 def parse_with(codec: Codec, pieces: Sequence[bytes]) -> list[commands.Command]:
-    """Every command that these pieces make, when each is parsed as it comes."""
+    """Return every command of these pieces, each parsed as it arrives."""
     made = []
     for piece in pieces:
         codec.receive(piece)
@@ -51,16 +51,16 @@ def parse_with(codec: Codec, pieces: Sequence[bytes]) -> list[commands.Command]:
 
 
 def byte_by_byte(stream: bytes) -> list[bytes]:
-    """A stream in the smallest pieces."""
+    """Split a stream into single bytes."""
     return [stream[index : index + 1] for index in range(len(stream))]
 
 
 def small_pieces_cost_the_same_behind_much(make: Callable[[], Codec], begin: bytes, piece: bytes) -> bool:
-    """Whether what comes in small pieces costs no more where much of the same has come before."""
+    """Return True if parsing small pieces costs no more after much data of the same kind."""
 
     def prepared(size: int) -> Callable[[], object]:
         codec = make()
-        # Once as what came first, and once as what came behind that.
+        # Once as the first data, and once behind it.
         for data in (begin, piece * (size // 2 // len(piece)), piece * (size // 2 // len(piece)), piece):
             codec.receive(data)
             assert drain(codec) == []
@@ -76,6 +76,6 @@ def small_pieces_cost_the_same_behind_much(make: Callable[[], Codec], begin: byt
 
 
 def cut_at(stream: bytes, cuts: Sequence[int]) -> list[bytes]:
-    """A stream in pieces that end at these places; those beyond its end count as its end."""
+    """Split a stream at these positions; later ones count as its end."""
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     return [stream[start:end] for start, end in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""Finagle's headers, written and read by thriftpy2."""
+"""Finagle's headers, written and read with thriftpy2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IDL: Final[Any] = thriftpy2.load(str(Path(__file__).with_name("tracing.thrift"))
 
 
 def request_header(name: str | None = None) -> bytes:
-    """All that a client may say, and the name that it gives itself."""
+    """Return a request header with all fields that a client may send, and this client name."""
     header = IDL.RequestHeader(
         trace_id=1 << 62,
         span_id=-1,
@@ -30,14 +30,14 @@ def request_header(name: str | None = None) -> bytes:
 
 
 def written(header: Any) -> bytes:
-    """The bytes of a struct."""
+    """Return the bytes of a struct."""
     buffer = BytesIO()
     header.write(TBinaryProtocol(buffer))
     return buffer.getvalue()
 
 
 def without_header(message: bytes) -> bytes:
-    """What is behind the header of a reply, which must be a whole one."""
+    """Return the bytes behind the header of a reply, which must be complete."""
     buffer = BytesIO(message)
     IDL.ResponseHeader().read(TBinaryProtocol(buffer))
     return buffer.read()

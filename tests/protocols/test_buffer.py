@@ -1,4 +1,4 @@
-"""The receive buffer: lines and blocks out of bytes that come in any pieces."""
+"""The receive buffer: lines and blocks from bytes that arrive in any pieces."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def test_a_line_ends_at_the_line_feed_and_comes_without_it() -> None:
+def test_line_ends_at_line_feed_and_excludes_it() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"get work\r\nget rest\n")
     assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"get work\r", b"get rest", None]
 
 
-def test_an_empty_line_is_a_line() -> None:
+def test_empty_line_is_a_line() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"\n\n")
     assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"", b"", None]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_a_line_that_comes_in_pieces_is_given_once_it_is_complete(size: int) -> None:
+def test_line_is_returned_once_complete(size: int) -> None:
     buffer = ReceiveBuffer()
     lines = []
     for piece in pieces(b"get work\nget rest\nget", size):
@@ -44,7 +44,7 @@ def test_a_line_that_comes_in_pieces_is_given_once_it_is_complete(size: int) -> 
     assert len(buffer) == len(b"get")
 
 
-def test_a_block_is_given_once_all_of_it_is_there() -> None:
+def test_block_is_returned_once_complete() -> None:
     buffer = ReceiveBuffer()
     for piece in (b"he", b"l", b"l"):
         buffer.receive(piece)
@@ -63,7 +63,7 @@ def test_line_feeds_in_a_block_are_data() -> None:
     assert buffer.take_line() == b"next"
 
 
-def test_a_line_feed_that_was_scanned_as_part_of_a_block_does_not_end_a_later_line() -> None:
+def test_line_feed_scanned_in_a_block_ends_no_later_line() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"ab")
     assert buffer.take_line() is None
@@ -76,7 +76,7 @@ def test_a_line_feed_that_was_scanned_as_part_of_a_block_does_not_end_a_later_li
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
-def test_lines_are_dropped_up_to_the_first_empty_one(size: int, end: bytes) -> None:
+def test_lines_are_dropped_up_to_first_empty_one(size: int, end: bytes) -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"get work:\n")
     assert buffer.take_line() == b"get work:"
@@ -90,7 +90,7 @@ def test_lines_are_dropped_up_to_the_first_empty_one(size: int, end: bytes) -> N
     assert buffer.take_line() == b"next"
 
 
-def test_lines_are_dropped_from_where_the_last_one_was_taken() -> None:
+def test_dropping_starts_behind_the_last_returned_line() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"\nget work:\n\nnext\n")
     assert [buffer.take_line(), buffer.take_line()] == [b"", b"get work:"]
@@ -98,7 +98,7 @@ def test_lines_are_dropped_from_where_the_last_one_was_taken() -> None:
     assert buffer.take_line() == b"next"
 
 
-def test_what_is_given_is_immutable() -> None:
+def test_returned_data_is_immutable() -> None:
     buffer = ReceiveBuffer()
     for piece in pieces(b"line\nblock", 3):
         buffer.receive(piece)
@@ -106,7 +106,7 @@ def test_what_is_given_is_immutable() -> None:
     assert [type(each) for each in given_out] == [bytes, bytes]
 
 
-def test_length_counts_what_was_not_taken() -> None:
+def test_length_counts_bytes_not_yet_returned() -> None:
     buffer = ReceiveBuffer()
     assert len(buffer) == 0
     buffer.receive(b"get work\nabcdef")
@@ -119,7 +119,7 @@ def test_length_counts_what_was_not_taken() -> None:
     assert len(buffer) == 4
 
 
-def test_clear_forgets_everything() -> None:
+def test_clear_drops_everything() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"half a li")
     buffer.take_line()
@@ -130,13 +130,13 @@ def test_clear_forgets_everything() -> None:
 
 
 def held_by(buffer: ReceiveBuffer) -> int:
-    """The bytes of memory that a buffer keeps alive, of data or of room for it."""
+    """Return the bytes of memory that a buffer keeps alive."""
     return sum(sys.getsizeof(each) for each in gc.get_referents(buffer) if isinstance(each, bytes | bytearray))
 
 
 @pytest.mark.parametrize("size", [1000, 100_000], ids=["in pieces", "in one"])
 @pytest.mark.parametrize("take", [lambda buffer: buffer.take(100_000), ReceiveBuffer.take_line], ids=["block", "line"])
-def test_an_idle_connection_keeps_nothing(size: int, take: Callable[[ReceiveBuffer], bytes | None]) -> None:
+def test_idle_connection_holds_no_memory(size: int, take: Callable[[ReceiveBuffer], bytes | None]) -> None:
     buffer = ReceiveBuffer()
     for piece in pieces(b"x" * 99_999 + b"\n", size):
         assert take(buffer) is None
@@ -150,7 +150,7 @@ LITTLE_BYTES, MANY_BYTES = 16 * 1024, 4 * 1024 * 1024
 TIMES = 1000
 
 
-def test_a_line_byte_by_byte_costs_linear_work() -> None:
+def test_line_byte_by_byte_costs_linear_work() -> None:
     def prepared(size: int) -> Callable[[], object]:
         buffer = ReceiveBuffer()
         for data in (b"x" * (size // 2), b"x" * (size // 2), b"x"):
@@ -167,7 +167,7 @@ def test_a_line_byte_by_byte_costs_linear_work() -> None:
     assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
 
 
-def test_a_block_byte_by_byte_costs_linear_work() -> None:
+def test_block_byte_by_byte_costs_linear_work() -> None:
     def prepared(size: int) -> Callable[[], object]:
         buffer = ReceiveBuffer()
         for data in (b"x" * (size // 2), b"x" * (size // 2), b"x"):
@@ -201,7 +201,7 @@ def test_many_lines_cost_linear_work(first: bytes) -> None:
 
 
 @pytest.mark.parametrize("take", [lambda buffer: buffer.take(100), ReceiveBuffer.take_line], ids=["block", "line"])
-def test_what_comes_byte_by_byte_is_whole_in_the_end(take: Callable[[ReceiveBuffer], bytes | None]) -> None:
+def test_data_byte_by_byte_is_complete(take: Callable[[ReceiveBuffer], bytes | None]) -> None:
     buffer = ReceiveBuffer()
     for _ in range(99):
         buffer.receive(b"x")
@@ -211,7 +211,7 @@ def test_what_comes_byte_by_byte_is_whole_in_the_end(take: Callable[[ReceiveBuff
     assert len(buffer) == 0
 
 
-def test_many_lines_in_small_pieces_are_all_there() -> None:
+def test_many_lines_in_small_pieces_are_complete() -> None:
     buffer = ReceiveBuffer()
     lines = 0
     for piece in pieces(b"get work\n" * 1000 + b"x", 10):
@@ -222,7 +222,7 @@ def test_many_lines_in_small_pieces_are_all_there() -> None:
 
 
 @given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
-def test_lines_do_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list[int]) -> None:
+def test_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> None:
     data = data.replace(b"\x00", b"\n")
     buffer = ReceiveBuffer()
     lines = []
@@ -240,7 +240,7 @@ def test_lines_do_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list
     data=st.lists(st.sampled_from([b"\n", b"\r", b"x"]), max_size=30).map(b"".join),
     cuts=st.lists(st.integers(0, 30), max_size=8),
 )
-def test_which_lines_are_dropped_does_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list[int]) -> None:
+def test_dropped_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> None:
     buffer = ReceiveBuffer()
     is_there = False
     for start, end in pairwise([0, *sorted(cuts), len(data)]):
@@ -254,8 +254,8 @@ def test_which_lines_are_dropped_does_not_depend_on_where_the_bytes_were_cut(dat
 
 
 @given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 20), st.none()), max_size=20))
-def test_lines_and_blocks_may_alternate_in_any_way(steps: list[bytes | int | None]) -> None:
-    """Bytes are received, a number takes so many, None takes a line: against a plain bytes object."""
+def test_lines_and_blocks_may_alternate(steps: list[bytes | int | None]) -> None:
+    """Bytes are received, a number takes a block of that size, None takes a line. A plain bytes object is the model."""
     buffer = ReceiveBuffer()
     rest = b""
     for step in steps:
@@ -275,7 +275,7 @@ def test_lines_and_blocks_may_alternate_in_any_way(steps: list[bytes | int | Non
 
 
 @pytest.mark.parametrize("how", ["lines", "dropped", "block"])
-def test_a_small_rest_does_not_keep_all_that_came_with_it(how: str) -> None:
+def test_small_remainder_does_not_keep_large_buffer(how: str) -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"x" * 65_000 + b"\ny")
     if how == "lines":

@@ -1,4 +1,4 @@
-"""Words, numbers and reasons of the line protocols."""
+"""Words, numbers and error reasons of the line protocols."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, enc
         (b"get\twork\r", [b"get\twork\r"]),
     ],
 )
-def test_words_stand_between_single_spaces_and_empty_ones_at_the_end_do_not_count(
-    line: bytes, words: list[bytes]
-) -> None:
+def test_single_spaces_separate_words_and_trailing_ones_are_ignored(line: bytes, words: list[bytes]) -> None:
     assert split_words(line) == words
 
 
@@ -37,7 +35,7 @@ def test_words_stand_between_single_spaces_and_empty_ones_at_the_end_do_not_coun
         (b"0" * 31 + b"1", 1),
     ],
 )
-def test_a_number_is_a_signed_32_bit_decimal(word: bytes, value: int) -> None:
+def test_number_is_a_signed_32_bit_decimal(word: bytes, value: int) -> None:
     assert parse_int32(word) == value
 
 
@@ -48,7 +46,7 @@ def test_a_number_is_a_signed_32_bit_decimal(word: bytes, value: int) -> None:
         *(b"2147483648", b"-2147483649", b"0" * 32 + b"1", b"9" * 10_000),
     ],
 )
-def test_anything_else_is_no_number(word: bytes) -> None:
+def test_other_words_are_no_numbers(word: bytes) -> None:
     with pytest.raises(BadNumber):
         parse_int32(word)
 
@@ -61,7 +59,7 @@ def test_anything_else_is_no_number(word: bytes) -> None:
         ("\xdcbel \N{SNOWMAN}\N{LINE SEPARATOR}!", b"\xdcbel ? !"),
     ],
 )
-def test_a_reason_is_one_line_of_bytes(reason: str, line: bytes) -> None:
+def test_reason_is_one_line_of_bytes(reason: str, line: bytes) -> None:
     assert encode_one_line(reason) == line
 
 

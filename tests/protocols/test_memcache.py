@@ -1,4 +1,4 @@
-"""The memcache codec: bytes in, commands out; results in, bytes out. No connection, no queue."""
+"""The memcache codec: bytes to commands, and results to bytes, without connections or queues."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from kestrel import commands, errors
 from kestrel.protocols.memcache import MemcacheCodec
 from tests.protocols.command_values import (
     MANY_BYTES,
-    Told,
+    CommandValues,
     byte_by_byte,
     cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
 )
-from tests.protocols.command_values import told as all_told
+from tests.protocols.command_values import values_of as all_values_of
 
 OPEN, CLOSES = False, True
 
 PUT = commands.Put(b"work", (b"a",), 0, True)
 
 
-def told(command: commands.Command) -> Told:
+def values_of(command: commands.Command) -> CommandValues:
     if isinstance(command, commands.Put):
-        # Of an expiry that is never, it does not matter from when it would count.
+        # The start time of an expiry that never comes does not matter.
         expiry = (command.expiry_ms, command.expiry_is_relative) if command.expiry_ms else 0
         return (commands.Put, command.queue, tuple(command.items), expiry)
     if isinstance(command, commands.Malformed):
         return (commands.Malformed, command.closes)
-    return all_told(command)
+    return all_values_of(command)
 
 
 def parse(*pieces: bytes, **limits: int) -> list[commands.Command]:
     return parse_with(MemcacheCodec(**limits), pieces)
 
 
-def put(queue: bytes, data: bytes, expiry_ms: int = 0, *, relative: bool = True) -> Told:
-    return told(commands.Put(queue, (data,), expiry_ms, relative))
+def put(queue: bytes, data: bytes, expiry_ms: int = 0, *, relative: bool = True) -> CommandValues:
+    return values_of(commands.Put(queue, (data,), expiry_ms, relative))
 
 
-def get(queue: bytes, wait_ms: int = 0, key: bytes | None = None, **options: bool) -> Told:
-    return told(commands.Get(queue, wait_ms, key=key or queue, **options))
+def get(queue: bytes, wait_ms: int = 0, key: bytes | None = None, **options: bool) -> CommandValues:
+    return values_of(commands.Get(queue, wait_ms, key=key or queue, **options))
 
 
-def malformed(*, closes: bool) -> Told:
+def malformed(*, closes: bool) -> CommandValues:
     return (commands.Malformed, closes)
 
 
-REQUESTS: list[tuple[bytes, Told]] = [
+REQUESTS: list[tuple[bytes, CommandValues]] = [
     # set
     (b"set work 0 0 5\r\nhello\r\n", put(b"work", b"hello")),
     (b"set work 0 0 5\nhello\r\n", put(b"work", b"hello")),
@@ -98,31 +98,31 @@ REQUESTS: list[tuple[bytes, Told]] = [
     (b"get work/what/open\r\n", get(b"work", key=b"work/what/open", opens=True)),
     (b"get work//open/\r\n", get(b"work", key=b"work//open/", opens=True)),
     # monitor, confirm
-    (b"monitor work 10\r\n", told(commands.Monitor(b"work", 10_000, None))),
-    (b"monitor work 10 5\r\n", told(commands.Monitor(b"work", 10_000, 5))),
-    (b"monitor work 0 0\r\n", told(commands.Monitor(b"work", 0, 0))),
-    (b"MONITOR work -1 -1\r\n", told(commands.Monitor(b"work", -1000, -1))),
-    (b"confirm work 3\r\n", told(commands.Confirm(b"work", 3))),
-    (b"confirm work 0\r\n", told(commands.Confirm(b"work", 0))),
-    (b"confirm work -3\r\n", told(commands.Confirm(b"work", -3))),
+    (b"monitor work 10\r\n", values_of(commands.Monitor(b"work", 10_000, None))),
+    (b"monitor work 10 5\r\n", values_of(commands.Monitor(b"work", 10_000, 5))),
+    (b"monitor work 0 0\r\n", values_of(commands.Monitor(b"work", 0, 0))),
+    (b"MONITOR work -1 -1\r\n", values_of(commands.Monitor(b"work", -1000, -1))),
+    (b"confirm work 3\r\n", values_of(commands.Confirm(b"work", 3))),
+    (b"confirm work 0\r\n", values_of(commands.Confirm(b"work", 0))),
+    (b"confirm work -3\r\n", values_of(commands.Confirm(b"work", -3))),
     # whole queues, and the server
-    (b"delete work\r\n", told(commands.Delete(b"work"))),
-    (b"flush work\r\n", told(commands.Flush(b"work"))),
-    (b"flush_expired work\r\n", told(commands.FlushExpired(b"work"))),
-    (b"flush_all\r\n", told(commands.FlushAll())),
-    (b"flush_all_expired\r\n", told(commands.FlushAllExpired())),
-    (b"version\r\n", told(commands.Version())),
-    (b"Version \r\n", told(commands.Version())),
-    (b"stats\r\n", told(commands.Stats())),
-    (b"stats items slabs\r\n", told(commands.Stats())),
-    (b"dump_stats\r\n", told(commands.DumpStats([]))),
-    (b"dump_stats work other\r\n", told(commands.DumpStats([b"work", b"other"]))),
-    (b"reload\r\n", told(commands.Reload())),
-    (b"status\r\n", told(commands.Status(None))),
-    (b"status Up\r\n", told(commands.Status(b"Up"))),
-    (b"quit\r\n", told(commands.Quit())),
-    (b"shutdown\r\n", told(commands.Shutdown())),
-    # requests that are wrong, and the next one can be told from them
+    (b"delete work\r\n", values_of(commands.Delete(b"work"))),
+    (b"flush work\r\n", values_of(commands.Flush(b"work"))),
+    (b"flush_expired work\r\n", values_of(commands.FlushExpired(b"work"))),
+    (b"flush_all\r\n", values_of(commands.FlushAll())),
+    (b"flush_all_expired\r\n", values_of(commands.FlushAllExpired())),
+    (b"version\r\n", values_of(commands.Version())),
+    (b"Version \r\n", values_of(commands.Version())),
+    (b"stats\r\n", values_of(commands.Stats())),
+    (b"stats items slabs\r\n", values_of(commands.Stats())),
+    (b"dump_stats\r\n", values_of(commands.DumpStats([]))),
+    (b"dump_stats work other\r\n", values_of(commands.DumpStats([b"work", b"other"]))),
+    (b"reload\r\n", values_of(commands.Reload())),
+    (b"status\r\n", values_of(commands.Status(None))),
+    (b"status Up\r\n", values_of(commands.Status(b"Up"))),
+    (b"quit\r\n", values_of(commands.Quit())),
+    (b"shutdown\r\n", values_of(commands.Shutdown())),
+    # requests with errors that leave the next request readable
     (b"get\r\n", malformed(closes=OPEN)),
     (b"get /\r\n", malformed(closes=OPEN)),
     (b"get work/t=\r\n", malformed(closes=OPEN)),
@@ -150,7 +150,7 @@ REQUESTS: list[tuple[bytes, Told]] = [
     (b"set work 0 x 5\r\nhello\r\n", malformed(closes=OPEN)),
     (b"set work 0 1.5 5\r\nhello\r\n", malformed(closes=OPEN)),
     (b"set work x x 0\r\n\r\n", malformed(closes=OPEN)),
-    # requests after which nothing can be trusted, or that the client must not have meant
+    # requests with errors after which the stream cannot be trusted, or that the client cannot have meant
     (b"\r\n", malformed(closes=CLOSES)),
     (b"\n", malformed(closes=CLOSES)),
     (b"   \r\n", malformed(closes=CLOSES)),
@@ -190,36 +190,36 @@ each_request = pytest.mark.parametrize(
 
 
 @each_request
-def test_a_request_in_one_piece(request_bytes: bytes, expected: Told) -> None:
-    assert [told(command) for command in parse(request_bytes)] == [expected]
+def test_request_in_one_piece_is_read(request_bytes: bytes, expected: CommandValues) -> None:
+    assert [values_of(command) for command in parse(request_bytes)] == [expected]
 
 
 @each_request
-def test_a_request_byte_by_byte(request_bytes: bytes, expected: Told) -> None:
-    assert [told(command) for command in parse(*byte_by_byte(request_bytes))] == [expected]
+def test_request_byte_by_byte_is_read(request_bytes: bytes, expected: CommandValues) -> None:
+    assert [values_of(command) for command in parse(*byte_by_byte(request_bytes))] == [expected]
 
 
 @each_request
-def test_a_request_with_bytes_following(request_bytes: bytes, expected: Told) -> None:
-    made = [told(command) for command in parse(request_bytes + b"version\r\nver")]
+def test_request_with_following_bytes_is_read(request_bytes: bytes, expected: CommandValues) -> None:
+    made = [values_of(command) for command in parse(request_bytes + b"version\r\nver")]
     if expected == malformed(closes=CLOSES):
         assert made == [expected]
     else:
-        assert made == [expected, told(commands.Version())]
+        assert made == [expected, values_of(commands.Version())]
 
 
 @each_request
-def test_a_request_is_not_made_before_its_last_byte(request_bytes: bytes, expected: Told) -> None:
+def test_request_is_not_complete_before_its_last_byte(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
 
 
-def test_every_request_in_one_stream() -> None:
+def test_all_requests_in_one_stream_are_read() -> None:
     good = [(request, expected) for request, expected in REQUESTS if expected != malformed(closes=CLOSES)]
     stream = b"".join(request for request, _ in good)
-    assert [told(command) for command in parse(stream)] == [expected for _, expected in good]
+    assert [values_of(command) for command in parse(stream)] == [expected for _, expected in good]
 
 
-# The reasons that are promised.
+# Error reasons.
 
 
 @pytest.mark.parametrize(
@@ -231,70 +231,72 @@ def test_every_request_in_one_stream() -> None:
         (b"x" * 9000, "line too long"),
     ],
 )
-def test_the_reason_of_an_error(request_bytes: bytes, reason: str) -> None:
+def test_error_has_the_documented_reason(request_bytes: bytes, reason: str) -> None:
     (command,) = parse(request_bytes)
     assert isinstance(command, commands.Malformed)
     assert command.reason == reason
 
 
-@pytest.mark.parametrize("expected", [told for told in REQUESTS if told[1][0] is commands.Malformed])
-def test_every_error_has_a_reason_on_one_line(expected: tuple[bytes, Told]) -> None:
+@pytest.mark.parametrize("expected", [values_of for values_of in REQUESTS if values_of[1][0] is commands.Malformed])
+def test_every_error_reason_is_one_line(expected: tuple[bytes, CommandValues]) -> None:
     (command,) = parse(expected[0])
     assert isinstance(command, commands.Malformed)
     assert command.reason.strip()
     assert command.reason.splitlines() == [command.reason]
 
 
-# Bounds.
+# Limits.
 
 
-def test_a_line_of_eight_kib_is_read() -> None:
+def test_line_of_eight_kib_is_read() -> None:
     line = b"get work" + b" x" * ((8 * 1024 - 10) // 2)
     assert len(line + b"\r\n") == 8 * 1024
-    assert [told(command) for command in parse(line + b"\r\n")] == [get(b"work")]
+    assert [values_of(command) for command in parse(line + b"\r\n")] == [get(b"work")]
 
 
-def test_a_line_over_eight_kib_is_too_long() -> None:
+def test_line_over_eight_kib_is_too_long() -> None:
     line = b"get work " + b"x" * (8 * 1024)
-    assert [told(command) for command in parse(line + b"\r\n")] == [malformed(closes=CLOSES)]
+    assert [values_of(command) for command in parse(line + b"\r\n")] == [malformed(closes=CLOSES)]
 
 
-def test_a_line_without_an_end_is_too_long_as_soon_as_it_is() -> None:
+def test_unfinished_line_over_the_limit_is_too_long() -> None:
     codec = MemcacheCodec()
     codec.receive(b"x" * (8 * 1024 - 1))
     assert codec.next_command() is None
     codec.receive(b"xxxx")
     (command,) = drain(codec)
-    assert told(command) == malformed(closes=CLOSES)
+    assert values_of(command) == malformed(closes=CLOSES)
     assert len(codec) == 0
 
 
-def test_the_line_bound_is_a_setting() -> None:
-    assert [told(command) for command in parse(b"get work/t=100\r\n", max_line_bytes=12)] == [malformed(closes=CLOSES)]
-    assert [told(command) for command in parse(b"get work\r\n", max_line_bytes=12)] == [get(b"work")]
+def test_line_limit_is_a_setting() -> None:
+    assert [values_of(command) for command in parse(b"get work/t=100\r\n", max_line_bytes=12)] == [
+        malformed(closes=CLOSES)
+    ]
+    assert [values_of(command) for command in parse(b"get work\r\n", max_line_bytes=12)] == [get(b"work")]
 
 
-def test_data_is_not_bound_by_the_line_bound() -> None:
+def test_line_limit_does_not_apply_to_data() -> None:
     data = b"x" * 20_000
-    assert [told(command) for command in parse(b"set work 0 0 20000\r\n", data, b"\r\n")] == [put(b"work", data)]
+    assert [values_of(command) for command in parse(b"set work 0 0 20000\r\n", data, b"\r\n")] == [put(b"work", data)]
 
 
-def test_an_item_of_sixteen_mib_is_waited_for() -> None:
+def test_item_of_sixteen_mib_is_awaited() -> None:
     assert parse(b"set work 0 0 16777216\r\n", b"x" * 1000) == []
 
 
-def test_an_item_over_the_bound_is_refused_before_its_data() -> None:
-    assert [told(c) for c in parse(b"set work 0 0 101\r\n", max_item_bytes=100)] == [malformed(closes=CLOSES)]
+def test_item_over_the_limit_is_refused_before_its_data() -> None:
+    assert [values_of(c) for c in parse(b"set work 0 0 101\r\n", max_item_bytes=100)] == [malformed(closes=CLOSES)]
     assert parse(b"set work 0 0 100\r\n", max_item_bytes=100) == []
 
 
 @pytest.mark.parametrize("word", [b"set", b"add", b"cas"])
 @pytest.mark.parametrize("flags", [b"0", b"x"])
-def test_no_store_is_answered_before_its_data_was_read(word: bytes, flags: bytes) -> None:
+def test_store_is_not_answered_before_its_data_is_read(word: bytes, flags: bytes) -> None:
     assert parse(word + b" work " + flags + b" 0 5 1\r\n", b"hello", b"\r") == []
 
 
-def test_no_more_is_held_than_an_item_its_end_and_one_read() -> None:
+def test_held_bytes_are_bounded_by_item_and_one_read() -> None:
     codec = MemcacheCodec(max_item_bytes=1000)
     codec.receive(b"set work 0 0 1000\r\n")
     most = 0
@@ -309,7 +311,7 @@ def test_no_more_is_held_than_an_item_its_end_and_one_read() -> None:
     assert 1000 <= most <= 1000 + 2 + 100
 
 
-def test_no_more_is_held_than_a_line_and_one_read() -> None:
+def test_held_bytes_are_bounded_by_line_and_one_read() -> None:
     codec = MemcacheCodec(max_line_bytes=100)
     most = 0
     for _ in range(1000):
@@ -319,17 +321,17 @@ def test_no_more_is_held_than_a_line_and_one_read() -> None:
     assert 100 <= most <= 100 + 10
 
 
-def test_what_comes_after_the_stream_got_out_of_step_is_dropped() -> None:
+def test_input_after_a_fatal_error_is_dropped() -> None:
     codec = MemcacheCodec()
     codec.receive(b"set work 0 0 -1\r\nset work 0 0 5\r\nhello\r\n")
-    assert [told(command) for command in drain(codec)] == [malformed(closes=CLOSES)]
+    assert [values_of(command) for command in drain(codec)] == [malformed(closes=CLOSES)]
     assert len(codec) == 0
     codec.receive(b"version\r\n" * 1000)
     assert len(codec) == 0
     assert drain(codec) == []
 
 
-def test_held_bytes_are_those_no_command_was_made_of() -> None:
+def test_held_bytes_are_those_not_yet_parsed() -> None:
     codec = MemcacheCodec()
     codec.receive(b"get work\r\nget ot")
     assert len(codec) == 16
@@ -353,16 +355,16 @@ STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=12).ma
 
 
 @given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
+def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
     limits = {"max_line_bytes": 60, "max_item_bytes": 40}
-    whole = [told(command) for command in parse(stream, **limits)]
-    assert [told(command) for command in parse(*cut_at(stream, cuts), **limits)] == whole
-    assert [told(command) for command in parse(*byte_by_byte(stream), **limits)] == whole
+    whole = [values_of(command) for command in parse(stream, **limits)]
+    assert [values_of(command) for command in parse(*cut_at(stream, cuts), **limits)] == whole
+    assert [values_of(command) for command in parse(*byte_by_byte(stream), **limits)] == whole
 
 
 @given(stream=STREAMS)
-def test_nothing_follows_a_request_that_closes(stream: bytes) -> None:
-    made = [told(command) for command in parse(stream, max_line_bytes=60, max_item_bytes=40)]
+def test_no_command_follows_one_that_closes(stream: bytes) -> None:
+    made = [values_of(command) for command in parse(stream, max_line_bytes=60, max_item_bytes=40)]
     assert malformed(closes=CLOSES) not in made[:-1]
 
 
@@ -372,15 +374,15 @@ def test_nothing_follows_a_request_that_closes(stream: bytes) -> None:
         max_size=5,
     )
 )
-def test_any_data_comes_through_as_it_is(items: list[tuple[bytes, bytes]]) -> None:
+def test_items_keep_their_bytes(items: list[tuple[bytes, bytes]]) -> None:
     stream = b"".join(b"set %b 0 0 %d\r\n%b\r\n" % (name, len(data), data) for name, data in items)
-    assert [told(command) for command in parse(stream)] == [put(name, data) for name, data in items]
+    assert [values_of(command) for command in parse(stream)] == [put(name, data) for name, data in items]
 
 
 # Results to bytes.
 
 
-def test_stored_and_not_stored() -> None:
+def test_stored_answers_stored_or_not_stored() -> None:
     assert MemcacheCodec().stored(PUT, 1) == b"STORED\r\n"
     assert MemcacheCodec().stored(PUT, 0) == b"NOT_STORED\r\n"
 
@@ -388,12 +390,12 @@ def test_stored_and_not_stored() -> None:
 @pytest.mark.parametrize(
     "command", [commands.Get(b"work", 5, opens=True, key=b"work/open/t=5"), commands.Monitor(b"work", 5, None)]
 )
-def test_an_item_names_the_bare_queue(command: commands.Get | commands.Monitor) -> None:
+def test_item_names_queue_without_options(command: commands.Get | commands.Monitor) -> None:
     assert MemcacheCodec().item(command, b"a\r\nb") == b"VALUE work 0 4\r\na\r\nb\r\nEND\r\n"
     assert MemcacheCodec().item(command, b"") == b"VALUE work 0 0\r\n\r\nEND\r\n"
 
 
-def test_an_item_can_echo_the_requested_key() -> None:
+def test_item_can_echo_the_requested_key() -> None:
     codec = MemcacheCodec(echo_requested_key=True)
     codec.receive(b"get work/open/t=5\r\n")
     command = codec.next_command()
@@ -412,11 +414,11 @@ def test_an_item_can_echo_the_requested_key() -> None:
         (commands.Status(b"up"), b"END\r\n"),
     ],
 )
-def test_the_word_for_success(command: commands.Command, reply: bytes) -> None:
+def test_done_answers_the_word_of_each_command(command: commands.Command, reply: bytes) -> None:
     assert MemcacheCodec().done(command) == reply
 
 
-def test_bare_results() -> None:
+def test_results_without_items_are_encoded() -> None:
     codec = MemcacheCodec()
     assert codec.no_item(commands.Get(b"work")) == b"END\r\n"
     assert codec.number(commands.FlushAllExpired(), 0) == b"0\r\n"
@@ -441,7 +443,7 @@ def test_dump_stats_is_a_block_per_queue() -> None:
     assert codec.end_of_list(command) == b"END\r\n"
 
 
-def test_names_of_any_bytes_come_back_as_they_are() -> None:
+def test_names_keep_their_bytes() -> None:
     codec = MemcacheCodec()
     assert b"queue 'w\xff\xc3\xb6' {" in codec.dump_stats(commands.DumpStats(()), b"w\xff\xc3\xb6", [])
     assert codec.item(commands.Get(b"w\xff"), b"x").startswith(b"VALUE w\xff 0 1\r\n")
@@ -461,21 +463,21 @@ def test_names_of_any_bytes_come_back_as_they_are() -> None:
         (errors.StorageError("why"), b"SERVER_ERROR why\r\n", OPEN),
     ],
 )
-def test_how_an_error_is_said(error: Exception, reply: bytes, closes: bool) -> None:
+def test_errors_are_encoded(error: Exception, reply: bytes, closes: bool) -> None:
     assert MemcacheCodec().error(PUT, error) == (reply, closes)
 
 
 @pytest.mark.parametrize(
     "error", [errors.QueueFailed("one\r\ntwo\nthree"), errors.QueueFailed("Übel \N{SNOWMAN}"), ValueError("a\nb")]
 )
-def test_an_error_is_one_line_whatever_its_text(error: Exception) -> None:
+def test_error_is_one_line_whatever_its_text(error: Exception) -> None:
     reply, _ = MemcacheCodec().error(PUT, error)
     assert reply.startswith(b"SERVER_ERROR ")
     assert reply.endswith(b"\r\n")
     assert b"\n" not in reply[:-2] and b"\r" not in reply[:-2]
 
 
-def test_a_set_of_three_gigabytes_is_called_too_large() -> None:
+def test_set_of_three_gigabytes_is_too_large() -> None:
     codec = MemcacheCodec()
     codec.receive(b"set q 0 0 3000000000\r\n")
     command = codec.next_command()
@@ -483,11 +485,11 @@ def test_a_set_of_three_gigabytes_is_called_too_large() -> None:
     assert (command.reason, command.closes) == ("item too large", True)
 
 
-# The end.
+# Closing.
 
 
 @pytest.mark.parametrize("half", [b"get wo", b"set work 0 0 100\r\nhello", b"version\r\nversion\r\n", b""])
-def test_a_codec_whose_connection_is_gone_holds_nothing_and_makes_no_command(half: bytes) -> None:
+def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
     codec = MemcacheCodec()
     codec.receive(half)
     if half.startswith(b"set"):

@@ -1,4 +1,4 @@
-"""The text codec: bytes in, commands out; results in, bytes out. No connection, no queue."""
+"""The text codec: bytes to commands, and results to bytes, without connections or queues."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kestrel import commands, errors
 from kestrel.protocols.text import PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
 from tests.protocols.command_values import (
     MANY_BYTES,
-    Told,
+    CommandValues,
     byte_by_byte,
     cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
-    told,
+    values_of,
 )
 
 OPEN, CLOSES = False, True
@@ -26,36 +26,36 @@ OPEN, CLOSES = False, True
 PUT = commands.Put(b"work", (b"a",), 0, True)
 
 
-def parse(*pieces: bytes, **limits: int) -> list[Told]:
-    return [told(command) for command in parse_with(TextCodec(**limits), pieces)]
+def parse(*pieces: bytes, **limits: int) -> list[CommandValues]:
+    return [values_of(command) for command in parse_with(TextCodec(**limits), pieces)]
 
 
-def put(queue: bytes, *items: bytes, expiry_ms: int = 0) -> Told:
-    return told(commands.Put(queue, items, expiry_ms, True))
+def put(queue: bytes, *items: bytes, expiry_ms: int = 0) -> CommandValues:
+    return values_of(commands.Put(queue, items, expiry_ms, True))
 
 
-def get(queue: bytes, wait_ms: int = 0) -> Told:
-    return told(commands.Get(queue, wait_ms, opens=True, closes_all=True))
+def get(queue: bytes, wait_ms: int = 0) -> CommandValues:
+    return values_of(commands.Get(queue, wait_ms, opens=True, closes_all=True))
 
 
-def peek(queue: bytes, wait_ms: int = 0) -> Told:
-    return told(commands.Get(queue, wait_ms, peeks=True, closes_all=True))
+def peek(queue: bytes, wait_ms: int = 0) -> CommandValues:
+    return values_of(commands.Get(queue, wait_ms, peeks=True, closes_all=True))
 
 
-def monitor(queue: bytes, wait_ms: int) -> Told:
-    return told(commands.Monitor(queue, wait_ms, None, closes_all=True))
+def monitor(queue: bytes, wait_ms: int) -> CommandValues:
+    return values_of(commands.Monitor(queue, wait_ms, None, closes_all=True))
 
 
-def malformed(reason: str, *, closes: bool = OPEN) -> Told:
-    return told(commands.Malformed(reason, closes=closes))
+def malformed(reason: str, *, closes: bool = OPEN) -> CommandValues:
+    return values_of(commands.Malformed(reason, closes=closes))
 
 
 def error_line(command: commands.Malformed) -> bytes:
-    """What the client is told, as a session asks for it."""
+    """Return the error line, encoded as a session does it."""
     return TextCodec().error(command, errors.ClientError(command.reason))[0]
 
 
-VERSION = told(commands.Version())
+VERSION = values_of(commands.Version())
 NAME_REQUIRED = malformed("Queue name required.")
 BAD_TIMEOUT = malformed("Error parsing timeout.")
 BAD_EXPIRY = malformed("Error parsing expiration time.")
@@ -63,7 +63,7 @@ BAD_COUNT = malformed("Error parsing count.")
 ITEM_TOO_LARGE = malformed("Item too large.", closes=CLOSES)
 LINE_TOO_LONG = malformed("Line too long.", closes=CLOSES)
 
-REQUESTS: list[tuple[bytes, Told]] = [
+REQUESTS: list[tuple[bytes, CommandValues]] = [
     # put
     (b"put work:\nhello\n\n", put(b"work", b"hello")),
     (b"put work:\r\nhello\r\n\r\n", put(b"work", b"hello")),
@@ -102,34 +102,34 @@ REQUESTS: list[tuple[bytes, Told]] = [
     (b"monitor work 250 7\n", monitor(b"work", 250)),
     (b"monitor work 0\n", monitor(b"work", 0)),
     (b"monitor work -1\n", monitor(b"work", -1)),
-    (b"confirm work 3\n", told(commands.Confirm(b"work", 3))),
-    (b"confirm work 0\n", told(commands.Confirm(b"work", 0))),
-    (b"confirm work -3\n", told(commands.Confirm(b"work", -3))),
+    (b"confirm work 3\n", values_of(commands.Confirm(b"work", 3))),
+    (b"confirm work 0\n", values_of(commands.Confirm(b"work", 0))),
+    (b"confirm work -3\n", values_of(commands.Confirm(b"work", -3))),
     # whole queues, and the server
-    (b"delete work\n", told(commands.Delete(b"work"))),
-    (b"flush work\n", told(commands.Flush(b"work"))),
-    (b"flush_expired work\n", told(commands.FlushExpired(b"work"))),
-    (b"flush_all\n", told(commands.FlushAll())),
-    (b"flush_all_expired\n", told(commands.FlushAllExpired())),
+    (b"delete work\n", values_of(commands.Delete(b"work"))),
+    (b"flush work\n", values_of(commands.Flush(b"work"))),
+    (b"flush_expired work\n", values_of(commands.FlushExpired(b"work"))),
+    (b"flush_all\n", values_of(commands.FlushAll())),
+    (b"flush_all_expired\n", values_of(commands.FlushAllExpired())),
     (b"version\n", VERSION),
     (b"VERSION now \r\n", VERSION),
-    (b"stats\n", told(commands.Stats())),
-    (b"dump_stats\n", told(commands.DumpStats([]))),
-    (b"dump_stats work other\n", told(commands.DumpStats([b"work", b"other"]))),
-    (b"dump_config\n", told(commands.DumpConfig([]))),
-    (b"dump_config work\n", told(commands.DumpConfig([b"work"]))),
-    (b"reload\n", told(commands.Reload())),
-    (b"status\n", told(commands.Status(None))),
-    (b"status Up\n", told(commands.Status(b"Up"))),
-    (b"quit\n", told(commands.Quit())),
-    (b"shutdown\n", told(commands.Shutdown())),
-    # data behind what is no put
+    (b"stats\n", values_of(commands.Stats())),
+    (b"dump_stats\n", values_of(commands.DumpStats([]))),
+    (b"dump_stats work other\n", values_of(commands.DumpStats([b"work", b"other"]))),
+    (b"dump_config\n", values_of(commands.DumpConfig([]))),
+    (b"dump_config work\n", values_of(commands.DumpConfig([b"work"]))),
+    (b"reload\n", values_of(commands.Reload())),
+    (b"status\n", values_of(commands.Status(None))),
+    (b"status Up\n", values_of(commands.Status(b"Up"))),
+    (b"quit\n", values_of(commands.Quit())),
+    (b"shutdown\n", values_of(commands.Shutdown())),
+    # data behind a request that is no put
     (b"get work:\na\nb\n\n", get(b"work")),
     (b"get work 250 :\r\nput other:\r\n\r\n", get(b"work", 250)),
     (b"get work:\n\n", get(b"work")),
     (b"version:\nx\n\r\n", VERSION),
-    (b"quit:\nx\r\n\n", told(commands.Quit())),
-    # requests that are wrong; the next one can be told from them
+    (b"quit:\nx\r\n\n", values_of(commands.Quit())),
+    # requests with errors; the next one is readable
     (b"put\n", NAME_REQUIRED),
     (b"put:\na\n\n", NAME_REQUIRED),
     (b"put :\na\nb\n\n", NAME_REQUIRED),
@@ -155,7 +155,7 @@ REQUESTS: list[tuple[bytes, Told]] = [
     (b"delete\n", NAME_REQUIRED),
     (b"flush\n", NAME_REQUIRED),
     (b"flush_expired\n", NAME_REQUIRED),
-    # what is no request; it hangs up on none of them
+    # no requests; none of them closes the connection
     (b"BoGus a\n", malformed("Unknown command: bogus")),
     (b"bogus:\na\n\n", malformed("Unknown command: bogus")),
     (b"abort work\n", malformed("Unknown command: abort")),
@@ -174,58 +174,58 @@ each_request = pytest.mark.parametrize(
 
 
 @each_request
-def test_a_request_in_one_piece(request_bytes: bytes, expected: Told) -> None:
+def test_request_in_one_piece_is_read(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(request_bytes) == [expected]
 
 
 @each_request
-def test_a_request_byte_by_byte(request_bytes: bytes, expected: Told) -> None:
+def test_request_byte_by_byte_is_read(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(*byte_by_byte(request_bytes)) == [expected]
 
 
 @each_request
-def test_a_request_with_bytes_following(request_bytes: bytes, expected: Told) -> None:
+def test_request_with_following_bytes_is_read(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(request_bytes + b"version\nver") == [expected, VERSION]
 
 
 @each_request
-def test_a_request_is_not_made_before_its_last_byte(request_bytes: bytes, expected: Told) -> None:
+def test_request_is_not_complete_before_its_last_byte(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
 
 
-def test_every_request_in_one_stream() -> None:
+def test_all_requests_in_one_stream_are_read() -> None:
     stream = b"".join(request for request, _ in REQUESTS)
     assert parse(stream) == [expected for _, expected in REQUESTS]
 
 
-# Bounds.
+# Limits.
 
 
-def test_a_line_of_eight_kib_is_read() -> None:
+def test_line_of_eight_kib_is_read() -> None:
     line = b"get work" + b" " * (8 * 1024 - 8)
     assert parse(line + b"\n") == [get(b"work")]
     assert parse(line[:-1] + b"\r\n") == [get(b"work")]
 
 
-def test_a_line_over_eight_kib_is_too_long() -> None:
+def test_line_over_eight_kib_is_too_long() -> None:
     line = b"get work" + b" " * (8 * 1024 - 7)
     assert parse(line + b"\nversion\n") == [LINE_TOO_LONG]
     assert parse(line[:-1] + b":\na\n\nversion\n") == [LINE_TOO_LONG]
 
 
-def test_a_line_without_an_end_is_too_long_as_soon_as_it_is() -> None:
+def test_unfinished_line_over_the_limit_is_too_long() -> None:
     codec = TextCodec(max_line_bytes=100)
     assert parse_with(codec, [b"x" * 99, b"x"]) == []
-    assert [told(command) for command in parse_with(codec, [b"x"])] == [LINE_TOO_LONG]
+    assert [values_of(command) for command in parse_with(codec, [b"x"])] == [LINE_TOO_LONG]
     assert len(codec) == 0
 
 
-def test_items_are_not_bound_by_the_line_bound() -> None:
+def test_line_limit_does_not_apply_to_items() -> None:
     assert parse(b"put work:\n", b"x" * 20_000, b"\n\n") == [put(b"work", b"x" * 20_000)]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
-def test_an_item_of_the_bound_is_taken_and_one_over_it_is_too_large(end: bytes) -> None:
+def test_item_at_the_limit_is_taken_and_larger_one_refused(end: bytes) -> None:
     for pieces in (lambda stream: [stream], byte_by_byte):
         good = b"put work:" + end + b"x" * 100 + end + end
         assert parse(*pieces(good), max_item_bytes=100) == [put(b"work", b"x" * 100)]
@@ -233,19 +233,19 @@ def test_an_item_of_the_bound_is_taken_and_one_over_it_is_too_large(end: bytes) 
         assert parse(*pieces(bad), max_item_bytes=100) == [ITEM_TOO_LARGE]
 
 
-def test_an_item_without_an_end_is_too_large_as_soon_as_it_is() -> None:
+def test_unfinished_item_over_the_limit_is_too_large() -> None:
     codec = TextCodec(max_item_bytes=100)
     assert parse_with(codec, [b"put work:\na\n" + b"x" * 100, b"\r"]) == []
-    assert [told(command) for command in parse_with(codec, [b"x"])] == [ITEM_TOO_LARGE]
+    assert [values_of(command) for command in parse_with(codec, [b"x"])] == [ITEM_TOO_LARGE]
     assert len(codec) == 0
 
 
-def test_a_put_of_as_many_items_as_allowed_is_taken() -> None:
+def test_put_of_the_largest_number_of_items_is_taken() -> None:
     items = [b"%d" % number for number in range(1024)]
     assert parse(b"put work:\n" + b"\n".join(items) + b"\n\n") == [put(b"work", *items)]
 
 
-def test_a_put_of_too_many_items_stores_none_and_the_next_request_is_read() -> None:
+def test_put_of_too_many_items_stores_none_and_stream_continues() -> None:
     refused = malformed("Too many items in one put; limit=1024")
     stream = b"put work:\n" + b"x\n" * 1025
     assert parse(stream) == [], "it is answered at its end"
@@ -254,13 +254,13 @@ def test_a_put_of_too_many_items_stores_none_and_the_next_request_is_read() -> N
         assert parse(*byte_by_byte(stream + more + b"\nversion\n")) == [refused, VERSION]
 
 
-def test_how_many_items_a_put_may_have_is_a_setting() -> None:
+def test_item_count_limit_is_a_setting() -> None:
     refused = malformed("Too many items in one put; limit=2")
     assert parse(b"put q:\na\nb\n\n", max_put_items=2) == [put(b"q", b"a", b"b")]
     assert parse(b"put q:\na\nb\nc\n\nput q:\nd\n\n", max_put_items=2) == [refused, put(b"q", b"d")]
 
 
-def test_the_items_of_a_put_may_be_as_large_together_as_allowed_and_not_larger() -> None:
+def test_items_of_a_put_together_have_a_size_limit() -> None:
     too_large = malformed("Put too large; limit=250 bytes", closes=CLOSES)
     limits = {"max_item_bytes": 100, "max_request_bytes": 250}
     items = [b"x" * 100, b"y" * 100, b"z" * 50]
@@ -272,19 +272,19 @@ def test_the_items_of_a_put_may_be_as_large_together_as_allowed_and_not_larger()
         assert parse(*pieces(stream + b"zz"), **limits) == [too_large], "before the line ends"
 
 
-def test_each_put_has_the_whole_bound_for_itself() -> None:
+def test_size_limit_applies_to_each_put_separately() -> None:
     one = b"put work:\n" + b"x" * 60 + b"\n" + b"x" * 40 + b"\n\n"
     assert parse(one * 3, max_request_bytes=100) == [put(b"work", b"x" * 60, b"x" * 40)] * 3
 
 
-def test_what_an_item_is_over_is_the_narrower_of_its_two_bounds() -> None:
+def test_error_names_the_narrower_limit() -> None:
     limits = {"max_item_bytes": 100, "max_request_bytes": 150}
     assert parse(b"put q:\n" + b"x" * 1000, **limits) == [ITEM_TOO_LARGE]
     too_large = malformed("Put too large; limit=150 bytes", closes=CLOSES)
     assert parse(b"put q:\n" + b"x" * 60 + b"\n" + b"x" * 1000, **limits) == [too_large]
 
 
-def test_an_unfinished_put_counts_as_held_with_all_its_items() -> None:
+def test_unfinished_put_counts_all_its_items_as_held() -> None:
     codec = TextCodec()
     assert parse_with(codec, [b"put work:\nhello\nwor", b"ld\r\nx"]) == []
     assert len(codec) == len(b"hello" + b"world" + b"x") + 2 * PARTIAL_PUT_ITEM_OVERHEAD_BYTES
@@ -292,7 +292,7 @@ def test_an_unfinished_put_counts_as_held_with_all_its_items() -> None:
     assert len(codec) == len(b"get")
 
 
-def test_no_more_is_held_than_the_items_of_a_put_and_one_read() -> None:
+def test_held_bytes_are_bounded_by_put_and_one_read() -> None:
     codec = TextCodec(max_request_bytes=9 * 111)
     most = 0
     while True:
@@ -305,7 +305,7 @@ def test_no_more_is_held_than_the_items_of_a_put_and_one_read() -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"get work:\n", b"put work x:\n", b"put work:\na\nb\nc\n"])
-def test_nothing_is_held_of_data_that_no_put_will_store(beginning: bytes) -> None:
+def test_data_that_no_put_will_store_is_not_held(beginning: bytes) -> None:
     codec = TextCodec(max_put_items=2, max_item_bytes=100)
     assert parse_with(codec, [beginning]) == []
     for piece in [b"x\n" * 100, b"x" * 1000, b"x\r\nx\r", b"\r"] * 3:
@@ -314,7 +314,7 @@ def test_nothing_is_held_of_data_that_no_put_will_store(beginning: bytes) -> Non
     assert len(parse_with(codec, [b"\n\nversion\n"])) == 2
 
 
-def test_held_bytes_are_those_no_command_was_made_of() -> None:
+def test_held_bytes_are_those_not_yet_parsed() -> None:
     codec = TextCodec()
     codec.receive(b"get work\nget ot")
     assert len(codec) == 15
@@ -322,9 +322,9 @@ def test_held_bytes_are_those_no_command_was_made_of() -> None:
     assert len(codec) == 6
 
 
-def test_what_comes_after_the_stream_got_out_of_step_is_dropped() -> None:
+def test_input_after_a_fatal_error_is_dropped() -> None:
     codec = TextCodec(max_item_bytes=4)
-    assert [told(command) for command in parse_with(codec, [b"put q:\na\nhello\n\nversion\n"])] == [ITEM_TOO_LARGE]
+    assert [values_of(command) for command in parse_with(codec, [b"put q:\na\nhello\n\nversion\n"])] == [ITEM_TOO_LARGE]
     assert len(codec) == 0
     codec.receive(b"version\n" * 1000)
     assert len(codec) == 0
@@ -362,20 +362,20 @@ STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=16).ma
 
 
 @given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
+def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
     whole = parse(stream, **LIMITS)
     assert parse(*cut_at(stream, cuts), **LIMITS) == whole
     assert parse(*byte_by_byte(stream), **LIMITS) == whole
 
 
 @given(stream=STREAMS)
-def test_nothing_follows_a_request_that_closes(stream: bytes) -> None:
+def test_no_command_follows_one_that_closes(stream: bytes) -> None:
     made = parse_with(TextCodec(**LIMITS), [stream])
     assert not any(isinstance(command, commands.Malformed) and command.closes for command in made[:-1])
 
 
 @given(stream=STREAMS)
-def test_whatever_is_wrong_is_said_on_one_line(stream: bytes) -> None:
+def test_every_error_is_one_line(stream: bytes) -> None:
     for command in parse_with(TextCodec(**LIMITS), [stream]):
         if isinstance(command, commands.Malformed):
             line = error_line(command)
@@ -387,13 +387,13 @@ LINES = st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\n", 
 
 
 @given(items=st.lists(LINES, max_size=8))
-def test_items_behind_crlf_come_through_as_they_are(items: list[bytes]) -> None:
+def test_items_with_crlf_line_ends_keep_their_bytes(items: list[bytes]) -> None:
     stream = b"put work:\r\n" + b"".join(item + b"\r\n" for item in items) + b"\r\n"
     assert parse(stream) == [put(b"work", *items)]
 
 
 @given(items=st.lists(LINES.filter(lambda item: not item.endswith(b"\r")), max_size=8))
-def test_what_was_put_is_what_a_reader_of_lines_gets(items: list[bytes]) -> None:
+def test_items_read_back_line_by_line_are_unchanged(items: list[bytes]) -> None:
     codec = TextCodec()
     codec.receive(b"put work:\n" + b"".join(item + b"\n" for item in items) + b"\n")
     command = codec.next_command()
@@ -405,13 +405,13 @@ def test_what_was_put_is_what_a_reader_of_lines_gets(items: list[bytes]) -> None
 # Results to bytes.
 
 
-def test_stored_is_how_many_went_in() -> None:
+def test_stored_answers_the_count() -> None:
     assert TextCodec().stored(PUT, 3) == b"+3\n"
     assert TextCodec().stored(PUT, 0) == b"+0\n"
 
 
 @pytest.mark.parametrize("command", [commands.Get(b"work", opens=True), commands.Monitor(b"work", 5, None)])
-def test_an_item_stands_behind_a_colon_as_it_is(command: commands.Get | commands.Monitor) -> None:
+def test_item_follows_a_colon_unchanged(command: commands.Get | commands.Monitor) -> None:
     codec = TextCodec()
     assert codec.item(command, b"hello") == b":hello\n"
     assert codec.item(command, b"") == b":\n"
@@ -419,7 +419,7 @@ def test_an_item_stands_behind_a_colon_as_it_is(command: commands.Get | commands
     assert codec.no_item(command) == b"*\n"
 
 
-def test_a_confirm_that_went_well_tells_its_count() -> None:
+def test_confirm_answers_its_count() -> None:
     assert TextCodec().done(commands.Confirm(b"work", 3)) == b"+3\n"
 
 
@@ -434,11 +434,11 @@ def test_a_confirm_that_went_well_tells_its_count() -> None:
         commands.Shutdown(),
     ],
 )
-def test_everything_else_that_went_well_is_a_zero(command: commands.Command) -> None:
+def test_other_successes_answer_zero(command: commands.Command) -> None:
     assert TextCodec().done(command) == b"+0\n"
 
 
-def test_bare_results() -> None:
+def test_results_without_items_are_encoded() -> None:
     codec = TextCodec()
     assert codec.number(commands.FlushAllExpired(), 1234) == b"+1234\n"
     assert codec.version(commands.Version(), "2.5.0") == b":2.5.0\n"
@@ -446,7 +446,7 @@ def test_bare_results() -> None:
     assert codec.status(commands.Status(), "ReadOnly") == b":READONLY\n"
 
 
-def test_stats_are_a_line_each_and_a_star() -> None:
+def test_stats_are_lines_and_a_star() -> None:
     codec, command = TextCodec(), commands.Stats()
     assert codec.stats(command, [("uptime", 7), ("queue_wé_items", 1)]) == b":uptime 7\n:queue_w\xc3\xa9_items 1\n"
     assert codec.stats(command, []) == b""
@@ -477,11 +477,11 @@ def test_each_line_of_a_dump_names_its_queue() -> None:
         (errors.KestrelError("\xdcbel \N{SNOWMAN}"), b"-\xdcbel ?\n"),
     ],
 )
-def test_an_error_is_said_on_one_line_and_the_connection_stays(error: Exception, reply: bytes) -> None:
+def test_error_is_one_line_and_connection_stays(error: Exception, reply: bytes) -> None:
     assert TextCodec().error(PUT, error) == (reply, OPEN)
 
 
-def test_a_fault_of_ours_tells_nothing_and_closes() -> None:
+def test_internal_error_reveals_nothing_and_closes() -> None:
     assert TextCodec().error(PUT, ValueError("a\nb")) == (b"-internal error\n", CLOSES)
 
 
@@ -498,7 +498,7 @@ def test_a_fault_of_ours_tells_nothing_and_closes() -> None:
         (commands.FlushExpired(b"work"), b"flushExpired"),
     ],
 )
-def test_a_server_that_is_not_available_says_for_what(command: commands.Command, operation: bytes) -> None:
+def test_unavailable_server_names_the_operation(command: commands.Command, operation: bytes) -> None:
     codec = TextCodec()
     unavailable = codec.error(command, errors.Unavailable("the server is ReadOnly"))
     assert unavailable == (b"-Server not available for operation " + operation + b"\n", OPEN)
@@ -506,7 +506,7 @@ def test_a_server_that_is_not_available_says_for_what(command: commands.Command,
     assert disallowed == (b"-The operation " + operation + b" is disallowed: not you\n", OPEN)
 
 
-def test_where_the_operation_has_no_name_the_reason_is_given() -> None:
+def test_reason_replaces_missing_operation_name() -> None:
     assert TextCodec().error(commands.Reload(), errors.Unavailable("not now")) == (b"-not now\n", OPEN)
 
 
@@ -520,17 +520,17 @@ def test_where_the_operation_has_no_name_the_reason_is_given() -> None:
         (b"get\n", b"-Queue name required.\n"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said_as_it_is(request_bytes: bytes, reply: bytes) -> None:
+def test_request_errors_quote_the_request(request_bytes: bytes, reply: bytes) -> None:
     (command,) = parse_with(TextCodec(), [request_bytes])
     assert isinstance(command, commands.Malformed)
     assert error_line(command) == reply
 
 
-# The end.
+# Closing.
 
 
 @pytest.mark.parametrize("half", [b"get wo", b"put work:\none\ntwo\nthr", b"version:\none\n", b"version\n" * 2, b""])
-def test_a_codec_whose_connection_is_gone_holds_nothing_and_makes_no_command(half: bytes) -> None:
+def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
     codec = TextCodec()
     codec.receive(half)
     if half.endswith((b"wo", b"thr", b"one\n")):

@@ -1,4 +1,4 @@
-"""The thrift codec: frames in, commands out; results in, frames out. No connection, no queue."""
+"""The thrift codec: frames to commands, and results to frames, without connections or queues."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.costs import Work, peak_bytes
 from tests.protocols.command_values import MANY_BYTES, fields_of, small_pieces_cost_the_same_behind_much
 from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
 
-Told = tuple[Any, ...]
-"""A command as plain values: its class and its fields."""
+CommandValues = tuple[Any, ...]
+"""The class of a command, and its fields with their values."""
 
 MAX_FRAME_BYTES, MAX_ITEM_BYTES, MAX_LIST_SIZE = 1000, 200, 8
 
@@ -34,7 +34,7 @@ def codec_of(
     return ThriftCodec(max_frame_bytes, max_item_bytes, max_list_size)
 
 
-def told(command: Command) -> Told:
+def values_of(command: Command) -> CommandValues:
     return (type(command), *(getattr(command, name) for name in fields_of(type(command))))
 
 
@@ -63,7 +63,7 @@ def byte_by_byte(stream: bytes) -> list[bytes]:
     return [stream[index : index + 1] for index in range(len(stream))]
 
 
-# Bytes by hand. A message is its header and a struct; a frame is its length and a message.
+# Hand-written bytes. A message is a header and a struct; a frame is a length and a message.
 
 
 def framed(message: bytes) -> bytes:
@@ -71,12 +71,12 @@ def framed(message: bytes) -> bytes:
 
 
 def strict(name: bytes, struct_bytes: bytes, *, type_: int = 1, seqid: int = 7) -> bytes:
-    """In the form that begins with a version."""
+    """Return a message in the strict form, which begins with a version."""
     return framed(struct.pack(">Hhi", 0x8001, type_, len(name)) + name + struct.pack(">i", seqid) + struct_bytes)
 
 
 def loose(name: bytes, struct_bytes: bytes, *, type_: int = 1, seqid: int = 7) -> bytes:
-    """In the form that does not."""
+    """Return a message in the loose form, which has no version."""
     return framed(struct.pack(">i", len(name)) + name + struct.pack(">bi", type_, seqid) + struct_bytes)
 
 
@@ -96,7 +96,7 @@ def put(expiry_ms: int, *items: bytes) -> Command:
 
 
 REQUESTS: list[tuple[bytes, bytes, Command]] = [
-    # method, arguments, what is asked
+    # method, arguments, command
     (b"put", WORK + ITEMS + b"\x08\x00\x03\x00\x00\x13\x88" + END, put(5000, b"a", b"\x00\xffc")),
     (b"put", WORK + ITEMS + b"\x08\x00\x03\x00\x00\x00\x00" + END, put(0, b"a", b"\x00\xffc")),
     (b"put", WORK + ITEMS + b"\x08\x00\x03\xff\xff\xff\xff" + END, put(-1, b"a", b"\x00\xffc")),
@@ -130,7 +130,7 @@ REQUESTS: list[tuple[bytes, bytes, Command]] = [
     (b"set_status", b"\x08\x00\x01\x00\x00\x00\x02" + END, commands.Status(b"ReadOnly")),
     (b"set_status", b"\x08\x00\x01\x00\x00\x00\x03" + END, commands.Status(b"Up")),
     (b"get_version", END, commands.Version()),
-    # fields that nobody knows, and known ones of another type, which are like them
+    # unknown fields, and known ones of another type, which count as unknown
     (b"get_version", WORK + ITEMS + IDS + END, commands.Version()),
     (b"peek", b"\x08\x00\x01\x00\x00\x00\x01" + WORK + END, commands.Inspect(b"work")),
     (b"peek", WORK + b"\x0b\x00\x00\x00\x00\x00\x01x" + END, commands.Inspect(b"work")),
@@ -150,34 +150,32 @@ each_request = pytest.mark.parametrize(
 
 @each_request
 @FORMS
-def test_a_request_in_one_piece(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
-    assert told(one(form(name, arguments))) == told(expected)
+def test_request_in_one_piece_is_read(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
+    assert values_of(one(form(name, arguments))) == values_of(expected)
 
 
 @each_request
 @FORMS
-def test_a_request_byte_by_byte(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
+def test_request_byte_by_byte_is_read(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
     pieces = byte_by_byte(form(name, arguments))
     codec = codec_of()
     assert parse(*pieces[:-1], codec=codec) == []
-    assert told(one(pieces[-1], codec)) == told(expected)
+    assert values_of(one(pieces[-1], codec)) == values_of(expected)
 
 
 @each_request
 @FORMS
-def test_a_request_with_bytes_following(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
+def test_request_with_following_bytes_is_read(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
     codec = codec_of()
     first, second = parse(form(name, arguments) + strict(b"peek", WORK + END) + b"\x00\x00", codec=codec)
-    assert told(first) == told(expected)
-    assert told(second) == told(commands.Inspect(b"work"))
+    assert values_of(first) == values_of(expected)
+    assert values_of(second) == values_of(commands.Inspect(b"work"))
     assert len(codec) == 2
 
 
 @each_request
 @FORMS
-def test_arguments_that_are_cut_short_are_a_protocol_error(
-    form: Form, name: bytes, arguments: bytes, expected: Command
-) -> None:
+def test_truncated_arguments_are_a_protocol_error(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
     for size in range(len(arguments)):
         command = one(form(name, arguments[:size]))
         assert isinstance(command, Malformed)
@@ -185,23 +183,25 @@ def test_arguments_that_are_cut_short_are_a_protocol_error(
         assert refusal(command) == (7, command.reason)
 
 
-def test_every_request_in_one_stream() -> None:
+def test_all_requests_in_one_stream_are_read() -> None:
     made = parse(b"".join(strict(name, arguments) + loose(name, arguments) for name, arguments, _ in REQUESTS))
-    assert [told(command) for command in made] == [told(command) for _, _, command in REQUESTS for _ in (strict, loose)]
+    assert [values_of(command) for command in made] == [
+        values_of(command) for _, _, command in REQUESTS for _ in (strict, loose)
+    ]
 
 
-# What is refused.
+# Refusals.
 
 
 def refusal(command: Command) -> tuple[int, str]:
-    """Type and message of the TApplicationException that answers a malformed request; by hand."""
+    """Return type and message of the TApplicationException for a malformed request, decoded by hand."""
     assert isinstance(command, Malformed)
     reply, _ = codec_of().error(command, errors.ClientError(command.reason))
     return exception_in(reply)
 
 
 def exception_in(reply: bytes) -> tuple[int, str]:
-    """What stands in the struct at the reply's end: 1, the message; 2, the type."""
+    """Return type (field 2) and message (field 1) of the exception at the end of a reply."""
     reason_at = reply.rindex(b"\x0b\x00\x01") + 3
     size = int.from_bytes(reply[reason_at : reason_at + 4], "big")
     reason = reply[reason_at + 4 : reason_at + 4 + size]
@@ -212,7 +212,7 @@ def exception_in(reply: bytes) -> tuple[int, str]:
 
 
 REFUSED: list[tuple[str, bytes, bytes, int, str]] = [
-    # what, method, arguments, type, message
+    # case, method, arguments, type, message
     ("unknown method", b"purge", END, 1, "unknown method: purge"),
     ("no method", b"", END, 1, "unknown method: "),
     ("a method of any bytes", b"\xff\n", WORK, 1, "unknown method: \\xff\n"),
@@ -267,22 +267,22 @@ REFUSED: list[tuple[str, bytes, bytes, int, str]] = [
     ("name", "arguments", "type_", "message"), [refused[1:] for refused in REFUSED], ids=[what for what, *_ in REFUSED]
 )
 @FORMS
-def test_what_is_refused_is_told_why_and_leaves_the_stream_in_step(
+def test_refused_call_gets_a_reason_and_stream_continues(
     form: Form, name: bytes, arguments: bytes, type_: int, message: str
 ) -> None:
     refused, following = parse(form(name, arguments) + strict(b"peek", WORK + END))
-    assert told(refused) == (Malformed, False, message)
+    assert values_of(refused) == (Malformed, False, message)
     assert refusal(refused) == (type_, message)
-    assert told(following) == told(commands.Inspect(b"work"))
+    assert values_of(following) == values_of(commands.Inspect(b"work"))
 
 
 @pytest.mark.parametrize("type_", [2, 3, 4, 0, 9], ids=["reply", "exception", "oneway", "0", "9"])
 @FORMS
-def test_a_message_that_is_no_call_is_refused_whatever_is_in_it(form: Form, type_: int) -> None:
+def test_message_that_is_no_call_is_refused(form: Form, type_: int) -> None:
     refused, following = parse(form(b"peek", b"what", type_=type_) + strict(b"peek", WORK + END))
-    assert told(refused) == (Malformed, False, "the message is not a call")
+    assert values_of(refused) == (Malformed, False, "the message is not a call")
     assert refusal(refused) == (2, "the message is not a call")
-    assert told(following) == told(commands.Inspect(b"work"))
+    assert values_of(following) == values_of(commands.Inspect(b"work"))
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_message_that_is_no_call_is_refused_whatever_is_in_it(form: Form, type
     ],
     ids=["empty", "a byte", "cut short", "version 2", "endless name", "long name", "compact protocol", "JSON protocol"],
 )
-def test_a_frame_without_a_header_ends_the_connection(message: bytes) -> None:
+def test_frame_without_header_ends_the_connection(message: bytes) -> None:
     codec = codec_of()
     refused = one(framed(message) + strict(b"peek", WORK + END), codec)
     assert isinstance(refused, Malformed)
@@ -311,17 +311,17 @@ def test_a_frame_without_a_header_ends_the_connection(message: bytes) -> None:
     assert len(codec) == 0
 
 
-# Bounds.
+# Limits.
 
 
-def test_an_item_at_the_bound_is_taken_and_one_over_it_is_refused() -> None:
+def test_item_at_the_limit_is_taken_and_larger_one_refused() -> None:
     def request(size: int) -> bytes:
         items = b"\x0f\x00\x02\x0b\x00\x00\x00\x02\x00\x00\x00\x01a" + struct.pack(">i", size) + b"x" * size
         return strict(b"put", WORK + items + END)
 
-    assert told(one(request(MAX_ITEM_BYTES))) == told(put(0, b"a", b"x" * MAX_ITEM_BYTES))
+    assert values_of(one(request(MAX_ITEM_BYTES))) == values_of(put(0, b"a", b"x" * MAX_ITEM_BYTES))
     refused = one(request(MAX_ITEM_BYTES + 1))
-    assert told(refused) == (Malformed, False, "item too large; limit=200")
+    assert values_of(refused) == (Malformed, False, "item too large; limit=200")
     assert refusal(refused) == (6, "item too large; limit=200")
 
 
@@ -333,25 +333,25 @@ def test_an_item_at_the_bound_is_taken_and_one_over_it_is_refused() -> None:
         (b"abort", b"\x0e\x00\x02\x0a", bytes(8)),
     ],
 )
-def test_a_list_at_the_bound_is_taken_and_one_over_it_is_refused(name: bytes, field: bytes, element: bytes) -> None:
+def test_list_at_the_limit_is_taken_and_longer_one_refused(name: bytes, field: bytes, element: bytes) -> None:
     def request(count: int) -> bytes:
         return strict(name, WORK + field + struct.pack(">i", count) + element * count + END)
 
     assert not isinstance(one(request(MAX_LIST_SIZE)), Malformed)
     refused = one(request(MAX_LIST_SIZE + 1))
-    assert told(refused) == (Malformed, False, "too many items in one call; limit=8")
+    assert values_of(refused) == (Malformed, False, "too many items in one call; limit=8")
     assert refusal(refused) == (6, "too many items in one call; limit=8")
 
 
-def test_a_list_over_the_bound_is_refused_before_its_elements_are_looked_at() -> None:
+def test_list_over_the_limit_is_refused_before_its_elements_are_read() -> None:
     elements = b"\xff\xff\xff\xff" * 9
     assert refusal(one(strict(b"put", WORK + b"\x0f\x00\x02\x0b\x00\x00\x00\x09" + elements + END)))[0] == 6
 
 
-def test_a_frame_at_the_bound_is_taken() -> None:
+def test_frame_at_the_limit_is_taken() -> None:
     frame = strict(b"peek", WORK + END)
-    assert told(one(frame, codec_of(max_frame_bytes=len(frame) - 4))) == told(commands.Inspect(b"work"))
-    assert told(one(frame, codec_of(max_frame_bytes=len(frame) - 5)))[:2] == (Malformed, True)
+    assert values_of(one(frame, codec_of(max_frame_bytes=len(frame) - 4))) == values_of(commands.Inspect(b"work"))
+    assert values_of(one(frame, codec_of(max_frame_bytes=len(frame) - 5)))[:2] == (Malformed, True)
 
 
 def too_large(size: int, header: bytes) -> bytes:
@@ -372,14 +372,12 @@ TOO_LARGE = pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, (1 << 31) - 1,
     ],
     ids=["strict", "loose"],
 )
-def test_a_frame_over_the_bound_is_answered_as_soon_as_it_shows_whom_to_answer(
-    size: int, header: bytes, answered: bytes
-) -> None:
+def test_too_large_frame_is_answered_once_its_header_is_read(size: int, header: bytes, answered: bytes) -> None:
     codec = codec_of()
     pieces = byte_by_byte(too_large(size, header))
     assert parse(*pieces[:-1], codec=codec) == []
     refused = one(pieces[-1], codec)
-    assert told(refused) == (Malformed, True, "frame too large; limit=1000")
+    assert values_of(refused) == (Malformed, True, "frame too large; limit=1000")
     reply, _ = codec.error(refused, errors.ClientError(refused.reason))
     assert reply[4 : 4 + len(answered)] == answered
     assert exception_in(reply) == (6, "frame too large; limit=1000")
@@ -387,22 +385,22 @@ def test_a_frame_over_the_bound_is_answered_as_soon_as_it_shows_whom_to_answer(
 
 @TOO_LARGE
 @pytest.mark.parametrize("beginning", [b"\xff\xff\xff\xff", b" / H", b"\x80\x01\x00\x01\x00\x00\x00\x65"])
-def test_a_frame_over_the_bound_that_begins_with_no_header_is_answered_without_one(size: int, beginning: bytes) -> None:
+def test_too_large_frame_without_header_is_answered_without_one(size: int, beginning: bytes) -> None:
     codec = codec_of()
     pieces = byte_by_byte(too_large(size, beginning))
     assert parse(*pieces[:-1], codec=codec) == []
     refused = one(pieces[-1], codec)
-    assert told(refused) == (Malformed, True, "frame too large; limit=1000")
+    assert values_of(refused) == (Malformed, True, "frame too large; limit=1000")
     reply, _ = codec.error(refused, errors.ClientError(refused.reason))
     assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
     assert exception_in(reply) == (6, "frame too large; limit=1000")
 
 
-def test_nothing_of_a_frame_over_the_bound_is_held() -> None:
+def test_too_large_frame_is_not_held() -> None:
     codec = codec_of()
     codec.receive(too_large(MAX_FRAME_BYTES + 1, STRICT_HEADER[:-1]))
     assert codec.next_command() is None
-    assert len(codec) == 1  # nothing; but something has begun
+    assert len(codec) == 1  # nothing is held; 1 because a frame has begun
     codec.receive(STRICT_HEADER[-1:] + bytes(MAX_FRAME_BYTES))
     assert isinstance(codec.next_command(), Malformed)
     for _ in range(3):
@@ -411,26 +409,26 @@ def test_nothing_of_a_frame_over_the_bound_is_held() -> None:
         assert len(codec) == 0
 
 
-def test_the_longest_header_of_a_frame_over_the_bound_is_read() -> None:
+def test_longest_header_of_too_large_frame_is_read() -> None:
     name = b"n" * 100
     refused = one(too_large(MAX_FRAME_BYTES + 1, strict(name, b"")[4:]))
     assert refused.call.name == name
     assert refused.call.seqid == 7
 
 
-def test_held_bytes_are_those_no_command_was_made_of() -> None:
+def test_held_bytes_are_those_not_yet_parsed() -> None:
     codec = codec_of()
     frame = strict(b"peek", WORK + END)
     codec.receive(frame + frame + frame[:10])
     assert len(codec) == 2 * len(frame) + 10
     assert len(drain(codec)) == 2
-    assert len(codec) == 6  # the length is known by now
+    assert len(codec) == 6  # the length has been read
     codec.receive(frame[10:])
     assert len(drain(codec)) == 1
     assert len(codec) == 0
 
 
-def test_a_frame_that_is_still_coming_is_not_looked_at() -> None:
+def test_incomplete_frame_is_not_parsed() -> None:
     size = 2 * MANY_BYTES
     item = b"\x0f\x00\x02\x0b\x00\x00\x00\x01" + struct.pack(">i", size) + b"x" * size
     stream = strict(b"put", WORK + item + END)
@@ -463,7 +461,7 @@ NO_FIGURES = b"".join(b"\x0a\x00%c" % id_ + bytes(8) for id_ in (2, 3, 4, 5)) + 
 Answer = Callable[[ThriftCodec, Any], bytes]
 
 REPLIES: list[tuple[bytes, bytes, Answer, bytes]] = [
-    # method, arguments, what the server answers, the fields of the result
+    # method, arguments, result of the server, fields of the reply
     (b"put", WORK + ITEMS + END, lambda codec, put: codec.stored(put, 2), b"\x08\x00\x00\x00\x00\x00\x02"),
     (
         b"get",
@@ -517,7 +515,7 @@ REPLIES: list[tuple[bytes, bytes, Answer, bytes]] = [
     ids=[f"{name.decode()}-{n}" for n, (name, *_) in enumerate(REPLIES)],
 )
 @pytest.mark.parametrize(("form", "header"), [(strict, STRICT_REPLY), (loose, LOOSE_REPLY)], ids=["strict", "loose"])
-def test_a_reply_is_in_the_form_of_its_request(
+def test_reply_has_the_form_of_its_request(
     form: Form, header: bytes, name: bytes, arguments: bytes, answer: Answer, result: bytes
 ) -> None:
     codec = codec_of()
@@ -525,12 +523,12 @@ def test_a_reply_is_in_the_form_of_its_request(
     assert answer(codec, command) == framed(header % (bytes([len(name)]), name) + result + END)
 
 
-def test_a_reply_may_have_as_many_items_as_a_put() -> None:
+def test_reply_may_have_as_many_items_as_a_put() -> None:
     codec: GetManyCodec = codec_of(max_list_size=5)
     assert codec.max_reply_items == 5
 
 
-def test_the_items_of_a_reply_fit_what_a_frame_may_be() -> None:
+def test_items_of_a_reply_fit_the_frame_limit() -> None:
     codec: GetManyCodec = codec_of(max_frame_bytes=5000)
     assert codec.max_reply_bytes > 4000
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
@@ -542,7 +540,7 @@ def test_the_items_of_a_reply_fit_what_a_frame_may_be() -> None:
         assert len(reply) - 4 <= 5000
 
 
-def test_no_reply_is_larger_than_what_the_libraries_take_unless_they_are_told_otherwise() -> None:
+def test_reply_fits_default_limits_of_client_libraries() -> None:
     codec: GetManyCodec = codec_of(max_frame_bytes=32 * 1024 * 1024)
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
@@ -572,7 +570,7 @@ def test_no_reply_is_larger_than_what_the_libraries_take_unless_they_are_told_ot
     ],
     ids=["strict", "loose"],
 )
-def test_how_an_error_is_said(form: Form, header: bytes, error: Exception, reason: str, closes: bool) -> None:
+def test_errors_are_encoded(form: Form, header: bytes, error: Exception, reason: str, closes: bool) -> None:
     codec = codec_of()
     reply, ends = codec.error(one(form(b"peek", WORK + END), codec), error)
     words = reason.encode()
@@ -581,7 +579,7 @@ def test_how_an_error_is_said(form: Form, header: bytes, error: Exception, reaso
     assert ends is closes
 
 
-def test_an_error_that_answers_no_request_has_no_name_and_no_number() -> None:
+def test_error_that_answers_no_request_has_no_name_and_number() -> None:
     reply, closes = codec_of().error(Command(), errors.Unavailable("too many connections"))
     assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
     assert exception_in(reply) == (6, "too many connections")
@@ -601,7 +599,7 @@ NASTY = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", WORK, ITEMS, IDS, END]
 
 @st.composite
 def mutated_frames(draw: st.DrawFn) -> bytes:
-    """A good frame with some of its bytes replaced, inserted or gone; the length before it holds or does not."""
+    """Return a valid frame with some bytes replaced, inserted or removed; its length may be wrong."""
     message = bytearray(draw(st.sampled_from(FRAMES))[4:])
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(message)))
@@ -609,12 +607,12 @@ def mutated_frames(draw: st.DrawFn) -> bytes:
     return framed(bytes(message)) if draw(st.booleans()) else draw(st.binary(min_size=4, max_size=4)) + message
 
 
-def in_full(command: Command) -> Told:
-    return (*told(command), command.call)
+def in_full(command: Command) -> CommandValues:
+    return (*values_of(command), command.call)
 
 
 @given(stream=st.one_of(STREAMS, mutated_frames()), cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
+def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     whole = [in_full(command) for command in parse(stream)]
     pieces = [stream[start:end] for start, end in pairwise(bounds)]
@@ -623,7 +621,7 @@ def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list
 
 
 @given(stream=st.one_of(STREAMS, mutated_frames()))
-def test_whatever_comes_can_be_answered_and_nothing_follows_what_closes(stream: bytes) -> None:
+def test_every_command_can_be_answered_and_none_follows_a_close(stream: bytes) -> None:
     codec = codec_of()
     made = parse(stream, codec=codec)
     for command in made:
@@ -636,7 +634,7 @@ def test_whatever_comes_can_be_answered_and_nothing_follows_what_closes(stream: 
 
 
 @given(stream=st.one_of(STREAMS, mutated_frames()))
-def test_no_claim_takes_memory(stream: bytes) -> None:
+def test_claimed_sizes_take_no_memory(stream: bytes) -> None:
     def parsing() -> Work:
         codec = codec_of(max_frame_bytes=1 << 30, max_item_bytes=1 << 30, max_list_size=1 << 30)
         return lambda: parse(stream, codec=codec)
@@ -649,25 +647,25 @@ def test_no_claim_takes_memory(stream: bytes) -> None:
     items=st.lists(st.binary(max_size=MAX_ITEM_BYTES), max_size=3),
     expiry_ms=st.integers(-(1 << 31), (1 << 31) - 1),
 )
-def test_any_data_comes_through_as_it_is(queue: bytes, items: list[bytes], expiry_ms: int) -> None:
+def test_items_keep_their_bytes(queue: bytes, items: list[bytes], expiry_ms: int) -> None:
     arguments = b"\x0b\x00\x01" + struct.pack(">i", len(queue)) + queue
     arguments += b"\x0f\x00\x02\x0b" + struct.pack(">i", len(items))
     arguments += b"".join(struct.pack(">i", len(data)) + data for data in items)
     arguments += b"\x08\x00\x03" + struct.pack(">i", expiry_ms) + END
     expected = commands.Put(queue, items, expiry_ms, True, stops_at_refusal=True)
-    assert told(one(strict(b"put", arguments))) == told(expected)
+    assert values_of(one(strict(b"put", arguments))) == values_of(expected)
 
 
-# Other people's clients.
+# Clients of other projects.
 
 
 class Server:
-    """A transport with a codec at its other end, and one answer for whatever is asked."""
+    """A transport connected to a codec that answers every call in the same way."""
 
     def __init__(self, answer: Answer) -> None:
         self.codec = codec_of()
         self.answer = answer
-        self.asked: list[Told] = []
+        self.asked: list[CommandValues] = []
         self._replies = b""
 
     def write(self, data: bytes) -> None:
@@ -675,7 +673,7 @@ class Server:
 
     def flush(self) -> None:
         for command in drain(self.codec):
-            self.asked.append(told(command))
+            self.asked.append(values_of(command))
             self._replies += self.answer(self.codec, command)
 
     def read(self, size: int) -> bytes:
@@ -686,7 +684,7 @@ class Server:
 Call = Callable[[Any], Any]
 
 CALLS: list[tuple[str, Call, Command, Answer, Any]] = [
-    # method, the call, what is asked, what the server answers, what the caller gets
+    # method, the call, command, result of the server, result of the call
     (
         "put",
         lambda client: client.put("work", [b"a", b"\x00\xff"], 5000),
@@ -765,7 +763,7 @@ CALLS: list[tuple[str, Call, Command, Answer, Any]] = [
 
 
 def figures(info: Any) -> tuple[Any, ...]:
-    """A QueueInfo, field by field in the order of the IDL."""
+    """Return the fields of a QueueInfo in the order of the IDL."""
     names = ("head_item", "items", "bytes", "journal_bytes", "age", "waiters", "open_transactions")
     return tuple(getattr(info, name) for name in names)
 
@@ -779,16 +777,16 @@ def connect(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     ("call", "asked", "answer", "result"), [call[1:] for call in CALLS], ids=[call[0] for call in CALLS]
 )
-def test_a_client_is_understood_and_understands_the_reply(
+def test_client_libraries_and_codec_understand_each_other(
     connect: Connect, is_strict: bool, call: Call, asked: Command, answer: Answer, result: Any
 ) -> None:
     server = Server(answer)
     assert call(connect(server, is_strict)) == result
-    assert server.asked == [told(asked)]
+    assert server.asked == [values_of(asked)]
 
 
 @pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "loose"])
-def test_a_client_is_told_why_it_is_refused_and_goes_on(connect: Connect, is_strict: bool) -> None:
+def test_client_library_raises_refusal_and_goes_on(connect: Connect, is_strict: bool) -> None:
     def answer(codec: ThriftCodec, command: Any) -> bytes:
         if isinstance(command, Malformed):
             return codec.error(command, errors.ClientError(command.reason))[0]
@@ -807,13 +805,13 @@ def test_a_client_is_told_why_it_is_refused_and_goes_on(connect: Connect, is_str
         assert (refused.value.type, refused.value.message) == (type_, message)
 
 
-def test_the_idl_ships_with_the_package_and_declares_what_is_served() -> None:
+def test_packaged_idl_declares_the_served_methods() -> None:
     idl = (files("kestrel.protocols") / "kestrel.thrift").read_text("utf-8")
     assert all(f" {name.decode()}(" in idl for name in thrift._METHODS)
     assert idl.index("namespace java net.lag.kestrel.thrift") < idl.index("struct Item")
 
 
-# The end.
+# Closing.
 
 WHOLE = strict(b"put", WORK + ITEMS + END)
 
@@ -822,7 +820,7 @@ WHOLE = strict(b"put", WORK + ITEMS + END)
     "half",
     [WHOLE[:2], WHOLE[:30], WHOLE[:-1], WHOLE + WHOLE, struct.pack(">i", MAX_FRAME_BYTES + 1) + WHOLE[4:10], b""],
 )
-def test_a_codec_whose_connection_is_gone_holds_nothing_and_makes_no_command(half: bytes) -> None:
+def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
     codec = codec_of()
     codec.receive(half)
     if half != WHOLE + WHOLE:

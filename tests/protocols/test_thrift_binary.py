@@ -1,4 +1,4 @@
-"""Thrift's binary protocol: the bytes of each value, and no length or count that is believed."""
+"""Thrift's binary protocol: the bytes of each value, and checks of every length and count."""
 
 from __future__ import annotations
 
@@ -50,16 +50,14 @@ VALUES: list[tuple[Callable[[ThriftReader], Any], bytes, Any]] = [
 
 
 @pytest.mark.parametrize(("read", "data", "value"), VALUES)
-def test_a_value_is_read_and_nothing_behind_it(read: Callable[[ThriftReader], Any], data: bytes, value: Any) -> None:
+def test_value_is_read_and_nothing_behind_it(read: Callable[[ThriftReader], Any], data: bytes, value: Any) -> None:
     reader = ThriftReader(data + b"behind")
     assert read(reader) == value
     assert reader.remaining_bytes == len(b"behind")
 
 
 @pytest.mark.parametrize(("read", "data", "value"), VALUES)
-def test_a_value_that_is_cut_short_is_told_from_a_bad_one(
-    read: Callable[[ThriftReader], Any], data: bytes, value: Any
-) -> None:
+def test_truncated_value_differs_from_a_bad_one(read: Callable[[ThriftReader], Any], data: bytes, value: Any) -> None:
     for size in range(len(data)):
         with pytest.raises(TruncatedThrift):
             read(ThriftReader(data[:size]))
@@ -104,21 +102,21 @@ def test_elements_are_read_behind_their_header() -> None:
         "values of no known type",
     ],
 )
-def test_what_no_further_bytes_would_make_good_is_bad(read: Callable[[ThriftReader], Any], data: bytes) -> None:
+def test_invalid_value_is_bad_whatever_follows(read: Callable[[ThriftReader], Any], data: bytes) -> None:
     with pytest.raises(BadThrift) as raised:
         read(ThriftReader(data))
     assert not isinstance(raised.value, TruncatedThrift)
     assert str(raised.value)
 
 
-def test_a_name_at_the_bound_is_read_and_makes_the_longest_header() -> None:
+def test_name_at_the_limit_makes_the_longest_header() -> None:
     headers = {is_strict: binary.header(b"n" * 100, binary.CALL, 1, is_strict) for is_strict in (True, False)}
     for is_strict, data in headers.items():
         assert ThriftReader(data).header() == (b"n" * 100, binary.CALL, 1, is_strict)
     assert max(map(len, headers.values())) == binary.MAX_HEADER_BYTES
 
 
-# What nobody asked for.
+# Skipping.
 
 WHOLE: list[tuple[int, bytes]] = [
     (binary.BOOL, b"\x01"),
@@ -144,32 +142,32 @@ WHOLE: list[tuple[int, bytes]] = [
 
 
 @pytest.mark.parametrize(("type_", "data"), WHOLE)
-def test_a_value_is_skipped_to_its_last_byte(type_: int, data: bytes) -> None:
+def test_value_is_skipped_to_its_last_byte(type_: int, data: bytes) -> None:
     reader = ThriftReader(data + b"behind")
     reader.skip(type_)
     assert reader.remaining_bytes == len(b"behind")
 
 
 @pytest.mark.parametrize(("type_", "data"), WHOLE)
-def test_a_value_that_is_cut_short_cannot_be_skipped(type_: int, data: bytes) -> None:
+def test_truncated_value_cannot_be_skipped(type_: int, data: bytes) -> None:
     for size in range(len(data)):
         with pytest.raises(TruncatedThrift):
             ThriftReader(data[:size]).skip(type_)
 
 
 @pytest.mark.parametrize("type_", [-1, 0, 1, 5, 7, 9, 17, 127])
-def test_a_value_of_no_known_type_cannot_be_skipped(type_: int) -> None:
+def test_value_of_unknown_type_cannot_be_skipped(type_: int) -> None:
     with pytest.raises(BadThrift, match=f"{type_} is not the number of a type"):
         ThriftReader(bytes(100)).skip(type_)
 
 
-def test_a_string_of_negative_length_cannot_be_skipped() -> None:
+def test_string_of_negative_length_cannot_be_skipped() -> None:
     with pytest.raises(BadThrift, match="negative"):
         ThriftReader(b"\xff\xff\xff\xff").skip(binary.STRING)
 
 
 NESTED: list[tuple[int, bytes, bytes]] = [
-    # type, what goes before each level, the innermost
+    # type, bytes before each level, innermost value
     (binary.LIST, b"\x0f\x00\x00\x00\x01", b"\x08\x00\x00\x00\x00"),
     (binary.SET, b"\x0e\x00\x00\x00\x01", b"\x08\x00\x00\x00\x00"),
     (binary.MAP, b"\x02\x0d\x00\x00\x00\x01\x01", b"\x08\x08\x00\x00\x00\x00"),
@@ -178,7 +176,7 @@ NESTED: list[tuple[int, bytes, bytes]] = [
 
 
 @pytest.mark.parametrize(("type_", "level", "innermost"), NESTED)
-def test_nesting_is_skipped_sixty_four_levels_deep_and_no_deeper(type_: int, level: bytes, innermost: bytes) -> None:
+def test_nesting_is_skipped_to_sixty_four_levels(type_: int, level: bytes, innermost: bytes) -> None:
     def skip(levels: int) -> int:
         ends = levels - 1 if type_ == binary.STRUCT else 0
         reader = ThriftReader(level * (levels - 1) + innermost + b"\x00" * ends)
@@ -192,7 +190,7 @@ def test_nesting_is_skipped_sixty_four_levels_deep_and_no_deeper(type_: int, lev
         skip(100_000)
 
 
-def test_many_values_of_plain_size_are_skipped_as_one() -> None:
+def test_values_of_fixed_size_are_skipped_together() -> None:
     reader = ThriftReader(b"\x02\x00\x10\x00\x00" + bytes(1 << 20) + b"\x06\x02\x00\x10\x00\x00" + bytes(3 << 20))
     reader.skip(binary.LIST)
     reader.skip(binary.MAP)
@@ -208,7 +206,7 @@ def test_many_values_of_plain_size_are_skipped_as_one() -> None:
     ],
     ids=["empty structs", "empty strings", "fields"],
 )
-def test_what_would_take_long_to_skip_is_given_up(type_: int, data: bytes) -> None:
+def test_skipping_stops_when_it_takes_too_long(type_: int, data: bytes) -> None:
     reader = ThriftReader(data)
     with pytest.raises(BadThrift, match="too many unknown values; limit=10000"):
         reader.skip(type_)
@@ -223,7 +221,7 @@ def test_skipped_values_are_counted_over_the_whole_frame() -> None:
         reader.skip(binary.BOOL)
 
 
-# Claims.
+# Claimed sizes.
 
 HUGE = b"\x7f\xff\xff\xff"
 
@@ -240,9 +238,7 @@ CLAIMS: list[tuple[Callable[[ThriftReader], Any], bytes]] = [
 
 
 @pytest.mark.parametrize(("read", "claim"), CLAIMS)
-def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(
-    read: Callable[[ThriftReader], Any], claim: bytes
-) -> None:
+def test_claim_beyond_the_frame_takes_no_memory(read: Callable[[ThriftReader], Any], claim: bytes) -> None:
     def reading() -> Work:
         reader = ThriftReader(claim + b"\x00\x00\x00\x01x" * 10)
         return lambda: _cut_short(reader)
@@ -271,14 +267,14 @@ def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(
         (binary.MAP, 6),
     ],
 )
-def test_a_count_is_held_against_the_least_size_of_its_elements(type_: int, least: int) -> None:
+def test_count_is_checked_against_smallest_element_size(type_: int, least: int) -> None:
     header = bytes([type_]) + b"\x00\x00\x00\x07"
     assert ThriftReader(header + bytes(7 * least)).list_header() == (type_, 7)
     with pytest.raises(TruncatedThrift):
         ThriftReader(header + bytes(7 * least - 1)).list_header()
 
 
-def test_a_count_of_pairs_is_held_against_key_and_value() -> None:
+def test_count_of_pairs_is_checked_against_key_and_value() -> None:
     header = b"\x08\x0b\x00\x00\x00\x07"
     assert ThriftReader(header + bytes(7 * 8)).map_header() == (binary.I32, binary.STRING, 7)
     with pytest.raises(TruncatedThrift):
@@ -310,7 +306,7 @@ def test_a_count_of_pairs_is_held_against_key_and_value() -> None:
         ),
     ],
 )
-def test_the_bytes_of_a_value(written: bytes, expected: bytes) -> None:
+def test_values_are_encoded(written: bytes, expected: bytes) -> None:
     assert written == expected
 
 
@@ -320,20 +316,20 @@ def test_the_bytes_of_a_value(written: bytes, expected: bytes) -> None:
     seqid=st.integers(-(1 << 31), (1 << 31) - 1),
     is_strict=st.booleans(),
 )
-def test_a_header_comes_back_as_it_was(name: bytes, type_: int, seqid: int, is_strict: bool) -> None:
+def test_header_survives_a_round_trip(name: bytes, type_: int, seqid: int, is_strict: bool) -> None:
     reader = ThriftReader(binary.header(name, type_, seqid, is_strict) + b"behind")
     assert reader.header() == (name, type_, seqid, is_strict)
     assert reader.remaining_bytes == len(b"behind")
 
 
 @given(type_=st.integers(-(1 << 31), (1 << 31) - 1), message=st.text())
-def test_an_application_exception_comes_back_as_it_was(type_: int, message: str) -> None:
+def test_application_exception_survives_a_round_trip(type_: int, message: str) -> None:
     reader = ThriftReader(binary.application_exception(type_, message))
     assert binary.read_application_exception(reader) == (type_, message)
     assert reader.remaining_bytes == 0
 
 
-def test_an_application_exception_may_leave_out_all_and_bring_what_nobody_knows() -> None:
+def test_application_exception_may_lack_fields_or_have_unknown_ones() -> None:
     assert binary.read_application_exception(ThriftReader(b"\x00")) == (0, "")
     unknown = b"\x02\x00\x00\x01" + b"\x02\x00\x09\x01" + b"\x08\x00\x01\x00\x00\x00\x05"
     more = unknown + b"\x08\x00\x02\x00\x00\x00\x07" + b"\x00"
@@ -341,7 +337,7 @@ def test_an_application_exception_may_leave_out_all_and_bring_what_nobody_knows(
     assert binary.read_application_exception(ThriftReader(b"\x0b\x00\x01\x00\x00\x00\x01\xff\x00")) == (0, "\ufffd")
 
 
-def test_a_reason_that_is_no_utf_8_is_said_all_the_same() -> None:
+def test_reason_that_is_not_utf_8_is_encoded() -> None:
     reader = ThriftReader(binary.application_exception(6, "queue \udcff"))
     assert binary.read_application_exception(reader) == (6, "queue \\udcff")
 

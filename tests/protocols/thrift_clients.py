@@ -1,6 +1,6 @@
-"""Thrift clients that others made, on a transport that a test gives them, as one kind of thing.
+"""Thrift clients of other projects on a transport of the test, with a common interface.
 
-A transport has `write(bytes)`, `flush()` and `read(size)`; the clients put framing and the binary protocol on it.
+A transport has `write(bytes)`, `flush()` and `read(size)`. The clients add framing and the binary protocol.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tests.child import PATIENCE_S
 IDL = files("kestrel.protocols") / "kestrel.thrift"
 
 Connect = Callable[[Any, bool], Any]
-"""A transport, and whether the strict form is spoken, to a client with the methods of the service."""
+"""Makes a client with the methods of the service from a transport and whether it uses the strict form."""
 
 REFUSALS = (TApplicationException, PyApplicationException)
-"""What the clients raise where the server refuses; `type` and `message` tell why."""
+"""Exceptions that the clients raise if the server refuses; `type` and `message` tell why."""
 
 
 def generated(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The service's module as Apache's compiler generates it from the shipped IDL."""
+    """Return the module that Apache's compiler generates from the packaged IDL."""
     if "kestrel_thrift" not in sys.modules:
         folder = tmp_path_factory.mktemp("generated")
         with as_file(IDL) as path:
@@ -51,14 +51,14 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def loaded() -> ModuleType:
-    """The service as thriftpy2 reads it from the shipped IDL."""
+    """Return the service as thriftpy2 reads it from the packaged IDL."""
     with as_file(IDL) as path:
         module: ModuleType = thriftpy2.load(str(path), "kestrel_loaded_thrift")
     return module
 
 
 class _ApacheTransport(TTransportBase):
-    """What Apache's classes want of a transport besides."""
+    """The other methods that Apache's classes need of a transport."""
 
     def __init__(self, transport: Any) -> None:
         self.read = transport.read
@@ -67,7 +67,7 @@ class _ApacheTransport(TTransportBase):
 
 
 def apache(service: ModuleType, *, accelerated: bool) -> Connect:
-    """Apache's generated client, on its protocol in Python or in C."""
+    """Return Apache's generated client, with its protocol in Python or in C."""
     protocol = TBinaryProtocolAccelerated if accelerated else TBinaryProtocol
 
     def connect(transport: Any, is_strict: bool) -> Any:
@@ -78,7 +78,7 @@ def apache(service: ModuleType, *, accelerated: bool) -> Connect:
 
 
 def thriftpy(*, accelerated: bool) -> Connect:
-    """thriftpy2's client, on its protocol in Python or in C."""
+    """Return thriftpy2's client, with its protocol in Python or in C."""
     transport_class, protocol = (
         (TCyFramedTransport, TCyBinaryProtocol) if accelerated else (PyFramedTransport, PyBinaryProtocol)
     )
@@ -96,11 +96,11 @@ CLIENTS = [
     "thriftpy2",
     "thriftpy2 in C",
 ]
-"""The names that `connector` knows."""
+"""The names that `connector` accepts."""
 
 
 def connector(name: str, tmp_path_factory: pytest.TempPathFactory) -> Connect:
-    """How to make a client of that kind."""
+    """Return the function that makes a client of this kind."""
     accelerated = name.endswith(" in C")
     if name.startswith("apache"):
         return apache(generated(tmp_path_factory), accelerated=accelerated)

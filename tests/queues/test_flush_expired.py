@@ -29,8 +29,8 @@ class Bench:
         self.outcomes: list[ExpiredFlushResult | Failure] = []
 
     def flush_expired(self, *queues: Queue) -> None:
-        flush_expired = ExpiredFlush(queues, self.server.scheduler)
-        flush_expired.done.addBoth(self.outcomes.append)
+        flush = ExpiredFlush(queues, self.server.scheduler)
+        flush.done.addBoth(self.outcomes.append)
         self.server.settle()
 
     @property
