@@ -1,4 +1,4 @@
-"""What replay and a start make of a journal's bytes, held against the second reader (`tests.journal.reference`)."""
+"""Checks of replay and of a start against the reference reader (`tests.journal.reference`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.journal.made import NOW_MS, BytesReader, Journal, ReplayedWindow, fil
 
 
 def replayed(contents: bytes) -> tuple[ReplayedWindow, ReplayEnd]:
-    """What a file makes of an empty queue, and how its replay ended."""
+    """Replay a file into an empty queue, and return the queue and how the replay ended."""
     window = ReplayedWindow()
     return window, replay(BytesReader(contents), window, NOW_MS)
 
 
 def check_against_the_reference(*files: bytes) -> None:
-    """Replay of these files, one after the other, does what the second reader says."""
+    """Check that replaying these files in order gives what the reference reader says."""
     window, queue = ReplayedWindow(), reference.Queue(NOW_MS)
     for contents in files:
         end = replay(BytesReader(contents), window, NOW_MS)
@@ -40,12 +40,12 @@ def check_against_the_reference(*files: bytes) -> None:
 
 
 def seen(item: Item) -> tuple[bytes, int, int]:
-    """What the file said of an item."""
+    """Return data, add time and expiry of an item."""
     return item.data, item.add_ms, item.expiry_ms
 
 
 def check_recovery(folder: Path, contents: bytes, disk: Disk | None = None) -> None:
-    """A server starts over these contents, and loses no byte of them and none of the good records."""
+    """Start over these contents, and check that no byte and no good record is lost."""
     folder.mkdir()
     (folder / "work").write_bytes(contents)
     reading = reference.read(contents)
@@ -53,7 +53,7 @@ def check_recovery(folder: Path, contents: bytes, disk: Disk | None = None) -> N
     assert not isinstance(journal.loaded[b"work"], Failure)
     items = reference.items_after(contents, now_ms=NOW_MS)
     kept = files_of(folder).get(f"work.{NOW_MS}" if reading.is_closed else "work")
-    if kept is None:  # a closed file of an empty queue goes
+    if kept is None:  # the closed file of an empty queue is erased
         assert (reading.is_closed, items, journal.items(), set_aside(folder)) == (True, [], [], [])
         journal.close()
         return

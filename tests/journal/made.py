@@ -1,4 +1,4 @@
-"""Records made by hand, from the format's table, and files read back through the real thing."""
+"""Hand-written records, from the table of the format, and files read back through the real storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.storage.window import Window
 from kestrel.testing.threads import SteppedThreads
 
 NOW_MS = 1_700_003_600_000
-"""The clock of the recorded journals."""
+"""The time of the recorded journals."""
 
 
 def i32(number: int) -> bytes:
@@ -61,7 +61,7 @@ def continue_(xid: int, data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> byt
 
 
 def state_dump(xid: int, *restated: bytes, count: int | None = None) -> bytes:
-    """A STATE_DUMP with the ADD_XIDs behind it; `count` is how many it says they are."""
+    """Return a STATE_DUMP followed by these ADD_XIDs; `count` replaces their number."""
     return b"\x08" + i32(xid) + i32(len(restated) if count is None else count) + b"".join(restated)
 
 
@@ -70,7 +70,7 @@ def open_(xid: int) -> bytes:
 
 
 class BytesReader(FileReader):
-    """A journal file that is bytes at hand."""
+    """A journal file in memory."""
 
     def __init__(self, contents: bytes) -> None:
         self._contents = contents
@@ -84,7 +84,7 @@ class BytesReader(FileReader):
 
 
 class ReplayedWindow(Window):
-    """A window that a replay fills, however much that is."""
+    """A window without a limit of memory, for a replay to fill."""
 
     def append(self, record: bytes, offset: int = 0) -> None:
         super().append(record)
@@ -112,11 +112,11 @@ class Journal:
         self.loaded = loaded[0]
 
     def items(self, name: bytes = b"work") -> list[tuple[bytes, int, int]]:
-        """Every item of a queue as (data, add ms, expiry ms), which all are there afterwards."""
+        """Return every item of a queue as (data, add ms, expiry ms), and put them back."""
         return [(item.data, item.add_ms, item.expiry_ms) for item in self._items(name)]
 
     def errors(self, name: bytes = b"work") -> list[int]:
-        """The errors of every item of a queue."""
+        """Return the error count of every item of a queue."""
         return [item.errors for item in self._items(name)]
 
     def _items(self, name: bytes) -> list[Item]:
@@ -127,11 +127,11 @@ class Journal:
         return items
 
     def next_xid(self, name: bytes = b"work") -> int:
-        """The xid under which a queue's next item will be opened."""
+        """Return the xid of the next open read."""
         return self._storage.queue(name, QueueSettings()).next_xid()
 
     def put(self, data: bytes, name: bytes = b"work") -> None:
-        """Put an item, added at 1, and commit it."""
+        """Put an item with an add time of 1, and commit it."""
         queue = self._storage.queue(name, QueueSettings())
         self._storage.put([queue], data, 1, 0)
         assert list(self._storage.commit([queue])) == []
@@ -142,7 +142,7 @@ class Journal:
 
 
 def restarted_items(folder: Path, name: bytes = b"work") -> list[tuple[bytes, int, int]]:
-    """What a server finds in a folder that it starts in, and stops in again."""
+    """Start over a folder, return the items of a queue, and stop."""
     journal = Journal(folder)
     try:
         return journal.items(name)
@@ -151,7 +151,7 @@ def restarted_items(folder: Path, name: bytes = b"work") -> list[tuple[bytes, in
 
 
 def restarted_errors(folder: Path, name: bytes = b"work") -> list[int]:
-    """The errors of these items."""
+    """Start over a folder, return the error counts of a queue, and stop."""
     journal = Journal(folder)
     try:
         return journal.errors(name)
@@ -160,12 +160,12 @@ def restarted_errors(folder: Path, name: bytes = b"work") -> list[int]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The plain files of a folder with their contents; no folder, no files."""
+    """Return the files of a folder with their contents; a missing folder has none."""
     if not folder.exists():
         return {}
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def set_aside(folder: Path) -> list[bytes]:
-    """What lies in the folder's place for damaged files."""
+    """Return the contents of the quarantined copies of damaged files."""
     return list(files_of(folder / ".kestrel" / "damaged").values())

@@ -1,24 +1,24 @@
-"""A second reader of Kestrel's journal, as slow and plain as its format's table, to hold the real one against."""
+"""A second reader of Kestrel's journal, as slow and simple as the table of its format, to compare the real one with."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 ADD, REMOVE, ADDX, REMOVE_TENTATIVE, SAVE_XID, UNREMOVE, CONFIRM, ADD_XID, EIGHT, OPEN = range(10)
-"""EIGHT has two meanings: STATE_DUMP when the record restates open reads, else CONTINUE."""
+"""Opcode 8 is a STATE_DUMP if the record restates open reads, else a CONTINUE."""
 
 LATEST_ADD_MS = 1 << 44
-"""The add time of a CONTINUE is below that; in a STATE_DUMP an ADD_XID stands there, and reads as a later one."""
+"""The add time of a CONTINUE is lower. In a STATE_DUMP an ADD_XID is at its place, which reads as a higher one."""
 
 LAST_XID = (1 << 31) - 1
-"""Counting begins again with 1 behind it."""
+"""The xid after this one is 1."""
 
 MOST_ERRORS = (1 << 31) - 1
-"""Counting ends there."""
+"""The highest error count."""
 
 
 class Record(NamedTuple):
-    """One record and where it begins. `restates` is how many open reads a STATE_DUMP restates, else None."""
+    """A record and its offset. `restates` is the number of open reads that a STATE_DUMP restates, else None."""
 
     offset: int
     opcode: int
@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a file holds: its good records, where they end, and what ends them.
+    """The good records of a file, where they end, and why.
 
     `problem` is "" at the proper end, else "unfinished" or "damaged".
     """
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the file ends with a STATE_DUMP, and so for good."""
+        """True if the file ends with a STATE_DUMP, so nothing may follow."""
         return self.problem == "" and any(record.restates is not None for record in self.records)
 
 
@@ -48,7 +48,7 @@ def number(data: bytes) -> int:
 
 
 def read(contents: bytes) -> Reading:
-    """All records of a file, up to the first that is none."""
+    """Return the records of a file up to the first bad one."""
     records: list[Record] = []
     offset = 0
     while offset < len(contents):
@@ -61,7 +61,7 @@ def read(contents: bytes) -> Reading:
 
 
 def _read_one(rest: bytes, offset: int) -> tuple[Record | None, int, str]:
-    """The record that `rest` begins with and its size, or what is wrong with it."""
+    """Return the first record and its size, or the problem with it."""
     opcode = rest[0]
     if opcode in (REMOVE, REMOVE_TENTATIVE):
         return Record(offset, opcode), 1, ""
@@ -73,7 +73,7 @@ def _read_one(rest: bytes, offset: int) -> tuple[Record | None, int, str]:
         if len(rest) < 9:
             return None, 0, "unfinished"
         xid, count = number(rest[1:5]), number(rest[5:9])
-        problem = _what_is_wrong_with_a_dump_of(count, rest[9:])
+        problem = _problem_of_dump(count, rest[9:])
         if problem == "":
             return Record(offset, opcode, xid, None, count), len(rest), ""
         if count < 16:
@@ -97,8 +97,8 @@ def _read_one(rest: bytes, offset: int) -> tuple[Record | None, int, str]:
     return Record(offset, opcode, xid, (data, number(times[:8]), number(times[8:]))), length, ""
 
 
-def _what_is_wrong_with_a_dump_of(count: int, rest: bytes) -> str:
-    """Nothing, if that is exactly so many ADD_XIDs."""
+def _problem_of_dump(count: int, rest: bytes) -> str:
+    """Return "" if the rest is exactly that many ADD_XIDs, else the problem."""
     if count < 0:
         return "damaged"
     for _ in range(count):
@@ -112,7 +112,7 @@ def _what_is_wrong_with_a_dump_of(count: int, rest: bytes) -> str:
 
 
 class Entry(NamedTuple):
-    """An item of a queue, the xid that an ADD_XID announced for its opening, or 0, and its errors."""
+    """An item of a queue, the xid that an ADD_XID announced for its opening, or 0, and its error count."""
 
     item: tuple[bytes, int, int]
     announced: int
@@ -122,8 +122,8 @@ class Entry(NamedTuple):
 class Queue:
     """A queue as the records make it: items are (data, add ms, expiry ms).
 
-    What becomes of the items does not depend on their errors: a reader that knows nothing of those, like Kestrel,
-    finds the same items and open reads.
+    Error counts do not affect the items. A reader that does not know them, like Kestrel, finds the same items and open
+    reads.
     """
 
     def __init__(self, now_ms: int) -> None:
@@ -140,11 +140,11 @@ class Queue:
 
     @property
     def errors(self) -> list[int]:
-        """The errors of the items that are not open, in order."""
+        """The error counts of the items that are not open, in order."""
         return [entry.errors for entry in self.entries]
 
     def do(self, records: list[Record]) -> None:
-        """Do each record of a file in order; one that names what is not there is ignored."""
+        """Apply the records of a file in order. A record that names something missing is ignored."""
         for place, record in enumerate(records):
             if record.restates is not None or record.opcode == SAVE_XID:
                 self.last_xid = record.xid
@@ -162,7 +162,7 @@ class Queue:
                 xid = head.announced or self.last_xid
                 self.opened[xid], self.opened_errors[xid] = head.item, head.errors
             elif record.opcode == UNREMOVE and record.xid in self.opened:
-                errors = errors_said_before(records, place)
+                errors = saved_errors(records, place)
                 if errors is None:
                     errors = min(self.opened_errors[record.xid] + 1, MOST_ERRORS)
                 self.entries.insert(0, Entry(self.opened.pop(record.xid), 0, errors))
@@ -174,7 +174,7 @@ class Queue:
                 self.entries.append(Entry((data, self._now_ms if add_ms is None else add_ms, expiry_ms), announced))
 
     def next_xid(self) -> int:
-        """The next xid after the last used that is free."""
+        """Return the first free xid after the last used one."""
         xid = self.last_xid
         while True:
             xid = xid + 1 if 0 < xid < LAST_XID else 1
@@ -182,16 +182,16 @@ class Queue:
                 return xid
 
     def after_a_restart(self) -> list[tuple[bytes, int, int]]:
-        """The items then: open reads are back at the head, the lowest xid first."""
+        """Return the items after a restart: open reads are back at the head, the lowest xid first."""
         return [self.opened[xid] for xid in sorted(self.opened)] + self.items
 
     def errors_after_a_restart(self) -> list[int]:
-        """Their errors."""
+        """Return the error counts of the items after a restart."""
         return [self.opened_errors[xid] for xid in sorted(self.opened)] + self.errors
 
 
-def errors_said_before(records: list[Record], place: int) -> int | None:
-    """What the SAVE_XID directly before that UNREMOVE says, or None if there is none that speaks of errors."""
+def saved_errors(records: list[Record], place: int) -> int | None:
+    """Return the error count in the SAVE_XID directly before an UNREMOVE, or None if there is none."""
     before = records[place - 1] if place else None
     if before is None or before.opcode != SAVE_XID or before.xid < 0:
         return None
@@ -202,7 +202,7 @@ def errors_said_before(records: list[Record], place: int) -> int | None:
 
 
 def replayed(*files: bytes, now_ms: int) -> Queue:
-    """The queue that these files make, each read as far as it is good."""
+    """Return the queue that these files make; each is read as far as it is good."""
     queue = Queue(now_ms)
     for contents in files:
         queue.do(read(contents).records)
@@ -210,9 +210,10 @@ def replayed(*files: bytes, now_ms: int) -> Queue:
 
 
 def with_error_counts(good: bytes, unremoves: bytes, *older: bytes) -> bytes:
-    """A current file as a start here leaves it, which Kestrel left as these `good` bytes and these UNREMOVEs.
+    """Return a current file as a start of this server leaves it.
 
-    `older` are the rotated files. Here each open read goes back with its errors, so that the start counts none.
+    Kestrel left it as these `good` bytes and these UNREMOVEs. `older` are the rotated files. This server returns each
+    open read with its error count, so that the start counts none.
     """
     opened_errors = replayed(*older, good, now_ms=0).opened_errors
     assert len(unremoves) % 5 == 0
@@ -224,5 +225,5 @@ def with_error_counts(good: bytes, unremoves: bytes, *older: bytes) -> bytes:
 
 
 def items_after(*files: bytes, now_ms: int) -> list[tuple[bytes, int, int]]:
-    """What a restart makes of these files, each read as far as it is good."""
+    """Return the items after a restart over these files; each is read as far as it is good."""
     return replayed(*files, now_ms=now_ms).after_a_restart()

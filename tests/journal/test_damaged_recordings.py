@@ -1,7 +1,7 @@
-"""Whichever byte of a recorded journal is damaged or missing, the server starts and loses nothing in front of it.
+"""Recorded journals with each byte damaged or missing: the server starts and loses nothing before the damage.
 
-tests/torture/damage.py says how the journals are damaged, and has the promises that they are held against. Of large
-recordings it takes a sample here; run as a program it damages each of their bytes.
+tests/torture/damage.py damages the journals and checks the promises. It takes a sample of large recordings here. Run
+as a program, it damages each of their bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGE: Final = [name for name, files in RECORDINGS.items() if damage.is_large(fi
 
 @pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> damage.Report:
-    """What starts over one recording made of each of its damages; done once for all promises."""
+    """Return the results of starts over each damage of one recording, shared by all promises."""
     files = RECORDINGS[request.param]
     with damage.quick_folder() as folder:
         return damage.check_all(folder, files, damage.damages(files, every_byte=False))
@@ -31,32 +31,32 @@ def report(request: pytest.FixtureRequest) -> damage.Report:
 
 @pytest.mark.parametrize("report", RECORDINGS, indirect=True)
 @pytest.mark.parametrize("promise", damage.PROMISES, ids=lambda promise: promise.__name__)
-def test_whichever_byte_is_damaged(report: damage.Report, promise: damage.Promise) -> None:
+def test_promise_holds_whichever_byte_is_damaged(report: damage.Report, promise: damage.Promise) -> None:
     assert report.told(promise) == []
 
 
-# What is damaged.
+# Which bytes are damaged.
 
 
-def test_there_are_recordings_to_damage() -> None:
+def test_recordings_exist() -> None:
     assert (len(SMALL), len(LARGE)) == (15, 12)
     assert sum(len(RECORDINGS[name]) for name in RECORDINGS) == 58
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_each_file_of_a_small_recording_is_cut_to_each_length_and_has_each_byte_damaged(name: str) -> None:
+def test_small_recording_is_cut_and_damaged_at_each_byte(name: str) -> None:
     found = {(each.file, each.contents) for each in damage.damages(RECORDINGS[name], every_byte=False)}
     assert found == damaged_in_every_way(RECORDINGS[name])
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_recording_is_damaged_as_much_when_that_is_asked_for(name: str) -> None:
+def test_large_recording_is_damaged_at_each_byte_on_request(name: str) -> None:
     found = {(each.file, each.contents) for each in damage.damages(RECORDINGS[name], every_byte=True)}
     assert found == damaged_in_every_way(RECORDINGS[name])
 
 
 def damaged_in_every_way(files: damage.Files) -> set[tuple[str, bytes]]:
-    """The name of each file with each of the contents it is to be tried with."""
+    """Return the name of each file with each of the contents to try."""
     found = set()
     for name, contents in files.items():
         found |= {(name, contents[:size]) for size in range(len(contents) + 1)}
@@ -67,7 +67,7 @@ def damaged_in_every_way(files: damage.Files) -> set[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_recording_is_damaged_at_some_borders_of_every_two_kinds_of_records_and_between(name: str) -> None:
+def test_sample_of_large_recording_covers_borders_of_all_record_kinds(name: str) -> None:
     files = RECORDINGS[name]
     replayed = [file for queue in damage.replayed(files).values() for file in queue]
     found = {(each.file, each.offset) for each in damage.damages(files, every_byte=False)}
@@ -85,7 +85,7 @@ def test_a_large_recording_is_damaged_at_some_borders_of_every_two_kinds_of_reco
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_each_field_of_a_record_of_each_kind_of_a_large_recording_is_damaged(name: str) -> None:
+def test_sample_of_large_recording_covers_fields_of_all_record_kinds(name: str) -> None:
     files = RECORDINGS[name]
     found = {(each.file, each.offset) for each in damage.damages(files, every_byte=False)}
     whole: set[int] = set()
@@ -100,7 +100,7 @@ def test_each_field_of_a_record_of_each_kind_of_a_large_recording_is_damaged(nam
     assert whole == kinds
 
 
-def test_each_damage_says_at_which_byte_it_begins() -> None:
+def test_damage_reports_the_byte_where_it_begins() -> None:
     for files in RECORDINGS.values():
         for each in damage.damages(files, every_byte=False):
             before = files[each.file]
@@ -108,11 +108,11 @@ def test_each_damage_says_at_which_byte_it_begins() -> None:
             assert each.contents[each.offset :][:1] != before[each.offset :][:1] or before == each.contents
 
 
-# What tells whether the promises are kept.
+# The checks of the promises.
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_the_second_reader_finds_the_records_of_the_recorded_files_that_kestrel_found(name: str) -> None:
+def test_reference_reader_finds_the_records_that_kestrel_found(name: str) -> None:
     expected = json.loads((damage.GOLDEN / name / "expected.json").read_bytes())
     for queue in expected.get("queues", {}).values():
         for file, operations in queue.get("ops", {}).items():
@@ -128,26 +128,26 @@ class CutsTooMuch(damage.Unsynced):
 
 class CutsNothing(damage.Unsynced):
     def cut(self, descriptor: int, size: int) -> None:
-        """What was to be cut stays."""
+        """Leave the file as it is."""
 
 
 class WritesNothing(damage.Unsynced):
     def write(self, descriptor: int, data: bytes) -> None:
-        """A copy is empty."""
+        """Write nothing, so that a copy is empty."""
 
 
 BROKEN: Final = {
     CutsTooMuch: set(damage.PROMISES) - {damage.every_queue_is_served},
     CutsNothing: set(damage.PROMISES)
     - {damage.every_queue_is_served, damage.the_records_in_front_of_the_damage_are_done},
-    # A file behind damage is written anew without its removals: its items are missing.
+    # A file with damage is rewritten without its removals: items are missing.
     WritesNothing: {damage.nothing_is_thrown_away, damage.the_queues_are_what_the_format_makes_of_their_files},
 }
-"""The promises that a server breaks whose disk does not do as it is told."""
+"""The promises that a server breaks on each of these faulty disks."""
 
 
 @pytest.mark.parametrize(("disk", "broken"), BROKEN.items(), ids=[disk.__name__ for disk in BROKEN])
-def test_a_promise_that_is_broken_is_found_broken(disk: type[damage.Unsynced], broken: set[damage.Promise]) -> None:
+def test_broken_promise_is_detected(disk: type[damage.Unsynced], broken: set[damage.Promise]) -> None:
     files = RECORDINGS["08n_corrupt_archive"]
     with damage.quick_folder() as folder:
         report = damage.check_all(folder, files, damage.damages(files, every_byte=False), disk())
@@ -157,7 +157,7 @@ def test_a_promise_that_is_broken_is_found_broken(disk: type[damage.Unsynced], b
 # The program.
 
 
-def test_the_program_damages_every_byte_and_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_damages_every_byte_and_prints_results(capsys: pytest.CaptureFixture[str]) -> None:
     files = RECORDINGS["05_fanout"]
     assert damage.torture(["05_fanout"], every_byte=True) == 0
     printed = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Deleting all files of a queue: wherever the process ends, the queue is as it was or it is gone."""
+"""Deleting all files of a queue: wherever the process ends, the queue is complete or gone."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FILES = {
     "work.2": REMOVE_RECORD * 2,
     "work": REMOVE_RECORD,
 }
-"""A pack with empty items in the places of those that later files remove."""
+"""A pack with empty items in place of those that later files remove."""
 
 
 class EndsAfter(Disk):
-    """A process that ends after that many changes of the disk."""
+    """A disk on which the process ends after that many changes."""
 
     def __init__(self, changes: int) -> None:
         self._left = changes
@@ -66,13 +66,13 @@ def delete(disk: Disk, folder: bytes) -> None:
     erase_deleted(disk, folder, b"work")
 
 
-def test_a_deletion_erases_all_files_of_the_queue_and_no_others(folder: bytes) -> None:
+def test_deletion_erases_only_the_files_of_the_queue(folder: bytes) -> None:
     delete(Disk(), folder)
     assert Disk().list_files(folder) == [b"other.5"]
 
 
 @pytest.mark.parametrize("changes", range(4))
-def test_an_end_after_each_change_leaves_all_of_it_or_none(folder: bytes, changes: int) -> None:
+def test_end_after_any_change_leaves_all_or_nothing(folder: bytes, changes: int) -> None:
     with pytest.raises(SystemExit):
         delete(EndsAfter(changes), folder)
     files = files_in(folder)
@@ -86,7 +86,7 @@ def test_an_end_after_each_change_leaves_all_of_it_or_none(folder: bytes, change
 
 
 @pytest.mark.parametrize("names", [["work.1"], ["work.1", "work.2.pack"], ["work.1.pack", "work.2"]], ids=" ".join)
-def test_a_queue_without_a_current_file_is_deleted_by_renaming_its_newest(tmp_path: Path, names: list[str]) -> None:
+def test_queue_without_current_file_is_deleted_by_renaming_its_newest(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).write_bytes(KEPT)
     mark_deleted(EndsAfter(2), bytes(tmp_path), b"work", numbers().__next__)
@@ -95,12 +95,12 @@ def test_a_queue_without_a_current_file_is_deleted_by_renaming_its_newest(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_queue_without_files_needs_no_mark(tmp_path: Path) -> None:
+def test_queue_without_files_needs_no_mark(tmp_path: Path) -> None:
     delete(Disk(), bytes(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_new_queue_of_the_same_name_is_left_alone(folder: bytes) -> None:
+def test_new_queue_with_the_name_is_left_alone(folder: bytes) -> None:
     mark_deleted(Disk(), folder, b"work", numbers().__next__)
     path = Path(folder.decode())
     (path / "work").write_bytes(KEPT)
@@ -110,7 +110,7 @@ def test_a_new_queue_of_the_same_name_is_left_alone(folder: bytes) -> None:
     assert sorted(Disk().list_files(folder)) == [b"other.5", b"work", b"work.99"]
 
 
-def test_a_mark_that_cannot_be_made_leaves_the_queue_as_it_was(folder: bytes) -> None:
+def test_failed_mark_leaves_the_queue_unchanged(folder: bytes) -> None:
     class NoRename(Disk):
         def rename(self, old: bytes, new: bytes) -> None:
             raise OSError(28, "No space left on device")

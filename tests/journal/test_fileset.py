@@ -1,4 +1,4 @@
-"""Which file belongs to which queue, and in which order files are replayed."""
+"""Which file belongs to which queue, and the order of replay."""
 
 from __future__ import annotations
 
@@ -67,25 +67,25 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("file_name", OURS)
-def test_a_journal_file_is_known_by_its_name(file_name: bytes) -> None:
+def test_journal_file_is_recognized_by_its_name(file_name: bytes) -> None:
     file = parse_file_name(file_name)
     assert file is not None
     assert (file.queue, file.kind, file.number, file.file_name) == (*OURS[file_name], file_name)
 
 
 @pytest.mark.parametrize("file_name", FOREIGN.values(), ids=FOREIGN)
-def test_any_other_file_is_foreign(file_name: bytes) -> None:
+def test_other_files_are_foreign(file_name: bytes) -> None:
     assert parse_file_name(file_name) is None
 
 
-def test_names_are_made_as_kestrel_makes_them() -> None:
+def test_file_names_are_those_of_kestrel() -> None:
     assert current_name(b"work") == b"work"
     assert current_name(b"\xe9\x80") == "é\x80".encode()
     assert rotated_name(b"\xe9", 17) == "é.17".encode()
     assert temporary_name(b"work+x", 17) == b"work+x~~17"
 
 
-def test_the_longest_name_leaves_room_for_every_suffix() -> None:
+def test_longest_name_leaves_room_for_every_suffix() -> None:
     assert MAX_FILE_NAME_BYTES + len(".1700000000000.pack") <= 255
 
 
@@ -95,7 +95,7 @@ some_number = st.integers(0, 10**14)
 
 
 @given(queue=some_queue, number=some_number)
-def test_any_queue_is_found_again_by_the_names_of_its_files(queue: bytes, number: int) -> None:
+def test_any_queue_is_found_by_its_file_names(queue: bytes, number: int) -> None:
     found = [
         parse_file_name(file_name)
         for file_name in (
@@ -119,7 +119,7 @@ def test_two_queues_never_share_a_file(first: bytes, second: bytes) -> None:
 
 
 @given(file_name=st.binary(max_size=60) | st.text(max_size=30).map(str.encode))
-def test_any_file_name_is_ours_under_that_very_name_or_foreign(file_name: bytes) -> None:
+def test_any_file_name_is_recognized_exactly_or_foreign(file_name: bytes) -> None:
     file = parse_file_name(file_name)
     assert file is None or current_name(file.queue) == file_name[: len(current_name(file.queue))]
 
@@ -127,13 +127,13 @@ def test_any_file_name_is_ours_under_that_very_name_or_foreign(file_name: bytes)
 # Order.
 
 
-def test_rotated_files_are_replayed_by_number_and_the_current_one_last() -> None:
+def test_rotated_files_are_replayed_by_number_and_current_one_last() -> None:
     listing = [b"work.1000", b"work", b"work.900", b"work.1700000000000", b"work.20"]
     files = group_by_queue(listing)[b"work"]
     assert files.in_replay_order() == [b"work.20", b"work.900", b"work.1000", b"work.1700000000000", b"work"]
 
 
-def test_a_queue_may_be_without_a_current_file() -> None:
+def test_queue_may_lack_a_current_file() -> None:
     files = group_by_queue([b"work.2", b"work.1"])[b"work"]
     assert (files.has_current, files.in_replay_order()) == (False, [b"work.1", b"work.2"])
 
@@ -144,7 +144,7 @@ def test_packs_and_temporary_files_are_not_replayed() -> None:
     assert [file.file_name for file in (*files.packs, *files.temporary)] == [b"work.1.pack", b"work~~2"]
 
 
-def test_a_listing_is_grouped_by_queue_and_foreign_files_are_left_out() -> None:
+def test_listing_is_grouped_by_queue_without_foreign_files() -> None:
     listing = [b"work", b"work2", b"work+x.1000", b"work.bak", b".kestrel", b"work+x"]
     queues = group_by_queue(listing)
     assert {name: files.in_replay_order() for name, files in queues.items()} == {
@@ -154,24 +154,24 @@ def test_a_listing_is_grouped_by_queue_and_foreign_files_are_left_out() -> None:
     }
 
 
-def test_no_files_are_nothing_to_replay() -> None:
+def test_no_files_have_nothing_to_replay() -> None:
     assert (group_by_queue([]), QueueFiles(b"work").in_replay_order()) == ({}, [])
 
 
-def test_a_number_that_no_clock_will_ever_show_is_foreign() -> None:
+def test_impossibly_large_number_is_foreign() -> None:
     assert parse_file_name(b"work." + b"9" * 16) is None
     assert parse_file_name(b"work." + b"9" * 15) is not None
 
 
-# The files that count, before anything is cleaned up.
+# Live files, before cleaning up.
 
 
-def test_the_files_that_count_are_those_that_a_start_would_replay() -> None:
+def test_live_files_are_those_that_a_start_replays() -> None:
     names = [b"work", b"work.20", b"work.3", b"work.4.pack", b"work.1.pack", b"work.4", b"work~~9", b"work2"]
     files = group_by_queue(names)[b"work"]
     assert [file.file_name for file in files.live_files()] == [b"work.4.pack", b"work.20", b"work"]
 
 
-def test_without_a_pack_all_but_temporary_files_count() -> None:
+def test_live_files_without_a_pack_are_all_but_temporary_ones() -> None:
     files = group_by_queue([b"work.20", b"work.3", b"work~~9"])[b"work"]
     assert [file.file_name for file in files.live_files()] == files.in_replay_order() == [b"work.3", b"work.20"]

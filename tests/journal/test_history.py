@@ -1,4 +1,4 @@
-"""Offsets of a history stay true through rotations and replacements."""
+"""The history of a journal: its offsets stay valid through rotations and replacements."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from kestrel.journal.history import History
 
 
 def history(*sizes: int) -> History:
-    """Of the queue "work", with rotated files 1, 2, ... of these sizes."""
+    """Return a history of the queue "work" with rotated files 1, 2, ... of these sizes."""
     made = History(b"work")
     for number, size in enumerate(sizes, 1):
         made.rotate(number, size)
     return made
 
 
-def test_a_new_history_is_the_current_file() -> None:
+def test_new_history_is_the_current_file() -> None:
     assert history().file_at(0) == (b"work", 0, None)
 
 
-def test_each_offset_is_in_the_file_that_was_current_then() -> None:
+def test_offset_belongs_to_the_file_that_was_current() -> None:
     made = history(10, 20)
     assert [made.file_at(offset)[0] for offset in (0, 9, 10, 29, 30, 99)] == [
         b"work.1",
@@ -31,15 +31,15 @@ def test_each_offset_is_in_the_file_that_was_current_then() -> None:
     assert made.file_at(30) == (b"work", 30, None)
 
 
-def test_an_empty_rotated_file_holds_no_offset() -> None:
+def test_empty_rotated_file_has_no_offset() -> None:
     assert history(10, 0, 5).file_at(10)[0] == b"work.3"
 
 
-def test_the_rotated_files_take_what_they_hold() -> None:
+def test_rotated_bytes_is_the_sum_of_sizes() -> None:
     assert history(10, 20).rotated_bytes == 30
 
 
-def test_a_replacement_ends_where_the_replaced_files_ended() -> None:
+def test_replacement_ends_where_the_replaced_files_ended() -> None:
     made = history(10, 20, 30)
     span = made.replace_up_to(2, 7)
     assert (span.start, span.end) == (23, 30)
@@ -49,19 +49,19 @@ def test_a_replacement_ends_where_the_replaced_files_ended() -> None:
     assert made.rotated_bytes == 37
 
 
-def test_a_replacement_may_be_larger_than_what_it_replaces() -> None:
+def test_replacement_may_be_larger_than_the_replaced_files() -> None:
     made = history(10)
     assert made.replace_up_to(1, 25)[2:] == (-15, 10)
     assert made.rotated_bytes == 25
 
 
-def test_a_replacement_of_nothing_is_no_file() -> None:
+def test_empty_replacement_has_no_file() -> None:
     made = history(10, 20)
     made.replace_up_to(2, 0)
     assert (made.rotated, made.rotated_bytes) == ([], 0)
 
 
-def test_a_file_found_under_a_name_of_its_own_keeps_it() -> None:
+def test_file_found_under_another_name_keeps_it() -> None:
     made = history()
     made.rotate(1, 5, b"work.0001")
     assert made.file_at(0)[0] == b"work.0001"

@@ -1,4 +1,4 @@
-"""Replacing many files by one: wherever the process or the machine stops, no item is lost or doubled."""
+"""Packing many files into one: wherever the process or the machine stops, no item is lost or doubled."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def write(disk: Disk, folder: Path, runs: Iterable[bytes]) -> None:
 
 
 def pack(disk: Disk, folder: Path) -> None:
-    """The whole of it, as far as the disk lets it."""
+    """Pack all files, as far as the disk allows."""
     write(disk, folder, NEW)
     for left in publish(disk, path(folder), b"work", 2000, [b"work.1000", b"work.2000"], len(b"".join(NEW))):
         disk.erase(path(folder) + b"/" + left)
 
 
 def items_found(folder: Path) -> list[tuple[bytes, int, int]]:
-    """What a start makes of the folder."""
+    """Return the items that a start finds in the folder."""
     files = queue_files(folder)
     finish_interrupted(Disk(), path(folder), files)
     contents = [(folder / name.decode()).read_bytes() for name in files.in_replay_order()]
     return reference.items_after(*contents, now_ms=NOW_MS)
 
 
-def test_the_new_file_takes_the_place_of_the_old_ones(folder: Path) -> None:
+def test_new_file_replaces_the_old_ones(folder: Path) -> None:
     pack(Disk(), folder)
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
     assert items_found(folder) == ITEMS
@@ -81,19 +81,19 @@ def test_writing_the_new_file_changes_nothing_yet(folder: Path) -> None:
     assert items_found(folder) == ITEMS
 
 
-def test_a_large_file_is_written_whole(folder: Path) -> None:
+def test_large_file_is_written_completely(folder: Path) -> None:
     records = [addx(b"%d" % number * 1000) for number in range(3000)]
     write(Disk(), folder, iter(records))
     assert (folder / "work~~2000").read_bytes() == b"".join(records)
 
 
-def test_what_an_earlier_attempt_left_in_the_temporary_file_is_not_kept(folder: Path) -> None:
+def test_leftover_of_earlier_attempt_is_overwritten(folder: Path) -> None:
     (folder / "work~~2000").write_bytes(addx(b"an earlier attempt") * 10)
     pack(Disk(), folder)
     assert items_found(folder) == ITEMS
 
 
-def test_an_empty_queue_is_packed_into_nothing(folder: Path) -> None:
+def test_empty_queue_is_packed_into_nothing(folder: Path) -> None:
     write(Disk(), folder, [])
     left = publish(Disk(), path(folder), b"work", 2000, [b"work.1000", b"work.2000"], 0)
     for name in left:
@@ -101,13 +101,13 @@ def test_an_empty_queue_is_packed_into_nothing(folder: Path) -> None:
     assert files_of(folder) == {**LATER, **OTHERS}
 
 
-def test_the_new_file_is_on_the_medium_before_it_is_published(folder: Path) -> None:
+def test_new_file_is_synced_before_it_is_published(folder: Path) -> None:
     disk = FaultyDisk()
     pack(disk, folder)
     assert disk.calls.index("sync") < disk.calls.index("rename")
 
 
-def test_the_published_file_is_on_the_medium_before_an_old_one_is_erased(folder: Path) -> None:
+def test_published_file_is_synced_before_an_old_one_is_erased(folder: Path) -> None:
     disk = FaultyDisk()
     pack(disk, folder)
     assert disk.calls.index("rename") < disk.calls.index("sync_folder") < disk.calls.index("erase")
@@ -118,7 +118,7 @@ CALLS = 24
 
 
 def die_after(calls: int, work: object, folder: Path) -> FaultyDisk:
-    """Do the work on a disk that ends the process after so many operations."""
+    """Do the work on a disk that ends the process after that many operations."""
     disk = FaultyDisk()
     disk.list_files(path(folder))
     disk.die_after(calls)
@@ -129,20 +129,20 @@ def die_after(calls: int, work: object, folder: Path) -> FaultyDisk:
     return disk
 
 
-def test_the_deaths_tried_below_reach_the_end(folder: Path) -> None:
+def test_crash_tests_below_reach_the_end(folder: Path) -> None:
     disk = FaultyDisk()
     pack(disk, folder)
     assert 16 < len(disk.calls) <= CALLS
 
 
 @pytest.mark.parametrize("calls", range(CALLS + 1))
-def test_a_process_that_dies_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+def test_process_crash_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
     die_after(calls, pack, folder)
     assert items_found(folder) == ITEMS
 
 
 @pytest.mark.parametrize("calls", range(CALLS + 1))
-def test_a_machine_that_dies_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+def test_machine_crash_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
     disk = die_after(calls, pack, folder)
     left = folder.with_name("left")
     disk.medium.copy(path(folder), path(left))
@@ -155,16 +155,14 @@ def clean_up_all(disk: Disk, folder: Path) -> None:
 
 @pytest.mark.parametrize("calls", range(CALLS + 1))
 @pytest.mark.parametrize("first", range(CALLS + 1))
-def test_a_start_that_dies_in_cleaning_up_is_taken_up_by_the_next(folder: Path, first: int, calls: int) -> None:
+def test_next_start_continues_interrupted_clean_up(folder: Path, first: int, calls: int) -> None:
     die_after(first, pack, folder)
     die_after(calls, clean_up_all, folder)
     assert items_found(folder) == ITEMS
 
 
 @pytest.mark.parametrize("operation", ["open", "cut", "write", "sync"])
-def test_a_temporary_file_that_cannot_be_written_is_an_error_and_changes_nothing(
-    folder: Path, operation: str
-) -> None:
+def test_failed_write_of_temporary_file_is_an_error_and_changes_nothing(folder: Path, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail(operation, errno.ENOSPC, torn_bytes=10)
     with pytest.raises(OSError, match="No space left"):
@@ -173,10 +171,10 @@ def test_a_temporary_file_that_cannot_be_written_is_an_error_and_changes_nothing
     assert items_found(folder) == ITEMS
 
 
-# What a start finds.
+# Cleaning up at a start.
 
 
-def test_cleaning_up_where_nothing_was_left_changes_nothing(folder: Path) -> None:
+def test_clean_up_without_leftovers_changes_nothing(folder: Path) -> None:
     before = files_of(folder)
     files = queue_files(folder)
     finish_interrupted(Disk(), path(folder), files)
@@ -190,7 +188,7 @@ def test_temporary_files_are_erased(folder: Path) -> None:
     assert files_of(folder) == {**OLD, **LATER, **OTHERS, "work2~~1": b"not ours"}
 
 
-def test_a_pack_replaces_every_rotated_file_numbered_up_to_its_own(folder: Path) -> None:
+def test_pack_replaces_rotated_files_up_to_its_number(folder: Path) -> None:
     fill(folder, **{"work.2000.pack": b"".join(NEW)})
     files = queue_files(folder)
     finish_interrupted(Disk(), path(folder), files)
@@ -198,7 +196,7 @@ def test_a_pack_replaces_every_rotated_file_numbered_up_to_its_own(folder: Path)
     assert files.in_replay_order() == [b"work.2000", b"work.3000", b"work"]
 
 
-def test_a_pack_whose_rotated_files_are_erased_already_is_renamed(folder: Path) -> None:
+def test_pack_without_remaining_rotated_files_is_renamed(folder: Path) -> None:
     for name in OLD:
         (folder / name).unlink()
     fill_pack = {"work.2000.pack": b"".join(NEW)}
@@ -208,7 +206,7 @@ def test_a_pack_whose_rotated_files_are_erased_already_is_renamed(folder: Path) 
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
 
 
-def test_a_pack_numbered_between_rotated_files_takes_its_place_among_them(folder: Path) -> None:
+def test_pack_between_rotated_files_keeps_its_place(folder: Path) -> None:
     (folder / "work.1500.pack").write_bytes(addx(b"packed"))
     files = queue_files(folder)
     finish_interrupted(Disk(), path(folder), files)
@@ -216,14 +214,14 @@ def test_a_pack_numbered_between_rotated_files_takes_its_place_among_them(folder
     assert sorted(files_of(folder)) == sorted(["work.1500", "work.2000", *LATER, *OTHERS])
 
 
-def test_of_two_packs_the_newer_replaces_the_older(folder: Path) -> None:
+def test_newer_of_two_packs_replaces_the_older(folder: Path) -> None:
     fill(folder, **{"work.1000.pack": addx(b"older pack"), "work.2000.pack": b"".join(NEW)})
     assert items_found(folder) == ITEMS
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
 
 
 @pytest.mark.parametrize("damage", [b"\xee" + b"".join(NEW)[1:], NEW[0] + b"\xee", NEW[0] + NEW[1][:-1]])
-def test_what_a_damaged_pack_replaces_is_kept_with_the_damaged_files(folder: Path, damage: bytes) -> None:
+def test_files_replaced_by_a_damaged_pack_are_kept(folder: Path, damage: bytes) -> None:
     fill(folder, **{"work.2000.pack": damage})
     finish_interrupted(Disk(), path(folder), queue_files(folder))
     assert files_of(folder) == {"work.2000": damage, **LATER, **OTHERS}
@@ -231,7 +229,7 @@ def test_what_a_damaged_pack_replaces_is_kept_with_the_damaged_files(folder: Pat
     assert files_of(folder / ".kestrel" / "erase") == {}
 
 
-def test_a_pack_whose_number_has_leading_zeros_takes_its_place_under_its_own_name(tmp_path: Path) -> None:
+def test_pack_number_with_leading_zeros_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "work.0001.pack").write_bytes(REMOVE)
     (tmp_path / "work.1").write_bytes(b"replaced")
     files = group_by_queue([b"work.0001.pack", b"work.1"])[b"work"]

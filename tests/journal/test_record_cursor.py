@@ -1,4 +1,4 @@
-"""The records of a journal file one by one, as tools read them: the same as replay does."""
+"""The record cursor, as tools use it: the same records as in a replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDS = st.sampled_from(
 
 
 @given(st.lists(RECORDS | st.binary(max_size=12), max_size=8).map(b"".join))
-def test_any_bytes_are_the_records_that_the_format_says_up_to_where_it_says(contents: bytes) -> None:
+def test_any_bytes_give_the_records_of_the_format(contents: bytes) -> None:
     reading, scan = reference.read(contents), JournalRecordCursor(BytesReader(contents))
     assert [(offset, record.opcode) for offset, record in scan] == [
         (record.offset, Opcode(record.opcode)) for record in reading.records
@@ -30,7 +30,7 @@ def test_any_bytes_are_the_records_that_the_format_says_up_to_where_it_says(cont
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2, 7, 30])
-def test_it_does_not_matter_where_parts_end(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+def test_records_do_not_depend_on_part_borders(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
     contents = addx(b"a") + open_(1) + save_xid(3) + unremove(1) + add(b"bcd") + addx(b"x" * 50) + addx(b"cut")[:-1]
     whole = [(offset, record.opcode, record.errors) for offset, record in JournalRecordCursor(BytesReader(contents))]
     monkeypatch.setattr("kestrel.journal.record_cursor.PART_BYTES", part_bytes)

@@ -1,6 +1,6 @@
-"""What Kestrel recovers from its own journals is what is recovered here, but for what docs/differences.md names.
+"""Journals recorded from Kestrel: this server recovers what Kestrel recovered, except for docs/differences.md.
 
-golden/<case>/ holds the files of a journal and, in expected.json, what Kestrel made of them, its faults included.
+golden/<case>/ holds the files of a journal. expected.json holds what Kestrel made of them, including its faults.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tests.sample import EVERY_PLACE
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 SMALL_BYTES: Final = 300
-"""A file of more than that is large."""
+"""A larger file is treated as large."""
 STEP: Final = 23
-"""So far apart are the sizes to which a large file is cut, at least."""
+"""Smallest distance between the sizes to which a large file is cut."""
 T: Final = 1_700_000_000_000
 
 CASES: Final = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
@@ -43,14 +43,14 @@ QUEUES: Final = [case for case in CASES if case != CUT]
 
 
 class Differs(NamedTuple):
-    """What is found here in the queue `work` of a case where Kestrel finds another thing; None where it does not."""
+    """What this server finds in the queue `work` where Kestrel finds something else; None where it does not."""
 
     number: int
-    """Of the difference, in docs/differences.md."""
+    """The number of the difference in docs/differences.md."""
     items: list[tuple[bytes, int, int]] | None = None
     next_xid: int | None = None
     files: dict[str, bytes] | None = None
-    """Those that another file was left of, as they are left here."""
+    """Files that end up different, as this server leaves them."""
 
 
 def recorded(case: str, name: str = "work") -> bytes:
@@ -58,18 +58,18 @@ def recorded(case: str, name: str = "work") -> bytes:
 
 
 DIFFERS: Final = {
-    # The second REMOVE_TENTATIVE opens `b` under 2, which goes back; Kestrel gives each of them xid 0.
+    # The second REMOVE_TENTATIVE opens `b` with xid 2, which is returned. Kestrel gives both xid 0.
     "07b_old_transactions": Differs(
         10, next_xid=3, files={"work": recorded("07b_old_transactions") + save_xid(0) + unremove(2)}
     ),
-    # Each item is opened under its own xid; Kestrel opens both under 0, and the second opening finishes the first.
+    # Each item is opened with its own xid. Kestrel opens both with 0, and the second opening ends the first.
     "07f_add_xid": Differs(
         10,
         items=[(b"open5", T, 0), (b"open6", T, 0), (b"plain", T, 0)],
         next_xid=11,
         files={"work": recorded("07f_add_xid") + save_xid(0) + unremove(6) + save_xid(0) + unremove(5)},
     ),
-    # The rotated file is cut where it is damaged; Kestrel cuts the current one there.
+    # The rotated file is cut where it is damaged. Kestrel cuts the current one there.
     "08n_corrupt_archive": Differs(
         10,
         items=[(data, T, 0) for data in (b"arch1", b"arch2", b"cur1", b"cur2", b"cur3", b"cur4")],
@@ -85,7 +85,7 @@ SET_ASIDE: Final = {
     "08e_zero_tail": [bytes(64)],
     "08n_corrupt_archive": [recorded("08n_corrupt_archive", "work.1699999990000")[52:]],
 }
-"""What is kept of the files that are damaged; Kestrel keeps nothing."""
+"""Quarantined copies of damaged files; Kestrel keeps none."""
 
 
 def expected(case: str) -> dict[str, dict]:
@@ -97,7 +97,11 @@ def items_kestrel_finds(queue: dict) -> list[tuple[bytes, int, int]]:
 
 
 def files_kestrel_leaves(case: str) -> dict[str, bytes]:
-    """Each queue was replayed alone; its own files are as that left them, and those of no queue as any did."""
+    """Return the files after Kestrel's replay.
+
+    Kestrel replayed each queue alone. The files of a queue are as its own replay left them; files of no queue are as
+    any replay left them.
+    """
     files: dict[str, bytes] = {}
     own: dict[str, bytes] = {}
     for name, queue in expected(case).items():
@@ -108,7 +112,9 @@ def files_kestrel_leaves(case: str) -> dict[str, bytes]:
 
 
 def files_left_here(case: str) -> dict[str, bytes]:
-    """The same, but for what is different in that case, and for the error counts of the open reads that go back."""
+    """Return the files after a start of this server: with the differences of the case, and the error counts of
+    returned reads.
+    """
     left = files_kestrel_leaves(case)
     if case in DIFFERS:
         return {**left, **(DIFFERS[case].files or {})}
@@ -129,15 +135,15 @@ def case(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(case: str, tmp_path: Path) -> Path:
-    """A copy of the recorded journal."""
+    """Return a copy of the recorded journal."""
     return Path(shutil.copytree(GOLDEN / case / "journal", tmp_path / "journal"))
 
 
-def test_there_are_recorded_journals() -> None:
+def test_recorded_journals_exist() -> None:
     assert (len(QUEUES), len(PACKED), CUT in CASES) == (24, 2, True)
 
 
-def test_the_recorded_journals_have_every_record_that_a_release_wrote() -> None:
+def test_recorded_journals_have_every_record_kind() -> None:
     opcodes = {
         record.opcode
         for case in CASES
@@ -148,7 +154,7 @@ def test_the_recorded_journals_have_every_record_that_a_release_wrote() -> None:
 
 
 @pytest.mark.parametrize("case", DIFFERS)
-def test_what_is_listed_as_different_is_different(case: str) -> None:
+def test_listed_differences_are_differences(case: str) -> None:
     queue, here = expected(case)["work"], DIFFERS[case]
     assert here.number in (10, 11, 15)
     assert here.items != items_kestrel_finds(queue)
@@ -157,13 +163,13 @@ def test_what_is_listed_as_different_is_different(case: str) -> None:
         assert files_kestrel_leaves(case)[name] != contents
 
 
-def test_the_items_come_in_order_with_their_times(case: str, folder: Path) -> None:
+def test_items_come_in_order_with_their_times(case: str, folder: Path) -> None:
     for name, queue in expected(case).items():
         items = DIFFERS[case].items if case in DIFFERS else None
         assert restarted_items(folder, name.encode()) == (items or items_kestrel_finds(queue))
 
 
-def test_the_items_that_a_client_gets_are_those_not_expired(case: str, folder: Path) -> None:
+def test_items_for_clients_are_those_not_expired(case: str, folder: Path) -> None:
     for name, queue in expected(case).items():
         gets = [
             data for data, _, expiry_ms in restarted_items(folder, name.encode()) if not 0 < expiry_ms < queue["now"]
@@ -173,7 +179,7 @@ def test_the_items_that_a_client_gets_are_those_not_expired(case: str, folder: P
         assert gets == found
 
 
-def test_the_next_item_is_opened_under_the_xid_after_the_last(case: str, folder: Path) -> None:
+def test_next_item_is_opened_with_the_next_xid(case: str, folder: Path) -> None:
     journal = Journal(folder)
     for name, queue in expected(case).items():
         xid = DIFFERS[case].next_xid if case in DIFFERS else None
@@ -181,12 +187,12 @@ def test_the_next_item_is_opened_under_the_xid_after_the_last(case: str, folder:
     journal.close()
 
 
-def test_the_files_are_left_as_kestrel_leaves_them_but_for_error_counts(case: str, folder: Path) -> None:
+def test_files_are_left_as_kestrel_leaves_them_except_error_counts(case: str, folder: Path) -> None:
     Journal(folder).close()
     assert files_of(folder) == files_left_here(case)
 
 
-def test_a_second_start_finds_the_same_errors(case: str, folder: Path) -> None:
+def test_second_start_finds_the_same_errors(case: str, folder: Path) -> None:
     journal = Journal(folder)
     names = [name.encode() for name in expected(case)]
     errors = {name: journal.errors(name) for name in names}
@@ -198,17 +204,17 @@ def test_a_second_start_finds_the_same_errors(case: str, folder: Path) -> None:
         assert restarted_errors(folder, name) == errors[name]
 
 
-def test_what_came_back_in_a_recorded_journal_has_an_error(tmp_path: Path) -> None:
+def test_returned_read_in_a_recorded_journal_has_an_error(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "02b_confirm_abort_mixed" / "journal", tmp_path / "journal")
     assert restarted_errors(tmp_path / "journal") == [0, 1, 0, 0, 0, 0, 0]
 
 
-def test_only_what_is_damaged_is_set_aside(case: str, folder: Path) -> None:
+def test_only_damaged_parts_are_quarantined(case: str, folder: Path) -> None:
     Journal(folder).close()
     assert set_aside(folder) == SET_ASIDE.get(case, [])
 
 
-def test_a_second_start_finds_the_same(case: str, folder: Path) -> None:
+def test_second_start_finds_the_same_items(case: str, folder: Path) -> None:
     names = [name.encode() for name in expected(case)]
     Journal(folder).close()
     left = files_of(folder)
@@ -221,18 +227,18 @@ def test_a_second_start_finds_the_same(case: str, folder: Path) -> None:
         assert files_of(folder)[name].startswith(contents)
 
 
-# What Kestrel's tool for packing journals writes.
+# Files written by Kestrel's packing tool.
 
 
-def test_a_journal_that_was_packed_while_nobody_served_it_holds_what_its_files_held(tmp_path: Path) -> None:
+def test_packed_journal_has_the_items_of_its_files(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "09_pack_02b_confirm_abort_mixed" / "packed", tmp_path / "work")
     assert restarted_items(tmp_path) == items_kestrel_finds(expected("02b_confirm_abort_mixed")["work"])
     assert set_aside(tmp_path) == []
 
 
-def test_a_packed_journal_of_several_files_is_whole(tmp_path: Path) -> None:
+def test_packed_journal_of_several_files_is_complete(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "09_pack_04b_rotate_partial_read" / "packed", tmp_path / "work")
-    # 0022 was read and confirmed; 0021 and 0023 were open. The last five were put later.
+    # 0022 was read and confirmed. 0021 and 0023 were open. The last five were put later.
     numbers = [21, *range(23, 56)]
     assert restarted_items(tmp_path) == [
         (b"%04d " % number + b"x" * 59, T + (number + (24 if number > 50 else 0)) * 1000, 0) for number in numbers
@@ -244,7 +250,7 @@ def test_a_packed_journal_of_several_files_is_whole(tmp_path: Path) -> None:
 
 
 def ends_of_records(case: str, name: str, contents: bytes) -> list[int]:
-    """Where the records of a file end, as Kestrel read it, or for want of that as its format says."""
+    """Return where the records of a file end, according to Kestrel if it read the file, else to the format."""
     listings = [queue["ops"] for queue in expected(case).values() if name in queue["ops"]] if case in QUEUES else []
     if not listings:
         reading = reference.read(contents)
@@ -253,7 +259,7 @@ def ends_of_records(case: str, name: str, contents: bytes) -> list[int]:
 
 
 def distinct_files() -> dict[str, tuple[str, str, bytes]]:
-    """One of each contents: its case, its name, and what it holds."""
+    """Return one file of each distinct content: its case, its name, and its content."""
     found: dict[bytes, tuple[str, str, bytes]] = {}
     for case in (*CASES, *PACKED):
         paths = (GOLDEN / case / "journal").iterdir() if case in CASES else [GOLDEN / case / "packed"]
@@ -272,20 +278,20 @@ def test_each_recorded_file_is_cut() -> None:
 
 
 class Unsynced(Disk):
-    """A disk that is quick: there are thousands of repairs."""
+    """A disk without syncs, which is fast enough for thousands of repairs."""
 
     def sync(self, descriptor: int) -> None:
-        """Nothing fails here."""
+        """Do nothing."""
 
     def sync_folder(self, path: bytes) -> None:
-        """Nothing fails here."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(("case", "name", "contents"), FILES.values(), ids=FILES)
-def test_a_file_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest_aside(
+def test_file_cut_after_any_byte_keeps_the_records_before(
     case: str, name: str, contents: bytes, tmp_path: Path
 ) -> None:
-    """Of a large file at both sides of some ends of records, at each byte of its first records, and at some others."""
+    """In a large file: both sides of some ends of records, each byte of its first records, and some other bytes."""
     ends = ends_of_records(case, name, contents)
     assert ends == sorted(ends)
     sizes = sizes_of_cuts(contents, ends)
@@ -296,7 +302,7 @@ def test_a_file_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest_as
 
 
 def sizes_of_cuts(contents: bytes, ends: list[int]) -> list[int]:
-    """All of a small file, and a sample of a large one."""
+    """Return all sizes of a small file, and a sample for a large one."""
     all_sizes = range(len(contents) + 1)
     if EVERY_PLACE or len(contents) <= SMALL_BYTES:
         return list(all_sizes)
@@ -305,7 +311,7 @@ def sizes_of_cuts(contents: bytes, ends: list[int]) -> list[int]:
 
 
 def check_cuts(folder: Path, contents: bytes, ends: list[int], sizes: list[int]) -> None:
-    """A server starts over queues whose files are cut to these sizes."""
+    """Start a server over queues whose files are cut to these sizes, and check what it keeps."""
     for size in sizes:
         (folder / f"cut-{size}").write_bytes(contents[:size])
     journal = Journal(folder, Unsynced())

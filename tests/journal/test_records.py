@@ -1,4 +1,4 @@
-"""One record: bytes to values and back, as the format's table says."""
+"""Records: bytes to values and back, as the table of the format defines them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ RECORDS = {
 @pytest.mark.parametrize(("record", "opcode", "xid", "data", "add_ms", "expiry_ms"), RECORDS.values(), ids=RECORDS)
 @pytest.mark.parametrize("offset", [0, 1, 100])
 @pytest.mark.parametrize("behind", [b"", b"\x01", b"\xff" * 30], ids=["at the end", "before another", "before damage"])
-def test_each_record_is_read_wherever_it_stands(
+def test_record_is_read_at_any_offset(
     record: bytes,
     opcode: int,
     xid: int,
@@ -90,14 +90,14 @@ def test_each_record_is_read_wherever_it_stands(
 
 
 @pytest.mark.parametrize("record", [row[0] for row in RECORDS.values()], ids=RECORDS)
-def test_each_record_is_unfinished_when_any_of_its_bytes_is_missing(record: bytes) -> None:
+def test_truncated_record_is_unfinished(record: bytes) -> None:
     for size in range(1, len(record)):
         with pytest.raises(UnfinishedRecord):
             decode_record(record[:size], 0)
 
 
 @pytest.mark.parametrize("opcode", sorted({*range(256)} - {*Opcode}))
-def test_an_unknown_opcode_is_damage(opcode: int) -> None:
+def test_unknown_opcode_is_damage(opcode: int) -> None:
     with pytest.raises(DamagedRecord, match=str(opcode)):
         decode_record(bytes([opcode]) + bytes(40), 0)
 
@@ -114,23 +114,23 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("record", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_an_impossible_size_is_damage(record: bytes) -> None:
+def test_impossible_size_is_damage(record: bytes) -> None:
     with pytest.raises(DamagedRecord, match="size"):
         decode_record(record, 0)
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 1_000_000])
-def test_a_size_that_passes_the_end_is_unfinished_and_takes_no_memory(size: int) -> None:
+def test_size_beyond_the_end_is_unfinished_and_takes_no_memory(size: int) -> None:
     with pytest.raises(UnfinishedRecord):
         decode_record(b"\x02" + i32(size) + bytes(40), 0)
 
 
-# Opcode 8, which has two meanings.
+# Opcode 8 has two meanings.
 
 
 RESTATED = add_xid(3, b"data", ADD_MS)
 
-# name: (record, xid, how many open reads it restates)
+# name: (record, xid, number of restated open reads)
 STATE_DUMPS = {
     "of nothing": (state_dump(7), 7, 0),
     "of one open read": (state_dump(7, RESTATED), 7, 1),
@@ -144,14 +144,14 @@ STATE_DUMPS = {
 
 @pytest.mark.parametrize(("record", "xid", "restates"), STATE_DUMPS.values(), ids=STATE_DUMPS)
 @pytest.mark.parametrize("offset", [0, 1, 100])
-def test_a_state_dump_is_all_that_is_left_of_its_file(record: bytes, xid: int, restates: int, offset: int) -> None:
+def test_state_dump_extends_to_the_end_of_its_file(record: bytes, xid: int, restates: int, offset: int) -> None:
     decoded = decode_record(b"\xee" * offset + record, offset)
     assert (decoded.opcode, decoded.name, decoded.xid, decoded.restates) == (8, "STATE_DUMP", xid, restates)
     assert decoded.size == len(record)
 
 
 @pytest.mark.parametrize("count", [1, 2, 15])
-def test_a_state_dump_is_unfinished_when_any_of_its_bytes_is_missing(count: int) -> None:
+def test_truncated_state_dump_is_unfinished(count: int) -> None:
     record = state_dump(7, *[RESTATED] * count)
     for size in range(1, len(record)):
         with pytest.raises(UnfinishedRecord):
@@ -159,7 +159,7 @@ def test_a_state_dump_is_unfinished_when_any_of_its_bytes_is_missing(count: int)
 
 
 @pytest.mark.parametrize("count", [16, 20])
-def test_a_state_dump_of_more_than_a_continue_may_be_small_is_no_record_when_any_of_its_bytes_is_missing(
+def test_truncated_state_dump_of_16_or_more_is_invalid(
     count: int,
 ) -> None:
     record = state_dump(7, *[RESTATED] * count)
@@ -182,36 +182,36 @@ NO_STATE_DUMPS = {
 
 
 @pytest.mark.parametrize("record", NO_STATE_DUMPS.values(), ids=NO_STATE_DUMPS)
-def test_an_8_below_16_that_does_not_end_its_file_with_so_many_add_xids_is_damage(record: bytes) -> None:
+def test_opcode_8_below_16_without_matching_add_xids_is_damage(record: bytes) -> None:
     with pytest.raises(DamagedRecord):
         decode_record(record, 0)
 
 
 @pytest.mark.parametrize("add_ms", [2**44, -1, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("behind", [b"", REMOVE, RESTATED * 20])
-def test_an_8_whose_add_time_is_none_and_that_restates_nothing_is_damage(add_ms: int, behind: bytes) -> None:
+def test_opcode_8_with_bad_add_time_is_damage(add_ms: int, behind: bytes) -> None:
     with pytest.raises(DamagedRecord):
         decode_record(continue_(1, b"data", add_ms) + behind, 0)
 
 
 @pytest.mark.parametrize("count", [16, 17, 100])
 @pytest.mark.parametrize("behind", [REMOVE, RESTATED], ids=["a REMOVE", "one more"])
-def test_an_8_of_more_with_anything_behind_what_it_restates_is_damage(count: int, behind: bytes) -> None:
+def test_opcode_8_of_16_or_more_with_trailing_data_is_damage(count: int, behind: bytes) -> None:
     with pytest.raises(DamagedRecord):
         decode_record(state_dump(7, *[RESTATED] * count) + behind, 0)
 
 
 BOTH = state_dump(5, add_xid(1, bytes(2**24 - 16), 3 << 8, 9), *[RESTATED] * 15)
-"""A STATE_DUMP of 16 that reads as a CONTINUE with a good add time too: its first item must be very large for that."""
+"""A STATE_DUMP of 16 that is also a valid CONTINUE, which needs a very large first item."""
 
 
-def test_an_8_that_may_be_either_is_a_state_dump_when_so_many_add_xids_end_the_file() -> None:
+def test_ambiguous_opcode_8_is_state_dump_if_add_xids_end_the_file() -> None:
     decoded = decode_record(BOTH, 0)
     assert (decoded.name, decoded.xid, decoded.restates, decoded.size) == ("STATE_DUMP", 5, 16, len(BOTH))
 
 
 @pytest.mark.parametrize("contents", [BOTH + REMOVE, BOTH[:-1], BOTH[:25]], ids=["more", "less", "the header alone"])
-def test_an_8_that_may_be_either_is_a_continue_when_anything_else_ends_the_file(contents: bytes) -> None:
+def test_ambiguous_opcode_8_is_continue_if_anything_else_follows(contents: bytes) -> None:
     decoded = decode_record(contents, 0)
     assert (decoded.name, decoded.xid, decoded.restates, decoded.size) == ("CONTINUE", 5, None, 25)
     assert (decoded.data, decoded.add_ms) == (b"", 7 + (1 << 8))
@@ -221,7 +221,7 @@ def test_an_8_that_may_be_either_is_a_continue_when_anything_else_ends_the_file(
 some_ms = st.integers(-(2**63), 2**63 - 1)
 
 
-def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
+def test_records_are_encoded_as_in_kestrel_2_1() -> None:
     assert encode_item(b"data", ADD_MS, EXPIRY_MS) == b"\x02" + i32(20) + i64(ADD_MS) + i64(EXPIRY_MS) + b"data"
     assert REMOVE_RECORD == b"\x01"
     assert encode_open(7) == b"\x09" + i32(7)
@@ -234,8 +234,9 @@ def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x07" * 100])
-def test_a_continue_is_never_taken_for_a_state_dump_whatever_the_rest_of_its_file_is_made_to_hold(data: bytes) -> None:
-    add_ms, expiry_ms = 7 | 1 << 40, 1  # seen as an ADD_XID: of the size 2^24 + 1, from the expiry's second byte on
+def test_encoded_continue_is_never_read_as_state_dump(data: bytes) -> None:
+    # read as an ADD_XID: of the size 2^24 + 1, from the second byte of the expiry on
+    add_ms, expiry_ms = 7 | 1 << 40, 1
     behind = bytes(2**24 + 1 - 7 - len(data)) + RESTATED * (15 + len(data))
     plain = encode_continue(7, encode_item(data, add_ms, expiry_ms)) + behind
     assert decode_record(plain, 0).name == "STATE_DUMP"
@@ -246,9 +247,7 @@ def test_a_continue_is_never_taken_for_a_state_dump_whatever_the_rest_of_its_fil
 
 
 @given(data=st.binary(), add_ms=some_ms, expiry_ms=some_ms)
-def test_any_item_survives_a_continue_but_for_a_time_that_it_cannot_say(
-    data: bytes, add_ms: int, expiry_ms: int
-) -> None:
+def test_item_survives_a_continue_except_for_extreme_times(data: bytes, add_ms: int, expiry_ms: int) -> None:
     item = encode_continued_item(data, add_ms, expiry_ms)
     record = encode_continue(7, item)
     decoded = decode_record(record + b"\xff", 0)
@@ -258,19 +257,19 @@ def test_any_item_survives_a_continue_but_for_a_time_that_it_cannot_say(
     assert added_item(record) == item
 
 
-def test_what_adds_an_item_can_be_told_from_its_record() -> None:
+def test_added_item_is_extracted_from_its_record() -> None:
     item = encode_item(b"data", ADD_MS, EXPIRY_MS)
     assert added_item(item) is item
     for record in (REMOVE_RECORD, encode_open(7), encode_confirm(7), encode_put_back(7)):
         assert added_item(record) is None
 
 
-def test_the_largest_item_fills_the_size_field() -> None:
+def test_largest_item_fills_the_size_field() -> None:
     assert 16 + MAX_DATA_BYTES == 2**31 - 1
 
 
 @given(data=st.binary(), add_ms=some_ms, expiry_ms=some_ms)
-def test_any_item_survives_its_record(data: bytes, add_ms: int, expiry_ms: int) -> None:
+def test_item_survives_a_round_trip(data: bytes, add_ms: int, expiry_ms: int) -> None:
     record = encode_item(data, add_ms, expiry_ms)
     item, decoded = decode_item(record), decode_record(record, 0)
     assert (item.data, item.add_ms, item.expiry_ms, item.errors, item.xid) == (data, add_ms, expiry_ms, 0, 0)
@@ -278,7 +277,7 @@ def test_any_item_survives_its_record(data: bytes, add_ms: int, expiry_ms: int) 
 
 
 @given(contents=st.binary(min_size=1, max_size=60))
-def test_any_bytes_are_a_record_or_one_of_the_two_errors(contents: bytes) -> None:
+def test_any_bytes_are_a_record_or_an_error(contents: bytes) -> None:
     try:
         record = decode_record(contents, 0)
     except (DamagedRecord, UnfinishedRecord):

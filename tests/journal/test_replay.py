@@ -1,4 +1,4 @@
-"""Replay: what each record does to a queue, and what is left of a journal that is cut or damaged."""
+"""Replay: what each record does to a queue, and what remains of a truncated or damaged journal."""
 
 from __future__ import annotations
 
@@ -52,16 +52,14 @@ RECORDS = reference.read(WHOLE).records
 STARTS = [record.offset for record in RECORDS]
 
 
-def test_the_journal_that_is_cut_has_every_record_that_2_1_to_2_4_write_or_read() -> None:
+def test_journal_has_every_record_of_2_1_to_2_4() -> None:
     assert {record.opcode for record in RECORDS} == {0, 1, 2, 5, 6, 8, 9}
     assert base64.b64decode(TRUNCATIONS["base_b64"]) == WHOLE
     assert len(TRUNCATIONS["cuts"]) == len(WHOLE) + 1
 
 
 @pytest.mark.parametrize("cut", TRUNCATIONS["cuts"], ids=lambda cut: str(cut["n"]))
-def test_a_journal_cut_after_any_byte_is_recovered_as_the_original_does_but_for_error_counts(
-    tmp_path: Path, cut: dict
-) -> None:
+def test_truncated_journal_is_recovered_as_by_kestrel_except_error_counts(tmp_path: Path, cut: dict) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         (folder / "work").write_bytes(WHOLE[: cut["n"]])
@@ -91,13 +89,13 @@ OLD = [
     add_xid(7, b"open7", NOW_MS),
     state_dump(12, add_xid(12, b"again", NOW_MS), add_xid(7, b"open7", NOW_MS)),
 ]
-"""A journal of releases before 2.1, and a STATE_DUMP for its end."""
+"""A journal of releases before 2.1, and one that ends with a STATE_DUMP."""
 
 JOURNALS = {"2.1 to 2.4": WHOLE, "before 2.1": b"".join(OLD)}
 each_journal = pytest.mark.parametrize("whole", JOURNALS.values(), ids=JOURNALS)
 
 
-def test_the_journal_of_releases_before_2_1_has_their_records() -> None:
+def test_journal_of_old_releases_has_their_records() -> None:
     reading = reference.read(JOURNALS["before 2.1"])
     assert [record.offset for record in reading.records] == [len(b"".join(OLD[:index])) for index in range(len(OLD))]
     assert {record.opcode for record in reading.records} == set(range(9))
@@ -105,9 +103,7 @@ def test_the_journal_of_releases_before_2_1_has_their_records() -> None:
 
 
 @each_journal
-def test_a_journal_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest_aside(
-    tmp_path: Path, whole: bytes
-) -> None:
+def test_truncated_journal_keeps_records_and_quarantines_the_rest(tmp_path: Path, whole: bytes) -> None:
     others = {"other": addx(b"other"), "work.bak": b"foreign", "work2": addx(b"2")}
     reading = reference.read(whole)
     for size in range(len(whole)):
@@ -127,9 +123,7 @@ def test_a_journal_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest
 
 
 @each_journal
-def test_behind_a_rotated_file_cut_inside_a_record_the_later_files_keep_their_items_alone(
-    tmp_path: Path, whole: bytes
-) -> None:
+def test_files_after_a_truncated_rotated_file_keep_their_items(tmp_path: Path, whole: bytes) -> None:
     later = {"work.2000": addx(b"in 2000") + REMOVE, "work": addx(b"current")}
     for size in range(0, len(whole) + 1, 7):
         folder = tmp_path / str(size)
@@ -151,8 +145,8 @@ def test_behind_a_rotated_file_cut_inside_a_record_the_later_files_keep_their_it
 
 @each_journal
 @pytest.mark.parametrize("bit", range(8))
-def test_whichever_bit_is_wrong_the_records_before_it_are_recovered(tmp_path: Path, whole: bytes, bit: int) -> None:
-    """In each byte of the first record of each kind, in the first of each record, and in every fifth."""
+def test_records_before_a_wrong_bit_are_recovered(tmp_path: Path, whole: bytes, bit: int) -> None:
+    """In each byte of the first record of each kind, in the first byte of each record, and in every fifth byte."""
     records = reference.read(whole).records
     starts = [record.offset for record in records]
     ends = [*starts[1:], len(whole)]
@@ -165,11 +159,11 @@ def test_whichever_bit_is_wrong_the_records_before_it_are_recovered(tmp_path: Pa
         check_recovery(tmp_path / str(offset), bytes(flipped))
 
 
-# What records do, against a second reader.
+# Records compared with the reference reader.
 
 
 @given(contents=st.binary(max_size=200))
-def test_any_bytes_replay_or_stop_as_the_format_says(contents: bytes) -> None:
+def test_any_bytes_replay_as_the_format_says(contents: bytes) -> None:
     check_against_the_reference(contents)
 
 
@@ -199,7 +193,7 @@ some_contents = st.builds(
 
 @settings(max_examples=examples(400))
 @given(files=st.lists(some_contents, min_size=1, max_size=3))
-def test_any_records_in_any_files_do_what_the_format_says(files: list[bytes]) -> None:
+def test_any_records_in_any_files_replay_as_the_format_says(files: list[bytes]) -> None:
     for contents in files:
         assert reference.read(contents).problem == ""
     check_against_the_reference(*files)
@@ -207,7 +201,7 @@ def test_any_records_in_any_files_do_what_the_format_says(files: list[bytes]) ->
 
 @settings(max_examples=examples(400))
 @given(contents=some_contents, behind=some_contents, junk=st.binary(max_size=40), data=st.data())
-def test_any_records_with_any_bytes_among_them_replay_or_stop_as_the_format_says(
+def test_any_records_mixed_with_bytes_replay_as_the_format_says(
     contents: bytes, behind: bytes, junk: bytes, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(contents)))
@@ -218,9 +212,7 @@ def test_any_records_with_any_bytes_among_them_replay_or_stop_as_the_format_says
 
 @settings(max_examples=examples(400))
 @given(dump=some_state_dump, data=st.data())
-def test_any_state_dump_with_a_wrong_count_or_cut_replays_or_stops_as_the_format_says(
-    dump: bytes, data: st.DataObject
-) -> None:
+def test_wrong_or_truncated_state_dump_replays_as_the_format_says(dump: bytes, data: st.DataObject) -> None:
     count = data.draw(st.one_of(st.integers(-2, 20), st.sampled_from([-(2**31), 2**31 - 1])))
     changed = dump[:5] + i32(count) + dump[9:]
     check_against_the_reference(addx(b"a") + changed)
@@ -228,46 +220,46 @@ def test_any_state_dump_with_a_wrong_count_or_cut_replays_or_stops_as_the_format
     check_against_the_reference(addx(b"a") + changed + data.draw(some_record))
 
 
-# Single promises, by name.
+# Single records.
 
 
 def items_of(*records: bytes) -> list[bytes]:
-    """The data of the items that these records leave, open reads not among them."""
+    """Return the data of the items after these records, without open reads."""
     window, _ = replayed(b"".join(records))
     return [item.data for item in iter(lambda: window.take(False), None)]
 
 
-def test_an_empty_file_is_an_empty_queue() -> None:
+def test_empty_file_is_an_empty_queue() -> None:
     window, end = replayed(b"")
     assert (window.items, end.offset, end.records, end.problem) == (0, 0, 0, None)
 
 
-def test_a_remove_of_nothing_is_ignored() -> None:
+def test_remove_from_empty_queue_is_ignored() -> None:
     assert items_of(REMOVE, open_(1), addx(b"a")) == [b"a"]
 
 
 @pytest.mark.parametrize("record", [unremove(5), confirm(5), save_xid(5)])
-def test_a_record_that_names_what_is_not_open_is_ignored(record: bytes) -> None:
+def test_record_about_read_that_is_not_open_is_ignored(record: bytes) -> None:
     assert items_of(addx(b"a"), addx(b"b"), open_(1), record) == [b"b"]
 
 
-def test_the_item_of_a_continue_is_added_though_what_it_confirms_is_not_open() -> None:
+def test_continue_adds_its_item_even_if_read_is_not_open() -> None:
     assert items_of(addx(b"a"), continue_(5, b"b")) == [b"a", b"b"]
 
 
-def test_a_continue_confirms_and_adds() -> None:
+def test_continue_confirms_and_adds() -> None:
     assert items_of(addx(b"a"), open_(1), continue_(1, b"b"), unremove(1)) == [b"b"]
 
 
-def test_an_unremoved_item_goes_to_the_head() -> None:
+def test_unremoved_item_returns_to_the_head() -> None:
     assert items_of(addx(b"a"), addx(b"b"), addx(b"c"), open_(1), open_(2), unremove(1)) == [b"a", b"c"]
 
 
-def test_a_second_opening_under_an_xid_finishes_the_first() -> None:
+def test_second_opening_with_an_xid_ends_the_first() -> None:
     assert items_of(addx(b"a"), addx(b"b"), open_(1), open_(1), unremove(1), unremove(1)) == [b"b"]
 
 
-def test_an_item_of_the_earliest_releases_was_added_at_the_time_of_the_replay() -> None:
+def test_item_without_add_time_gets_time_of_replay() -> None:
     window, _ = replayed(add(b"a", 7))
     assert seen(window.take(False)) == (b"a", NOW_MS, 7000)
 
@@ -276,7 +268,7 @@ def test_an_item_of_the_earliest_releases_was_added_at_the_time_of_the_replay() 
 
 
 def errors_of(*files: bytes) -> list[int]:
-    """The errors of the items that these files leave, those of open reads first."""
+    """Return the error counts of the items after these files, open reads first."""
     window = ReplayedWindow()
     for contents in files:
         assert replay(BytesReader(contents), window, NOW_MS).problem is None
@@ -289,70 +281,68 @@ def errors_of(*files: bytes) -> list[int]:
 TWO = addx(b"a") + addx(b"b")
 
 
-def test_an_item_that_never_was_opened_has_no_errors() -> None:
+def test_item_never_opened_has_no_errors() -> None:
     assert errors_of(TWO) == [0, 0]
 
 
-def test_an_unremove_counts_one_error() -> None:
+def test_unremove_counts_one_error() -> None:
     again = open_(1) + unremove(1)
     assert [errors_of(TWO + again * times) for times in range(4)] == [[0, 0], [1, 0], [2, 0], [3, 0]]
 
 
-def test_an_unremove_directly_behind_a_save_xid_has_the_errors_that_stand_there() -> None:
+def test_unremove_directly_after_save_xid_uses_its_error_count() -> None:
     for errors in (0, 1, 7, 2**31 - 1):
         assert errors_of(TWO + open_(1) + save_xid(errors) + unremove(1)) == [errors, 0]
     assert errors_of(TWO + (open_(1) + unremove(1)) * 3 + open_(1) + save_xid(1) + unremove(1)) == [1, 0]
 
 
-def test_counting_goes_on_from_there_and_ends_with_the_largest_number() -> None:
+def test_error_count_continues_up_to_its_maximum() -> None:
     again = open_(1) + unremove(1)
     assert errors_of(TWO + open_(1) + save_xid(5) + unremove(1) + again * 2) == [7, 0]
     assert errors_of(TWO + open_(1) + save_xid(2**31 - 2) + unremove(1) + again * 3) == [2**31 - 1, 0]
 
 
-def test_errors_are_the_item_s_whatever_its_xid() -> None:
+def test_errors_belong_to_the_item_whatever_its_xid() -> None:
     assert errors_of(TWO + open_(1) + open_(2) + unremove(1) + save_xid(4) + unremove(2)) == [4, 1]
     assert errors_of(TWO + open_(1) + unremove(1) + open_(9) + open_(1) + unremove(9) + unremove(1)) == [1, 2]
 
 
-def test_an_open_read_keeps_its_errors() -> None:
+def test_open_read_keeps_its_errors() -> None:
     assert errors_of(TWO + open_(1) + unremove(1) + open_(1)) == [1, 0]
 
 
 @pytest.mark.parametrize("between", [addx(b"c"), REMOVE, confirm(8), open_(8), continue_(8, b"c"), unremove(8)])
-def test_a_save_xid_before_something_else_counts_no_errors(between: bytes) -> None:
+def test_save_xid_before_other_record_is_no_error_count(between: bytes) -> None:
     assert errors_of(TWO + open_(1) + open_(2) + save_xid(5) + between + unremove(2))[:2] == [0, 1]
 
 
-def test_of_many_save_xids_the_last_one_counts() -> None:
+def test_last_of_many_save_xids_counts() -> None:
     assert errors_of(TWO + open_(1) + save_xid(5) + save_xid(3) + unremove(1)) == [3, 0]
 
 
-def test_an_error_count_is_for_one_unremove_alone() -> None:
+def test_error_count_applies_to_one_unremove() -> None:
     assert errors_of(TWO + open_(1) + open_(2) + save_xid(5) + unremove(2) + unremove(1)) == [1, 5]
 
 
-def test_a_save_xid_below_0_is_no_error_count() -> None:
+def test_negative_save_xid_is_no_error_count() -> None:
     assert errors_of(TWO + open_(1) + save_xid(-1) + unremove(1)) == [1, 0]
 
 
-def test_a_save_xid_at_the_end_of_a_file_is_no_error_count_of_the_next() -> None:
+def test_save_xid_at_end_of_file_is_no_error_count_of_the_next() -> None:
     assert errors_of(TWO + open_(1) + save_xid(5), unremove(1)) == [1, 0]
     assert errors_of(TWO + open_(1), save_xid(5) + unremove(1)) == [5, 0]
 
 
-def test_an_error_count_of_what_is_not_open_is_ignored() -> None:
+def test_error_count_of_read_that_is_not_open_is_ignored() -> None:
     assert errors_of(TWO + open_(1) + save_xid(5) + unremove(7) + unremove(1)) == [1, 0]
 
 
-def test_data_that_look_like_an_error_count_are_data() -> None:
+def test_data_that_looks_like_an_error_count_is_data() -> None:
     assert errors_of(addx(b"a") + open_(1) + addx(save_xid(5)) + unremove(1)) == [1, 0]
 
 
 @pytest.mark.parametrize("part_bytes", range(1, 60))
-def test_an_error_count_holds_wherever_the_file_is_cut_into_parts(
-    monkeypatch: pytest.MonkeyPatch, part_bytes: int
-) -> None:
+def test_error_count_is_valid_across_part_borders(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
     monkeypatch.setattr("kestrel.journal.replay.PART_BYTES", part_bytes)
     contents = TWO + open_(1) + open_(2) + save_xid(5) + unremove(2) + unremove(1) + open_(3) + save_xid(6) + REMOVE
     assert errors_of(contents) == [1]
@@ -360,32 +350,32 @@ def test_an_error_count_holds_wherever_the_file_is_cut_into_parts(
     assert errors_of(contents + save_xid(6) + unremove(3)) == [6]
 
 
-def test_the_save_xid_that_ends_a_rewritten_file_of_releases_before_2_1_is_no_error_count() -> None:
+def test_final_save_xid_of_old_rewritten_file_is_no_error_count() -> None:
     rewritten = add_xid(5, b"a") + REMOVE_TENTATIVE + add_xid(6, b"b") + REMOVE_TENTATIVE + save_xid(123)
     assert errors_of(rewritten + unremove(5)) == [0, 1]
     assert errors_of(rewritten + save_xid(0) + unremove(5) + save_xid(2) + unremove(6)) == [2, 0]
 
 
-def test_an_open_read_of_releases_before_2_1_goes_back_with_its_errors() -> None:
+def test_open_read_of_old_releases_returns_with_its_errors() -> None:
     assert errors_of(TWO + REMOVE_TENTATIVE + save_xid(0) + unremove(1)) == [0, 0]
 
 
-def test_a_save_xid_says_which_xid_was_the_last_used_even_where_it_counts_errors() -> None:
+def test_save_xid_with_error_count_still_sets_last_xid() -> None:
     window, _ = replayed(TWO + open_(8) + save_xid(3) + unremove(8))
     assert (window.last_xid, window.next_xid()) == (3, 4)
 
 
-def test_an_xid_that_is_open_is_not_given_again_though_an_error_count_says_that_it_is_next() -> None:
+def test_open_xid_is_not_reused_after_an_error_count() -> None:
     window, _ = replayed(TWO + addx(b"c") + open_(1) + open_(2) + open_(3) + save_xid(0) + unremove(1))
     assert window.open_xids() == [2, 3]
     assert [window.take(True).xid, window.next_xid()] == [1, 4]
 
 
-# Of releases before 2.1.
+# Releases before 2.1.
 
 
 def opened_by(*records: bytes) -> dict[int, bytes]:
-    """The open reads that these records leave, by xid."""
+    """Return the open reads after these records, by xid."""
     queue = reference.Queue(NOW_MS)
     queue.do(reference.read(b"".join(records)).records)
     window, end = replayed(b"".join(records))
@@ -400,69 +390,69 @@ def opened_by(*records: bytes) -> dict[int, bytes]:
 A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
 
 
-def test_an_item_is_opened_under_the_xid_its_add_xid_gave() -> None:
+def test_item_is_opened_with_the_xid_of_its_add_xid() -> None:
     assert opened_by(add_xid(5, b"a"), REMOVE_TENTATIVE) == {5: b"a"}
 
 
-def test_an_item_that_no_xid_was_given_to_is_opened_under_the_next_free_one() -> None:
+def test_item_without_announced_xid_gets_next_free_one() -> None:
     assert opened_by(A, B, REMOVE_TENTATIVE, REMOVE_TENTATIVE) == {1: b"a", 2: b"b"}
 
 
-def test_an_xid_that_is_open_is_not_free() -> None:
+def test_open_xid_is_not_free() -> None:
     assert opened_by(A, B, C, open_(1), open_(2), save_xid(0), REMOVE_TENTATIVE) == {1: b"a", 2: b"b", 3: b"c"}
 
 
-def test_counting_goes_on_after_a_saved_xid() -> None:
+def test_xids_continue_after_a_saved_xid() -> None:
     assert opened_by(save_xid(41), A, REMOVE_TENTATIVE) == {42: b"a"}
 
 
-def test_counting_goes_on_after_an_xid_that_was_opened_by_number() -> None:
+def test_xids_continue_after_an_explicit_xid() -> None:
     assert opened_by(A, B, open_(9), confirm(9), REMOVE_TENTATIVE) == {10: b"b"}
 
 
 @pytest.mark.parametrize("last", [2**31 - 1, -1, -(2**31)])
-def test_counting_begins_again_with_1(last: int) -> None:
+def test_xids_wrap_around_to_1(last: int) -> None:
     assert opened_by(A, B, open_(1), save_xid(last), REMOVE_TENTATIVE) == {1: b"a", 2: b"b"}
 
 
-def test_an_xid_that_was_given_is_not_the_last_used() -> None:
+def test_announced_xid_is_not_the_last_used() -> None:
     rewritten = [add_xid(6, b"a"), REMOVE_TENTATIVE, add_xid(5, b"b"), REMOVE_TENTATIVE]
     opened = {5: b"b", 6: b"a", 11: b"c"}
     assert opened_by(save_xid(10), *rewritten, C, REMOVE_TENTATIVE) == opened
     assert opened_by(*rewritten, save_xid(10), C, REMOVE_TENTATIVE) == opened
 
 
-def test_an_xid_that_was_given_counts_for_a_bare_opening_alone() -> None:
+def test_announced_xid_applies_only_to_remove_tentative() -> None:
     assert opened_by(add_xid(5, b"a"), open_(7)) == {7: b"a"}
     assert opened_by(add_xid(5, b"a"), REMOVE, B, REMOVE_TENTATIVE) == {1: b"b"}
 
 
-def test_an_item_that_was_put_back_has_lost_the_xid_that_was_given_to_it() -> None:
+def test_returned_item_loses_its_announced_xid() -> None:
     rewritten = [save_xid(10), add_xid(5, b"a"), REMOVE_TENTATIVE]
     assert opened_by(*rewritten, unremove(5), REMOVE_TENTATIVE) == {11: b"a"}
     assert opened_by(add_xid(5, b"a"), open_(7), unremove(7), REMOVE_TENTATIVE) == {8: b"a"}
 
 
-def test_a_second_opening_under_an_xid_that_was_given_finishes_the_first() -> None:
+def test_second_opening_with_announced_xid_ends_the_first() -> None:
     twice = [add_xid(5, b"a"), REMOVE_TENTATIVE, add_xid(5, b"b"), REMOVE_TENTATIVE]
     assert opened_by(*twice) == {5: b"b"}
     assert items_of(*twice, C, unremove(5), unremove(5)) == [b"b", b"c"]
 
 
-def test_an_xid_that_is_taken_later_is_the_next_opening_s_alone() -> None:
+def test_announced_xid_is_not_reserved_before_its_opening() -> None:
     assert opened_by(A, add_xid(1, b"b"), REMOVE_TENTATIVE, REMOVE_TENTATIVE) == {1: b"b"}
 
 
-def test_a_bare_opening_of_nothing_is_ignored() -> None:
+def test_remove_tentative_on_empty_queue_is_ignored() -> None:
     assert opened_by(REMOVE_TENTATIVE, A, REMOVE_TENTATIVE) == {1: b"a"}
 
 
-def test_an_add_xid_that_nobody_opens_is_an_item() -> None:
+def test_add_xid_that_is_never_opened_is_an_item() -> None:
     window, _ = replayed(A + add_xid(5, b"b", 3, 4) + C)
     assert [seen(item) for item in iter(lambda: window.take(False), None)] == [(b"a", 1, 0), (b"b", 3, 4), (b"c", 1, 0)]
 
 
-def test_what_a_server_opens_after_the_replay_has_its_own_xid() -> None:
+def test_read_opened_after_replay_has_its_own_xid() -> None:
     window, _ = replayed(save_xid(10) + add_xid(5, b"a") + add_xid(6, b"b"))
     assert [item.xid for item in iter(lambda: window.take(True), None)] == [11, 12]
 
@@ -470,19 +460,19 @@ def test_what_a_server_opens_after_the_replay_has_its_own_xid() -> None:
 # STATE_DUMP.
 
 
-def test_a_state_dump_restates_open_reads_and_adds_nothing() -> None:
+def test_state_dump_restates_open_reads_and_adds_nothing() -> None:
     dump = state_dump(2, add_xid(1, b"a"), add_xid(9, b"unknown"))
     assert opened_by(A, B, REMOVE_TENTATIVE, dump) == {1: b"a"}
     assert items_of(A, B, REMOVE_TENTATIVE, dump) == [b"b"]
 
 
-def test_a_state_dump_says_which_xid_was_the_last_used() -> None:
+def test_state_dump_sets_the_last_xid() -> None:
     window, _ = replayed(A + B + open_(3) + state_dump(7))
     assert (window.last_xid, window.next_xid(), window.open_xids()) == (7, 8, [3])
 
 
 @pytest.mark.parametrize("restated", [0, 1, 15, 16, 100])
-def test_a_state_dump_ends_its_file(restated: int) -> None:
+def test_state_dump_ends_its_file(restated: int) -> None:
     dump = state_dump(7, *[add_xid(1, b"a")] * restated)
     _, end = replayed(A + dump)
     assert (end.offset, end.records, end.problem, end.is_closed) == (len(A + dump), 2, None, True)
@@ -494,20 +484,20 @@ def test_no_other_record_ends_its_file(contents: bytes) -> None:
 
 
 @pytest.mark.parametrize("behind", [REMOVE, A, save_xid(1), b"\xee"])
-def test_a_state_dump_with_anything_behind_it_is_damage_that_costs_no_item(behind: bytes) -> None:
+def test_state_dump_with_trailing_data_is_damage_that_loses_no_item(behind: bytes) -> None:
     _, end = replayed(A + state_dump(7, add_xid(1, b"a")) + behind)
     assert (end.offset, end.is_unfinished, end.is_closed) == (len(A), False, False)
     assert items_of(A, state_dump(7), behind) == [b"a"]
 
 
-def test_a_state_dump_that_is_cut_short_is_unfinished() -> None:
+def test_truncated_state_dump_is_unfinished() -> None:
     dump = state_dump(7, add_xid(1, b"a"), add_xid(2, b"b"))
     for size in range(1, len(dump)):
         _, end = replayed(A + dump[:size])
         assert (end.offset, end.is_unfinished, end.is_closed) == (len(A), True, False)
 
 
-def test_after_a_rotated_file_that_a_state_dump_ends_the_next_goes_on(tmp_path: Path) -> None:
+def test_replay_continues_after_rotated_file_that_state_dump_ends(tmp_path: Path) -> None:
     (tmp_path / "work.1000").write_bytes(A + B + REMOVE_TENTATIVE + state_dump(4, add_xid(1, b"a")))
     (tmp_path / "work.2000").write_bytes(confirm(1) + C + REMOVE_TENTATIVE + state_dump(5, add_xid(5, b"b")))
     (tmp_path / "work").write_bytes(addx(b"d") + unremove(5) + REMOVE)
@@ -528,7 +518,7 @@ CLOSED = {
 
 @pytest.mark.parametrize("contents", CLOSED.values(), ids=CLOSED)
 @pytest.mark.parametrize("older", [{}, {"work.1000": addx(b"older")}], ids=["alone", "with a rotated file"])
-def test_what_is_put_after_a_current_file_that_a_state_dump_ends_is_found_again(
+def test_puts_after_closed_current_file_are_found_again(
     tmp_path: Path, contents: bytes, older: dict[str, bytes]
 ) -> None:
     for name, held in {**older, "work": contents}.items():
@@ -542,11 +532,11 @@ def test_what_is_put_after_a_current_file_that_a_state_dump_ends_is_found_again(
         journal.close()
         assert set_aside(tmp_path) == []
     assert restarted_items(tmp_path) == items
-    # A file that left nothing in the queue is replaced by nothing.
+    # A file that left nothing in the queue gets no replacement.
     assert files_of(tmp_path).get(f"work.{NOW_MS}", contents) == contents
 
 
-def test_a_current_file_that_a_state_dump_ends_is_set_aside_once(tmp_path: Path) -> None:
+def test_closed_current_file_is_retired_once(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(CLOSED["of nothing"])
     for _ in range(3):
         Journal(tmp_path).close()
@@ -554,7 +544,7 @@ def test_a_current_file_that_a_state_dump_ends_is_set_aside_once(tmp_path: Path)
     assert restarted_items(tmp_path) == [(b"a", 1, 0)]
 
 
-def test_a_closed_file_that_cannot_be_set_aside_costs_no_start_and_no_descriptor(tmp_path: Path) -> None:
+def test_closed_file_that_cannot_be_retired_fails_only_its_queue(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(CLOSED["of nothing"])
     (tmp_path / "other").write_bytes(B)
     disk = FaultyDisk()
@@ -573,9 +563,7 @@ def test_a_closed_file_that_cannot_be_set_aside_costs_no_start_and_no_descriptor
 
 
 @pytest.mark.parametrize("calls", range(16))
-def test_whoever_dies_while_a_closed_file_is_set_aside_and_written_behind_loses_and_doubles_nothing(
-    tmp_path: Path, calls: int
-) -> None:
+def test_crash_while_closed_file_is_retired_loses_and_doubles_nothing(tmp_path: Path, calls: int) -> None:
     folder, left, on_the_medium = tmp_path / "queues", tmp_path / "left", tmp_path / "on the medium"
     folder.mkdir()
     (folder / "work").write_bytes(CLOSED["of an open read"])

@@ -1,4 +1,4 @@
-"""Going from record to record of a journal file: the same records as the format says, with and without their data."""
+"""The run cursor finds the records that the format defines, with and without their data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENTS = st.lists(RECORDS | st.binary(max_size=12), max_size=8).map(b"".join)
 
 
 class CountingReader(BytesReader):
-    """Counts the bytes that are read."""
+    """A reader that counts the bytes read."""
 
     taken = 0
 
@@ -31,22 +31,22 @@ class CountingReader(BytesReader):
         return data
 
 
-class Gone(NamedTuple):
-    """Where records begin, as offsets; where and how that ended; whether the last one is a STATE_DUMP."""
+class Run(NamedTuple):
+    """The offsets of records, where and how the file ended, and whether the last record is a STATE_DUMP."""
 
     offsets: list[int]
     end: ReadEnd
     is_closed: bool
 
 
-def gone_through(
+def run_through(
     contents: bytes,
     has_data: bool,
     most: int = 1000,
     start: int = 0,
     stop: int | None = None,
     part_bytes: int = PART_BYTES,
-) -> Gone:
+) -> Run:
     stop = len(contents) if stop is None else stop
     hops = JournalRunCursor(BytesReader(contents), start, stop, has_data=has_data, part_bytes=part_bytes)
     offsets = []
@@ -55,14 +55,12 @@ def gone_through(
         offsets += [hops.data_start + position for position in hops.starts]
         assert hops.end.offset == hops.data_start + hops.run_end
         assert hops.dump_at in (-1, hops.starts[-1])
-    return Gone(offsets, hops.end, hops.dump_at >= 0)
+    return Run(offsets, hops.end, hops.dump_at >= 0)
 
 
 @given(CONTENTS, st.booleans(), st.integers(1, 4))
-def test_any_bytes_are_the_records_that_the_format_says_up_to_where_it_says(
-    contents: bytes, has_data: bool, most: int
-) -> None:
-    reading, hops = reference.read(contents), gone_through(contents, has_data, most)
+def test_any_bytes_give_the_records_of_the_format(contents: bytes, has_data: bool, most: int) -> None:
+    reading, hops = reference.read(contents), run_through(contents, has_data, most)
     assert hops.offsets == [record.offset for record in reading.records]
     assert hops.end.offset == reading.end
     assert (hops.end.problem is None) == (reading.problem == "")
@@ -72,28 +70,26 @@ def test_any_bytes_are_the_records_that_the_format_says_up_to_where_it_says(
 
 @pytest.mark.parametrize("has_data", [True, False])
 @pytest.mark.parametrize("part_bytes", [1, 2, 7, 30])
-def test_it_does_not_matter_where_parts_end(part_bytes: int, has_data: bool) -> None:
+def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) -> None:
     contents = addx(b"a") + open_(1) + save_xid(3) + unremove(1) + add(b"bcd") + addx(b"x" * 50) + addx(b"cut")[:-1]
-    whole = gone_through(contents, has_data)
-    hops = gone_through(contents, has_data, part_bytes=part_bytes)
+    whole = run_through(contents, has_data)
+    hops = run_through(contents, has_data, part_bytes=part_bytes)
     assert hops.offsets == whole.offsets
     assert (hops.end.is_unfinished, hops.end.offset) == (True, len(contents) - len(addx(b"cut")) + 1)
 
 
 @given(CONTENTS, st.booleans(), st.data())
-def test_two_parts_of_a_file_have_the_records_of_the_whole(
-    contents: bytes, has_data: bool, data: st.DataObject
-) -> None:
-    whole = gone_through(contents, has_data)
+def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool, data: st.DataObject) -> None:
+    whole = run_through(contents, has_data)
     begins = data.draw(st.sampled_from([*whole.offsets, whole.end.offset]))
-    first = gone_through(contents, has_data, stop=begins)
-    second = gone_through(contents, has_data, start=begins)
+    first = run_through(contents, has_data, stop=begins)
+    second = run_through(contents, has_data, start=begins)
     assert first.offsets + second.offsets == whole.offsets
     assert first.end.problem is None
     assert (second.end.offset, second.end.problem) == (whole.end.offset, whole.end.problem)
 
 
-def test_the_data_of_large_items_is_not_read_where_it_is_not_wanted() -> None:
+def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = addx(b"x" * 3_000_000) * 10
     reader = CountingReader(contents)
     hops = JournalRunCursor(reader, 0, len(contents), has_data=False)
@@ -103,7 +99,7 @@ def test_the_data_of_large_items_is_not_read_where_it_is_not_wanted() -> None:
     assert reader.taken < 2_000_000
 
 
-def test_of_an_item_of_any_size_the_data_is_at_hand_where_it_is_wanted() -> None:
+def test_wanted_data_is_available_for_items_of_any_size() -> None:
     contents = addx(b"a") + addx(b"x" * 3_000_000) + addx(b"b")
     hops = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=True)
     items = []

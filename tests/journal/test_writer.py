@@ -1,4 +1,4 @@
-"""The current file of a queue: whole records or none, and never a sync of a file whose sync failed."""
+"""The journal writer: whole records or none, and no sync of a file after a failed sync."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def disk() -> FaultyDisk:
 
 @pytest.fixture
 def writer(tmp_path: Path, disk: FaultyDisk) -> JournalWriter:
-    """Of the queue "work"; files it sets aside are numbered from 1000."""
+    """Return a writer of the queue "work"; files that it retires are numbered from 1000."""
     numbers = itertools.count(1000)
     return JournalWriter(disk, str(tmp_path).encode(), b"work", lambda: next(numbers))
 
@@ -36,26 +36,24 @@ def sync(writer: JournalWriter) -> None:
 # Appending.
 
 
-def test_a_new_writer_has_touched_nothing(tmp_path: Path, writer: JournalWriter) -> None:
+def test_new_writer_has_created_nothing(tmp_path: Path, writer: JournalWriter) -> None:
     assert files_of(tmp_path) == {}
     assert (writer.size, writer.synced_size) == (0, 0)
 
 
-def test_records_stand_in_the_file_in_the_order_of_the_calls(tmp_path: Path, writer: JournalWriter) -> None:
+def test_records_are_written_in_call_order(tmp_path: Path, writer: JournalWriter) -> None:
     writer.append(A)
     writer.append(B + C)
     assert files_of(tmp_path) == {"work": A + B + C}
     assert writer.size == len(A + B + C)
 
 
-def test_the_file_is_named_as_kestrel_names_it(tmp_path: Path, disk: FaultyDisk) -> None:
+def test_file_has_the_name_that_kestrel_gives_it(tmp_path: Path, disk: FaultyDisk) -> None:
     JournalWriter(disk, str(tmp_path).encode(), b"\xe9+x", lambda: 1).append(A)
     assert files_of(tmp_path) == {"é+x": A}
 
 
-def test_a_closed_writer_opens_its_file_again_on_the_next_write(
-    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
-) -> None:
+def test_closed_writer_reopens_its_file_on_next_write(tmp_path: Path, writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
     writer.close()
     assert disk.open_descriptors == set()
@@ -70,7 +68,7 @@ def test_closing_twice_closes_once(writer: JournalWriter, disk: FaultyDisk) -> N
     assert disk.open_descriptors == set()
 
 
-def test_an_existing_file_is_gone_on_with_and_counted(tmp_path: Path, writer: JournalWriter) -> None:
+def test_existing_file_is_continued_and_counted(tmp_path: Path, writer: JournalWriter) -> None:
     (tmp_path / "work").write_bytes(A)
     writer.open_existing()
     assert (writer.size, files_of(tmp_path)) == (len(A), {"work": A})
@@ -78,14 +76,14 @@ def test_an_existing_file_is_gone_on_with_and_counted(tmp_path: Path, writer: Jo
     assert (writer.size, files_of(tmp_path)) == (len(A + B), {"work": A + B})
 
 
-# Writes that fail.
+# Failed writes.
 
 
 TORN = [0, 1, len(B), len(B) + 3]
 
 
 @pytest.mark.parametrize("torn_bytes", TORN)
-def test_a_failed_write_leaves_none_of_its_records_before_the_next(
+def test_failed_write_leaves_no_records_before_the_next(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, torn_bytes: int
 ) -> None:
     writer.append(A)
@@ -98,7 +96,7 @@ def test_a_failed_write_leaves_none_of_its_records_before_the_next(
 
 
 @pytest.mark.parametrize("torn_bytes", TORN)
-def test_a_failed_write_leaves_none_of_its_records_for_a_reader(
+def test_failed_write_leaves_no_records_for_a_reader(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, torn_bytes: int
 ) -> None:
     writer.append(A)
@@ -110,7 +108,7 @@ def test_a_failed_write_leaves_none_of_its_records_for_a_reader(
 
 
 @pytest.mark.parametrize("torn_bytes", TORN)
-def test_when_it_cannot_be_cut_the_good_records_go_to_a_new_file(
+def test_good_records_go_to_new_file_if_cut_fails(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, torn_bytes: int
 ) -> None:
     writer.append(A)
@@ -124,7 +122,7 @@ def test_when_it_cannot_be_cut_the_good_records_go_to_a_new_file(
     assert (tmp_path / "work").stat().st_ino != before
 
 
-def test_a_doubt_that_cannot_be_settled_is_there_until_it_can(
+def test_unrepaired_file_refuses_writes_until_repair_succeeds(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
 ) -> None:
     writer.append(A)
@@ -138,14 +136,14 @@ def test_a_doubt_that_cannot_be_settled_is_there_until_it_can(
     assert files_of(tmp_path)["work"] == A + C
 
 
-def test_where_there_is_no_doubt_nothing_is_done(writer: JournalWriter, disk: FaultyDisk) -> None:
+def test_nothing_is_repaired_without_a_failed_write(writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
     before = disk.calls.copy()
     writer.truncate_failed_write()
     assert disk.calls == before
 
 
-def test_the_error_of_the_write_is_the_one_told(writer: JournalWriter, disk: FaultyDisk) -> None:
+def test_error_of_the_write_is_reported(writer: JournalWriter, disk: FaultyDisk) -> None:
     disk.fail("write", errno.ENOSPC, times=1)
     disk.fail("cut", errno.EIO, times=1)
     with pytest.raises(OSError, match="No space left"):
@@ -155,23 +153,21 @@ def test_the_error_of_the_write_is_the_one_told(writer: JournalWriter, disk: Fau
 # Syncs.
 
 
-def test_a_sync_brings_all_that_is_written_to_the_medium(
-    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
-) -> None:
+def test_sync_brings_all_written_data_to_the_medium(tmp_path: Path, writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
     writer.append(B)
     sync(writer)
     assert on_medium(disk, tmp_path) == {"work": A + B}
 
 
-def test_a_new_files_entry_is_synced_with_its_first_sync_alone(writer: JournalWriter, disk: FaultyDisk) -> None:
+def test_only_first_sync_of_new_file_syncs_the_folder(writer: JournalWriter, disk: FaultyDisk) -> None:
     for record in (A, B, C):
         writer.append(record)
         sync(writer)
     assert disk.calls.count("sync_folder") == 1
 
 
-def test_a_file_made_after_setting_one_aside_is_synced_with_its_entry(
+def test_first_sync_after_retiring_file_syncs_the_folder(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
 ) -> None:
     writer.append(A)
@@ -182,9 +178,7 @@ def test_a_file_made_after_setting_one_aside_is_synced_with_its_entry(
     assert on_medium(disk, tmp_path) == {"work.1000": A, "work": B}
 
 
-def test_a_sync_goes_on_though_the_writer_is_closed_meanwhile(
-    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
-) -> None:
+def test_sync_completes_after_writer_is_closed(tmp_path: Path, writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
     begun = writer.begin_sync()
     writer.close()
@@ -194,9 +188,7 @@ def test_a_sync_goes_on_though_the_writer_is_closed_meanwhile(
 
 
 @pytest.mark.parametrize("operation", ["sync", "sync_folder"])
-def test_a_sync_that_fails_closes_its_descriptor(
-    writer: JournalWriter, disk: FaultyDisk, operation: str
-) -> None:
+def test_failed_sync_closes_its_descriptor(writer: JournalWriter, disk: FaultyDisk, operation: str) -> None:
     writer.append(A)
     disk.fail(operation, errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
@@ -205,9 +197,7 @@ def test_a_sync_that_fails_closes_its_descriptor(
     assert disk.open_descriptors == set()
 
 
-def test_after_a_failed_sync_the_file_is_cut_to_the_last_one_that_worked_and_left(
-    tmp_path: Path, writer: JournalWriter
-) -> None:
+def test_failed_sync_cuts_and_retires_the_file(tmp_path: Path, writer: JournalWriter) -> None:
     writer.append(A)
     writer.synced_size = writer.size
     writer.append(B)
@@ -220,7 +210,7 @@ def test_after_a_failed_sync_the_file_is_cut_to_the_last_one_that_worked_and_lef
 
 
 @pytest.mark.parametrize("operation", ["cut", "rename"])
-def test_a_file_whose_sync_failed_is_never_synced_again_though_it_cannot_be_cut_or_left(
+def test_file_is_never_synced_again_after_failed_sync(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, operation: str
 ) -> None:
     writer.append(A)
@@ -237,10 +227,10 @@ def test_a_file_whose_sync_failed_is_never_synced_again_though_it_cannot_be_cut_
     assert b"".join(contents for _, contents in sorted(on_medium(disk, tmp_path).items())) == A + C
 
 
-# Setting files aside.
+# Retiring files.
 
 
-def test_setting_aside_makes_a_rotated_file_and_begins_a_new_one(tmp_path: Path, writer: JournalWriter) -> None:
+def test_retiring_makes_a_rotated_file_and_starts_a_new_one(tmp_path: Path, writer: JournalWriter) -> None:
     writer.append(A)
     assert writer.retire_current() == 1000
     writer.append(B)
@@ -250,9 +240,7 @@ def test_setting_aside_makes_a_rotated_file_and_begins_a_new_one(tmp_path: Path,
     assert writer.size == len(C)
 
 
-def test_setting_aside_leaves_no_more_files_open_than_there_were(
-    writer: JournalWriter, disk: FaultyDisk
-) -> None:
+def test_retiring_leaves_only_one_file_open(writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
     writer.retire_current()
     writer.append(B)
@@ -262,6 +250,6 @@ def test_setting_aside_leaves_no_more_files_open_than_there_were(
 
 
 def on_medium(disk: FaultyDisk, folder: Path) -> dict[str, bytes]:
-    """What a power failure would leave."""
+    """Return the files that a power failure would leave."""
     disk.medium.copy(str(folder).encode(), str(folder / "medium").encode())
     return files_of(folder / "medium")

@@ -1,6 +1,6 @@
-"""A reader of scroll folders that was written from docs/scroll_format.md alone: it knows nothing of `kestrel.scroll`.
+"""A reader of scroll folders written from docs/scroll_format.md alone, without `kestrel.scroll`.
 
-Other tests read with it what the server has written, so that a mistake would have to be made twice to stay unseen.
+Other tests read the server's files with it, so that a mistake stays unseen only if it is made twice.
 """
 
 from __future__ import annotations
@@ -21,33 +21,36 @@ class FoundItem(NamedTuple):
     data: bytes
     add_ms: int
     expiry_ms: int
-    """0: never."""
+    """0 means never."""
     errors: int
 
 
 class FoundQueue(NamedTuple):
-    """A queue: what its reader file says, and its items in order."""
+    """A queue: the content of its reader file, and its items in order."""
 
     head: int
     done: list[tuple[int, int]]
-    """As it stands in the file: ranges, both ends included, in any order."""
+    """Ranges as the file has them, both ends included, in any order."""
     items: list[FoundItem]
 
     @property
     def ids(self) -> list[int]:
-        """Those of the items."""
+        """The ids of the items."""
         return [item.id for item in self.items]
 
 
 class Put(NamedTuple):
-    """A PUT, and for whom it is: None for all readers, else a kind of 0 or 1 and the readers that are named."""
+    """A PUT and its targets.
+
+    `targets` is None for all readers, else a kind of 0 or 1 and the named readers.
+    """
 
     item: FoundItem
     targets: tuple[int, set[bytes]] | None
 
 
-class Said:
-    """What a reader file says."""
+class ReaderContent:
+    """The content of a reader file."""
 
     def __init__(self) -> None:
         self.head = 0
@@ -57,11 +60,11 @@ class Said:
         self.is_checked = False
         self.held_id = 0
         self.last_id = 0
-        """The highest id in the file, error counts aside."""
+        """The highest id in the file, except in error counts."""
 
 
 def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
-    """Every queue of a folder, by name."""
+    """Return every queue of a folder by name."""
     path = Path(os.fsdecode(folder))
     writers: dict[bytes, list[Path]] = {}
     readers: dict[bytes, dict[bytes, Path]] = {}
@@ -75,12 +78,12 @@ def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
             readers.setdefault(match[1], {})[match[2]] = file
     found: dict[bytes, FoundQueue] = {}
     for stem in writers.keys() | readers.keys():
-        journal = name_spelled(path, stem)
+        journal = decoded_name(path, stem)
         if journal is None:
             continue
         puts = puts_of(writers.get(stem, []))
         for reader, said in readers_of(readers.get(stem, {}), puts).items():
-            child = None if reader == b":own" else name_spelled(path, reader)
+            child = None if reader == b":own" else decoded_name(path, reader)
             if said.is_deleted or (child is None and reader != b":own"):
                 continue
             queue = journal if child is None else journal + b"+" + child
@@ -88,21 +91,21 @@ def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
     return found
 
 
-def readers_of(files: dict[bytes, Path], puts: list[Put]) -> dict[bytes, Said]:
+def readers_of(files: dict[bytes, Path], puts: list[Put]) -> dict[bytes, ReaderContent]:
     """Return the content of each reader's file. The reader of the queue itself is always `:own`."""
     if not files:
-        return {b":own": Said()}
+        return {b":own": ReaderContent()}
     last_id = puts[-1].item.id if puts else LARGEST_ID
     found = {}
     for reader, file in files.items():
         if reader or b":own" not in files:
-            said = said_by(file.read_bytes())
-            found[reader or b":own"] = said if said.is_checked or said.last_id <= last_id else Said()
+            said = content_of(file.read_bytes())
+            found[reader or b":own"] = said if said.is_checked or said.last_id <= last_id else ReaderContent()
     return found
 
 
-def name_spelled(folder: Path, part: bytes) -> bytes | None:
-    """The name that stands in a file name as that, or None."""
+def decoded_name(folder: Path, part: bytes) -> bytes | None:
+    """Return the name that this part of a file name encodes, or None."""
     if re.fullmatch(rb"::[0-9a-f]{32}", part):
         file = folder / ".kestrel" / "names" / part[2:].decode()
         if not file.exists():
@@ -131,7 +134,7 @@ def number(data: bytes) -> int:
 
 
 def numbers(data: bytes, *sizes: int) -> Iterator[tuple[int, ...]]:
-    """The data in rows of numbers of so many bytes each."""
+    """Split data into rows of numbers with these sizes in bytes."""
     while data:
         row = []
         for size in sizes:
@@ -146,7 +149,7 @@ ENTRIES = {9: (8,), 10: (8, 4), 11: (8, 8)}
 
 
 def records_of(contents: bytes, magic: str) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Each record of a file as command, words, header and data, to the end of what is good."""
+    """Return command, words, header and data of each record up to the end of the good ones."""
     if contents[:4] != bytes.fromhex(magic):
         return
     position = 4
@@ -175,7 +178,7 @@ def records_of(contents: bytes, magic: str) -> Iterator[tuple[int, int, bytes, b
 
 
 def puts_of(files: list[Path]) -> list[Put]:
-    """The items of a journal, in the order in which they were put."""
+    """Return the items of a journal in the order of their puts."""
     in_number_order = sorted(files, key=lambda file: int(file.suffix[1:]))
     found = [puts for puts in map(puts_in, in_number_order) if puts]
     found.sort(key=lambda puts: puts[0].item.id)
@@ -189,7 +192,7 @@ def puts_of(files: list[Path]) -> list[Put]:
 
 
 def puts_in(file: Path) -> list[Put]:
-    """The items of one writer file."""
+    """Return the items of a writer file."""
     found = []
     targets = None
     for command, words, header, data in records_of(file.read_bytes(), "27 64 26 03"):
@@ -234,8 +237,8 @@ def good_part(contents: bytes) -> tuple[bytes, bool]:
     return b"" if is_odd else contents, False
 
 
-def said_by(contents: bytes) -> Said:
-    said = Said()
+def content_of(contents: bytes) -> ReaderContent:
+    said = ReaderContent()
     good, said.is_checked = good_part(contents)
     for command, _, header, data in records_of(good, "26 3C 26 03"):
         if command == 0:
@@ -255,8 +258,8 @@ def said_by(contents: bytes) -> Said:
     return said
 
 
-def items_for(reader: bytes, said: Said, puts: list[Put]) -> list[FoundItem]:
-    """The items that this reader still has."""
+def items_for(reader: bytes, said: ReaderContent, puts: list[Put]) -> list[FoundItem]:
+    """Return the items that this reader still has."""
     found = []
     done = {first for first, last in said.done if first == last}
     ranges = [(first, last) for first, last in said.done if first < last]

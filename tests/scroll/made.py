@@ -1,4 +1,4 @@
-"""Scroll records made by hand, from the format's table."""
+"""Hand-written scroll records, from the table of the format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_done(*ids: int) -> bytes:
 
 
 def errors(**counts: int) -> bytes:
-    """Each as `_7=1`: the item 7 has one error."""
+    """Return error counts; `_7=1` means that item 7 has one error."""
     return with_data(10, b"".join(i64(int(name[1:])) + i32(count) for name, count in counts.items()))
 
 
@@ -54,12 +54,12 @@ def checksum(records: bytes) -> bytes:
 
 
 def sealed(*batches: bytes) -> bytes:
-    """A whole reader file as the server writes it: each batch of records has its checksum."""
+    """Return a whole reader file as the server writes it: each batch of records has a checksum."""
     return b"".join(batch + checksum(batch) for batch in (READER, *batches))
 
 
 def unsealed(contents: bytes) -> bytes:
-    """A reader file without its checksums, each of which must match; other contents as they are."""
+    """Return a reader file without its checksums, which must match. Other contents are returned unchanged."""
     if not contents.startswith(READER + b"\xf1"):
         return contents
     batches, start, position = [], 0, len(READER)

@@ -1,4 +1,4 @@
-"""Storages of scrolls that run: over a folder, with their disk, clock and threads in hand."""
+"""Running scroll storages over a folder, with access to their disk, clock and threads."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ PERIODIC = QueueSettings(sync_journal_ms=500)
 
 
 class WatchedDisk(FaultyDisk):
-    """Also tells what was done to which file: `done` has the operation, the file's name, and how many bytes it was.
+    """A disk that also records operations.
 
-    Operations are write, read, sync, erase and rename; of a rename the name is the new one.
+    `done` has the operation, the file name and the number of bytes. Operations are write, read, sync, erase and
+    rename, which records the new name.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class WatchedDisk(FaultyDisk):
         self._unreadable: set[str] = set()
 
     def cannot_read(self, file_name: str) -> None:
-        """The file of that name cannot be opened to be read from now on."""
+        """Make opening this file for reading fail from now on."""
         self._unreadable.add(file_name)
 
     def mend(self) -> None:
@@ -90,11 +91,11 @@ class WatchedDisk(FaultyDisk):
         self.done.append(("rename", _name(new), 0))
 
     def bytes_of(self, operation: str, part_of_name: str = "") -> int:
-        """How many bytes were written, or read, since `done` was cleared."""
+        """Return the number of bytes written or read since `done` was cleared."""
         return sum(size for done, name, size in self.done if done == operation and part_of_name in name)
 
     def writes(self) -> dict[str, int]:
-        """How many writes there were to each file since `done` was cleared."""
+        """Return the number of writes to each file since `done` was cleared."""
         names = [name for done, name, _ in self.done if done == "write"]
         return {name: names.count(name) for name in names}
 
@@ -104,19 +105,19 @@ def _name(path: bytes) -> str:
 
 
 class Threads(SteppedThreads):
-    """Threads whose newest job may come first."""
+    """Threads that can run their newest job first."""
 
     def run_newest(self) -> None:
-        """Do the newest job."""
+        """Run the newest job."""
         self._jobs.rotate(1)
         self.run_one()
 
 
 class Scrolls:
-    """A storage of scrolls that was started over a folder, and short words for what tests do with it.
+    """A scroll storage started over a folder, with helpers for tests.
 
-    `now_ms` is the time on the wall, at first a second before T; nothing is put before T. `loaded` is what the start
-    brought.
+    `now_ms` is the wall clock, at first a second before T. Nothing is put before T. `loaded` is the result of the
+    start.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Scrolls:
         self._is_closed = False
 
     def wait(self, deferred: Deferred[Any]) -> Any:
-        """What it fires with, when the threads have run; raises its failure."""
+        """Run the threads and return the result of a Deferred, or raise its failure."""
         results: list[Any] = []
         deferred.addBoth(results.append)
         self.threads.run_all()
@@ -163,7 +164,7 @@ class Scrolls:
         return self.storage.queue(name, settings or self.settings)
 
     def put(self, to: ScrollQueue | list[ScrollQueue], *items: bytes, add_ms: int = T, expiry_ms: int = 0) -> None:
-        """Put items to a queue, or each to all of some queues."""
+        """Put each item to a queue, or to all of some queues."""
         self.now_ms = max(self.now_ms, T)
         for data in items:
             self.storage.put(to if isinstance(to, list) else [to], data, add_ms, expiry_ms)
@@ -178,37 +179,37 @@ class Scrolls:
         self.commit(*(to if isinstance(to, list) else [to]))
 
     def begin_commit(self, *queues: ScrollQueue) -> list[Any]:
-        """Commit, and return a list that gets what each pending outcome is when it is there."""
+        """Commit, and return a list that receives each pending outcome."""
         outcomes: list[Any] = []
         for _, outcome in self.storage.commit(queues):
             outcome.addBoth(outcomes.append)
         return outcomes
 
     def checkpoint(self) -> None:
-        """Let the time pass until reader files have been written anew, and hints."""
+        """Advance the clock until reader files and hints have been rewritten."""
         self.clock.advance(10)
         self.threads.run_all()
 
     def fill(self, queue: ScrollQueue) -> ScrollQueue:
-        """The queue, with its head in memory."""
+        """Return the queue with its head in memory."""
         while (filling := queue.fill()) is not None:
             self.wait(filling)
         return queue
 
     def take_all(self, queue: ScrollQueue) -> list[Item]:
-        """Every item of a queue, taken for good; threads run when an item must be read."""
+        """Take every item of a queue. Threads run when an item must be read."""
         return list(self._each(queue, opened=False))
 
     def take_all_of(self, name: bytes) -> list[Item]:
-        """Every item of the queue of that name, taken for good."""
+        """Take every item of the queue with this name."""
         return self.take_all(self.queue(name))
 
     def data(self, queue: ScrollQueue) -> list[bytes]:
-        """The data of every item of a queue, taken for good."""
+        """Take every item of a queue and return the data."""
         return [item.data for item in self.take_all(queue)]
 
     def look_through(self, queue: ScrollQueue) -> list[Item]:
-        """Every item of a queue, which is as it was afterwards."""
+        """Return every item of a queue without changing it."""
         items = list(self._each(queue, opened=True))
         queue.put_back([item.xid for item in items], False)
         return items
@@ -224,23 +225,26 @@ class Scrolls:
                 return
 
     def files(self) -> dict[str, bytes]:
-        """The files of the queue folder with their contents, reader files without their checksums."""
+        """Return the files of the queue folder with their contents; reader files without checksums."""
         return files_in(self.folder)
 
     def writers(self) -> list[str]:
-        """The names of the writer files, oldest first."""
+        """Return the names of the writer files, oldest first."""
         return sorted(name for name in self.files() if ".read." not in name)
 
     def reader(self, part: str = "") -> bytes:
-        """What a reader file holds, without its checksums."""
+        """Return the content of a reader file without its checksums."""
         return unsealed((self.folder / f"work.read.{part}").read_bytes())
 
     def left_behind(self) -> Path:
-        """A copy of the folder as it is now: what a crash of the process leaves."""
+        """Copy the folder as a crash of the process would leave it."""
         return Path(shutil.copytree(self.folder, new_folder(self.folder, "left-behind")))
 
     def close(self, *, compacts: bool = False, mends: bool = True) -> None:
-        """Stop in order, unless that was done already; `mends`: on a disk that works."""
+        """Stop in an orderly way unless already stopped.
+
+        With `mends`, the disk works again first.
+        """
         if not self._is_closed:
             self._is_closed = True
             if mends:
@@ -249,12 +253,12 @@ class Scrolls:
 
 
 def new_folder(beside: Path, name: str) -> Path:
-    """A path for a folder that is not there yet."""
+    """Return the path of a folder that does not exist yet."""
     return next(path for n in range(1000) if not (path := beside.with_name(f"{name}-{n}")).exists())
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """The plain files of a folder with their contents, reader files without their checksums."""
+    """Return the files of a folder with their contents; reader files without checksums."""
     return {path.name: unsealed(path.read_bytes()) for path in sorted(folder.iterdir()) if path.is_file()}
 
 
@@ -266,7 +270,7 @@ class Opener:
         self._opened: list[Scrolls] = []
 
     def __call__(self, folder: Path | None = None, *, contents: Path | None = None, **how: Any) -> Scrolls:
-        """A storage over that folder, or over one of its own, which may be made as a copy of another."""
+        """Start a storage over this folder, or over a new one, which may be a copy of another."""
         if contents is not None:
             shutil.copytree(contents, folder or self.folder / "queues")
         scrolls = Scrolls(folder or self.folder / "queues", **how)
@@ -274,25 +278,25 @@ class Opener:
         return scrolls
 
     def again(self, scrolls: Scrolls, **how: Any) -> Scrolls:
-        """Stopped in order, and started again."""
+        """Stop a storage in an orderly way and start it again."""
         scrolls.close()
         return self(scrolls.folder, **{"settings": scrolls.settings, **how})
 
     def crashed(self, scrolls: Scrolls, **how: Any) -> Scrolls:
-        """Another one over what the files hold now: the process died, the machine did not."""
+        """Start another storage over the current files, as after a crash of the process."""
         return self(scrolls.left_behind(), **{"settings": scrolls.settings, **how})
 
     def power_failed(self, scrolls: Scrolls, *, names_as_now: bool = False, **how: Any) -> Scrolls:
-        """Another one over what the medium holds for certain now (`DurableState.copy`)."""
+        """Start another storage over what a power failure would leave (`DurableState.copy`)."""
         copy = new_folder(scrolls.folder, "after-power-failure")
         scrolls.disk.medium.copy(str(scrolls.folder).encode(), str(copy).encode(), names_as_now=names_as_now)
         return self(copy, **{"settings": scrolls.settings, **how})
 
     def abandon(self, scrolls: Scrolls) -> None:
-        """Its process has died: it is not to be stopped."""
+        """Treat a storage as crashed: do not stop it."""
         self._opened.remove(scrolls)
 
     def stop_all(self) -> None:
-        """Stop every storage that was left."""
+        """Stop every storage that is still running."""
         for scrolls in self._opened:
             scrolls.close()

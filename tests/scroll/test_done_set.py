@@ -1,4 +1,4 @@
-"""What a reader is done with, however the ids come."""
+"""The ids that a reader is done with, in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.records import LARGEST_ID
 
 STEPS = st.lists(st.tuples(st.integers(-3, 60), st.integers(-2, 8)), max_size=60)
-"""Where a range begins, and by how much its last id is higher."""
+"""The start of a range, and how much higher its last id is."""
 
 
 def of(head: int, *ranges: tuple[int, int]) -> DoneSet:
@@ -25,7 +25,7 @@ def of(head: int, *ranges: tuple[int, int]) -> DoneSet:
 @example(0, [(1, 0)] * 3)
 @example(0, [(5, 0), (3, 0), (4, 0), (1, 1)])
 @example(2, [(10, 2), (20, 2), (30, 2), (9, 22)])
-def test_it_holds_what_was_added_in_as_few_ranges_as_there_can_be(head: int, steps: list[tuple[int, int]]) -> None:
+def test_ids_are_held_in_as_few_ranges_as_possible(head: int, steps: list[tuple[int, int]]) -> None:
     done, model = DoneSet(head), set(range(-10, head + 1))
     for first, more in steps:
         done.add(first, first + more)
@@ -40,14 +40,14 @@ def test_it_holds_what_was_added_in_as_few_ranges_as_there_can_be(head: int, ste
         assert done.last == max(model)
 
 
-def test_one_id_after_the_other_moves_the_head_alone() -> None:
+def test_consecutive_ids_move_only_the_head() -> None:
     done = DoneSet(41)
     for item_id in range(42, 1000):
         done.add(item_id)
     assert (done.head, done.ranges(), len(done), done.last) == (999, [], 0, 999)
 
 
-def test_an_id_beyond_a_gap_waits_for_those_before_it() -> None:
+def test_id_beyond_a_gap_waits_for_earlier_ones() -> None:
     done = of(0, (2, 2), (4, 4))
     assert (done.head, done.ranges(), done.last) == (0, [(2, 2), (4, 4)], 4)
     done.add(1)
@@ -56,29 +56,27 @@ def test_an_id_beyond_a_gap_waits_for_those_before_it() -> None:
     assert (done.head, done.ranges()) == (4, [])
 
 
-def test_ranges_that_touch_or_overlap_are_one() -> None:
+def test_touching_and_overlapping_ranges_are_merged() -> None:
     assert of(0, (10, 12), (13, 15)).ranges() == [(10, 15)]
     assert of(0, (13, 15), (10, 12)).ranges() == [(10, 15)]
     assert of(0, (10, 14), (12, 18), (5, 30)).ranges() == [(5, 30)]
     assert of(0, (10, 11), (20, 21), (30, 31), (11, 30)).ranges() == [(10, 31)]
 
 
-def test_what_is_done_already_and_what_is_empty_changes_nothing() -> None:
+def test_done_ids_and_empty_ranges_change_nothing() -> None:
     done = of(10, (20, 30))
     for first, last in ((1, 10), (5, 5), (-5, 3), (20, 30), (25, 26), (25, 24), (40, 35), (11, 10)):
         done.add(first, last)
     assert (done.head, done.ranges()) == (10, [(20, 30)])
 
 
-def test_the_largest_id_can_be_done() -> None:
+def test_largest_id_can_be_done() -> None:
     done = of(0, (LARGEST_ID, LARGEST_ID), (1, LARGEST_ID - 1))
     assert (done.head, len(done)) == (LARGEST_ID, 0)
 
 
 @pytest.mark.parametrize("most_spent", [0, 3, 1 << 20])
-def test_ranges_that_the_head_has_passed_are_gone_however_long_they_are_kept(
-    monkeypatch: pytest.MonkeyPatch, most_spent: int
-) -> None:
+def test_ranges_behind_the_head_are_gone_even_if_still_stored(monkeypatch: pytest.MonkeyPatch, most_spent: int) -> None:
     monkeypatch.setattr(done_set, "_MAX_SPENT", most_spent)
     done = DoneSet()
     for item_id in range(2, 100, 2):
@@ -95,10 +93,10 @@ def test_ranges_that_the_head_has_passed_are_gone_however_long_they_are_kept(
     assert (done.head, done.ranges(), done.last) == (98, [], 98)
 
 
-# Where it is not done.
+# Holes.
 
 
-def test_the_next_ids_that_are_not_done_are_found_from_anywhere() -> None:
+def test_next_hole_is_found_from_any_id() -> None:
     done = of(3, (6, 7), (10, 12))
     assert [done.hole(item_id) for item_id in (0, 3, 4, 5)] == [(4, 5), (4, 5), (4, 5), (5, 5)]
     assert [done.hole(item_id) for item_id in (6, 7, 8, 9)] == [(8, 9), (8, 9), (8, 9), (9, 9)]
@@ -106,7 +104,7 @@ def test_the_next_ids_that_are_not_done_are_found_from_anywhere() -> None:
     assert DoneSet(3).hole(1) == (4, None)
 
 
-def test_the_first_ids_of_what_is_not_done_are_found_behind_ranges_that_the_head_has_passed_too() -> None:
+def test_starts_of_holes_skip_ranges_behind_the_head() -> None:
     done = of(0, (3, 4), (6, 7), (10, 12))
     assert (done.holes(0), done.holes(2), done.holes(9)) == ([1], [1, 5, 8], [1, 5, 8, 13])
     done.add(1, 2)

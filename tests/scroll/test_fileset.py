@@ -1,4 +1,4 @@
-"""Which file is what to which journal."""
+"""Which file belongs to which journal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("file_name", OURS)
-def test_a_file_is_that_of_its_journal(file_name: bytes) -> None:
+def test_file_belongs_to_its_journal(file_name: bytes) -> None:
     assert parse_file_name(file_name) == ScrollFile(*OURS[file_name], file_name)
 
 
@@ -81,7 +81,7 @@ def test_other_files_are_foreign(case: str) -> None:
     st.integers(0, 10**15 - 1),
     st.integers(0, 10**15 - 1),
 )
-def test_the_names_that_are_given_are_understood(stem: bytes, part: bytes, number: int, other: int) -> None:
+def test_generated_names_are_understood(stem: bytes, part: bytes, number: int, other: int) -> None:
     writer, reader = writer_name(stem, number), reader_name(stem, part)
     assert parse_file_name(writer) == (stem, ScrollFileKind.WRITER, number, b"", writer)
     assert parse_file_name(reader) == (stem, ScrollFileKind.READER, 0, part, reader)
@@ -96,7 +96,7 @@ def test_any_name_is_understood_or_foreign(file_name: bytes) -> None:
     assert file is None or file_name.startswith(file.stem + b".")
 
 
-def test_a_listing_is_grouped_by_journal_with_writer_files_in_number_order() -> None:
+def test_listing_is_grouped_by_journal_with_writer_files_in_order() -> None:
     journals = group_by_stem(
         [*OURS, b"work.10", b"work.9", b"work.7", b"work.07", b"other.3", b"lonely.read.x", *FOREIGN.values()]
     )

@@ -1,4 +1,4 @@
-"""A hint says of a journal's files what the files say; one that is not whole says nothing."""
+"""Hints: what a valid hint says of a journal's files, and that an invalid one says nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MARK_BYTES", 1000)
 
 
-def hinted(files: list[WriterFile], heads: list[int]) -> bytes:
+def Return_a_hint_of_these_files_for_readers_with_these_heads_(files: list[WriterFile], heads: list[int]) -> bytes:
     """A hint of these files, for readers with these heads."""
     next_ids = sorted({head + 1 for head in heads})
     return encode_hint([FileHint.of(file, next_ids) for file in files if file.first_id])
@@ -51,7 +51,7 @@ def tally_of(tally: WriterTally) -> tuple[object, ...]:
 
 
 def known_of(file: WriterFile) -> tuple[object, ...]:
-    """All but its marks."""
+    """Return all that is known of a file except its marks."""
     places = file.first_id, file.last_id, file.last_offset, file.size
     return file.file_name, file.number, places, file.is_closed, tally_of(file.tally)
 
@@ -72,46 +72,49 @@ def entry(data: bytes) -> Any:
     return json.loads(data.partition(b" ")[2])[1][0]
 
 
-# What it says.
+# Valid hints.
 
 
-def test_each_file_is_known_again_as_it_was() -> None:
+def test_hint_restores_what_is_known_of_each_file() -> None:
     files = surveyed()
     files[0].is_closed = True
-    again = decode_hint(hinted(files, []))
+    again = decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_(files, []))
     assert list(again) == [b"work.1", b"work.2"]
     assert [known_of(file) for file in again.values()] == [known_of(file) for file in files]
     assert (again[b"work.1"].is_closed, again[b"work.2"].is_closed) == (True, False)
 
 
-def test_of_the_marks_those_are_known_again_at_which_a_reader_has_to_begin() -> None:
+def test_hint_restores_marks_where_readers_begin() -> None:
     files = surveyed()
-    again = decode_hint(hinted(files, [55, 150, 151]))
+    again = decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_(files, [55, 150, 151]))
     for file, heads in zip(files, ([55], [150, 151]), strict=True):
         wanted = {file.before(head + 1).item_id for head in heads}
         assert marks_of(again[file.file_name]) == [mark for mark in marks_of(file) if mark[0] in wanted]
 
 
-def test_a_reader_at_the_end_of_a_file_or_before_it_needs_no_mark() -> None:
+def test_reader_at_either_end_of_a_file_needs_no_mark() -> None:
     files = surveyed()
-    again = decode_hint(hinted(files, [0, 100, 200, 5000]))
+    again = decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_(files, [0, 100, 200, 5000]))
     assert [file.marks for file in again.values()] == [[], []]
 
 
 def test_readers_at_one_place_share_its_mark() -> None:
-    again = decode_hint(hinted(surveyed(), [55, 55, 56]))
+    again = decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_(surveyed(), [55, 55, 56]))
     assert len(again[b"work.1"].marks) == 1
 
 
-def test_it_grows_with_the_readers_and_not_with_the_items() -> None:
+def test_hint_grows_with_readers_and_not_with_items() -> None:
     few, many = surveyed(), surveyed()
     for item_id in range(201, 10_000):
         many[1].mark(item_id, item_id * 1000)
         many[1].add_item(item_id, item_id * 1000, 100, None)
-    assert len(hinted(many, [55])) < len(hinted(few, [55])) + 20
+    assert (
+        len(Return_a_hint_of_these_files_for_readers_with_these_heads_(many, [55]))
+        < len(Return_a_hint_of_these_files_for_readers_with_these_heads_(few, [55])) + 20
+    )
 
 
-def test_it_says_what_was_known_when_it_was_begun_though_the_file_grows_before_it_is_written() -> None:
+def test_hint_keeps_state_of_its_start_while_file_grows() -> None:
     file = WriterFile(b"work.1", 1)
     index_writer_file(BytesReader(WRITER + put(1, b"abc")), file)
     before = known_of(copy.deepcopy(file))
@@ -121,63 +124,67 @@ def test_it_says_what_was_known_when_it_was_begun_though_the_file_grows_before_i
     assert known_of(decode_hint(encode_hint(begun))[b"work.1"]) == before
 
 
-def test_a_file_without_items_is_not_in_it() -> None:
-    assert decode_hint(hinted([WriterFile(b"work.3", 3)], [0])) == {}
+def test_file_without_items_is_left_out() -> None:
+    assert (
+        decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_([WriterFile(b"work.3", 3)], [0])) == {}
+    )
 
 
-def test_of_no_files_it_says_nothing() -> None:
-    assert decode_hint(hinted([], [])) == {}
+def test_hint_of_no_files_is_empty() -> None:
+    assert decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_([], [])) == {}
 
 
-def test_names_of_readers_that_are_spelled_with_colons_are_kept() -> None:
+def test_reader_names_with_colons_are_kept() -> None:
     file = WriterFile(b":2bx.1", 1)
     file.first_id = file.last_id = 1
     file.tally.extra = {b":own": Counts(1, 2), b"caf:e9": Counts(-1, -2), b"::" + b"0" * 32: Counts(3, 4)}
-    again = decode_hint(hinted([file], []))[b":2bx.1"]
+    again = decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_([file], []))[b":2bx.1"]
     assert again.tally.extra == file.tally.extra
 
 
-def test_numbers_may_be_as_large_as_those_in_the_files() -> None:
+def test_largest_numbers_are_kept() -> None:
     file = WriterFile(b"work.999999999999999", 999_999_999_999_999)
     file.first_id, file.last_id = (1 << 62) - 2, (1 << 62) - 1
     file.last_offset, file.size = 1 << 50, 1 << 51
     file.add_mark(WriterMark(file.last_id, 1 << 50, WriterTally(1, 1 << 49)))
-    again = decode_hint(hinted([file], [(1 << 62) - 2]))[file.file_name]
+    again = decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_([file], [(1 << 62) - 2]))[
+        file.file_name
+    ]
     assert (known_of(again), marks_of(again)) == (known_of(file), marks_of(file))
 
 
-def test_it_lies_in_the_folder_of_hints_under_the_name_of_its_journal() -> None:
+def test_hint_is_stored_in_hints_folder_under_journal_name() -> None:
     assert hint_path(b"/queues", b"caf:e9") == b"/queues/.kestrel/hints/caf:e9"
 
 
-# What is not whole says nothing.
+# Invalid hints.
 
 
 @pytest.mark.parametrize(
     "contents", [b"", b" ", b"\0" * 100, b"00000000 ", b"00000000 []", b"no hint at all", b"\xff" * 99]
 )
-def test_garbage_says_nothing(contents: bytes) -> None:
+def test_garbage_is_ignored(contents: bytes) -> None:
     assert decode_hint(contents) == {}
 
 
-def test_each_cut_of_a_hint_says_nothing() -> None:
-    data = hinted(surveyed(), [55])
+def test_truncated_hint_is_ignored() -> None:
+    data = Return_a_hint_of_these_files_for_readers_with_these_heads_(surveyed(), [55])
     assert [size for size in range(len(data)) if decode_hint(data[:size])] == []
 
 
-def test_a_hint_with_more_behind_it_says_nothing() -> None:
-    assert decode_hint(hinted(surveyed(), [55]) + b" ") == {}
+def test_hint_with_trailing_data_is_ignored() -> None:
+    assert decode_hint(Return_a_hint_of_these_files_for_readers_with_these_heads_(surveyed(), [55]) + b" ") == {}
 
 
-def test_a_hint_of_which_any_byte_is_another_says_nothing() -> None:
-    data = hinted(surveyed(), [55])
+def test_hint_with_a_changed_byte_is_ignored() -> None:
+    data = Return_a_hint_of_these_files_for_readers_with_these_heads_(surveyed(), [55])
     for position in range(len(data)):
         changed = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         assert decode_hint(changed) == {}
 
 
-def test_a_hint_of_another_version_says_nothing() -> None:
-    known = entry(hinted(surveyed(), []))
+def test_hint_of_another_version_is_ignored() -> None:
+    known = entry(Return_a_hint_of_these_files_for_readers_with_these_heads_(surveyed(), []))
     assert list(decode_hint(hint(known))) == [b"work.1"]
     assert decode_hint(hint(known, version=2)) == {}
 
@@ -187,7 +194,7 @@ def test_a_hint_of_another_version_says_nothing() -> None:
     [b"", b"7", b"null", b"{}", b"[]", b"[1]", b"[1,2]", b"[1,[1]]", b"[1,[[]]]", b"[1,[],[]]", b"\xff", b"[" * 9999],
     ids=lambda text: text[:20].decode("latin-1"),
 )
-def test_what_is_whole_and_yet_no_hint_says_nothing(text: bytes) -> None:
+def test_checksummed_data_that_is_no_hint_is_ignored(text: bytes) -> None:
     assert decode_hint(whole(text)) == {}
 
 
@@ -199,7 +206,7 @@ ANYTHING = st.recursive(
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each value within a value."""
+    """Return the path to each value within a value."""
     yield path
     if isinstance(value, list):
         for index, inner in enumerate(value):
@@ -210,8 +217,8 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @given(st.data())
-def test_whatever_stands_in_place_of_a_value_it_is_read_without_an_error(data: st.DataObject) -> None:
-    known = entry(hinted(surveyed()[1:], [150]))
+def test_wrong_values_in_a_hint_cause_no_error(data: st.DataObject) -> None:
+    known = entry(Return_a_hint_of_these_files_for_readers_with_these_heads_(surveyed()[1:], [150]))
     *way, last = data.draw(st.sampled_from([path for path in paths(known) if path]))
     changed = copy.deepcopy(known)
     inner = changed

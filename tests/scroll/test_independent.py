@@ -1,4 +1,4 @@
-"""The independent reader finds what libkestrel found, and what this server's records say."""
+"""The independent reader: it finds what libkestrel found, and what this server's records mean."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ FOLDERS: Final = [
 ]
 
 
-def written(folder: Path, **files: bytes) -> Path:
-    """A folder with these files; `_` stands for a dot in their names, `own` for `:own`."""
+def written_folder(folder: Path, **files: bytes) -> Path:
+    """Make a folder with these files; `_` stands for a dot in a name, `own` for `:own`."""
     for name, contents in files.items():
         (folder / name.replace("_", ".").replace("own", ":own")).write_bytes(contents)
     return folder
 
 
 def items(folder: Path) -> dict[bytes, list[bytes]]:
-    """The data of the items of each queue."""
+    """Return the data of the items of each queue."""
     return {name: [item.data for item in queue.items] for name, queue in queues_in(folder).items()}
 
 
-def test_it_knows_nothing_of_the_code_that_it_checks() -> None:
+def test_independent_reader_imports_no_code_that_it_checks() -> None:
     tree = ast.parse(Path(independent.__file__).read_text())
     names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -70,7 +70,7 @@ def test_it_knows_nothing_of_the_code_that_it_checks() -> None:
 
 
 @pytest.mark.parametrize(("case", "folder"), FOLDERS)
-def test_it_finds_what_libkestrel_found_but_for_what_libkestrel_forgets(case: str, folder: str) -> None:
+def test_independent_reader_finds_what_libkestrel_found(case: str, folder: str) -> None:
     expected = json.loads((GOLDEN / case / "expected.json").read_text())[folder]
     found = queues_in(GOLDEN / case / folder)
     readers = expected["readers"]
@@ -91,19 +91,19 @@ def test_it_finds_what_libkestrel_found_but_for_what_libkestrel_forgets(case: st
 
 
 def item_of(item: dict[str, Any]) -> FoundItem:
-    """An item as expected.json has it."""
+    """Return an item from expected.json."""
     data = base64.b64decode(item["data"])
     return FoundItem(item["id"], data, item["add_time"], item["expiry"] or 0, item["errors"])
 
 
-# The folders that libkestrel does not make.
+# Folders that libkestrel does not make.
 
 
-def test_an_item_for_some_readers_is_not_there_for_the_others(tmp_path: Path) -> None:
+def test_item_for_some_readers_is_hidden_from_others(tmp_path: Path) -> None:
     puts = [put(1, b"all"), targets(0, b"x"), put(2, b"x"), targets(1, b"x", b":own"), put(3, b"y"), put(4, b"last")]
     puts += [targets(0, b"x"), with_data(14, b""), put(5, b"all")]
     state = READER + read_head(0)
-    written(tmp_path, work_1=WRITER + b"".join(puts), work_read_x=state, work_read_y=state, work_read_=state)
+    written_folder(tmp_path, work_1=WRITER + b"".join(puts), work_read_x=state, work_read_y=state, work_read_=state)
     assert items(tmp_path) == {
         b"work": [b"all", b"last", b"all"],
         b"work+x": [b"all", b"x", b"last", b"all"],
@@ -111,16 +111,16 @@ def test_an_item_for_some_readers_is_not_there_for_the_others(tmp_path: Path) ->
     }
 
 
-def test_what_is_done_in_any_record_is_done_and_errors_are_counted(tmp_path: Path) -> None:
+def test_done_records_add_up_and_errors_are_counted(tmp_path: Path) -> None:
     puts = b"".join(put(each, b"%d" % each, errors=1) for each in range(1, 13))
     state = READER + read_head(1) + read_done(3) + errors(_5=7) + read_head(2) + done_ranges((7, 9), (11, 11))
-    written(tmp_path, work_1=WRITER + puts, work_read_=state + errors(_5=8, _6=0, _10=-1))
+    written_folder(tmp_path, work_1=WRITER + puts, work_read_=state + errors(_5=8, _6=0, _10=-1))
     queue = queues_in(tmp_path)[b"work"]
     assert [(item.id, item.errors) for item in queue.items] == [(4, 1), (5, 8), (6, 0), (10, 1), (12, 1)]
 
 
-def test_files_are_read_in_the_order_of_their_ids_and_ids_that_do_not_rise_are_ignored(tmp_path: Path) -> None:
-    written(
+def test_files_are_read_by_id_and_falling_ids_are_ignored(tmp_path: Path) -> None:
+    written_folder(
         tmp_path,
         work_9=WRITER + put(1, b"1") + put(5, b"5") + put(4, b"again") + put(5, b"again"),
         work_8=WRITER + put(7, b"7") + put(6, b"again") + put(8, b"8") + b"\0" + put(9, b"behind the end"),
@@ -131,17 +131,17 @@ def test_files_are_read_in_the_order_of_their_ids_and_ids_that_do_not_rise_are_i
     assert items(tmp_path) == {b"work": [b"1", b"5", b"7", b"8", b"9"]}
 
 
-def test_readers_that_are_deleted_and_files_that_are_foreign_are_no_queues(tmp_path: Path) -> None:
+def test_deleted_readers_and_foreign_files_are_no_queues(tmp_path: Path) -> None:
     file = WRITER + put(1, b"1")
     state, deleted = READER + read_head(0), sealed(read_head(0), DELETED)
-    written(tmp_path, work_1=file, work_read_own=state, work_read_=READER + read_head(1), work_read_x=deleted)
-    written(tmp_path, lonely_1=file, lonely_read_x=state, other_1=file, other_read_=DELETED)
+    written_folder(tmp_path, work_1=file, work_read_own=state, work_read_=READER + read_head(1), work_read_x=deleted)
+    written_folder(tmp_path, lonely_1=file, lonely_read_x=state, other_1=file, other_read_=DELETED)
     for name in ("foreign", "archive~old.1", "work.2~~3", "work.read.z~~3", "a:b.1", "work.1.pack"):
         (tmp_path / name).write_bytes(file)
     assert items(tmp_path) == {b"work": [b"1"], b"lonely+x": [b"1"], b"other": [b"1"]}
 
 
-def test_names_are_those_that_the_folder_knows(tmp_path: Path) -> None:
+def test_names_are_decoded_from_file_names(tmp_path: Path) -> None:
     long = b"\xff" * 100
     digits = blake2b(long, digest_size=16).hexdigest()
     for name in ("caf:e9", f"::{digits}"):
@@ -153,7 +153,7 @@ def test_names_are_those_that_the_folder_knows(tmp_path: Path) -> None:
     assert items(tmp_path) == {b"caf\xe9+x+": [b"1"], long + b"+x+": [b"1"]}
 
 
-def test_only_records_with_a_matching_checksum_count(tmp_path: Path) -> None:
+def test_only_records_with_matching_checksum_count(tmp_path: Path) -> None:
     file = WRITER + put(1, b"1") + put(2, b"2") + put(3, b"3")
     state = sealed(read_head(0), read_done(2))
     later = read_done(3) + checksum(read_done(3))
@@ -164,11 +164,11 @@ def test_only_records_with_a_matching_checksum_count(tmp_path: Path) -> None:
         (state + later[:-1] + b"?", [1, 3]),
         (state[:4] + b"?" + state[5:], [1, 2, 3]),
     ):
-        written(tmp_path, work_1=file, work_read_=contents)
+        written_folder(tmp_path, work_1=file, work_read_=contents)
         assert queues_in(tmp_path)[b"work"].ids == expected
 
 
-def test_a_file_without_checksums_counts_unless_libkestrel_cannot_have_written_it(tmp_path: Path) -> None:
+def test_file_without_checksums_counts_if_libkestrel_can_have_written_it(tmp_path: Path) -> None:
     file = WRITER + put(1, b"1") + put(2, b"2") + put(3, b"3")
     for records, expected in (
         (read_head(1) + read_done(3), [2]),
@@ -180,11 +180,11 @@ def test_a_file_without_checksums_counts_unless_libkestrel_cannot_have_written_i
         (read_head(1) + done_ranges((2, 4)), [1, 2, 3]),
         (read_head(2) + held(9, b"x"), [1, 2, 3]),
     ):
-        written(tmp_path, work_1=file, work_read_=READER + records)
+        written_folder(tmp_path, work_1=file, work_read_=READER + records)
         assert queues_in(tmp_path)[b"work"].ids == expected
 
 
-# Both together.
+# Both readers.
 
 SAMPLES: Final = {
     WRITER: [
@@ -200,7 +200,7 @@ SAMPLES: Final = {
 
 
 @pytest.mark.parametrize("magic", SAMPLES, ids=["writer file", "reader file"])
-def test_both_see_the_same_records_whatever_byte_is_damaged(magic: bytes) -> None:
+def test_both_readers_find_same_records_after_any_damage(magic: bytes) -> None:
     contents = magic + b"".join(SAMPLES[magic])
     for position in range(len(contents)):
         for byte in {0, 1, 0x7F, 0x80, 0xFF, contents[position] ^ 0x10, contents[position] ^ 1}:
@@ -229,8 +229,8 @@ STEPS: Final = st.lists(
 )
 
 
-class Written:
-    """A journal that is written with this server's records, and the items that each of its readers ought to have."""
+class WrittenJournal:
+    """A journal written with this server's records, and the items that each of its readers should have."""
 
     def __init__(self, folder: Path) -> None:
         self._stem = folder / stem_of(JOURNAL).decode()
@@ -263,7 +263,7 @@ class Written:
             if has_it:
                 self.items[number][item.id] = item
             else:
-                self._states[number].done.add(item.id)  # and its file says so at its next checkpoint
+                self._states[number].done.add(item.id)  # the reader file says so at its next checkpoint
 
     def finish(self, number: int, which: int) -> None:
         if self.items[number]:
@@ -297,9 +297,9 @@ class Written:
 
 
 @given(STEPS)
-def test_what_this_servers_records_say_is_what_it_finds(steps: list[tuple[str, Any, Any]]) -> None:
+def test_independent_reader_finds_items_of_this_servers_records(steps: list[tuple[str, Any, Any]]) -> None:
     with TemporaryDirectory() as folder:
-        journal = Written(Path(folder))
+        journal = WrittenJournal(Path(folder))
         for step, what, more in steps:
             if step == "put":
                 journal.put(what, more)

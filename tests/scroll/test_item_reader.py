@@ -1,4 +1,4 @@
-"""What comes into memory of a writer file for one reader, part by part."""
+"""Reading items of a writer file into memory for one reader, in parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 1 << 40
 
 
 class CountingReader(BytesReader):
-    """Tells how much was read."""
+    """A reader that counts the bytes read."""
 
     read_bytes = 0
 
@@ -38,7 +38,7 @@ def read_all(
     most_items: int = MANY,
     room: int = ROOM,
 ) -> list[ScrollItemsRead]:
-    """Every part that is read, the last one without items."""
+    """Read every part, the last one without items."""
     reads = []
     while True:
         read = read_items(BytesReader(contents), offset, len(contents), first_id, target_reader, most_items, room)
@@ -56,20 +56,20 @@ def ids(contents: bytes, target_reader: bytes = b"y", **how: int) -> list[int]:
     return [id_of(record) for record in records_of(read_all(contents, target_reader, **how))]
 
 
-# Which items.
+# Which items are read.
 
 
-def test_items_come_as_their_records_in_their_order() -> None:
+def test_items_are_read_as_records_in_order() -> None:
     records = [put(1, b"a"), put(2, b"", errors=7), put(4, b"bc", expiry_ms=T + 1)]
     assert records_of(read_all(WRITER + b"".join(records))) == records
 
 
-def test_what_is_for_others_is_passed_over() -> None:
+def test_items_of_other_readers_are_skipped() -> None:
     contents = WRITER + put(1, b"a") + X_ALONE + put(2, b"b") + ALL_BUT_X + put(3, b"c") + put(4, b"d")
     assert (ids(contents, b"x"), ids(contents, b"y")) == ([1, 2, 4], [1, 3, 4])
 
 
-def test_with_nothing_but_items_for_others_the_next_id_is_behind_them() -> None:
+def test_next_id_is_behind_skipped_items() -> None:
     contents = WRITER + b"".join(X_ALONE + put(item_id, b"a") for item_id in range(1, 1001))
     (read,) = read_all(contents, b"y")
     assert (read.records, read.next_id, read.offset) == ([], 1001, len(contents))
@@ -78,12 +78,12 @@ def test_with_nothing_but_items_for_others_the_next_id_is_behind_them() -> None:
 @pytest.mark.parametrize(
     "record", [read_head(9), with_data(14, b"?" * 5000), b"\x32????????", with_data(12, b"\7"), with_data(9, b"")]
 )
-def test_other_records_are_passed_over_and_what_was_said_for_whom_is_not_about_what_follows(record: bytes) -> None:
+def test_other_records_are_skipped_and_end_their_targets(record: bytes) -> None:
     contents = WRITER + record + put(1, b"a") + X_ALONE + record + put(2, b"b") + record
     assert ids(contents, b"y") == [1, 2]
 
 
-def test_an_item_with_an_odd_header_comes_like_any_other() -> None:
+def test_item_with_wide_header_is_read() -> None:
     contents = WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b")
     records = records_of(read_all(contents))
     assert [id_of(record) for record in records] == [1, 2, 3]
@@ -95,23 +95,23 @@ def test_an_item_with_an_odd_header_comes_like_any_other() -> None:
 
 @pytest.mark.parametrize("odd", [2, 1, 0, -1])
 @pytest.mark.parametrize("before", [b"", X_ALONE], ids=["for all", "for another"])
-def test_an_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
+def test_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
     contents = WRITER + put(2, b"a") + before + put(odd, b"again") + put(3, b"b")
     with pytest.raises(DamagedScrollFile):
         read_items(BytesReader(contents), 4, len(contents), 2, b"y", MANY, ROOM)
 
 
 @pytest.mark.parametrize("odd", [0, -1, -(1 << 63)])
-def test_an_item_whose_id_is_below_the_first_does_not_come_and_hides_none(odd: int) -> None:
+def test_item_below_first_id_is_skipped(odd: int) -> None:
     assert ids(WRITER + put(odd, b"odd") + put(3, b"b")) == [3]
 
 
-def test_ids_that_were_in_a_file_before_do_not_come() -> None:
+def test_ids_of_an_earlier_file_are_skipped() -> None:
     contents = WRITER + put(2, b"a") + X_ALONE + put(3, b"b") + put(4, b"c") + put(5, b"d")
     assert (ids(contents, b"y", first_id=5), ids(contents, b"x", first_id=3)) == ([5], [3, 4, 5])
 
 
-def test_it_goes_on_from_any_item_at_any_place_before_it() -> None:
+def test_reading_continues_at_any_item_from_any_earlier_offset() -> None:
     records = [put(item_id, b"%d" % item_id) for item_id in range(1, 101)]
     contents = WRITER + b"".join(records)
     for first_id in (1, 2, 50, 99, 100):
@@ -120,60 +120,60 @@ def test_it_goes_on_from_any_item_at_any_place_before_it() -> None:
             assert ids(contents, first_id=first_id, offset=offset) == list(range(first_id, 101))
 
 
-def test_what_lies_behind_the_end_is_not_looked_at() -> None:
+def test_bytes_behind_the_end_are_ignored() -> None:
     good = WRITER + put(1, b"a")
     for behind in (put(2, b"b"), b"\xff" * 99, bytes(99)):
         read = read_items(BytesReader(good + behind), 4, len(good), 1, b"y", MANY, ROOM)
         assert (read.records, read.next_id, read.offset) == ([put(1, b"a")], 2, len(good))
 
 
-def test_at_the_end_nothing_is_read() -> None:
+def test_nothing_is_read_at_the_end() -> None:
     contents = WRITER + put(1, b"a")
     reader = CountingReader(contents)
     assert read_items(reader, len(contents), len(contents), 2, b"y", MANY, ROOM) == ([], 2, len(contents))
     assert reader.read_bytes == 0
 
 
-# How many at once.
+# How many items are read at once.
 
 
-def test_no_more_come_than_were_asked_for_and_the_next_begin_behind_them() -> None:
+def test_requested_number_of_items_is_the_limit() -> None:
     contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 11))
     reads = read_all(contents, most_items=4)
     assert [len(read.records) for read in reads] == [4, 4, 2, 0]
     assert [(read.next_id, read.offset) for read in reads[:2]] == [(5, 4 + 4 * 26), (9, 4 + 8 * 26)]
 
 
-def test_no_more_come_than_find_room_and_one_that_passes_it() -> None:
+def test_room_limits_items_but_one_may_exceed_it() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(100)) for item_id in range(1, 11))
     assert [len(read.records) for read in read_all(contents, room=250)] == [3, 3, 3, 1, 0]
     assert [len(read.records) for read in read_all(contents, room=300)] == [3, 3, 3, 1, 0]
 
 
 @pytest.mark.parametrize("room", [0, -1, -(1 << 40)])
-def test_without_room_one_item_comes(room: int) -> None:
+def test_one_item_is_read_without_room(room: int) -> None:
     contents = WRITER + b"".join(put(item_id, bytes(9)) for item_id in range(1, 4))
     assert [len(read.records) for read in read_all(contents, room=room)] == [1, 1, 1, 0]
 
 
-def test_what_was_said_for_whom_is_read_again_with_the_item_that_found_no_room() -> None:
+def test_targets_are_read_again_with_their_item() -> None:
     first, second = put(1, b"a"), X_ALONE + put(2, b"b")
     reads = read_all(WRITER + first + second, b"x", most_items=1)
     assert (reads[0].offset, records_of(reads)) == (4 + len(first), [first, put(2, b"b")])
     assert ids(WRITER + first + ALL_BUT_X + put(2, b"b") + put(3, b"c"), b"x", most_items=1) == [1, 3]
 
 
-def test_an_item_with_an_odd_header_takes_its_room_too() -> None:
+def test_item_with_wide_header_uses_room() -> None:
     reads = read_all(WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b"), most_items=1)
     assert [len(read.records) for read in reads] == [1, 1, 1, 0]
     assert ids(WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b"), room=0) == [1, 2, 3]
 
 
-# Where parts end.
+# Borders of parts.
 
 
 @pytest.mark.parametrize("margin", range(-40, 41, 3))
-def test_an_item_over_the_end_of_a_part_is_whole(margin: int) -> None:
+def test_item_across_a_part_border_is_complete(margin: int) -> None:
     first = put(1, bytes(4096 - 25 + margin))
     contents = WRITER + first + X_ALONE + put(2, b"for x") + put(3, b"for all") + X_ALONE + put(4, b"for x")
     assert ids(contents, b"x", room=1) == ids(contents, b"x") == [1, 2, 3, 4]
@@ -182,7 +182,7 @@ def test_an_item_over_the_end_of_a_part_is_whole(margin: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("target_reader", [b"x", b"y"])
-def test_whatever_the_room_all_items_come_once(seed: int, target_reader: bytes) -> None:
+def test_each_item_is_read_once_with_any_room(seed: int, target_reader: bytes) -> None:
     rng = random.Random(seed)
     parts, expected = [WRITER], []
     for item_id in range(1, 400):
@@ -196,7 +196,7 @@ def test_whatever_the_room_all_items_come_once(seed: int, target_reader: bytes) 
         assert records_of(read_all(contents, target_reader, most_items=most_items, room=room)) == expected
 
 
-def test_no_more_than_a_mebibyte_and_a_little_is_read_at_once() -> None:
+def test_at_most_about_one_mebibyte_is_read_at_once() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
     reader = CountingReader(contents)
     read = read_items(reader, 4, len(contents), 1, b"y", MANY, ROOM)
@@ -214,13 +214,13 @@ def test_little_room_means_little_reading() -> None:
 
 
 @pytest.mark.parametrize("size", [PART_BYTES - 25, PART_BYTES, 3 * PART_BYTES, MAX_DATA_BYTES])
-def test_an_item_larger_than_a_part_comes_whole(size: int) -> None:
+def test_item_larger_than_a_part_is_complete(size: int) -> None:
     record = put(2, bytes(size))
     contents = WRITER + put(1, b"a") + record + put(3, b"b")
     assert records_of(read_all(contents, room=10)) == [put(1, b"a"), record, put(3, b"b")]
 
 
-def test_the_data_of_a_large_item_that_is_not_wanted_is_not_read() -> None:
+def test_data_of_large_skipped_item_is_not_read() -> None:
     large = bytes(8 * PART_BYTES)
     contents = WRITER + put(1, large) + X_ALONE + put(2, large) + put(3, b"c")
     reader = CountingReader(contents)
@@ -228,7 +228,7 @@ def test_the_data_of_a_large_item_that_is_not_wanted_is_not_read() -> None:
     assert ([id_of(record) for record in read.records], reader.read_bytes < PART_BYTES) == ([3], True)
 
 
-def test_a_large_item_that_is_not_wanted_stands_in_the_way_of_nothing() -> None:
+def test_large_skipped_item_hides_no_other() -> None:
     large = bytes(2 * PART_BYTES)
     contents = WRITER + put(1, b"a") + X_ALONE + put(2, large) + put(3, b"c") + X_ALONE + put(4, large) + put(5, b"d")
     assert ids(contents, b"y", room=10) == [1, 3, 5]
@@ -266,19 +266,19 @@ def test_a_large_item_that_is_not_wanted_stands_in_the_way_of_nothing() -> None:
         "an impossible id",
     ],
 )
-def test_a_file_that_became_another_is_damaged_and_not_at_its_end(damage: bytes) -> None:
+def test_changed_file_is_reported_as_damaged(damage: bytes) -> None:
     contents = WRITER + put(1, b"a") + damage
     with pytest.raises(DamagedScrollFile):
         read_items(BytesReader(contents), 4, len(contents), 1, b"y", MANY, ROOM)
 
 
-def test_what_stands_before_damage_is_read_where_there_is_no_room_for_more() -> None:
+def test_items_before_damage_are_read_if_they_fill_the_limit() -> None:
     contents = WRITER + put(1, b"a") + put(2, b"b") + b"\xff" * 40
     read = read_items(BytesReader(contents), 4, len(contents), 1, b"y", 1, ROOM)
     assert (read.records, read.next_id) == ([put(1, b"a")], 2)
 
 
-def test_a_place_within_a_record_is_damage() -> None:
+def test_offset_within_a_record_is_damage() -> None:
     contents = WRITER + put(1, b"\x86" * 60) + put(2, b"b")
     with pytest.raises(DamagedScrollFile):
         read_items(BytesReader(contents), 40, len(contents), 1, b"y", MANY, ROOM)

@@ -1,4 +1,4 @@
-"""How queues are called in file names, and which journal they are in."""
+"""How queue names are encoded in file names, and which journal a queue is in."""
 
 from __future__ import annotations
 
@@ -66,36 +66,36 @@ NO_PART = {
 
 
 @pytest.mark.parametrize("queue", PLACES)
-def test_a_child_is_in_the_journal_of_its_parent(queue: bytes) -> None:
+def test_child_is_in_the_journal_of_its_parent(queue: bytes) -> None:
     assert location_of(queue) == PLACES[queue]
     assert queue_name_of(PLACES[queue]) == queue
 
 
 @given(st.lists(st.sampled_from([b"a", b"+", b"\xff"]), min_size=1).map(b"".join))
-def test_a_place_is_that_of_one_queue(queue: bytes) -> None:
+def test_each_journal_and_reader_belong_to_one_queue(queue: bytes) -> None:
     place = location_of(queue)
     assert place.journal and place.child != b""
     assert queue_name_of(place) == queue
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_name_is_spelled_in_letters_digits_and_colons(name: bytes) -> None:
+def test_name_is_encoded_in_letters_digits_and_colons(name: bytes) -> None:
     assert encode_part(name, 180) == PARTS[name]
     assert decode_part(PARTS[name]) == name
 
 
 @pytest.mark.parametrize("case", NO_PART)
-def test_what_is_spelled_in_another_way_is_no_name(case: str) -> None:
+def test_other_encodings_are_no_names(case: str) -> None:
     assert decode_part(NO_PART[case]) is None
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
-def test_two_names_are_never_spelled_alike(one: bytes, other: bytes) -> None:
+def test_two_names_never_have_one_encoding(one: bytes, other: bytes) -> None:
     assert decode_part(encode_part(one, 180)) == one
     assert (encode_part(one, 40) == encode_part(other, 40)) is (one == other)
 
 
-def test_a_name_that_would_be_too_long_is_hashed() -> None:
+def test_too_long_name_is_hashed() -> None:
     assert encode_part(b"n" * 180, 180) == b"n" * 180
     assert encode_part(b"\xff" * 60, 180) == b":ff" * 60
     assert encode_part(LONG, 180) == stem_of(LONG) == b"::" + LONG_HASH
@@ -106,7 +106,7 @@ def test_a_name_that_would_be_too_long_is_hashed() -> None:
 
 
 @given(st.binary(min_size=1, max_size=200), st.binary(min_size=1, max_size=200))
-def test_every_file_name_fits_and_is_ours(journal: bytes, child: bytes) -> None:
+def test_every_file_name_fits_and_is_recognized(journal: bytes, child: bytes) -> None:
     stem = stem_of(journal)
     files = [writer_name(stem, LARGEST_NUMBER)]
     files += [reader_name(stem, part) for part in (reader_part(stem, child), OWN_READER, DEFAULT_READER)]
@@ -118,14 +118,14 @@ def test_every_file_name_fits_and_is_ours(journal: bytes, child: bytes) -> None:
             assert file is not None and file.stem == stem
 
 
-# The true names of those that are hashed.
+# Stored names of hashed ones.
 
 
 def true_names(folder: Path, disk: Disk | None = None) -> EscapedNames:
     return EscapedNames(disk or Disk(), os.fsencode(folder))
 
 
-def test_a_hashed_name_is_known_when_it_was_remembered(tmp_path: Path) -> None:
+def test_hashed_name_is_known_once_stored(tmp_path: Path) -> None:
     assert true_names(tmp_path).name_of(stem_of(LONG)) is None
     true_names(tmp_path).remember(stem_of(LONG), LONG)
     assert true_names(tmp_path).name_of(stem_of(LONG)) == LONG
@@ -141,7 +141,7 @@ def test_other_names_need_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_stored_name_is_not_written_again(tmp_path: Path) -> None:
     true_names(tmp_path).remember(stem_of(LONG), LONG)
     disk = FaultyDisk()
     disk.fail("open", errno.ENOSPC)
@@ -150,7 +150,7 @@ def test_a_name_that_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", LONG[:-1], LONG + b"\xff", b"another name"])
-def test_a_name_that_is_damaged_is_unknown_and_can_be_written_again(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_name_is_unknown_and_can_be_rewritten(tmp_path: Path, damage: bytes) -> None:
     names = true_names(tmp_path)
     names.remember(stem_of(LONG), LONG)
     (tmp_path / ".kestrel" / "names" / LONG_HASH.decode()).write_bytes(damage)
@@ -159,7 +159,7 @@ def test_a_name_that_is_damaged_is_unknown_and_can_be_written_again(tmp_path: Pa
     assert names.name_of(stem_of(LONG)) == LONG
 
 
-def test_a_name_that_was_remembered_outlives_a_power_failure(tmp_path: Path) -> None:
+def test_stored_name_survives_power_failure(tmp_path: Path) -> None:
     disk = FaultyDisk()
     folder, left = tmp_path / "folder", tmp_path / "left"
     folder.mkdir()
@@ -167,11 +167,11 @@ def test_a_name_that_was_remembered_outlives_a_power_failure(tmp_path: Path) -> 
     true_names(folder, disk).remember(stem_of(LONG), LONG)
     disk.medium.copy(os.fsencode(folder / ".kestrel" / "names"), os.fsencode(left / ".kestrel" / "names"))
     assert true_names(left).name_of(stem_of(LONG)) == LONG
-    assert disk.calls.count("sync_folder") == 3, "the two folders above it may be new"
+    assert disk.calls.count("sync_folder") == 3, "the two parent folders may be new"
 
 
 @pytest.mark.parametrize("operation", ["sync_folder", "open", "write", "sync", "rename"])
-def test_a_name_that_cannot_be_written_is_an_error_and_unknown(tmp_path: Path, operation: str) -> None:
+def test_name_that_cannot_be_written_is_an_error_and_unknown(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail(operation, errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -181,14 +181,14 @@ def test_a_name_that_cannot_be_written_is_an_error_and_unknown(tmp_path: Path, o
 
 
 @pytest.mark.parametrize("name", [b"work", b"a:b", b"::x", b":own"])
-def test_libkestrels_names_stand_as_they_are(name: bytes) -> None:
+def test_names_of_libkestrel_are_unchanged(name: bytes) -> None:
     names = PlainNames()
     names.remember(name, name)
     assert (names.stem_of(name), names.reader_of(name, name), names.name_of(name)) == (name, name, name)
     assert not names.is_own(name)
 
 
-def test_only_libkestrels_reader_without_a_name_is_the_queues_own() -> None:
+def test_only_unnamed_reader_of_libkestrel_belongs_to_the_queue() -> None:
     names = PlainNames()
     assert names.is_own(DEFAULT_READER)
     assert names.reader_of(b"work", None) == OWN_READER

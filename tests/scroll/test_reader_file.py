@@ -1,4 +1,4 @@
-"""What a reader file says, whole and appended to."""
+"""Reader files: whole ones, and the records appended to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(contents: bytes) -> tuple[ReaderState, ReadEnd]:
 
 
 def said(contents: bytes) -> tuple[int, list[tuple[int, int]], dict[int, int]]:
-    """Head, ranges and errors of a file that is whole."""
+    """Return head, ranges and errors of a complete file."""
     state, end = read(contents)
     assert (end.offset, end.problem, end.is_unfinished) == (len(contents), None, False)
     return state.done.head, state.done.ranges(), state.errors
@@ -50,10 +50,10 @@ def state_of(
     return ReaderState(done, errors, is_deleted)
 
 
-# A whole file.
+# Whole files.
 
 
-def test_without_long_runs_and_errors_it_is_what_libkestrel_writes() -> None:
+def test_short_state_is_written_as_libkestrel_writes_it() -> None:
     assert unsealed(encode_state(ReaderState())) == READER + read_head(0) + read_done()
     assert unsealed(encode_state(state_of(7, [(9, 9), (11, 13)]))) == READER + read_head(7) + read_done(9, 11, 12, 13)
 
@@ -65,12 +65,12 @@ def test_long_runs_are_ranges_and_short_ones_are_ids() -> None:
     assert MAX_RUN_IDS == 64
 
 
-def test_errors_of_what_is_done_are_not_written() -> None:
+def test_errors_of_done_items_are_not_written() -> None:
     contents = unsealed(encode_state(state_of(7, [(9, 9)], {3: 1, 8: 2, 9: 3, 10: 0})))
     assert contents == READER + read_head(7) + read_done(9) + errors(_8=2, _10=0)
 
 
-def test_a_deleted_reader_says_so() -> None:
+def test_deleted_reader_is_marked() -> None:
     contents = encode_state(state_of(7, [], is_deleted=True))
     assert contents == sealed(read_head(7) + read_done() + DELETED)
     assert read(contents)[0].is_deleted
@@ -78,7 +78,7 @@ def test_a_deleted_reader_says_so() -> None:
 
 
 @given(st.integers(0, 300), RANGES, ERRORS, st.booleans())
-def test_a_state_is_read_as_it_was_written(
+def test_written_state_is_read_back(
     head: int, ranges: list[tuple[int, int]], counts: dict[int, int], is_deleted: bool
 ) -> None:
     state = state_of(head, ranges, counts, is_deleted)
@@ -89,10 +89,10 @@ def test_a_state_is_read_as_it_was_written(
     assert encode_state(read(contents)[0]) == contents
 
 
-# What is appended.
+# Appended records.
 
 
-def test_a_commit_appends_what_has_changed_and_nothing_else() -> None:
+def test_commit_appends_only_what_has_changed() -> None:
     assert encode_changes(None, [], {}) == b""
     assert encode_changes(9, [], {}) == read_head(9)
     assert encode_changes(0, [], {}) == read_head(0)
@@ -106,7 +106,7 @@ def test_a_commit_appends_what_has_changed_and_nothing_else() -> None:
 
 @given(RANGES, st.lists(st.tuples(RANGES, ERRORS), max_size=5))
 @example([], [([(5, 5)], {}), ([(1, 4)], {5: 1, 6: 1})])
-def test_what_was_appended_adds_up(
+def test_appended_records_add_up(
     ranges: list[tuple[int, int]], commits: list[tuple[list[tuple[int, int]], dict[int, int]]]
 ) -> None:
     state = state_of(0, ranges)
@@ -124,7 +124,7 @@ def test_what_was_appended_adds_up(
     assert said(contents) == (state.done.head, state.done.ranges(), left)
 
 
-def test_each_record_of_a_commit_is_true_without_the_next() -> None:
+def test_each_record_of_a_commit_is_valid_without_the_next() -> None:
     before = unsealed(encode_state(state_of(3, [(6, 6)])))
     commit = encode_changes(7, [(9, 9), (20, 120)], {8: 1})
     states = set()
@@ -144,7 +144,7 @@ def test_each_record_of_a_commit_is_true_without_the_next() -> None:
 # Reading.
 
 
-def test_the_last_head_counts_and_what_is_done_adds_up() -> None:
+def test_last_head_counts_and_done_ids_add_up() -> None:
     assert said(sealed(read_head(3) + read_done(5) + read_head(7) + read_done(9))) == (7, [(9, 9)], {})
     assert said(sealed(read_done(5, 9) + read_head(7))) == (7, [(9, 9)], {})
     assert said(sealed(read_head(7) + read_done(9) + read_head(3))) == (3, [(9, 9)], {})
@@ -152,11 +152,11 @@ def test_the_last_head_counts_and_what_is_done_adds_up() -> None:
     assert said(sealed(read_head(3) + read_done(4, 5))) == (5, [], {})
 
 
-def test_the_last_count_of_an_item_counts_and_negative_ones_do_not() -> None:
+def test_last_error_count_of_an_item_counts_unless_negative() -> None:
     assert said(sealed(errors(_5=1, _6=1) + errors(_5=2, _7=-1))) == (0, [], {5: 2, 6: 1})
 
 
-def test_odd_ids_do_no_harm() -> None:
+def test_impossible_ids_are_harmless() -> None:
     assert said(sealed(read_head(-5) + read_done(-9, 0))) == (0, [], {})
     assert said(sealed(done_ranges((9, 5), (-9, 3), (7, 8))))[:2] == (3, [(7, 8)])
 
@@ -169,19 +169,19 @@ def test_other_records_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("contents", [WRITER + read_head(7), b"\0\0", bytes(30), b"no reader file"])
-def test_another_file_is_damaged_and_says_nothing(contents: bytes) -> None:
+def test_other_file_is_damaged_and_empty(contents: bytes) -> None:
     state, end = read(contents)
     assert (state.done.head, len(state.done), state.errors, state.is_deleted) == (0, 0, {}, False)
     assert (end.offset, end.is_unfinished, end.problem is None) == (0, False, False)
 
 
 @pytest.mark.parametrize("size", range(4))
-def test_a_file_that_is_cut_within_its_first_bytes_is_unfinished(size: int) -> None:
+def test_file_cut_within_its_magic_is_unfinished(size: int) -> None:
     state, end = read(READER[:size])
     assert (state.done.head, end.offset, end.is_unfinished) == (0, 0, True)
 
 
-def test_damage_leaves_what_was_said_before_it() -> None:
+def test_records_before_damage_are_kept() -> None:
     state, end = read(READER + read_head(7) + read_done(9) + with_data(9, b"half") + read_head(99))
     assert (state.done.head, state.done.ranges()) == (7, [(9, 9)])
     assert (end.offset, end.is_unfinished, end.problem) == (26, False, "impossible size 4")
@@ -204,8 +204,8 @@ SEALED = sealed(*BATCHES)
 ENDS = [len(sealed(*BATCHES[:count])) for count in range(len(BATCHES) + 1)]
 
 
-def check_says_no_more(contents: bytes, good: int) -> None:
-    """Damage at the byte `good` is found, and the file says nothing that it did not say before that byte."""
+def check_adds_nothing(contents: bytes, good: int) -> None:
+    """Check that damage at the byte `good` is found, and that the file says no more than it did before that byte."""
     state, end = read(contents)
     assert end.problem is not None
     before = next((count for count in reversed(range(len(ENDS))) if ENDS[count] <= good), 0)
@@ -219,27 +219,27 @@ def check_says_no_more(contents: bytes, good: int) -> None:
 
 
 @pytest.mark.parametrize("position", range(len(SEALED)))
-def test_any_other_byte_is_found_by_the_checksums(position: int) -> None:
+def test_checksums_detect_any_changed_byte(position: int) -> None:
     good = SEALED[position]
     for byte in {0, 2, 0xD1, 0xF1, 0xFF, *(good ^ 1 << bit for bit in range(8))} - {good}:
-        check_says_no_more(SEALED[:position] + bytes([byte]) + SEALED[position + 1 :], position)
+        check_adds_nothing(SEALED[:position] + bytes([byte]) + SEALED[position + 1 :], position)
 
 
-def test_zeros_from_any_byte_on_are_found() -> None:
+def test_zeros_from_any_byte_are_detected() -> None:
     for position in range(len(SEALED) - 1):
         for end in (position + 2, position + 16, len(SEALED)):
             zeroed = (SEALED[:position] + bytes(end - position) + SEALED[end:])[: len(SEALED)]
             if zeroed != SEALED:
                 first = next(index for index in range(len(SEALED)) if zeroed[index] != SEALED[index])
-                check_says_no_more(zeroed, first)
+                check_adds_nothing(zeroed, first)
 
 
-def test_a_cut_is_found_unless_it_leaves_whole_commits() -> None:
+def test_cut_is_detected_unless_it_leaves_whole_commits() -> None:
     for size in range(len(SEALED)):
         if size in ENDS[1:]:
             assert read(SEALED[:size])[1].problem is None
         else:
-            check_says_no_more(SEALED[:size], size)
+            check_adds_nothing(SEALED[:size], size)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_cut_is_found_unless_it_leaves_whole_commits() -> None:
         READER + read_done(9) + read_head(7),
     ],
 )
-def test_without_checksums_what_libkestrel_does_not_write_is_damage(contents: bytes) -> None:
+def test_other_records_without_checksums_are_damage(contents: bytes) -> None:
     state, end = read(contents)
     assert (state.done.last, state.is_deleted, end.offset, end.is_unfinished) == (0, False, 0, False)
     assert end.problem

@@ -1,4 +1,4 @@
-"""The records of one file, and where it ends."""
+"""The record cursor: the records of a file, and where the file ends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targ
 A, B, FOR_X = put(1, b"a"), put(2, b"bb"), targets(0, b"x")
 
 
-def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], ReadEnd]:
-    """Offset and bytes of each record, and the end."""
+def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], End]:
+    """Return offset and bytes of each record, and the end."""
     scan = ScrollRecordCursor(BytesReader(contents), magic)
     return [(offset, record.raw) for offset, record in scan], scan.end
 
@@ -32,26 +32,26 @@ def is_whole(end: ReadEnd) -> bool:
     return end.problem is None and not end.is_unfinished
 
 
-def test_the_records_come_one_by_one_to_the_end_of_the_file() -> None:
+def test_records_are_read_to_the_end_of_the_file() -> None:
     records, end = scanned(WRITER + A + FOR_X + B)
     assert records == [(4, A), (4 + len(A), FOR_X), (4 + len(A + FOR_X), B)]
     assert is_whole(end) and end.offset == len(WRITER + A + FOR_X + B)
 
 
 @pytest.mark.parametrize("behind", [b"\0", bytes(4000), b"\0" + A, b"\0\xff"])
-def test_a_zero_byte_is_the_proper_end_whatever_stands_behind_it(behind: bytes) -> None:
+def test_zero_byte_is_the_proper_end(behind: bytes) -> None:
     records, end = scanned(WRITER + A + behind)
     assert [raw for _, raw in records] == [A]
     assert is_whole(end) and end.offset == len(WRITER + A)
 
 
-def test_a_file_of_its_first_bytes_alone_is_whole() -> None:
+def test_file_with_only_its_magic_is_complete() -> None:
     for contents in (WRITER, WRITER + bytes(100)):
         records, end = scanned(contents)
         assert (records, end.offset, is_whole(end)) == ([], 4, True)
 
 
-def test_a_file_that_is_cut_anywhere_ends_behind_its_last_whole_record() -> None:
+def test_truncated_file_ends_behind_its_last_whole_record() -> None:
     contents = WRITER + A + B
     ends = {0: 0, 4: 4, 4 + len(A): 4 + len(A), len(contents): len(contents)}
     offset = 0
@@ -65,7 +65,7 @@ def test_a_file_that_is_cut_anywhere_ends_behind_its_last_whole_record() -> None
 
 
 @pytest.mark.parametrize("contents", [READER_MAGIC + A, b"\0", bytes(100), b"\x27\x65", b"hello world"])
-def test_a_file_that_begins_otherwise_is_damaged_at_its_first_byte(contents: bytes) -> None:
+def test_file_with_other_magic_is_damaged_at_its_first_byte(contents: bytes) -> None:
     records, end = scanned(contents)
     assert (records, end.offset, end.is_unfinished) == ([], 0, False)
     assert end.problem == "it does not begin with 27 64 26 03"
@@ -77,7 +77,7 @@ def test_damage_ends_the_file_behind_the_last_good_record() -> None:
     assert (end.offset, end.is_unfinished, end.problem) == (4 + len(A), False, "impossible header of 5 words")
 
 
-# What is about the next record.
+# Records about the next record.
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0", bytes(1000), B[:-1], B[:1], FOR_X, FOR_X[:3]])
@@ -87,23 +87,23 @@ def test_targets_without_their_item_are_unfinished(behind: bytes) -> None:
     assert end.problem == "the last record is cut short"
 
 
-def test_targets_before_a_damaged_item_are_cut_with_it() -> None:
+def test_targets_before_damaged_item_are_cut_with_it() -> None:
     _, end = scanned(WRITER + A + FOR_X + b"\x85" + B)
     assert (end.offset, end.is_unfinished) == (4 + len(A), False)
 
 
-def test_somebody_elses_record_of_that_command_is_one_like_any_other() -> None:
+def test_foreign_record_with_that_command_is_read_as_usual() -> None:
     foreign = with_data(12, b"abc")
     for contents in (WRITER + A + foreign, WRITER + A + foreign + bytes(10)):
         _, end = scanned(contents)
         assert is_whole(end) and end.offset == len(WRITER + A + foreign)
 
 
-# Part by part.
+# Parts.
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2, 7, 30, 64])
-def test_the_records_are_the_same_in_parts_of_any_size(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+def test_records_do_not_depend_on_part_size(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
     contents = WRITER + b"".join(FOR_X + put(each, b"x" * each) for each in range(1, 40)) + bytes(100)
     whole, whole_end = scanned(contents)
     monkeypatch.setattr(FileReader.part, "__defaults__", (part_bytes,))
@@ -112,7 +112,7 @@ def test_the_records_are_the_same_in_parts_of_any_size(monkeypatch: pytest.Monke
     assert (end.offset, end.problem) == (whole_end.offset, None)
 
 
-def test_a_file_of_large_items_takes_little_memory(tmp_path: Path) -> None:
+def test_file_of_large_items_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "work.1"
     with path.open("wb") as file:
         file.write(WRITER)
@@ -136,7 +136,7 @@ RECORDS = st.sampled_from(
 
 
 @given(st.sampled_from([WRITER, READER, b""]), st.lists(RECORDS | st.binary(max_size=12), max_size=8).map(b"".join))
-def test_any_bytes_are_the_records_that_the_second_reader_finds(magic: bytes, records: bytes) -> None:
+def test_any_bytes_give_the_records_of_the_independent_reader(magic: bytes, records: bytes) -> None:
     contents = magic + records
     for expected in (WRITER, READER):
         scan = ScrollRecordCursor(BytesReader(contents), expected)

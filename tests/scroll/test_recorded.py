@@ -1,6 +1,6 @@
-"""What libkestrel wrote is read as it read it, and written as it wrote it.
+"""Files recorded from libkestrel: read as libkestrel read them, and written as it wrote them.
 
-golden/<case>/ holds folders of files and, in expected.json, what libkestrel made of them, its faults included.
+golden/<case>/ holds folders of files. expected.json holds what libkestrel made of them, including its faults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CUT: Final = "L40_truncations"
 
 
 class RecordedFile(NamedTuple):
-    """One recorded file, and what libkestrel found in it: the records, and then how it ended."""
+    """A recorded file, and what libkestrel found in it: the records, and how the file ended."""
 
     path: Path
     found: list[dict[str, Any]]
@@ -60,18 +60,18 @@ def records_of(file: RecordedFile) -> tuple[list[tuple[int, ScrollFileRecord]], 
     return list(scan), scan
 
 
-def test_there_are_recorded_files_of_every_kind() -> None:
+def test_recordings_contain_files_of_every_kind() -> None:
     assert len(FILES) == 61
     assert {op["op"] for file in FILES for op in file.found} == {"PUT", "READ_HEAD", "READ_DONE", "UNKNOWN"}
 
 
 @EACH
-def test_every_record_is_found_where_libkestrel_found_it_with_its_values(file: RecordedFile) -> None:
+def test_every_record_of_libkestrel_is_found_with_its_values(file: RecordedFile) -> None:
     assert [values_of(offset, record) for offset, record in records_of(file)[0]] == file.found
 
 
 def values_of(offset: int, record: ScrollFileRecord) -> dict[str, Any]:
-    """A record as expected.json has it."""
+    """Return a record in the form of expected.json."""
     values: dict[str, Any] = {"offset": offset, "op": record.name}
     if record.command == RecordCommand.PUT:
         item = decode_put(record.raw)
@@ -117,7 +117,7 @@ def test_every_reader_file_is_written_with_the_same_bytes(file: RecordedFile) ->
     assert unsealed(encode_state(state)) == file.contents
 
 
-def test_every_cut_of_a_file_leaves_the_items_that_libkestrel_found() -> None:
+def test_truncated_file_keeps_the_items_that_libkestrel_found() -> None:
     expected = json.loads((GOLDEN / CUT / "expected.json").read_text())
     contents = base64.b64decode(expected["base_b64"])
     assert contents == (GOLDEN / CUT / "journal" / "work.1700000000000").read_bytes()

@@ -1,4 +1,4 @@
-"""One record: bytes to values and back, as the format's table says."""
+"""Records: bytes to values and back, as the table of the format defines them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READERS = st.frozensets(st.binary(max_size=255), max_size=5)
 ONLY_X = Targets(frozenset([b"x"]), False)
 ALL_BUT_X = Targets(frozenset([b"x"]), True)
 
-# name: (bytes by hand, bytes of the encoder)
+# name: (hand-written bytes, encoded bytes)
 RECORDS = {
     "READ_HEAD": (read_head(7), encode_read_head(7)),
     "PUT": (put(7, b"data"), encode_put(7, b"data", T, 0)),
@@ -66,13 +66,13 @@ def decoded(data: bytes, position: int = 0) -> ScrollFileRecord:
 
 
 @EACH
-def test_a_record_is_written_as_the_table_says(name: str) -> None:
+def test_record_is_written_as_the_format_defines(name: str) -> None:
     by_hand, encoded = RECORDS[name]
     assert encoded == by_hand
 
 
 @EACH
-def test_a_record_is_read_wherever_it_stands_and_ends_where_it_ends(name: str) -> None:
+def test_record_is_read_at_any_offset(name: str) -> None:
     raw, _ = RECORDS[name]
     for before, behind in ((b"", b""), (b"before", b""), (b"", b"\x86 and more"), (b"1", b"2")):
         record = decoded(before + raw + behind, len(before))
@@ -81,7 +81,7 @@ def test_a_record_is_read_wherever_it_stands_and_ends_where_it_ends(name: str) -
 
 
 @EACH
-def test_a_record_that_is_cut_says_how_much_it_needs(name: str) -> None:
+def test_truncated_record_reports_the_bytes_it_needs(name: str) -> None:
     raw, _ = RECORDS[name]
     for size in range(1, len(raw)):
         with pytest.raises(UnfinishedRecord) as unfinished:
@@ -91,7 +91,7 @@ def test_a_record_that_is_cut_says_how_much_it_needs(name: str) -> None:
 
 @given(IDS, st.binary(), TIMES, TIMES, COUNTS)
 @example(LARGEST_ID, b"", 0, 0, 0)
-def test_an_item_is_what_was_put(item_id: int, data: bytes, add_ms: int, expiry_ms: int, errors: int) -> None:
+def test_item_survives_a_round_trip(item_id: int, data: bytes, add_ms: int, expiry_ms: int, errors: int) -> None:
     raw = encode_put(item_id, data, add_ms, expiry_ms, errors)
     assert len(raw) == len(data) + (PUT_EXPIRING_BYTES if expiry_ms else PUT_BYTES)
     item = decode_put(raw)
@@ -105,7 +105,7 @@ def test_an_item_is_what_was_put(item_id: int, data: bytes, add_ms: int, expiry_
 @pytest.mark.parametrize(
     ("words", "expiry_ms"), [(6, 0), (8, T + 1), (9, T + 1), (15, T + 1)], ids=lambda each: str(each)
 )
-def test_header_words_that_nobody_knows_are_skipped(words: int, expiry_ms: int) -> None:
+def test_unknown_header_words_are_skipped(words: int, expiry_ms: int) -> None:
     header = (put(7, b"", T, T + 1, 2)[1:] + b"?" * 28)[: 4 * words]
     raw = bytes([0x80 | words]) + i32(4) + header[4:] + b"data"
     assert decoded(raw).raw == raw
@@ -113,11 +113,11 @@ def test_header_words_that_nobody_knows_are_skipped(words: int, expiry_ms: int) 
     assert (item.id, item.data, item.add_ms, item.expiry_ms, item.errors) == (7, b"data", T, expiry_ms, 2)
 
 
-def test_an_expiry_of_0_that_somebody_wrote_is_never() -> None:
+def test_written_expiry_of_0_means_never() -> None:
     assert decode_put(b"\x88" + i32(0) + i32(0) + i64(7) + i64(T) + i64(0)).expiry_ms == 0
 
 
-def test_other_records_may_have_more_header_words_too() -> None:
+def test_other_records_may_have_more_header_words() -> None:
     assert decoded(b"\x04" + i64(7) + b"????????").item_id == 7
     record = decoded(b"\x93" + i32(8) + b"????????" + i64(7) + b"more")
     assert (list(record.ids), record.size) == ([7], 21)
@@ -132,7 +132,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_a_record_that_nobody_knows_has_a_size_and_can_be_skipped(name: str) -> None:
+def test_unknown_record_has_a_size_and_can_be_skipped(name: str) -> None:
     raw, size = UNKNOWN[name]
     record = decoded(raw + b"more")
     assert (record.name, record.size, record.item_id) == ("UNKNOWN", size, 0)
@@ -161,17 +161,17 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_what_can_be_no_record_is_damage(name: str) -> None:
+def test_invalid_record_is_damage(name: str) -> None:
     with pytest.raises(DamagedRecord):
         decode_record(DAMAGED[name] + bytes(64), 0)
 
 
-def test_the_largest_id_is_one() -> None:
+def test_largest_id_is_valid() -> None:
     for raw in (put(LARGEST_ID, b""), read_head(LARGEST_ID), read_done(LARGEST_ID), done_ranges((1, LARGEST_ID))):
         assert decoded(raw).size == len(raw)
 
 
-def test_a_zero_byte_is_the_end() -> None:
+def test_zero_byte_is_the_end() -> None:
     assert decode_record(bytes(4), 0) is None
     assert decode_record(put(7, b"") + b"\0", 25) is None
 
@@ -179,7 +179,7 @@ def test_a_zero_byte_is_the_end() -> None:
 @given(st.binary(min_size=1, max_size=80))
 @example(b"\x86" + i32(MAX_DATA_BYTES))
 @example(with_data(12, b"\0\xff"))
-def test_any_bytes_are_a_record_the_end_unfinished_or_damage(data: bytes) -> None:
+def test_any_bytes_are_record_end_unfinished_or_damage(data: bytes) -> None:
     try:
         record = decode_record(data, 0)
     except UnfinishedRecord as unfinished:
@@ -192,8 +192,8 @@ def test_any_bytes_are_a_record_the_end_unfinished_or_damage(data: bytes) -> Non
             assert record.targets is None or encode_targets(record.targets)
 
 
-class Looked:
-    """A file of which a buffer is the beginning, and what was looked for in it."""
+class RecordingFile:
+    """A file whose beginning is in a buffer; it records what was read beyond."""
 
     def __init__(self, contents: bytes) -> None:
         self._contents = contents
@@ -206,25 +206,25 @@ class Looked:
 
 
 @EACH
-def test_a_record_that_goes_on_behind_the_buffer_is_looked_for_there(name: str) -> None:
+def test_record_longer_than_buffer_is_read_from_the_file(name: str) -> None:
     raw, _ = RECORDS[name]
     contents = b"before" + raw + b"behind"
     for size in range(1, len(raw)):
-        record = decode_record(contents[: 6 + size], 6, Looked(contents))
+        record = decode_record(contents[: 6 + size], 6, RecordingFile(contents))
         assert record is not None
         assert (record.raw, record.size, record.item_id) == (raw, len(raw), decoded(raw).item_id)
         assert record.data == decoded(raw).data
 
 
 @pytest.mark.parametrize("size", [-1, MAX_DATA_BYTES + 1, 1 << 30, 1000])
-def test_nothing_is_read_for_a_size_that_is_impossible_or_not_there(size: int) -> None:
-    whole = Looked(b"\x86" + i32(size) + put(7, b"data")[5:])
+def test_impossible_or_missing_size_reads_nothing(size: int) -> None:
+    whole = RecordingFile(b"\x86" + i32(size) + put(7, b"data")[5:])
     with pytest.raises((UnfinishedRecord, DamagedRecord)):
         decode_record(b"\x86", 0, whole)
     assert all(size <= 4 for _, size in whole.looks)
 
 
-def test_more_ids_than_a_record_may_have_make_more_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ids_are_split_into_more_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_IDS_PER_RECORD", 2)
     assert encode_read_done([1, 2, 3, 4, 5]) == read_done(1, 2) + read_done(3, 4) + read_done(5)
     assert encode_read_done([1, 2]) == read_done(1, 2)
@@ -233,17 +233,17 @@ def test_more_ids_than_a_record_may_have_make_more_records(monkeypatch: pytest.M
     assert encode_errors({1: 1, 2: 2, 3: 3}) == errors(_1=1, _2=2) + errors(_3=3)
 
 
-def test_as_many_ids_as_a_record_may_have_are_not_too_large() -> None:
+def test_largest_number_of_ids_fits_a_record() -> None:
     assert MAX_IDS_PER_RECORD * 16 <= MAX_DATA_BYTES
     assert len(decoded(encode_read_done(range(1, MAX_IDS_PER_RECORD + 1))).ids) == MAX_IDS_PER_RECORD
 
 
-def test_no_ranges_and_no_errors_are_no_record() -> None:
+def test_no_ranges_and_no_errors_make_no_record() -> None:
     assert encode_done_ranges([]) == encode_errors({}) == b""
 
 
 @given(st.lists(IDS), st.lists(st.tuples(IDS, IDS)), st.dictionaries(IDS, COUNTS))
-def test_what_a_reader_file_says_is_read_as_it_was_written(
+def test_reader_records_survive_a_round_trip(
     ids: list[int], ranges: list[tuple[int, int]], counts: dict[int, int]
 ) -> None:
     assert list(decoded(encode_read_done(ids)).ids) == ids
@@ -253,31 +253,31 @@ def test_what_a_reader_file_says_is_read_as_it_was_written(
         assert decoded(encode_errors(counts)).errors == counts
 
 
-def test_a_negative_count_is_none_and_the_last_of_an_id_counts() -> None:
+def test_last_count_of_an_id_counts_unless_negative() -> None:
     assert decoded(errors(_7=2, _9=-1) + b"").errors == {7: 2}
     assert decoded(with_data(10, (i64(7) + i32(1)) + (i64(7) + i32(2)))).errors == {7: 2}
 
 
-# For whom an item is.
+# Targets.
 
 
 @given(READERS, st.booleans())
-def test_targets_are_read_as_they_were_written(readers: frozenset[bytes], are_left_out: bool) -> None:
+def test_targets_survive_a_round_trip(readers: frozenset[bytes], are_left_out: bool) -> None:
     written = Targets(readers, are_left_out)
     assert decoded(encode_targets(written)).targets == written
 
 
-def test_the_names_of_targets_are_sorted() -> None:
+def test_names_of_targets_are_sorted() -> None:
     names = [b"", b":own", b"a", b"aa", b"b", b"c", b"d", b"z" * 40]
     assert encode_targets(Targets(frozenset(reversed(names)), False)) == targets(0, *names)
 
 
-def test_an_item_is_for_those_that_are_named_or_for_all_others() -> None:
+def test_item_is_for_named_readers_or_for_all_others() -> None:
     assert [ONLY_X.has(b"x"), ONLY_X.has(b"y")] == [True, False]
     assert [ALL_BUT_X.has(b"x"), ALL_BUT_X.has(b"y")] == [False, True]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02\x01x", b"abc", b"\x00\x02x", b"\x01\x01x\x05"])
-def test_data_that_are_no_targets_are_somebody_elses(data: bytes) -> None:
+def test_invalid_targets_are_a_foreign_record(data: bytes) -> None:
     record = decoded(with_data(12, data))
     assert (record.targets, record.size) == (None, 5 + len(data))

@@ -1,4 +1,4 @@
-"""How much a reader still has, counted with the help of marks."""
+"""How many items a reader still has, counted with the help of marks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Range = tuple[int, int]
 
 
 class Folder:
-    """Writer files, surveyed, and which of them were opened since."""
+    """Indexed writer files, and the names of those opened since."""
 
     def __init__(self, *contents: bytes) -> None:
         self._contents = {b"work.%d" % number: each for number, each in enumerate(contents, 1)}
@@ -47,59 +47,59 @@ class Folder:
 
 
 def items(*ids: int) -> bytes:
-    """A file of items of ten bytes."""
+    """Return a file of items of ten bytes each."""
     return WRITER + b"".join(put(item_id, bytes(10)) for item_id in ids)
 
 
 THREE_FILES = items(*range(1, 11)), items(*range(11, 21)), items(*range(21, 31))
 
 
-def test_without_files_nothing_is_left() -> None:
+def test_nothing_remains_without_files() -> None:
     assert Folder().left() == NO_ITEMS
 
 
-def test_to_a_reader_that_has_done_nothing_all_is_left_and_no_file_is_opened() -> None:
+def test_new_reader_has_everything_and_opens_no_file() -> None:
     folder = Folder(*THREE_FILES)
     assert (folder.left(), folder.opened) == (Counts(30, 300), [])
 
 
-def test_to_a_reader_that_has_done_all_nothing_is_left_and_no_file_is_opened() -> None:
+def test_reader_that_is_done_has_nothing_and_opens_no_file() -> None:
     folder = Folder(*THREE_FILES)
     assert (folder.left(30), folder.left(99), folder.opened) == (NO_ITEMS, NO_ITEMS, [])
 
 
-def test_what_is_up_to_the_head_is_not_left_and_the_file_of_the_head_alone_is_opened() -> None:
+def test_head_within_a_file_opens_only_that_file() -> None:
     folder = Folder(*THREE_FILES)
     assert (folder.left(14), folder.opened) == (Counts(16, 160), [b"work.2"])
 
 
-def test_a_head_between_two_files_opens_none() -> None:
+def test_head_between_files_opens_none() -> None:
     folder = Folder(*THREE_FILES)
     assert (folder.left(10), folder.left(20), folder.opened) == (Counts(20, 200), Counts(10, 100), [])
 
 
-def test_a_file_that_is_done_whole_is_not_opened() -> None:
+def test_completely_done_file_is_not_opened() -> None:
     folder = Folder(*THREE_FILES)
     assert (folder.left(0, [(11, 20)]), folder.opened) == (Counts(20, 200), [])
 
 
-def test_what_is_done_beyond_the_head_is_not_left() -> None:
+def test_items_done_beyond_the_head_do_not_remain() -> None:
     folder = Folder(*THREE_FILES)
     assert folder.left(0, [(2, 2)]) == Counts(29, 290)
     assert folder.left(3, [(5, 6), (9, 12), (30, 30)]) == Counts(20, 200)
 
 
-def test_a_range_over_several_files_counts_in_each() -> None:
+def test_range_across_files_counts_in_each() -> None:
     assert Folder(*THREE_FILES).left(0, [(9, 22)]) == Counts(16, 160)
 
 
-def test_ids_that_are_in_no_file_do_not_count() -> None:
+def test_ids_in_no_file_do_not_count() -> None:
     folder = Folder(items(1, 5, 9), items(20, 25))
     assert folder.left(2, [(6, 8), (10, 19), (21, 24), (30, 40)]) == Counts(4, 40)
     assert folder.left(2, [(3, 7), (21, 99)]) == Counts(2, 20)
 
 
-def test_each_reader_has_left_what_is_for_it() -> None:
+def test_each_reader_has_only_its_items() -> None:
     folder = Folder(
         WRITER + put(1, b"a") + X_ALONE + put(2, b"bb") + ALL_BUT_X + put(3, b"ccc"),
         WRITER + X_ALONE + put(4, b"dddd") + put(5, b"eeeee"),
@@ -111,7 +111,7 @@ def test_each_reader_has_left_what_is_for_it() -> None:
     assert folder.left(3, [(4, 4)], b"y") == Counts(1, 5)
 
 
-def test_ids_that_were_in_an_earlier_file_do_not_count_again() -> None:
+def test_ids_of_an_earlier_file_do_not_count_again() -> None:
     folder = Folder(items(1, 2, 3), items(2, 3, 4, 5))
     assert (folder.left(), folder.left(2), folder.left(4)) == (Counts(5, 50), Counts(3, 30), Counts(1, 10))
     assert folder.left(0, [(2, 4)]) == Counts(2, 20)
@@ -119,7 +119,7 @@ def test_ids_that_were_in_an_earlier_file_do_not_count_again() -> None:
 
 @pytest.mark.parametrize("ranges", [1, 7, 8, 9, 60])
 @pytest.mark.parametrize("target_reader", [b"x", b"y"])
-def test_few_ranges_and_many_are_counted_alike(
+def test_few_and_many_ranges_are_counted_alike(
     ranges: int, target_reader: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (item_cursor, writer_file):
@@ -148,7 +148,7 @@ def test_few_ranges_and_many_are_counted_alike(
         assert folder.left(head, done, target_reader) == Counts(len(left), sum(left.values()))
 
 
-def test_a_file_that_does_not_hold_what_is_known_of_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_mark_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 100)
     folder = Folder(items(*range(1, 101)))
@@ -158,7 +158,7 @@ def test_a_file_that_does_not_hold_what_is_known_of_it_is_found_out(monkeypatch:
         folder.left(50)
 
 
-def test_a_file_that_cannot_be_opened_is_an_error() -> None:
+def test_file_that_cannot_be_opened_is_an_error() -> None:
     def cannot_open(name: bytes) -> BytesReader:
         raise OSError(5, "Input/output error")
 
@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_opened_is_an_error() -> None:
         count_remaining(b"y", 5, (), Folder(*THREE_FILES).files, cannot_open)
 
 
-def test_however_many_holes_there_are_in_what_is_done_a_file_without_marks_is_read_once() -> None:
+def test_file_without_marks_is_read_once_despite_many_holes() -> None:
     folder = Folder(items(*range(1, 20_001)))
     folder.files[0].marks.clear()
     reader = CountingReader(folder.contents_of(b"work.1"))

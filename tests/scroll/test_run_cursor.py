@@ -1,4 +1,4 @@
-"""Going from record to record of a scroll file: the records that a scan finds, with and without their data."""
+"""The run cursor finds the records that a record cursor finds, with and without their data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RISING = st.lists(st.integers(1, 99), unique=True).map(
 
 
 class CountingReader(BytesReader):
-    """Counts the bytes that are read."""
+    """A reader that counts the bytes read."""
 
     taken = 0
 
@@ -39,19 +39,19 @@ class CountingReader(BytesReader):
         return data
 
 
-class Gone(NamedTuple):
-    """Where records begin, as offsets; where and how that ended."""
+class Run(NamedTuple):
+    """The offsets of records, and where and how the file ended."""
 
     offsets: list[int]
     end: ReadEnd
 
     @property
     def how(self) -> tuple[int, str | None, bool]:
-        """The end, to be compared."""
+        """The end in a form that can be compared."""
         return self.end.offset, self.end.problem, self.end.is_unfinished
 
 
-def gone_through(
+def run_through(
     contents: bytes,
     has_data: bool,
     magic: bytes = WRITER_MAGIC,
@@ -59,36 +59,34 @@ def gone_through(
     start: int = 0,
     stop: int | None = None,
     part_bytes: int = PART_BYTES,
-) -> Gone:
+) -> Run:
     stop = len(contents) if stop is None else stop
     hops = ScrollRunCursor(BytesReader(contents), magic, start, stop, has_data=has_data, part_bytes=part_bytes)
     offsets = []
     while hops.next(most):
         assert 0 < len(hops.starts) <= most
         offsets += [hops.data_start + position for position in hops.starts]
-    return Gone(offsets, hops.end)
+    return Run(offsets, hops.end)
 
 
-def scanned(contents: bytes, magic: bytes) -> Gone:
+def scanned(contents: bytes, magic: bytes) -> Run:
     scan = ScrollRecordCursor(BytesReader(contents), magic)
-    return Gone([offset for offset, _ in scan], scan.end)
+    return Run([offset for offset, _ in scan], scan.end)
 
 
 @given(CONTENTS, st.booleans(), st.integers(1, 4))
-def test_a_reader_file_has_the_records_that_a_scan_finds(contents: bytes, has_data: bool, most: int) -> None:
+def test_reader_file_has_the_records_of_a_scan(contents: bytes, has_data: bool, most: int) -> None:
     hops, scan = (
-        gone_through(READER + contents, has_data, READER_MAGIC, most),
+        run_through(READER + contents, has_data, READER_MAGIC, most),
         scanned(READER + contents, READER_MAGIC),
     )
     assert (hops.offsets, hops.how) == (scan.offsets, scan.how)
 
 
 @given(CONTENTS | RISING, st.booleans(), st.integers(1, 4))
-def test_a_writer_file_has_the_records_that_a_scan_finds_up_to_an_id_that_does_not_rise(
-    contents: bytes, has_data: bool, most: int
-) -> None:
+def test_writer_file_has_records_of_a_scan_up_to_falling_id(contents: bytes, has_data: bool, most: int) -> None:
     contents = WRITER + contents
-    hops, scan = gone_through(contents, has_data, most=most), scanned(contents, WRITER_MAGIC)
+    hops, scan = run_through(contents, has_data, most=most), scanned(contents, WRITER_MAGIC)
     ids = [
         record.item_id for _, record in ScrollRecordCursor(BytesReader(contents), WRITER_MAGIC) if record.command == 8
     ]
@@ -101,47 +99,45 @@ def test_a_writer_file_has_the_records_that_a_scan_finds_up_to_an_id_that_does_n
 
 
 @given(CONTENTS | RISING, st.booleans())
-def test_a_writer_file_is_good_as_far_as_the_server_finds_it_good(contents: bytes, has_data: bool) -> None:
+def test_good_part_of_writer_file_matches_the_server(contents: bytes, has_data: bool) -> None:
     contents = WRITER + contents
     walk = ScrollItemCursor(BytesReader(contents), 4)
     while walk.next():
         pass
-    if walk.end.problem != "zeros before other bytes":  # what is behind zeros is of interest to who appends
-        assert gone_through(contents, has_data).how == (walk.end.offset, walk.end.problem, walk.end.is_unfinished)
+    if walk.end.problem != "zeros stand before other bytes":  # bytes behind zeros matter only to an appending server
+        assert run_through(contents, has_data).how == (walk.end.offset, walk.end.problem, walk.end.is_unfinished)
 
 
 @given(RISING, st.booleans(), st.data())
-def test_two_parts_of_a_file_have_the_records_of_the_whole(
-    contents: bytes, has_data: bool, data: st.DataObject
-) -> None:
+def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool, data: st.DataObject) -> None:
     contents = WRITER + contents
-    whole = gone_through(contents, has_data)
+    whole = run_through(contents, has_data)
     begins = data.draw(st.sampled_from([*whole.offsets, whole.end.offset]))
-    first = gone_through(contents, has_data, stop=begins)
-    second = gone_through(contents, has_data, start=begins)
+    first = run_through(contents, has_data, stop=begins)
+    second = run_through(contents, has_data, start=begins)
     assert first.offsets + second.offsets == whole.offsets
     assert first.end.problem is None
     assert second.how == whole.how
 
 
 @pytest.mark.parametrize("begins_with", [b"", b"\x27", b"\x27\x64\x26", b"\x27\x65", READER_MAGIC + put(1, b"a")])
-def test_a_file_that_begins_otherwise_ends_as_a_scan_ends(begins_with: bytes) -> None:
-    hops, scan = gone_through(begins_with, True), scanned(begins_with, WRITER_MAGIC)
+def test_file_with_other_magic_ends_as_in_a_scan(begins_with: bytes) -> None:
+    hops, scan = run_through(begins_with, True), scanned(begins_with, WRITER_MAGIC)
     assert (hops.offsets, hops.how) == ([], scan.how)
     assert hops.end.problem is not None
 
 
 @pytest.mark.parametrize("has_data", [True, False])
 @pytest.mark.parametrize("part_bytes", [1, 2, 7, 40])
-def test_it_does_not_matter_where_parts_end(part_bytes: int, has_data: bool) -> None:
+def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) -> None:
     contents = WRITER + put(1, b"a") + targets(1, b"x", b"y") + put(2, b"b" * 90, 5, 6) + put(3, b"cut")[:-1]
-    whole = gone_through(contents, has_data)
-    hops = gone_through(contents, has_data, part_bytes=part_bytes)
+    whole = run_through(contents, has_data)
+    hops = run_through(contents, has_data, part_bytes=part_bytes)
     assert (len(hops.offsets), hops.end.is_unfinished) == (3, True)
     assert (hops.offsets, hops.how) == (whole.offsets, whole.how)
 
 
-def test_the_data_of_large_items_is_not_read_where_it_is_not_wanted() -> None:
+def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = WRITER + b"".join(put(n, b"x" * 3_000_000) for n in range(1, 11))
     reader = CountingReader(contents)
     hops = ScrollRunCursor(reader, WRITER_MAGIC, 0, len(contents), has_data=False)
@@ -151,7 +147,7 @@ def test_the_data_of_large_items_is_not_read_where_it_is_not_wanted() -> None:
     assert reader.taken < 2_000_000
 
 
-def test_of_an_item_of_any_size_the_data_is_at_hand_where_it_is_wanted() -> None:
+def test_wanted_data_is_available_for_items_of_any_size() -> None:
     contents = WRITER + put(1, b"a") + put(2, b"x" * 3_000_000) + put(3, b"b")
     hops = ScrollRunCursor(BytesReader(contents), WRITER_MAGIC, 0, len(contents), has_data=True)
     items = []
@@ -161,5 +157,5 @@ def test_of_an_item_of_any_size_the_data_is_at_hand_where_it_is_wanted() -> None
     assert items == [b"a", b"x" * 3_000_000, b"b"]
 
 
-def test_an_item_that_means_nothing_in_a_reader_file_may_have_any_id() -> None:
-    assert len(gone_through(READER + put(5, b"a") + put(4, b"b"), True, READER_MAGIC).offsets) == 2
+def test_item_in_a_reader_file_may_have_any_id() -> None:
+    assert len(run_through(READER + put(5, b"a") + put(4, b"b"), True, READER_MAGIC).offsets) == 2

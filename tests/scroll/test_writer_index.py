@@ -1,4 +1,4 @@
-"""What is known of a writer file once it was surveyed, and what is found with that."""
+"""The index of a writer file, and what is looked up with it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targ
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
 WIDE_PUT = b"\x89" + i32(4) + i32(0) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
-"""Of 9 words, the last of which means nothing."""
+"""A PUT with 9 words, of which the last has no meaning."""
 
 
 class CountingReader(BytesReader):
-    """Tells how much was read."""
+    """A reader that counts the bytes read."""
 
     read_bytes = 0
 
@@ -46,40 +46,40 @@ def surveyed(contents: bytes, floor_id: int = 0) -> tuple[WriterFile, ReadEnd]:
 
 
 def known_of(file: WriterFile) -> tuple[object, ...]:
-    """All but its marks."""
+    """Return all that is known of a file except its marks."""
     tally = file.tally.items, file.tally.bytes, file.tally.extra
     return file.first_id, file.last_id, file.last_offset, file.size, file.is_closed, tally
 
 
 def ends(contents: bytes) -> tuple[int, bool, bool]:
-    """Where what is good ends, whether there is a problem, and whether that is an unfinished record."""
+    """Return where the good part ends, whether there is a problem, and whether it is an unfinished record."""
     end = surveyed(contents)[1]
     return end.offset, end.problem is not None, end.is_unfinished
 
 
-# What is counted.
+# Counts.
 
 
-def test_a_file_of_items_is_known_by_its_ids_its_last_place_and_its_counts() -> None:
+def test_index_has_ids_last_offset_and_counts() -> None:
     file, end = surveyed(WRITER + put(3, b"abc") + put(4, b"") + put(7, b"de", expiry_ms=T + 1))
     assert (file.first_id, file.last_id, file.last_offset, file.size) == (3, 7, 57, 92)
     assert (file.tally.of(b"x"), file.is_closed) == (Counts(3, 5), False)
     assert (end.offset, end.problem) == (92, None)
 
 
-def test_an_item_for_one_reader_alone_counts_for_no_other() -> None:
+def test_item_for_one_reader_counts_for_no_other() -> None:
     file, _ = surveyed(WRITER + put(1, b"all") + X_ALONE + put(2, b"only x") + put(3, b"all"))
     assert file.tally.of(b"x") == Counts(3, 12)
     assert file.tally.of(b"y") == file.tally.of(b":own") == Counts(2, 6)
 
 
-def test_an_item_for_all_but_one_counts_for_all_others() -> None:
+def test_item_for_all_but_one_counts_for_all_others() -> None:
     file, _ = surveyed(WRITER + ALL_BUT_X + put(1, b"not x"))
     assert file.tally.of(b"x") == NO_ITEMS
     assert file.tally.of(b"y") == Counts(1, 5)
 
 
-def test_the_last_item_stands_where_what_says_for_whom_it_is_does() -> None:
+def test_last_offset_is_that_of_the_targets() -> None:
     file, _ = surveyed(WRITER + put(1, b"a") + X_ALONE + put(2, b"b"))
     assert file.last_offset == 4 + len(put(1, b"a"))
 
@@ -89,31 +89,31 @@ def test_the_last_item_stands_where_what_says_for_whom_it_is_does() -> None:
     [read_head(9), read_done(9), with_data(14, b"?"), b"\x32????????", with_data(10, b""), with_data(12, b"\x07")],
     ids=["a head", "done ids", "data of another", "a header of another", "errors", "targets of another form"],
 )
-def test_other_records_count_for_nothing_wherever_they_stand(record: bytes) -> None:
+def test_other_records_do_not_count(record: bytes) -> None:
     file, end = surveyed(WRITER + record + put(1, b"a") + record + put(2, b"b") + record)
     assert (file.first_id, file.last_id, file.tally.of(b"x"), end.problem) == (1, 2, Counts(2, 2), None)
     assert file.size == end.offset == 4 + 3 * len(record) + 52
 
 
 @pytest.mark.parametrize("record", [read_head(9), with_data(14, b"?"), with_data(12, b"\x07")])
-def test_targets_are_about_the_record_behind_them_and_no_other(record: bytes) -> None:
+def test_targets_apply_only_to_the_next_record(record: bytes) -> None:
     file, end = surveyed(WRITER + X_ALONE + record + put(1, b"a"))
     assert (file.tally.of(b"y"), file.tally.extra, end.problem) == (Counts(1, 1), {}, None)
 
 
-def test_of_two_targets_the_second_counts() -> None:
+def test_second_of_two_targets_counts() -> None:
     file, _ = surveyed(WRITER + X_ALONE + targets(0, b"y") + put(1, b"a"))
     assert (file.tally.of(b"x"), file.tally.of(b"y")) == (NO_ITEMS, Counts(1, 1))
 
 
-def test_an_item_with_an_odd_header_is_an_item() -> None:
+def test_item_with_wide_header_counts() -> None:
     file, end = surveyed(WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b"))
     assert (file.tally.of(b"x"), file.last_id, end.problem) == (Counts(3, 6), 3, None)
 
 
 @pytest.mark.parametrize("odd", [1, 2, 0, -1, -(1 << 62)])
 @pytest.mark.parametrize("before", [b"", X_ALONE], ids=["for all", "for one"])
-def test_an_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
+def test_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
     good = WRITER + put(2, b"a")
     for record in (put(odd, b"again"), put(odd, b"again", expiry_ms=1), WIDE_PUT):
         file, end = surveyed(good + before + record + put(3, b"b"))
@@ -122,19 +122,19 @@ def test_an_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
 
 
 @pytest.mark.parametrize("odd", [0, -1, -(1 << 63)])
-def test_an_item_whose_id_is_below_the_first_does_not_count_and_hides_none(odd: int) -> None:
+def test_item_below_first_id_does_not_count(odd: int) -> None:
     for record in (put(odd, b"odd"), put(odd, b"odd", expiry_ms=1), X_ALONE + put(odd, b"odd")):
         file, end = surveyed(WRITER + record + put(3, b"b"))
         assert (file.first_id, file.last_id, file.tally.of(b"x"), end.problem) == (3, 3, Counts(1, 1), None)
 
 
-def test_an_id_that_does_not_rise_is_damage_where_a_survey_goes_on_too() -> None:
+def test_id_that_does_not_rise_is_damage_when_indexing_continues() -> None:
     file, _ = surveyed(WRITER + put(2, b"a"))
     end = index_writer_file(BytesReader(WRITER + put(2, b"a") + put(2, b"b")), file)
     assert (end.problem, file.last_id, file.tally.of(b"x")) == ("impossible id", 2, Counts(1, 1))
 
 
-def test_items_that_are_not_above_the_floor_do_not_count() -> None:
+def test_items_up_to_the_floor_do_not_count() -> None:
     contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 10))
     file, end = surveyed(contents, floor_id=6)
     assert (file.first_id, file.last_id, file.tally.of(b"x"), end.offset) == (7, 9, Counts(3, 3), len(contents))
@@ -142,17 +142,17 @@ def test_items_that_are_not_above_the_floor_do_not_count() -> None:
     assert file.marks[0].offset == 4 + 6 * 26
 
 
-def test_a_file_of_nothing_but_old_items_holds_none() -> None:
+def test_file_of_old_items_has_none() -> None:
     file, end = surveyed(WRITER + put(1, b"a") + put(2, b"b"), floor_id=2)
     assert (file.first_id, file.tally.of(b"x"), end.problem) == (0, NO_ITEMS, None)
 
 
-def test_a_file_of_nothing_but_its_first_bytes_holds_no_item() -> None:
+def test_file_with_only_its_magic_has_no_item() -> None:
     file, end = surveyed(WRITER)
     assert (file.first_id, file.size, end.offset, end.problem) == (0, 4, 4, None)
 
 
-def test_a_survey_goes_on_where_the_last_one_ended() -> None:
+def test_indexing_continues_where_it_ended() -> None:
     rest = ALL_BUT_X + put(3, b"c") + put(4, b"d")
     contents = WRITER + put(1, b"a") + X_ALONE + put(2, b"b")
     file, _ = surveyed(contents)
@@ -160,7 +160,7 @@ def test_a_survey_goes_on_where_the_last_one_ended() -> None:
     assert known_of(file) == known_of(surveyed(contents + rest)[0])
 
 
-def test_what_was_added_one_by_one_is_known_as_what_was_surveyed() -> None:
+def test_items_added_singly_give_the_index_of_a_whole_file() -> None:
     file, contents = WriterFile(b"work.1", 1), WRITER
     for item_id, targeted in enumerate([None, Targets(frozenset([b"x"]), False), Targets(frozenset([b"y"]), True)], 1):
         start = len(contents)
@@ -175,30 +175,30 @@ def test_what_was_added_one_by_one_is_known_as_what_was_surveyed() -> None:
     assert [mark[:2] for mark in file.marks] == [mark[:2] for mark in again.marks]
 
 
-# Where it ends.
+# Ends.
 
 GOOD = WRITER + put(1, b"a")
 
 
 @pytest.mark.parametrize("size", range(4))
-def test_a_file_that_is_cut_within_its_first_bytes_is_unfinished_at_0(size: int) -> None:
+def test_file_cut_within_its_magic_is_unfinished_at_0(size: int) -> None:
     assert ends(WRITER[:size]) == (0, True, True)
 
 
 @pytest.mark.parametrize("contents", [READER + put(1, b"a"), bytes(30), b"no journal", b"\x27\x64"[::-1]])
-def test_a_file_of_something_else_is_damaged_at_0(contents: bytes) -> None:
+def test_file_with_other_magic_is_damaged_at_0(contents: bytes) -> None:
     assert ends(contents) == (0, True, False)
 
 
 @pytest.mark.parametrize(
     "last", [put(2, b"data"), put(2, b"data", expiry_ms=9), WIDE_PUT, X_ALONE, with_data(14, b"?")]
 )
-def test_a_record_that_is_cut_anywhere_is_unfinished_where_it_begins(last: bytes) -> None:
+def test_truncated_record_is_unfinished_at_its_start(last: bytes) -> None:
     for size in range(1, len(last)):
         assert ends(GOOD + last[:size]) == (len(GOOD), True, True)
 
 
-def test_an_item_is_cut_off_together_with_what_says_for_whom_it_is() -> None:
+def test_truncated_item_is_cut_off_with_its_targets() -> None:
     for size in range(1, len(put(2, b"data"))):
         assert ends(GOOD + X_ALONE + put(2, b"data")[:size]) == (len(GOOD), True, True)
 
@@ -207,13 +207,13 @@ def test_targets_at_the_end_are_unfinished() -> None:
     assert ends(GOOD + X_ALONE) == (len(GOOD), True, True)
 
 
-def test_zeros_are_a_good_end_behind_which_nothing_may_be_written() -> None:
+def test_zeros_are_a_good_end_and_close_the_file() -> None:
     file, end = surveyed(GOOD + bytes(1000))
     assert (end.offset, end.problem, file.size, file.is_closed) == (len(GOOD), None, len(GOOD), True)
 
 
 @pytest.mark.parametrize("zeros", [1, 24, 25, 33, 100, (1 << 20) + 7])
-def test_zeros_of_any_number_are_an_end(zeros: int) -> None:
+def test_any_number_of_zeros_is_an_end(zeros: int) -> None:
     assert ends(GOOD + bytes(zeros)) == (len(GOOD), False, False)
 
 
@@ -222,7 +222,7 @@ def test_targets_before_zeros_are_not_kept() -> None:
     assert (end.offset, file.size, file.is_closed) == (len(GOOD), len(GOOD), True)
 
 
-def test_what_stands_behind_zeros_does_not_count_and_is_not_kept() -> None:
+def test_records_behind_zeros_do_not_count() -> None:
     file, end = surveyed(GOOD + bytes(50) + put(2, b"b"))
     assert (end.offset, end.problem is None, file.last_id) == (len(GOOD), False, 1)
 
@@ -260,19 +260,19 @@ def test_what_stands_behind_zeros_does_not_count_and_is_not_kept() -> None:
         "head too large",
     ],
 )
-def test_damage_ends_it_and_what_stands_before_counts(record: bytes) -> None:
+def test_damage_ends_the_file_and_earlier_items_count(record: bytes) -> None:
     for behind in (b"", put(3, b"c"), bytes(100)):
         file, end = surveyed(GOOD + record + behind)
         assert (end.offset, end.problem is None, end.is_unfinished) == (len(GOOD), False, False)
         assert (file.last_id, file.tally.of(b"x"), file.size) == (1, Counts(1, 1), len(GOOD))
 
 
-def test_the_largest_id_is_good() -> None:
+def test_largest_id_is_valid() -> None:
     file, end = surveyed(GOOD + put(LARGEST_ID, b"b"))
     assert (file.last_id, end.problem) == (LARGEST_ID, None)
 
 
-def test_each_cut_of_a_file_leaves_its_whole_items() -> None:
+def test_truncated_file_keeps_its_whole_items() -> None:
     contents = WRITER + put(1, b"abc") + X_ALONE + put(2, b"") + put(3, b"d", expiry_ms=1) + read_head(1) + put(4, b"e")
     places = [4, 32, 65, 99, 108, 134]
     for size in range(4, len(contents) + 1):
@@ -282,10 +282,10 @@ def test_each_cut_of_a_file_leaves_its_whole_items() -> None:
         assert file.last_id == [0, 1, 2, 3, 3, 4][places.index(whole)]
 
 
-# How much is read.
+# Bytes read.
 
 
-def test_the_data_of_large_items_is_not_read() -> None:
+def test_data_of_large_items_is_not_read() -> None:
     sizes = [LARGE_ITEM_BYTES, 1 << 20, 5 << 20, 100_000, 3 << 20]
     contents = WRITER + b"".join(put(item_id, bytes(size)) for item_id, size in enumerate(sizes, 1))
     reader, file = CountingReader(contents), WriterFile(b"work.1", 1)
@@ -306,7 +306,7 @@ def test_small_items_are_read_once() -> None:
 
 
 def many(rng: random.Random, items: int) -> bytes:
-    """A file of items of all kinds, some of them for `x` alone, and some for all others."""
+    """Return a file of items of all kinds, some only for `x`, and some for all others."""
     parts, item_id = [WRITER], 0
     for _ in range(items):
         item_id += rng.choice((1, 1, 1, 1, 5))
@@ -317,7 +317,7 @@ def many(rng: random.Random, items: int) -> bytes:
 
 
 def given(contents: bytes, target_reader: bytes) -> dict[int, int]:
-    """The sizes of the items that this reader is given, by id, found without marks."""
+    """Return the sizes of this reader's items by id, found without marks."""
     position, found, left_out = 4, {}, False
     while position < len(contents):
         size = int.from_bytes(contents[position + 1 : position + 5], "little")
@@ -336,7 +336,7 @@ def counted(found: dict[int, int], first: int, last: int) -> Counts:
     return Counts(len(sizes), sum(sizes))
 
 
-def test_marks_stand_no_further_apart_than_they_may_and_each_knows_what_is_before_it() -> None:
+def test_marks_are_close_enough_and_know_their_counts() -> None:
     contents = many(random.Random(1), 5000)
     file, end = surveyed(contents)
     assert (end.problem, len(file.marks) > 5) == (None, True)
@@ -351,7 +351,7 @@ def test_marks_stand_no_further_apart_than_they_may_and_each_knows_what_is_befor
             assert following.offset - mark.offset >= MARK_BYTES
 
 
-def test_files_of_small_items_have_a_mark_at_least_every_128_kib() -> None:
+def test_small_items_have_a_mark_every_128_kib() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(75)) for item_id in range(1, 20_001))
     file, _ = surveyed(contents)
     gaps = [after.offset - mark.offset for mark, after in zip(file.marks, file.marks[1:], strict=False)]
@@ -361,7 +361,7 @@ def test_files_of_small_items_have_a_mark_at_least_every_128_kib() -> None:
 
 @pytest.mark.parametrize("target_reader", [b"x", b"y"])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_reader_was_given_up_to_an_item_is_found_from_the_nearest_mark(target_reader: bytes, seed: int) -> None:
+def test_counts_up_to_an_item_start_at_the_nearest_mark(target_reader: bytes, seed: int) -> None:
     rng = random.Random(seed)
     contents = many(rng, 3000)
     file, _ = surveyed(contents)
@@ -374,7 +374,7 @@ def test_what_a_reader_was_given_up_to_an_item_is_found_from_the_nearest_mark(ta
             assert count_up_to(BytesReader(contents), file, target_reader, item_id) == counted(found, 0, item_id)
 
 
-def test_with_items_for_many_single_readers_marks_do_not_remember_them_and_counts_are_right() -> None:
+def test_marks_do_not_store_many_single_readers_and_counts_are_right() -> None:
     readers = MAX_SINGLE_READERS + 4
     contents = WRITER + put(1, bytes(100))  # for all; then a hundred for each reader alone, one reader after the other
     for item_id in range(2, 100 * readers + 2):
@@ -389,7 +389,7 @@ def test_with_items_for_many_single_readers_marks_do_not_remember_them_and_count
 
 
 @pytest.mark.parametrize("target_reader", [b"x", b"y"])
-def test_what_a_reader_was_given_within_ranges_is_found(target_reader: bytes) -> None:
+def test_counts_within_ranges_are_found(target_reader: bytes) -> None:
     rng = random.Random(7)
     contents = many(rng, 3000)
     file, _ = surveyed(contents)
@@ -403,7 +403,7 @@ def test_what_a_reader_was_given_within_ranges_is_found(target_reader: bytes) ->
         assert count_in_ranges(BytesReader(contents), file, target_reader, ranges) == expected
 
 
-def test_to_find_an_item_takes_no_more_reading_than_from_one_mark_to_the_next() -> None:
+def test_finding_an_item_reads_at_most_one_mark_interval() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(75)) for item_id in range(1, 50_001))
     file, _ = surveyed(contents)
     reader = CountingReader(contents)
@@ -411,7 +411,7 @@ def test_to_find_an_item_takes_no_more_reading_than_from_one_mark_to_the_next() 
     assert reader.read_bytes <= 2 * MARK_BYTES
 
 
-def test_what_a_reader_was_given_before_a_file_and_with_all_of_it_takes_no_reading() -> None:
+def test_counts_before_and_after_a_file_need_no_reading() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(75)) for item_id in range(11, 1001))
     file, _ = surveyed(contents)
     reader = CountingReader(contents)
@@ -420,7 +420,7 @@ def test_what_a_reader_was_given_before_a_file_and_with_all_of_it_takes_no_readi
     assert reader.read_bytes == 0
 
 
-def test_the_last_mark_that_is_not_behind_an_item_is_the_one_to_begin_at() -> None:
+def test_reading_starts_at_last_mark_before_the_item() -> None:
     file = WriterFile(b"work.1", 1)
     file.first_id = 5
     tally = WriterTally(1, 1)
@@ -432,10 +432,10 @@ def test_the_last_mark_that_is_not_behind_an_item_is_the_one_to_begin_at() -> No
     assert [mark.offset for mark in looked_up] == [4, 1000, 1000, 3000, 3000, 5000, 5000]
 
 
-# What is known may be wrong.
+# A wrong index.
 
 
-def test_a_file_that_holds_what_is_known_passes() -> None:
+def test_file_that_matches_its_index_passes() -> None:
     contents = WRITER + put(1, b"a") + X_ALONE + put(2, b"b")
     file, _ = surveyed(contents)
     check_index(BytesReader(contents), file)
@@ -456,13 +456,13 @@ def test_a_file_that_holds_what_is_known_passes() -> None:
     ],
     ids=["shorter", "gone", "another id", "another size", "elsewhere", "zeros", "damage", "empty"],
 )
-def test_a_file_whose_last_item_is_not_where_it_was_is_found_out(contents: bytes) -> None:
+def test_file_whose_last_item_differs_is_detected(contents: bytes) -> None:
     file, _ = surveyed(GOOD + put(2, b"b"))
     with pytest.raises(HintMismatch):
         check_index(BytesReader(contents), file)
 
 
-def test_a_file_that_was_closed_is_closed_however_it_is_surveyed() -> None:
+def test_closed_file_stays_closed_when_indexed_again() -> None:
     file, _ = surveyed(GOOD)
     file.is_closed = True
     index_writer_file(BytesReader(GOOD), file)
@@ -471,9 +471,7 @@ def test_a_file_that_was_closed_is_closed_however_it_is_surveyed() -> None:
 
 @pytest.mark.parametrize("shift", [-1, 1, 13, 26, 5000, 1 << 40])
 @pytest.mark.parametrize("how", ["to", "in"])
-def test_a_mark_that_does_not_stand_where_it_says_is_found_out(
-    how: str, shift: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_offset_of_a_mark_is_detected(how: str, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 100)
     contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 101))
@@ -491,13 +489,13 @@ def test_a_mark_that_does_not_stand_where_it_says_is_found_out(
 # Sums.
 
 
-def test_counts_add_up_and_go_off_again() -> None:
+def test_counts_can_be_added_and_subtracted() -> None:
     assert Counts(3, 30).plus(Counts(1, 5)) == Counts(4, 35)
     assert Counts(3, 30).minus(Counts(1, 5)) == Counts(2, 25)
     assert Counts(0, 0) == NO_ITEMS
 
 
-def test_a_copy_of_a_tally_stays_as_it_is() -> None:
+def test_copy_of_a_tally_does_not_change() -> None:
     tally = WriterTally()
     tally.add(5, Targets(frozenset([b"x"]), False))
     copy = tally.copy()

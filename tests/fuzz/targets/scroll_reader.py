@@ -22,7 +22,7 @@ def check(data: bytes) -> None:
     contents = choices.rest()
     state, end = read_state(scrolls.PartsReader(contents, part_bytes))
     assert end.offset <= len(contents)
-    said = independent.said_by(contents)
+    said = independent.content_of(contents)
     ranges = [(1, said.head), *said.done]
     asked = {number + step for pair in ranges for number in pair for step in (-1, 0, 1)} | set(said.errors)
     for item_id in asked:

@@ -104,7 +104,7 @@ def told(files: list[tuple[str, bytes]]) -> list[Told]:
             head.xid, opened[xid] = xid, head
         elif record.opcode == UNREMOVE and record.xid in opened:
             item = opened.pop(record.xid)
-            said = reference.errors_said_before(records, place)
+            said = reference.saved_errors(records, place)
             item.errors = min(item.errors + 1, reference.MOST_ERRORS) if said is None else said
             item.aborts += 1
             item.xid = None
