@@ -48,24 +48,24 @@ def run_through(
     part_bytes: int = PART_BYTES,
 ) -> Run:
     stop = len(contents) if stop is None else stop
-    hops = JournalRunCursor(BytesReader(contents), start, stop, has_data=has_data, part_bytes=part_bytes)
+    cursor = JournalRunCursor(BytesReader(contents), start, stop, has_data=has_data, part_bytes=part_bytes)
     offsets = []
-    while hops.next(most):
-        assert 0 < len(hops.starts) <= most
-        offsets += [hops.data_start + position for position in hops.starts]
-        assert hops.end.offset == hops.data_start + hops.run_end
-        assert hops.dump_at in (-1, hops.starts[-1])
-    return Run(offsets, hops.end, hops.dump_at >= 0)
+    while cursor.next(most):
+        assert 0 < len(cursor.starts) <= most
+        offsets += [cursor.data_start + position for position in cursor.starts]
+        assert cursor.end.offset == cursor.data_start + cursor.run_end
+        assert cursor.dump_at in (-1, cursor.starts[-1])
+    return Run(offsets, cursor.end, cursor.dump_at >= 0)
 
 
 @given(CONTENTS, st.booleans(), st.integers(1, 4))
 def test_any_bytes_give_the_records_of_the_format(contents: bytes, has_data: bool, most: int) -> None:
-    reading, hops = reference.read(contents), run_through(contents, has_data, most)
-    assert hops.offsets == [record.offset for record in reading.records]
-    assert hops.end.offset == reading.end
-    assert (hops.end.problem is None) == (reading.problem == "")
-    assert hops.end.is_unfinished == (reading.problem == "unfinished")
-    assert hops.is_closed == reading.is_closed
+    reading, cursor = reference.read(contents), run_through(contents, has_data, most)
+    assert cursor.offsets == [record.offset for record in reading.records]
+    assert cursor.end.offset == reading.end
+    assert (cursor.end.problem is None) == (reading.problem == "")
+    assert cursor.end.is_unfinished == (reading.problem == "unfinished")
+    assert cursor.is_closed == reading.is_closed
 
 
 @pytest.mark.parametrize("has_data", [True, False])
@@ -73,9 +73,9 @@ def test_any_bytes_give_the_records_of_the_format(contents: bytes, has_data: boo
 def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) -> None:
     contents = addx(b"a") + open_(1) + save_xid(3) + unremove(1) + add(b"bcd") + addx(b"x" * 50) + addx(b"cut")[:-1]
     whole = run_through(contents, has_data)
-    hops = run_through(contents, has_data, part_bytes=part_bytes)
-    assert hops.offsets == whole.offsets
-    assert (hops.end.is_unfinished, hops.end.offset) == (True, len(contents) - len(addx(b"cut")) + 1)
+    cursor = run_through(contents, has_data, part_bytes=part_bytes)
+    assert cursor.offsets == whole.offsets
+    assert (cursor.end.is_unfinished, cursor.end.offset) == (True, len(contents) - len(addx(b"cut")) + 1)
 
 
 @given(CONTENTS, st.booleans(), st.data())
@@ -92,18 +92,18 @@ def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool
 def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = addx(b"x" * 3_000_000) * 10
     reader = CountingReader(contents)
-    hops = JournalRunCursor(reader, 0, len(contents), has_data=False)
-    while hops.next(1000):
+    cursor = JournalRunCursor(reader, 0, len(contents), has_data=False)
+    while cursor.next(1000):
         pass
-    assert hops.end.offset == len(contents)
+    assert cursor.end.offset == len(contents)
     assert reader.taken < 2_000_000
 
 
 def test_wanted_data_is_available_for_items_of_any_size() -> None:
     contents = addx(b"a") + addx(b"x" * 3_000_000) + addx(b"b")
-    hops = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=True)
+    cursor = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=True)
     items = []
-    while hops.next(1000):
-        ends = [*hops.starts[1:], hops.run_end]
-        items += [hops.data[start + 21 : end] for start, end in zip(hops.starts, ends, strict=True)]
+    while cursor.next(1000):
+        ends = [*cursor.starts[1:], cursor.run_end]
+        items += [cursor.data[start + 21 : end] for start, end in zip(cursor.starts, ends, strict=True)]
     assert items == [b"a", b"x" * 3_000_000, b"b"]

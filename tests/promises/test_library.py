@@ -55,8 +55,8 @@ def test_example_runs_again_over_the_same_folder(tmp_path: Path) -> None:
     assert queue.remove(opened=True) is not None
     reactor.result(queue.close())
     rest = OUTPUT.partition("\n")[2]
-    told = "1 orders are left from the last run\n" + rest.replace("pack order 1\n", "ship order 0\npack order 1\n")
-    assert run_example(str(folder)) == told
+    output = "1 orders are left from the last run\n" + rest.replace("pack order 1\n", "ship order 0\npack order 1\n")
+    assert run_example(str(folder)) == output
 
 
 @pytest.mark.parametrize(("sync_journal_ms", "syncs"), [(None, 0), (500, 0), (0, 1)])

@@ -89,9 +89,9 @@ def figure(server: MemoryServer, name: str) -> int:
 
 
 def refused(ask: Callable[..., Any], *arguments: Any) -> str:
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError) as raised:
         ask(*arguments)
-    return str(told.value)
+    return str(raised.value)
 
 
 # Reading.
@@ -255,20 +255,20 @@ def test_reading_released_items_is_an_error(server: ScrollServer) -> None:
     reader = Reader(server)
     reader.open()
     reader.release(3)
-    told = "the ids from 1 on of the queue work were released; its items begin at 3"
-    assert refused(reader.read, 1, 4) == told
-    assert refused(reader.read, 1, 2) == told
-    assert refused(reader.open, 1) == told
+    message = "the ids from 1 on of the queue work were released; its items begin at 3"
+    assert refused(reader.read, 1, 4) == message
+    assert refused(reader.read, 1, 2) == message
+    assert refused(reader.open, 1) == message
 
 
 def test_reading_future_ids_is_an_error(server: ScrollServer) -> None:
     put(server, b"a")
     reader = Reader(server)
     reader.open()
-    told = "the queue work has no items from id 2 on, and none below "
-    assert refused(reader.read, 1, 3) == told + "3"
-    assert refused(reader.release, 3) == told + "3"
-    assert refused(reader.open, 7) == told + "7"
+    message = "the queue work has no items from id 2 on, and none below "
+    assert refused(reader.read, 1, 3) == message + "3"
+    assert refused(reader.release, 3) == message + "3"
+    assert refused(reader.open, 7) == message + "7"
     assert reader.read_all() == [b"a"]
 
 
@@ -290,11 +290,11 @@ def test_queue_has_one_reader_at_a_time(server: ScrollServer) -> None:
     put(server, b"a")
     reader, other = Reader(server), Reader(server, b"other")
     reader.open()
-    told = "the queue work is already read by another reader: spark"
-    assert refused(other.open) == told
-    assert refused(other.read, 1, 2) == told
-    assert refused(other.release, 2) == told
-    assert refused(other.close) == told
+    message = "the queue work is already read by another reader: spark"
+    assert refused(other.open) == message
+    assert refused(other.read, 1, 2) == message
+    assert refused(other.release, 2) == message
+    assert refused(other.close) == message
     reader.close()
     assert other.read_all() == [b"a"]
 
@@ -302,15 +302,15 @@ def test_queue_has_one_reader_at_a_time(server: ScrollServer) -> None:
 def test_reading_without_open_range_is_an_error(server: ScrollServer) -> None:
     put(server, b"a")
     reader = Reader(server)
-    told = "no range of the queue work is open: it was never opened, was closed, or the queue was deleted"
-    assert refused(reader.read, 1, 2) == told
-    assert refused(reader.release, 2) == told
-    assert refused(reader.open, 1) == told
+    message = "no range of the queue work is open: it was never opened, was closed, or the queue was deleted"
+    assert refused(reader.read, 1, 2) == message
+    assert refused(reader.release, 2) == message
+    assert refused(reader.open, 1) == message
     put(server, b"b")
     reader.open()
     server.connect().ask(b"delete work\r\n")
     put(server, b"c", b"d", b"e")
-    assert refused(reader.read, 1, 2) == told
+    assert refused(reader.read, 1, 2) == message
 
 
 @pytest.mark.parametrize("name", [b"", b"x" * (MAX_READER_BYTES + 1)])
@@ -333,13 +333,13 @@ def test_each_child_has_its_own_reader(server: ScrollServer) -> None:
 
 def test_storage_without_ids_and_alias_refuse_ranges() -> None:
     server = MemoryServer(config=loads("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']\n"))
-    told = "the items of the queue work cannot be read by ids: its storage has no item ids; use the storage scroll"
+    message = "the items of the queue work cannot be read by ids: its storage has no item ids; use the storage scroll"
     reader = Reader(server)
     assert {refused(reader.open), refused(reader.read, 1, 2), refused(reader.release, 2), refused(reader.close)} == {
-        told
+        message
     }
-    told = "an alias has no items: read the queues that it stands for"
-    assert refused(Reader(server, queue=b"all").open) == told
+    message = "an alias has no items: read the queues that it stands for"
+    assert refused(Reader(server, queue=b"all").open) == message
 
 
 def test_client_that_may_not_get_may_not_read(tmp_path: Path) -> None:

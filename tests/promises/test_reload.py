@@ -292,11 +292,11 @@ def test_dump_config_shows_every_setting_with_inherited_values() -> None:
     assert client.ask(b"".join(set_(name, b"1") for name in names)) == STORED * 4
     shown = dump_config(client, *names)
     assert all(set(settings) == SETTINGS for settings in shown.values())
-    told = {
+    inherited = {
         key: [shown[name][key] for name in names]
         for key in ("maxItems", "syncJournal", "fanoutOnly", "expireToQueue", "maxSize", "discardOldWhenFull")
     }
-    assert told == {
+    assert inherited == {
         "maxItems": ["10000", "1000", "1000", "1000"],
         "syncJournal": ["100ms"] * 4,
         "fanoutOnly": ["false", "true", "false", "false"],

@@ -169,8 +169,8 @@ def test_items_keep_put_order_after_restart(server: ScrollServer, client: Memory
 def test_files_of_libkestrel_can_be_read(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "L03_readers" / "journal_crash", tmp_path / "queues")
     client = ScrollServer(tmp_path / "queues").connect()
-    told = client.ask(b"stats\r\n").decode()
-    assert "STAT queue_work+a_items" in told and "STAT queue_work+b_items" in told
+    figures = client.ask(b"stats\r\n").decode()
+    assert "STAT queue_work+a_items" in figures and "STAT queue_work+b_items" in figures
     assert items(client, b"work+a") and items(client, b"work+b")
 
 

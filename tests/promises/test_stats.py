@@ -64,10 +64,10 @@ def test_alias_counts_its_puts() -> None:
     assert client.ask(set_(b"one", b"a queue's own") + set_(b"al", b"12") + set_(b"al", b"345")) == STORED * 3
     expected = {"put_items": "2", "put_bytes": "5", "children": "one,inner"}
     assert dumped(client, b"al") == expected
-    told = stats(client)
-    assert {name: told[f"queue_al_{name}"] for name in expected} == expected
-    assert [name for name in told if name.startswith("queue_al_")] == [f"queue_al_{name}" for name in expected]
-    assert told["queue_inner_children"] == "full"
+    figures = stats(client)
+    assert {name: figures[f"queue_al_{name}"] for name in expected} == expected
+    assert [name for name in figures if name.startswith("queue_al_")] == [f"queue_al_{name}" for name in expected]
+    assert figures["queue_inner_children"] == "full"
     assert "queue 'al' {" in client.ask(b"dump_stats\r\n").decode()
     server.reload(loads(text.format("two")))
     assert dumped(client, b"al") == {"put_items": "2", "put_bytes": "5", "children": "two,inner"}
@@ -128,8 +128,8 @@ def test_rewrites_and_rotations_are_counted(tmp_path: Path) -> None:
         assert client.ask(set_(b"rewritten", b"x" * 300)) == STORED
     assert len(items(client, b"rewritten")) == 4
     assert counts(b"rewritten") == ("2", "0")
-    told = stats(client)
-    assert (told["queue_rewritten_journal_rewrites"], told["queue_rotated_journal_rotations"]) == ("2", "2")
+    figures = stats(client)
+    assert (figures["queue_rewritten_journal_rewrites"], figures["queue_rotated_journal_rotations"]) == ("2", "2")
     server.restart()
     client = server.connect()
     assert counts(b"rotated") == counts(b"rewritten") == ("0", "0"), "counted since the start"

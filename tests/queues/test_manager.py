@@ -418,7 +418,7 @@ def test_queue_whose_delete_failed_keeps_remaining_items() -> None:
 
 
 def test_settings_changed_during_load_take_effect() -> None:
-    told: list[tuple[bytes, int | None]] = []
+    opened: list[tuple[bytes, int | None]] = []
 
     class LoadingStorage(SteppedStorage):
         def __init__(self) -> None:
@@ -429,7 +429,7 @@ def test_settings_changed_during_load_take_effect() -> None:
             return self.loading
 
         def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
-            told.append((name, settings.max_items))
+            opened.append((name, settings.max_items))
             return super().queue(name, settings)
 
     storage = LoadingStorage()
@@ -438,18 +438,18 @@ def test_settings_changed_during_load_take_effect() -> None:
     bench.manager.start()
     bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
     storage.loading.callback({b"work": loaded})
-    assert told[-1] == (b"work", 5)
+    assert opened[-1] == (b"work", 5)
     queue = bench.manager.known(b"work")
     assert queue is not None
     assert (queue.store, queue.settings.max_items) == (loaded, 5)
 
 
 def test_new_settings_apply_to_existing_and_later_queues(bench: Bench) -> None:
-    told: list[tuple[bytes, int | None]] = []
+    opened: list[tuple[bytes, int | None]] = []
 
     class RecordingStorage(SteppedStorage):
         def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
-            told.append((name, settings.max_items))
+            opened.append((name, settings.max_items))
             return super().queue(name, settings)
 
     bench = Bench(RecordingStorage())
@@ -457,7 +457,7 @@ def test_new_settings_apply_to_existing_and_later_queues(bench: Bench) -> None:
     bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
     assert bench.manager.queue(b"work").settings.max_items == 5
     assert bench.manager.queue(b"new").settings.max_items == 5
-    assert told == [(b"work", None), (b"work", 5), (b"new", 5)]
+    assert opened == [(b"work", None), (b"work", 5), (b"new", 5)]
     assert bench.items(b"work") == [b"one"]
 
 

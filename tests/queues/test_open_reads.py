@@ -226,9 +226,9 @@ class RecordingLease:
 
 
 def lease(bench: Bench, xid: int, auto_abort_ms: int) -> RecordingLease:
-    told = RecordingLease(auto_abort_ms)
-    bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), told)
-    return told
+    recorded = RecordingLease(auto_abort_ms)
+    bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), recorded)
+    return recorded
 
 
 def test_lease_ends_at_its_own_time() -> None:

@@ -82,12 +82,12 @@ def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
         if journal is None:
             continue
         puts = puts_of(writers.get(stem, []))
-        for reader, said in readers_of(readers.get(stem, {}), puts).items():
+        for reader, content in readers_of(readers.get(stem, {}), puts).items():
             child = None if reader == b":own" else decoded_name(path, reader)
-            if said.is_deleted or (child is None and reader != b":own"):
+            if content.is_deleted or (child is None and reader != b":own"):
                 continue
             queue = journal if child is None else journal + b"+" + child
-            found[queue] = FoundQueue(said.head, said.done, items_for(reader, said, puts))
+            found[queue] = FoundQueue(content.head, content.done, items_for(reader, content, puts))
     return found
 
 
@@ -99,8 +99,8 @@ def readers_of(files: dict[bytes, Path], puts: list[Put]) -> dict[bytes, ReaderC
     found = {}
     for reader, file in files.items():
         if reader or b":own" not in files:
-            said = content_of(file.read_bytes())
-            found[reader or b":own"] = said if said.is_checked or said.last_id <= last_id else ReaderContent()
+            content = content_of(file.read_bytes())
+            found[reader or b":own"] = content if content.is_checked or content.last_id <= last_id else ReaderContent()
     return found
 
 
@@ -238,35 +238,35 @@ def good_part(contents: bytes) -> tuple[bytes, bool]:
 
 
 def content_of(contents: bytes) -> ReaderContent:
-    said = ReaderContent()
-    good, said.is_checked = good_part(contents)
+    content = ReaderContent()
+    good, content.is_checked = good_part(contents)
     for command, _, header, data in records_of(good, "26 3C 26 03"):
         if command == 0:
-            said.head = number(header[:8])
+            content.head = number(header[:8])
         elif command == 9:
-            said.done += [(each, each) for (each,) in numbers(data, 8)]
+            content.done += [(each, each) for (each,) in numbers(data, 8)]
         elif command == 10:
-            said.errors.update({each: count for each, count in numbers(data, 8, 4) if count >= 0})
+            content.errors.update({each: count for each, count in numbers(data, 8, 4) if count >= 0})
         elif command == 11:
-            said.done += [(first, last) for first, last in numbers(data, 8, 8)]
+            content.done += [(first, last) for first, last in numbers(data, 8, 8)]
         elif command == 13:
-            said.is_deleted = True
+            content.is_deleted = True
         elif command == 14:
-            said.held_id = number(data[:8]) if len(data) > 8 else 0
-    lasts = [last for first, last in said.done if first <= last]
-    said.last_id = max([said.head, said.held_id, *lasts])
-    return said
+            content.held_id = number(data[:8]) if len(data) > 8 else 0
+    lasts = [last for first, last in content.done if first <= last]
+    content.last_id = max([content.head, content.held_id, *lasts])
+    return content
 
 
-def items_for(reader: bytes, said: ReaderContent, puts: list[Put]) -> list[FoundItem]:
+def items_for(reader: bytes, content: ReaderContent, puts: list[Put]) -> list[FoundItem]:
     """Return the items that this reader still has."""
     found = []
-    done = {first for first, last in said.done if first == last}
-    ranges = [(first, last) for first, last in said.done if first < last]
+    done = {first for first, last in content.done if first == last}
+    ranges = [(first, last) for first, last in content.done if first < last]
     for item, targets in puts:
-        if item.id <= said.head or item.id in done or any(first <= item.id <= last for first, last in ranges):
+        if item.id <= content.head or item.id in done or any(first <= item.id <= last for first, last in ranges):
             continue
         if targets is not None and (reader in targets[1]) is (targets[0] == 1):
             continue
-        found.append(item._replace(errors=said.errors.get(item.id, item.errors)))
+        found.append(item._replace(errors=content.errors.get(item.id, item.errors)))
     return found

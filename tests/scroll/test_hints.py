@@ -225,5 +225,5 @@ def test_wrong_values_in_a_hint_cause_no_error(data: st.DataObject) -> None:
     for step in way:
         inner = inner[step]
     inner[last] = data.draw(ANYTHING)
-    said = decode_hint(hint(changed))
-    assert said == {} or len(said) == 1
+    decoded = decode_hint(hint(changed))
+    assert decoded == {} or len(decoded) == 1

@@ -34,7 +34,7 @@ def read(contents: bytes) -> tuple[ReaderState, ReadEnd]:
     return read_state(BytesReader(contents))
 
 
-def said(contents: bytes) -> tuple[int, list[tuple[int, int]], dict[int, int]]:
+def content_of(contents: bytes) -> tuple[int, list[tuple[int, int]], dict[int, int]]:
     """Return head, ranges and errors of a complete file."""
     state, end = read(contents)
     assert (end.offset, end.problem, end.is_unfinished) == (len(contents), None, False)
@@ -84,7 +84,7 @@ def test_written_state_is_read_back(
     state = state_of(head, ranges, counts, is_deleted)
     contents = encode_state(state)
     left = {item_id: count for item_id, count in counts.items() if item_id not in state.done}
-    assert said(contents) == (state.done.head, state.done.ranges(), left)
+    assert content_of(contents) == (state.done.head, state.done.ranges(), left)
     assert read(contents)[0].is_deleted == is_deleted
     assert encode_state(read(contents)[0]) == contents
 
@@ -121,7 +121,7 @@ def test_appended_records_add_up(
         contents += seal(changes) if changes else b""
         counts.update(changed)
     left = {item_id: count for item_id, count in counts.items() if item_id not in state.done}
-    assert said(contents) == (state.done.head, state.done.ranges(), left)
+    assert content_of(contents) == (state.done.head, state.done.ranges(), left)
 
 
 def test_each_record_of_a_commit_is_valid_without_the_next() -> None:
@@ -145,27 +145,27 @@ def test_each_record_of_a_commit_is_valid_without_the_next() -> None:
 
 
 def test_last_head_counts_and_done_ids_add_up() -> None:
-    assert said(sealed(read_head(3) + read_done(5) + read_head(7) + read_done(9))) == (7, [(9, 9)], {})
-    assert said(sealed(read_done(5, 9) + read_head(7))) == (7, [(9, 9)], {})
-    assert said(sealed(read_head(7) + read_done(9) + read_head(3))) == (3, [(9, 9)], {})
-    assert said(sealed(read_done(1, 2, 5) + read_head(0))) == (2, [(5, 5)], {})
-    assert said(sealed(read_head(3) + read_done(4, 5))) == (5, [], {})
+    assert content_of(sealed(read_head(3) + read_done(5) + read_head(7) + read_done(9))) == (7, [(9, 9)], {})
+    assert content_of(sealed(read_done(5, 9) + read_head(7))) == (7, [(9, 9)], {})
+    assert content_of(sealed(read_head(7) + read_done(9) + read_head(3))) == (3, [(9, 9)], {})
+    assert content_of(sealed(read_done(1, 2, 5) + read_head(0))) == (2, [(5, 5)], {})
+    assert content_of(sealed(read_head(3) + read_done(4, 5))) == (5, [], {})
 
 
 def test_last_error_count_of_an_item_counts_unless_negative() -> None:
-    assert said(sealed(errors(_5=1, _6=1) + errors(_5=2, _7=-1))) == (0, [], {5: 2, 6: 1})
+    assert content_of(sealed(errors(_5=1, _6=1) + errors(_5=2, _7=-1))) == (0, [], {5: 2, 6: 1})
 
 
 def test_impossible_ids_are_harmless() -> None:
-    assert said(sealed(read_head(-5) + read_done(-9, 0))) == (0, [], {})
-    assert said(sealed(done_ranges((9, 5), (-9, 3), (7, 8))))[:2] == (3, [(7, 8)])
+    assert content_of(sealed(read_head(-5) + read_done(-9, 0))) == (0, [], {})
+    assert content_of(sealed(done_ranges((9, 5), (-9, 3), (7, 8))))[:2] == (3, [(7, 8)])
 
 
 def test_other_records_are_skipped() -> None:
     contents = (
         READER + read_head(7) + put(9, b"data") + with_data(14, b"?") + b"\x32????????" + targets(0) + put(1, b"")
     )
-    assert said(contents + read_done(9)) == (7, [(9, 9)], {})
+    assert content_of(contents + read_done(9)) == (7, [(9, 9)], {})
 
 
 @pytest.mark.parametrize("contents", [WRITER + read_head(7), b"\0\0", bytes(30), b"no reader file"])

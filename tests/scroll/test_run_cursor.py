@@ -61,12 +61,12 @@ def run_through(
     part_bytes: int = PART_BYTES,
 ) -> Run:
     stop = len(contents) if stop is None else stop
-    hops = ScrollRunCursor(BytesReader(contents), magic, start, stop, has_data=has_data, part_bytes=part_bytes)
+    cursor = ScrollRunCursor(BytesReader(contents), magic, start, stop, has_data=has_data, part_bytes=part_bytes)
     offsets = []
-    while hops.next(most):
-        assert 0 < len(hops.starts) <= most
-        offsets += [hops.data_start + position for position in hops.starts]
-    return Run(offsets, hops.end)
+    while cursor.next(most):
+        assert 0 < len(cursor.starts) <= most
+        offsets += [cursor.data_start + position for position in cursor.starts]
+    return Run(offsets, cursor.end)
 
 
 def scanned(contents: bytes, magic: bytes) -> Run:
@@ -76,36 +76,37 @@ def scanned(contents: bytes, magic: bytes) -> Run:
 
 @given(CONTENTS, st.booleans(), st.integers(1, 4))
 def test_reader_file_has_the_records_of_a_scan(contents: bytes, has_data: bool, most: int) -> None:
-    hops, scan = (
+    cursor, scan = (
         run_through(READER + contents, has_data, READER_MAGIC, most),
         scanned(READER + contents, READER_MAGIC),
     )
-    assert (hops.offsets, hops.how) == (scan.offsets, scan.how)
+    assert (cursor.offsets, cursor.how) == (scan.offsets, scan.how)
 
 
 @given(CONTENTS | RISING, st.booleans(), st.integers(1, 4))
 def test_writer_file_has_records_of_a_scan_up_to_falling_id(contents: bytes, has_data: bool, most: int) -> None:
     contents = WRITER + contents
-    hops, scan = run_through(contents, has_data, most=most), scanned(contents, WRITER_MAGIC)
+    cursor, scan = run_through(contents, has_data, most=most), scanned(contents, WRITER_MAGIC)
     ids = [
         record.item_id for _, record in ScrollRecordCursor(BytesReader(contents), WRITER_MAGIC) if record.command == 8
     ]
     rises = all(before < after for before, after in pairwise(ids))
     if rises:
-        assert (hops.offsets, hops.how) == (scan.offsets, scan.how)
+        assert (cursor.offsets, cursor.how) == (scan.offsets, scan.how)
     else:
-        assert hops.offsets == scan.offsets[: len(hops.offsets)]
-        assert hops.end.problem == "impossible id" and not hops.end.is_unfinished
+        assert cursor.offsets == scan.offsets[: len(cursor.offsets)]
+        assert cursor.end.problem == "impossible id" and not cursor.end.is_unfinished
 
 
 @given(CONTENTS | RISING, st.booleans())
 def test_good_part_of_writer_file_matches_the_server(contents: bytes, has_data: bool) -> None:
     contents = WRITER + contents
-    walk = ScrollItemCursor(BytesReader(contents), 4)
-    while walk.next():
+    items = ScrollItemCursor(BytesReader(contents), 4)
+    while items.next():
         pass
-    if walk.end.problem != "zeros stand before other bytes":  # bytes behind zeros matter only to an appending server
-        assert run_through(contents, has_data).how == (walk.end.offset, walk.end.problem, walk.end.is_unfinished)
+    # Bytes behind zeros matter only to an appending server.
+    if items.end.problem != "zeros stand before other bytes":
+        assert run_through(contents, has_data).how == (items.end.offset, items.end.problem, items.end.is_unfinished)
 
 
 @given(RISING, st.booleans(), st.data())
@@ -122,9 +123,9 @@ def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool
 
 @pytest.mark.parametrize("begins_with", [b"", b"\x27", b"\x27\x64\x26", b"\x27\x65", READER_MAGIC + put(1, b"a")])
 def test_file_with_other_magic_ends_as_in_a_scan(begins_with: bytes) -> None:
-    hops, scan = run_through(begins_with, True), scanned(begins_with, WRITER_MAGIC)
-    assert (hops.offsets, hops.how) == ([], scan.how)
-    assert hops.end.problem is not None
+    cursor, scan = run_through(begins_with, True), scanned(begins_with, WRITER_MAGIC)
+    assert (cursor.offsets, cursor.how) == ([], scan.how)
+    assert cursor.end.problem is not None
 
 
 @pytest.mark.parametrize("has_data", [True, False])
@@ -132,28 +133,28 @@ def test_file_with_other_magic_ends_as_in_a_scan(begins_with: bytes) -> None:
 def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) -> None:
     contents = WRITER + put(1, b"a") + targets(1, b"x", b"y") + put(2, b"b" * 90, 5, 6) + put(3, b"cut")[:-1]
     whole = run_through(contents, has_data)
-    hops = run_through(contents, has_data, part_bytes=part_bytes)
-    assert (len(hops.offsets), hops.end.is_unfinished) == (3, True)
-    assert (hops.offsets, hops.how) == (whole.offsets, whole.how)
+    cursor = run_through(contents, has_data, part_bytes=part_bytes)
+    assert (len(cursor.offsets), cursor.end.is_unfinished) == (3, True)
+    assert (cursor.offsets, cursor.how) == (whole.offsets, whole.how)
 
 
 def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = WRITER + b"".join(put(n, b"x" * 3_000_000) for n in range(1, 11))
     reader = CountingReader(contents)
-    hops = ScrollRunCursor(reader, WRITER_MAGIC, 0, len(contents), has_data=False)
-    while hops.next(1000):
+    cursor = ScrollRunCursor(reader, WRITER_MAGIC, 0, len(contents), has_data=False)
+    while cursor.next(1000):
         pass
-    assert hops.end.offset == len(contents)
+    assert cursor.end.offset == len(contents)
     assert reader.taken < 2_000_000
 
 
 def test_wanted_data_is_available_for_items_of_any_size() -> None:
     contents = WRITER + put(1, b"a") + put(2, b"x" * 3_000_000) + put(3, b"b")
-    hops = ScrollRunCursor(BytesReader(contents), WRITER_MAGIC, 0, len(contents), has_data=True)
+    cursor = ScrollRunCursor(BytesReader(contents), WRITER_MAGIC, 0, len(contents), has_data=True)
     items = []
-    while hops.next(1000):
-        ends = [*hops.starts[1:], hops.run_end]
-        items += [hops.data[start + 25 : end] for start, end in zip(hops.starts, ends, strict=True)]
+    while cursor.next(1000):
+        ends = [*cursor.starts[1:], cursor.run_end]
+        items += [cursor.data[start + 25 : end] for start, end in zip(cursor.starts, ends, strict=True)]
     assert items == [b"a", b"x" * 3_000_000, b"b"]
 
 

@@ -225,14 +225,14 @@ def test_number_of_remembered_lost_reads_is_bounded(bench: Bench) -> None:
     for _ in range(MAX_REMEMBERED_ENDED_READS // 100 + 2):
         bench.open(100)
         bench.fail()
-    told = 0
+    failures = 0
     while True:
         try:
             assert bench.reads.close_oldest(b"work") is None
             break
         except QueueFailed:
-            told += 1
-    assert told == MAX_REMEMBERED_ENDED_READS
+            failures += 1
+    assert failures == MAX_REMEMBERED_ENDED_READS
 
 
 def test_disconnect_with_lost_reads_requeues_no_read_of_others(bench: Bench) -> None:

@@ -62,15 +62,15 @@ LOST = QueueFailed("disk full")
 
 
 def test_reply_is_not_sent_to_disconnected_client(owner: RecordingOwner) -> None:
-    told: list[bool] = []
+    calls: list[bool] = []
     owner.is_left = True
     owner.outbox.reply(b"first")
-    owner.outbox.reply(b"item", sent=told.append, answers_waiter=True)
+    owner.outbox.reply(b"item", sent=calls.append, answers_waiter=True)
     owner.barrier.end_of_tick()
     assert owner.sent == b"first"
-    assert told == []
+    assert calls == []
     owner.outbox.lost()
-    assert told == [False]
+    assert calls == [False]
 
 
 def test_reply_is_sent_at_end_of_tick(owner: RecordingOwner) -> None:
@@ -175,40 +175,40 @@ def test_batch_lost_before_end_of_tick_replaces_its_reply(owner: RecordingOwner)
 
 
 def test_sent_is_true_after_reply_is_written(owner: RecordingOwner) -> None:
-    told: list[tuple[bool, bytes]] = []
+    calls: list[tuple[bool, bytes]] = []
     batch = Batch()
-    owner.outbox.reply(b"item", batch, lambda was_sent: told.append((was_sent, owner.sent)))
+    owner.outbox.reply(b"item", batch, lambda was_sent: calls.append((was_sent, owner.sent)))
     owner.barrier.end_of_tick()
-    assert told == []
+    assert calls == []
     batch.settle(None)
-    assert told == [(True, b"item")]
+    assert calls == [(True, b"item")]
 
 
 def test_sent_is_false_for_replaced_reply(owner: RecordingOwner) -> None:
-    told: list[bool] = []
+    calls: list[bool] = []
     batch = Batch()
-    owner.outbox.reply(b"item", batch, told.append)
+    owner.outbox.reply(b"item", batch, calls.append)
     owner.barrier.end_of_tick()
     batch.settle(LOST)
-    assert told == [False]
+    assert calls == [False]
 
 
 def test_sent_is_false_for_each_reply_to_disconnected_client(owner: RecordingOwner) -> None:
-    told: list[tuple[int, bool]] = []
-    owner.outbox.reply(b"one", None, lambda was_sent: told.append((1, was_sent)))
-    owner.outbox.reply(b"two", Batch(), lambda was_sent: told.append((2, was_sent)))
+    calls: list[tuple[int, bool]] = []
+    owner.outbox.reply(b"one", None, lambda was_sent: calls.append((1, was_sent)))
+    owner.outbox.reply(b"two", Batch(), lambda was_sent: calls.append((2, was_sent)))
     owner.outbox.lost()
-    assert told == [(1, False), (2, False)]
+    assert calls == [(1, False), (2, False)]
     owner.barrier.end_of_tick()
     assert owner.sent == b""
-    assert len(told) == 2
+    assert len(calls) == 2
 
 
 def test_sent_is_false_at_once_if_client_has_disconnected(owner: RecordingOwner) -> None:
-    told: list[bool] = []
+    calls: list[bool] = []
     owner.outbox.lost()
-    owner.outbox.reply(b"item", None, told.append)
-    assert told == [False]
+    owner.outbox.reply(b"item", None, calls.append)
+    assert calls == [False]
 
 
 def test_sent_is_false_if_write_finds_client_disconnected() -> None:
@@ -216,11 +216,11 @@ def test_sent_is_false_if_write_finds_client_disconnected() -> None:
         def send_replies(self, replies: bytes) -> None:
             self.outbox.lost()
 
-    told: list[bool] = []
+    calls: list[bool] = []
     owner = LosingOwner()
-    owner.outbox.reply(b"item", None, told.append)
+    owner.outbox.reply(b"item", None, calls.append)
     owner.barrier.end_of_tick()
-    assert told == [False]
+    assert calls == [False]
 
 
 def test_batch_settled_after_disconnect_sends_nothing(owner: RecordingOwner) -> None:
@@ -268,33 +268,33 @@ def test_disconnects_once_if_batch_settles_in_tick_of_close(owner: RecordingOwne
 
 
 def test_nothing_is_sent_after_close(owner: RecordingOwner) -> None:
-    told: list[bool] = []
+    calls: list[bool] = []
     owner.outbox.close()
-    owner.outbox.reply(b"after", None, told.append)
+    owner.outbox.reply(b"after", None, calls.append)
     owner.barrier.end_of_tick()
     owner.barrier.end_of_tick()
     assert owner.is_lost
     assert owner.sent == b""
-    assert told == [False]
+    assert calls == [False]
 
 
 def test_forgotten_replies_are_not_sent_and_count_as_lost(owner: RecordingOwner) -> None:
-    told: list[object] = []
+    calls: list[object] = []
     batch, monitor = Batch(), Command()
     owner.outbox.reply(b"one ")
     owner.barrier.end_of_tick()
     owner.outbox.current_command = monitor
-    owner.outbox.reply(b"two ", batch, told.append, lambda: told.append("lost"))
+    owner.outbox.reply(b"two ", batch, calls.append, lambda: calls.append("lost"))
     owner.outbox.reply(b"three ")
     owner.outbox.current_command = Command()
     owner.outbox.reply(b"four")
     owner.outbox.forget(monitor)
-    assert told == [False, "lost"]
+    assert calls == [False, "lost"]
     owner.barrier.end_of_tick()
     batch.settle(None)
     assert owner.sent == b"one four"
     assert owner.outbox.held_bytes == 0
-    assert told == [False, "lost"]
+    assert calls == [False, "lost"]
 
 
 def test_lost_is_called_only_if_an_error_is_sent_instead(owner: RecordingOwner) -> None:
@@ -311,16 +311,16 @@ def test_lost_is_called_only_if_an_error_is_sent_instead(owner: RecordingOwner) 
 
 
 def test_sent_of_earlier_reply_comes_before_a_loss(owner: RecordingOwner) -> None:
-    told: list[object] = []
+    calls: list[object] = []
     slow, lost = Batch(), Batch()
     owner.outbox.reply(b"slow ", slow)
-    owner.outbox.reply(b"one ", None, lambda was_sent: told.append(("one", was_sent)))
-    owner.outbox.reply(b"two", lost, lambda was_sent: told.append(("two", was_sent)), lambda: told.append("lost"))
+    owner.outbox.reply(b"one ", None, lambda was_sent: calls.append(("one", was_sent)))
+    owner.outbox.reply(b"two", lost, lambda was_sent: calls.append(("two", was_sent)), lambda: calls.append("lost"))
     owner.barrier.end_of_tick()
     lost.settle(LOST)
     slow.settle(None)
     assert owner.sent == b"slow one <lost: disk full>"
-    assert told == [("one", True), "lost", ("two", False)]
+    assert calls == [("one", True), "lost", ("two", False)]
 
 
 # A full transport.
