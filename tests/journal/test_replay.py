@@ -17,7 +17,7 @@ from kestrel.errors import QueueFailed
 from kestrel.journal.replay import replay
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
-from tests.journal.compared import check_against_the_reference, check_recovery, replayed, seen
+from tests.journal.comparison import check_against_the_reference, check_recovery, replayed, seen
 from tests.journal.made import (
     NOW_MS,
     REMOVE,

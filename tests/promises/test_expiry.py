@@ -12,7 +12,7 @@ from kestrel.config.model import Config
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.journal.made import addx
-from tests.promises.speaking import END, STORED, items, set_, stat, value
+from tests.promises.memcache_text import END, STORED, items, set_, stat, value
 
 MS = 0.001
 MISSING = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"

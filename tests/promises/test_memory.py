@@ -11,8 +11,8 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.slow import SlowServer
-from tests.promises.speaking import END, STORED, items, set_, stat, value
+from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.promises.slow_server import SlowServer
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

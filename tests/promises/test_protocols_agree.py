@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises import speaking
+from tests.promises import memcache_text
 from tests.sample import examples
 from tests.session.thrift_calls import LONG_MS, ThriftClient, data_of, ids_of
 
@@ -151,7 +151,7 @@ class MemcacheSpeaker(LineSpeaker):
     refusal = b"ERROR\r\n"
 
     def put(self, queue: bytes, items: list[bytes]) -> int:
-        reply = self.client.ask(b"".join(speaking.set_(queue, item) for item in items))
+        reply = self.client.ask(b"".join(memcache_text.set_(queue, item) for item in items))
         words = reply.split(b"\r\n")[:-1]
         assert len(words) == len(items)
         assert set(words) <= {b"STORED", b"NOT_STORED"}
@@ -181,10 +181,10 @@ class MemcacheSpeaker(LineSpeaker):
         while reply.startswith(b"VALUE"):
             head, _, rest = reply.partition(b"\r\n")
             found.append(rest[: int(head.split()[-1])])
-            block = speaking.value(queue, found[-1])
+            block = memcache_text.value(queue, found[-1])
             assert reply.startswith(block)
             reply = reply[len(block) :]
-        assert reply == speaking.END or (found and not reply)
+        assert reply == memcache_text.END or (found and not reply)
         return found
 
     def confirm(self, queue: bytes, count: int) -> bytes:
@@ -195,7 +195,7 @@ class MemcacheSpeaker(LineSpeaker):
         return self.items_in(self.client.ask(b"get %b/peek\r\n" % queue), queue)
 
     def flush(self, queue: bytes) -> None:
-        assert self.client.ask(b"flush %b\r\n" % queue) == speaking.END
+        assert self.client.ask(b"flush %b\r\n" % queue) == memcache_text.END
 
     def delete(self, queue: bytes) -> None:
         assert self.client.ask(b"delete %b\r\n" % queue) == b"DELETED\r\n"

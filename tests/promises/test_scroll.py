@@ -17,7 +17,7 @@ from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S, ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
-from tests.promises.speaking import END, STORED, items, set_, stat, value
+from tests.promises.memcache_text import END, STORED, items, set_, stat, value
 
 GOLDEN: Final = Path(__file__).parents[1] / "scroll" / "golden"
 

@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises.speaking import END, STORED, items, set_, stat, value
+from tests.promises.memcache_text import END, STORED, items, set_, stat, value
 
 
 def stats(client: MemoryClient) -> dict[str, str]:

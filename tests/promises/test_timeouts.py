@@ -10,7 +10,7 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises.speaking import END, STORED, items, set_, stat, value
+from tests.promises.memcache_text import END, STORED, items, set_, stat, value
 
 ERROR: Final = b"ERROR\r\n"
 

@@ -16,8 +16,8 @@ from kestrel.errors import StorageError
 from kestrel.queues.moves import MAX_CONCURRENT_MOVES, MOVE_RETRY_S
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.slow import SlowServer
-from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.promises.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.promises.slow_server import SlowServer
 
 DISK_FAILED: Final = b"SERVER_ERROR disk failed\r\n"
 

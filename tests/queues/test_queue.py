@@ -24,8 +24,8 @@ from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.promises.slow import SlowServer
-from tests.promises.speaking import END, STORED, set_, value
+from tests.promises.memcache_text import END, STORED, set_, value
+from tests.promises.slow_server import SlowServer
 
 Answer = bytes | str | None
 

@@ -10,7 +10,7 @@ from kestrel.errors import StorageError
 from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.session.hang_ups import closes_after
+from tests.session.disconnects import closes_after
 
 STORED = b"STORED\r\n"
 END = b"END\r\n"

@@ -6,7 +6,7 @@ import pytest
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.session.hang_ups import closes_after
+from tests.session.disconnects import closes_after
 
 KIB = 1024
 QUEUES = 700

@@ -18,7 +18,7 @@ from kestrel.session.session import Session
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.costs import costs_about_the_same
-from tests.session.hang_ups import closes_after
+from tests.session.disconnects import closes_after
 
 TEN_SECONDS = 'requestTimeout = "10s"'
 STORED = b"STORED\r\n"

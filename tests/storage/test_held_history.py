@@ -23,7 +23,7 @@ from kestrel.errors import QueueFailed, StorageRefused
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.sample import examples
-from tests.scroll.running import Opener, Scrolls
+from tests.scroll.storages import Opener, Scrolls
 
 NAMES: Final = (b"work", b"work+x")
 BOTH: Final = (0, 1)

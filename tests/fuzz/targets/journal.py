@@ -12,7 +12,7 @@ from tests.fuzz import journals
 from tests.fuzz.fed import Fed, cut, fed, mending
 from tests.fuzz.target import Target
 from tests.journal import reference
-from tests.journal.compared import check_against_the_reference, seen
+from tests.journal.comparison import check_against_the_reference, seen
 from tests.journal.made import NOW_MS, BytesReader
 
 MOST_FILES = 3

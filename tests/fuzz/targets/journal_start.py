@@ -12,7 +12,7 @@ from kestrel.scroll.records import WRITER_MAGIC
 from tests.fuzz import journals
 from tests.fuzz.folders import QuickDisk, a_folder
 from tests.fuzz.target import Target
-from tests.journal.compared import check_recovery
+from tests.journal.comparison import check_recovery
 from tests.journal.made import Journal, addx, files_of
 
 

@@ -20,7 +20,7 @@ from kestrel.spark.stream.archive_options import MOST_FILES
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.made import addx
 from tests.scroll.made import WRITER, put, read_head
-from tests.scroll.running import Opener, Scrolls
+from tests.scroll.storages import Opener, Scrolls
 from tests.spark.stream.tailing import Stream, data
 from tests.spark.tables import source, table
 

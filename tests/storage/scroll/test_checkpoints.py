@@ -18,7 +18,7 @@ from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S
 from kestrel.storage.scroll.sync_scheduler import LARGEST_BYTES
 from kestrel.testing.faults import ProcessDied
 from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head
-from tests.scroll.running import NEVER, PERIODIC, SYNCED, Opener, Scrolls, new_folder
+from tests.scroll.storages import NEVER, PERIODIC, SYNCED, Opener, Scrolls, new_folder
 
 FAMILY = (b"work", b"work+x", b"work+y")
 EACH_SETTING = pytest.mark.parametrize("settings", [NEVER, PERIODIC, SYNCED], ids=["never", "period", "synced"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed
-from tests.scroll.running import Opener, Scrolls
+from tests.scroll.storages import Opener, Scrolls
 
 ITEMS = range(1, 31)
 

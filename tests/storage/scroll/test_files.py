@@ -13,7 +13,7 @@ from kestrel.errors import StorageError
 from kestrel.storage.scroll.maintenance import LARGE_LAST_FILE_BYTES
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.made import WRITER, put
-from tests.scroll.running import Opener, Scrolls
+from tests.scroll.storages import Opener, Scrolls
 
 SMALL = QueueSettings(default_journal_size_bytes=500)
 SMALL_SYNCED = QueueSettings(default_journal_size_bytes=500, sync_journal_ms=0)

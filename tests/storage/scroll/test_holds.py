@@ -12,7 +12,7 @@ from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.journal.made import i64
 from tests.scroll.made import READER, WRITER, put, read_done, read_head, targets, with_data
-from tests.scroll.running import NEVER, PERIODIC, SYNCED, Opener, Scrolls
+from tests.scroll.storages import NEVER, PERIODIC, SYNCED, Opener, Scrolls
 
 SMALL_FILES = QueueSettings(default_journal_size_bytes=60)
 LARGE = 1 << 30

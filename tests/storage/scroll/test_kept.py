@@ -22,7 +22,7 @@ from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit
 from tests.journal.made import BytesReader
 from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head, sealed, with_data
-from tests.scroll.running import NEVER, PERIOD_S, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
+from tests.scroll.storages import NEVER, PERIOD_S, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
 
 FAMILY = (b"work", b"work+x", b"work+y")
 OWN_MEMORY = QueueSettings(max_memory_size_bytes=1)

@@ -16,7 +16,7 @@ from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
 from kestrel.storage.total_memory import MemoryLimit
 from tests.scroll.made import READER, done_ranges, errors, read_done, read_head, sealed
-from tests.scroll.running import SYNCED, Opener, Scrolls
+from tests.scroll.storages import SYNCED, Opener, Scrolls
 
 FAMILY = (b"work", b"work+x", b"work+y")
 

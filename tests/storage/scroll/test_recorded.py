@@ -20,7 +20,7 @@ from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.independent import puts_in, queues_in
 from tests.scroll.made import READER, T, read_done, read_head, sealed, unsealed
-from tests.scroll.running import Opener, Scrolls, files_in
+from tests.scroll.storages import Opener, Scrolls, files_in
 
 GOLDEN: Final = Path(__file__).parents[2] / "scroll" / "golden"
 

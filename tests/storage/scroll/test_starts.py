@@ -18,7 +18,7 @@ from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.made import READER, WRITER, done_ranges, errors, put, read_done, read_head, sealed, targets
-from tests.scroll.running import Opener, Scrolls
+from tests.scroll.storages import Opener, Scrolls
 
 HINT: Final = Path(".kestrel") / "hints" / "work"
 

@@ -22,7 +22,7 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 from tests.scroll.independent import queues_in
 from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
-from tests.scroll.running import PERIODIC, SYNCED, Opener, Scrolls
+from tests.scroll.storages import PERIODIC, SYNCED, Opener, Scrolls
 from tests.storage.conftest import AllowDescriptors
 
 FIRST = "work.1700000000000"
