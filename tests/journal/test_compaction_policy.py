@@ -49,7 +49,7 @@ class TestAnEmptyQueue:
         assert choose_compaction(state(1000, 501, items=0), LIMITS) is Compaction.NONE
         assert choose_compaction(state(1000, 500, items=0), LIMITS) is Compaction.REWRITE
 
-    def test_with_open_reads_waits_for_delay_if_aggressive_rewrites_are_disabled(self) -> None:
+    def test_with_open_reads_waits_without_aggressive_rewrites(self) -> None:
         limits = LIMITS._replace(disable_aggressive_rewrites=True)
         assert choose_compaction(state(1000, 500, items=0, ms_since_rewrite=59_999), limits) is Compaction.NONE
         assert choose_compaction(state(1000, 500, items=0, ms_since_rewrite=60_000), limits) is Compaction.REWRITE

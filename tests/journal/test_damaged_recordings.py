@@ -38,7 +38,7 @@ def test_promise_holds_whichever_byte_is_damaged(report: damage.Report, promise:
 # Which bytes are damaged.
 
 
-def test_recordings_exist() -> None:
+def test_recordings_to_damage_exist() -> None:
     assert (len(SMALL), len(LARGE)) == (15, 12)
     assert sum(len(RECORDINGS[name]) for name in RECORDINGS) == 58
 

@@ -21,7 +21,7 @@ OLD = {
     "work.2000": REMOVE + open_(1) + addx(b"b"),
 }
 NEW = [addx(b"open"), open_(1), addx(b"a"), addx(b"b")]
-"""The same queue in fewer records."""
+"""An equal queue in fewer records."""
 
 LATER = {"work.3000": addx(b"c"), "work": addx(b"d") + addx(b"e")}
 OTHERS = {"work2": addx(b"2"), "work+x.1000": addx(b"x"), "work.bak": b"foreign"}
@@ -162,7 +162,7 @@ def test_next_start_continues_interrupted_clean_up(folder: Path, first: int, cal
 
 
 @pytest.mark.parametrize("operation", ["open", "cut", "write", "sync"])
-def test_failed_write_of_temporary_file_is_an_error_and_changes_nothing(folder: Path, operation: str) -> None:
+def test_failed_write_of_temporary_file_changes_nothing(folder: Path, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail(operation, errno.ENOSPC, torn_bytes=10)
     with pytest.raises(OSError, match="No space left"):

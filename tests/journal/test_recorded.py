@@ -43,7 +43,7 @@ QUEUES: Final = [case for case in CASES if case != CUT]
 
 
 class Differs(NamedTuple):
-    """What this server finds in the queue `work` where Kestrel finds something else; None where it does not."""
+    """Results of this server for the queue `work` that differ from Kestrel's; None where they are equal."""
 
     number: int
     """The number of the difference in docs/differences.md."""

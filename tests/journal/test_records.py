@@ -171,13 +171,13 @@ def test_truncated_state_dump_of_16_or_more_is_invalid(
 NO_STATE_DUMPS = {
     "nothing is restated, and an item follows": state_dump(7) + addx(b"data"),
     "one read is restated, and a REMOVE follows": state_dump(7, RESTATED) + REMOVE,
-    "more is restated than it says": state_dump(7, RESTATED, RESTATED, count=1),
+    "more restated reads than the count": state_dump(7, RESTATED, RESTATED, count=1),
     "an ADDX is restated": state_dump(7, addx(b"data"), count=1),
     "each ADD_XID is opened": state_dump(7, RESTATED, REMOVE_TENTATIVE, RESTATED, REMOVE_TENTATIVE, count=2),
-    "what is restated has an impossible size": state_dump(7, b"\x07" + i32(3) + i32(15) + bytes(40), count=1),
+    "restated read of impossible size": state_dump(7, b"\x07" + i32(3) + i32(15) + bytes(40), count=1),
     "-1 reads are restated": state_dump(7, count=-1),
     "-1 reads are restated, and one is": state_dump(7, RESTATED, count=-1),
-    "so many reads below none are restated": state_dump(7, RESTATED, count=-(2**31)),
+    "negative count of restated reads": state_dump(7, RESTATED, count=-(2**31)),
 }
 
 
@@ -195,8 +195,8 @@ def test_opcode_8_with_bad_add_time_is_damage(add_ms: int, behind: bytes) -> Non
 
 
 @pytest.mark.parametrize("count", [16, 17, 100])
-@pytest.mark.parametrize("behind", [REMOVE, RESTATED], ids=["a REMOVE", "one more"])
-def test_opcode_8_of_16_or_more_with_trailing_data_is_damage(count: int, behind: bytes) -> None:
+@pytest.mark.parametrize("behind", [REMOVE, RESTATED], ids=["a REMOVE", "another ADD_XID"])
+def test_long_state_dump_with_trailing_data_is_damage(count: int, behind: bytes) -> None:
     with pytest.raises(DamagedRecord):
         decode_record(state_dump(7, *[RESTATED] * count) + behind, 0)
 
@@ -205,13 +205,15 @@ BOTH = state_dump(5, add_xid(1, bytes(2**24 - 16), 3 << 8, 9), *[RESTATED] * 15)
 """A STATE_DUMP of 16 that is also a valid CONTINUE, which needs a very large first item."""
 
 
-def test_ambiguous_opcode_8_is_state_dump_if_add_xids_end_the_file() -> None:
+def test_ambiguous_record_is_state_dump_if_add_xids_end_file() -> None:
     decoded = decode_record(BOTH, 0)
     assert (decoded.name, decoded.xid, decoded.restates, decoded.size) == ("STATE_DUMP", 5, 16, len(BOTH))
 
 
-@pytest.mark.parametrize("contents", [BOTH + REMOVE, BOTH[:-1], BOTH[:25]], ids=["more", "less", "the header alone"])
-def test_ambiguous_opcode_8_is_continue_if_anything_else_follows(contents: bytes) -> None:
+@pytest.mark.parametrize(
+    "contents", [BOTH + REMOVE, BOTH[:-1], BOTH[:25]], ids=["trailing data", "cut short", "only the header"]
+)
+def test_ambiguous_record_is_continue_if_anything_else_follows(contents: bytes) -> None:
     decoded = decode_record(contents, 0)
     assert (decoded.name, decoded.xid, decoded.restates, decoded.size) == ("CONTINUE", 5, None, 25)
     assert (decoded.data, decoded.add_ms) == (b"", 7 + (1 << 8))

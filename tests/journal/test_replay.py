@@ -328,7 +328,7 @@ def test_negative_save_xid_is_no_error_count() -> None:
     assert errors_of(TWO + open_(1) + save_xid(-1) + unremove(1)) == [1, 0]
 
 
-def test_save_xid_at_end_of_file_is_no_error_count_of_the_next() -> None:
+def test_error_counts_do_not_cross_files() -> None:
     assert errors_of(TWO + open_(1) + save_xid(5), unremove(1)) == [1, 0]
     assert errors_of(TWO + open_(1), save_xid(5) + unremove(1)) == [5, 0]
 
@@ -350,7 +350,7 @@ def test_error_count_is_valid_across_part_borders(monkeypatch: pytest.MonkeyPatc
     assert errors_of(contents + save_xid(6) + unremove(3)) == [6]
 
 
-def test_final_save_xid_of_old_rewritten_file_is_no_error_count() -> None:
+def test_final_save_xid_of_old_file_is_no_error_count() -> None:
     rewritten = add_xid(5, b"a") + REMOVE_TENTATIVE + add_xid(6, b"b") + REMOVE_TENTATIVE + save_xid(123)
     assert errors_of(rewritten + unremove(5)) == [0, 1]
     assert errors_of(rewritten + save_xid(0) + unremove(5) + save_xid(2) + unremove(6)) == [2, 0]
@@ -484,7 +484,7 @@ def test_no_other_record_ends_its_file(contents: bytes) -> None:
 
 
 @pytest.mark.parametrize("behind", [REMOVE, A, save_xid(1), b"\xee"])
-def test_state_dump_with_trailing_data_is_damage_that_loses_no_item(behind: bytes) -> None:
+def test_state_dump_with_trailing_data_loses_no_item(behind: bytes) -> None:
     _, end = replayed(A + state_dump(7, add_xid(1, b"a")) + behind)
     assert (end.offset, end.is_unfinished, end.is_closed) == (len(A), False, False)
     assert items_of(A, state_dump(7), behind) == [b"a"]

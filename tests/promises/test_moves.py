@@ -179,7 +179,7 @@ def test_expired_item_moves_to_expire_to_queue_however_found(
     assert [items(other, name) for name in (b"late", b"work")] == [[], [b"new"] if b"new" in found_by else []]
 
 
-def test_moved_item_gets_new_add_time_and_expires_by_target_max_age(tmp_path: Path) -> None:
+def test_moved_item_expires_by_max_age_of_target(tmp_path: Path) -> None:
     config = config_of(
         "maxAge = '10s'\nexpireToQueue = 'late'",
         queue("late", "maxAge = '20s'\nexpireToQueue = 'too_late'"),

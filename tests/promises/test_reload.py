@@ -187,7 +187,7 @@ def test_other_clients_are_served_while_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("true", "false"), ("false", "true")])
-def test_reload_of_keep_journal_is_refused_for_live_queue_and_logged(before: str, after: str, tmp_path: Path) -> None:
+def test_reload_of_keep_journal_is_refused_for_live_queue(before: str, after: str, tmp_path: Path) -> None:
     def config_text(keep_journal: str, rest: str = "") -> str:
         return f"[[queues]]\nname = 'work'\nkeepJournal = {keep_journal}\n{rest}"
 

@@ -246,7 +246,7 @@ def _warnings(events: list[LogEvent]) -> list[str]:
 
 
 @pytest.mark.parametrize("second", ["ReadOnly", "Quiescent"])
-def test_second_change_that_is_not_looser_is_ignored_during_grace_period(second: str) -> None:
+def test_second_change_is_ignored_unless_looser(second: str) -> None:
     file = MemoryStatusFile()
     server = MemoryServer(config=loads(GRACE), status_file=file)
     change(server, "ReadOnly")

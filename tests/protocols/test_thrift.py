@@ -343,7 +343,7 @@ def test_list_at_the_limit_is_taken_and_longer_one_refused(name: bytes, field: b
     assert refusal(refused) == (6, "too many items in one call; limit=8")
 
 
-def test_list_over_the_limit_is_refused_before_its_elements_are_read() -> None:
+def test_too_long_list_is_refused_before_reading_its_elements() -> None:
     elements = b"\xff\xff\xff\xff" * 9
     assert refusal(one(strict(b"put", WORK + b"\x0f\x00\x02\x0b\x00\x00\x00\x09" + elements + END)))[0] == 6
 

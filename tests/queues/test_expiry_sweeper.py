@@ -33,7 +33,7 @@ MOST_IN_A_TURN: Final = TICK_BUDGET_S / ITEM_S + 2 * MAX_SWEPT_PER_SLICE
 
 
 class SteppingQueue(MemoryQueue):
-    """A queue in which each take is a step."""
+    """A queue that counts each take as a step."""
 
     def __init__(self, name: bytes, step: Callable[[bytes], None]) -> None:
         super().__init__(name)
@@ -45,7 +45,7 @@ class SteppingQueue(MemoryQueue):
 
 
 class SteppingStorage(MemoryStorage):
-    """A storage in which each put and each take is a step."""
+    """A storage that counts each put and each take as a step."""
 
     def __init__(self, step: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ def test_fault_in_one_queue_does_not_stop_rounds_of_others() -> None:
     class FaultyQueue(MemoryQueue):
         def peek(self) -> Item | None:
             if self.name == b"b":
-                raise RuntimeError("a fault of ours")
+                raise RuntimeError("internal fault")
             return super().peek()
 
     class FaultyStorage(MemoryStorage):

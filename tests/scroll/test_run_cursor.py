@@ -84,7 +84,7 @@ def test_reader_file_has_the_records_of_a_scan(contents: bytes, has_data: bool, 
 
 
 @given(CONTENTS | RISING, st.booleans(), st.integers(1, 4))
-def test_writer_file_has_records_of_a_scan_up_to_falling_id(contents: bytes, has_data: bool, most: int) -> None:
+def test_writer_file_has_records_of_scan_until_id_falls(contents: bytes, has_data: bool, most: int) -> None:
     contents = WRITER + contents
     cursor, scan = run_through(contents, has_data, most=most), scanned(contents, WRITER_MAGIC)
     ids = [

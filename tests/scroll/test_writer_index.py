@@ -374,7 +374,7 @@ def test_counts_up_to_an_item_start_at_the_nearest_mark(target_reader: bytes, se
             assert count_up_to(BytesReader(contents), file, target_reader, item_id) == counted(found, 0, item_id)
 
 
-def test_marks_do_not_store_many_single_readers_and_counts_are_right() -> None:
+def test_counts_are_right_for_many_single_readers() -> None:
     readers = MAX_SINGLE_READERS + 4
     contents = WRITER + put(1, bytes(100))  # for all; then a hundred for each reader alone, one reader after the other
     for item_id in range(2, 100 * readers + 2):

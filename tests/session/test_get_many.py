@@ -436,7 +436,7 @@ def test_get_that_would_wait_is_canceled_by_half_close(
 
 
 @AUTO_ABORT
-def test_items_returned_by_half_close_do_not_go_to_same_client(
+def test_half_close_does_not_return_items_to_same_client(
     slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int
 ) -> None:
     client, writer = ThriftClient(slow), ThriftClient(slow)

@@ -167,7 +167,7 @@ def test_slow_reader_is_not_idle(server: MemoryServer) -> None:
 
 @pytest.mark.parametrize("is_half_closed", [False, True])
 @pytest.mark.parametrize("last_request", [b"", b"quit\r\n"])
-def test_client_that_reads_no_replies_is_dropped_and_loses_open_reads(
+def test_client_that_reads_no_replies_is_dropped(
     server: MemoryServer, last_request: bytes, is_half_closed: bool
 ) -> None:
     stuck, other = server.connect(), server.connect()

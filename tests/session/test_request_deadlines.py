@@ -324,7 +324,7 @@ def test_fault_while_disconnecting_one_client_does_not_affect_others(server: Mem
         waits_for_server = False
 
         def abandon(self, why: RequestTooSlow) -> None:
-            raise ValueError("a fault of ours")
+            raise ValueError("internal fault")
 
     unfinished_.untrack(second)
     unfinished_.track(Broken(), 1, is_new=True)

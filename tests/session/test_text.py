@@ -169,7 +169,7 @@ def test_put_to_alias_counts_items_that_every_queue_stored() -> None:
     assert (drained(server, b"large"), drained(server, b"small")) == ([b"one", b"two"], [b"one"])
 
 
-def test_put_of_too_many_items_is_an_error_and_stores_none() -> None:
+def test_put_of_too_many_items_stores_none() -> None:
     server = serving("maxTextPutItems = 3")
     client = server.connect("text")
     assert client.ask(put_(*many(3))) == b"+3\n"
@@ -181,7 +181,7 @@ def test_put_of_too_many_items_is_an_error_and_stores_none() -> None:
     assert drained(server) == [b"next"], "the other items are not stored either"
 
 
-def test_too_large_item_is_an_error_that_stores_none_and_closes() -> None:
+def test_too_large_item_stores_none_and_closes() -> None:
     server = serving("maxRequestItemSize = 10")
     client = server.connect("text")
     assert client.ask(b"put work:\none\n" + b"x" * 12) == b"-Item too large.\n"
@@ -322,7 +322,7 @@ def safe_items(server: MemoryServer) -> int:
     return len(queue.store.safe)
 
 
-def test_long_put_that_loses_first_items_is_an_error_and_stops() -> None:
+def test_long_put_that_loses_first_items_fails() -> None:
     server, storage = busy()
     client = server.connect("text")
     storage.holds_commits = True
@@ -400,7 +400,7 @@ def test_internal_fault_in_long_put_ends_only_that_connection() -> None:
     def fault() -> None:
         server.spend(0.0005)
         if counts_in_memory(server) == 100:
-            raise ValueError("a fault of ours")
+            raise ValueError("internal fault")
 
     storage.at_put = fault
     with capturedLogs() as logs:
@@ -870,7 +870,7 @@ def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
 
 
 @WAITS_AFTER_A_CONFIRM
-def test_second_waiter_fails_if_its_confirm_is_lost_and_takes_nothing(
+def test_second_waiter_fails_if_its_confirm_is_lost(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
     client, first = slow.connect("text"), slow.connect("text")
@@ -961,9 +961,7 @@ def test_lost_get_is_an_error_and_opens_nothing(slow: MemoryServer, storage: Ste
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n", b"confirm work 1\n"])
-def test_confirm_of_failed_queue_is_one_error_and_item_is_redelivered(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
+def test_confirm_of_failed_queue_is_error_once(slow: MemoryServer, storage: SteppedStorage, request_: bytes) -> None:
     client = slow.connect("text")
     put(client, b"one", b"two")
     assert client.ask(b"get work\n") == b":one\n"
@@ -1084,7 +1082,7 @@ def test_invalid_request_is_an_error_and_connection_stays(client: MemoryClient, 
 
 
 @pytest.mark.parametrize("name", [b"a/b", b"a.b", b"a~b", b"\x00", b"+", b"x" * 201])
-def test_illegal_name_is_an_error_where_a_queue_would_be_created(client: MemoryClient, name: bytes) -> None:
+def test_illegal_name_is_refused_where_it_would_create_queue(client: MemoryClient, name: bytes) -> None:
     for request in (put_(b"one", queue=name), b"get %b\n" % name, b"peek %b\n" % name, b"monitor %b 10\n" % name):
         assert is_error(client.ask(request))
     assert client.ask(b"flush %b\ndelete %b\nconfirm %b 1\n" % (name, name, name)) == b"+0\n+0\n" + NOT_THAT_MANY

@@ -212,7 +212,7 @@ def test_too_large_item_is_an_exception_and_nothing_is_put() -> None:
     assert client.put(b"work", b"x" * 10) == 1
 
 
-def test_put_of_too_many_items_is_an_exception_and_stores_none() -> None:
+def test_put_of_too_many_items_stores_none() -> None:
     client = ThriftClient(serving("maxThriftListSize = 5"))
     assert is_refused(lambda: client.put(b"work", *many(6)))
     assert client.items(b"work") == []
@@ -275,7 +275,7 @@ def test_long_put_does_not_block_other_clients() -> None:
     assert client.items(b"work") == many(200)
 
 
-def test_long_put_that_loses_later_items_returns_safe_count_and_stops() -> None:
+def test_long_put_that_loses_later_items_returns_safe_count() -> None:
     storage = LimitedStorage()
     server = serving(storage=storage)
     storage.at_put = lambda: server.spend(0.0005)
@@ -306,7 +306,7 @@ def test_internal_fault_in_put_ends_only_that_connection() -> None:
     def fault() -> None:
         server.spend(0.0005)
         if counts_in_memory(server) == 100:
-            raise ValueError("a fault of ours")
+            raise ValueError("internal fault")
 
     storage.at_put = fault
     client, other = ThriftClient(server), ThriftClient(server)
@@ -600,7 +600,7 @@ def test_get_of_many_items_does_not_block_other_clients(server: MemoryServer) ->
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
-def test_internal_fault_in_get_ends_only_that_connection_and_loses_nothing(
+def test_internal_fault_in_get_ends_only_that_connection(
     server: MemoryServer, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, other = ThriftClient(server), ThriftClient(server)
@@ -610,7 +610,7 @@ def test_internal_fault_in_get_ends_only_that_connection_and_loses_nothing(
 
     def fault(opens: bool) -> Item | None:
         if next(taken) == 100:
-            raise ValueError("a fault of ours")
+            raise ValueError("internal fault")
         return take_now(opens)
 
     monkeypatch.setattr(queue, "take_now", fault)
@@ -940,7 +940,7 @@ def test_reads_due_shortly_after_each_other_return_in_take_order(server: MemoryS
     assert client.items(b"work") == many(5)
 
 
-def test_continuous_gets_delay_first_auto_abort_by_a_tenth_at_most(server: MemoryServer, client: ThriftClient) -> None:
+def test_continuous_gets_delay_auto_abort_by_at_most_a_tenth(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", *many(200))
     for _ in range(110):
         client.get(b"work", 1, 0, 1000)
@@ -1256,7 +1256,7 @@ def test_open_reads_of_held_replies_count_in_the_limit(storage: SteppedStorage, 
 
 
 @pytest.mark.parametrize("wait_ms", [0, 500])
-def test_open_reads_of_lost_replies_no_longer_count_in_the_limit(storage: SteppedStorage, wait_ms: int) -> None:
+def test_lost_replies_free_the_limit_of_open_reads(storage: SteppedStorage, wait_ms: int) -> None:
     server = serving(most_open=3, storage=storage)
     client = fill_limit_with_held_replies(server, storage, wait_ms)
     storage.end_commits(error=StorageError("disk failed"))
@@ -1522,7 +1522,7 @@ def test_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_get_whose_batch_is_lost_is_an_exception_and_items_stay(
+def test_get_whose_batch_is_lost_leaves_the_items(
     slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int, wait_ms: int
 ) -> None:
     client = ThriftClient(slow)

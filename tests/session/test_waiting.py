@@ -582,7 +582,7 @@ def test_half_close_before_reply_is_sent_requeues_item(
     assert all_items(server) == [b"one"]
 
 
-def test_items_returned_by_half_close_do_not_go_to_same_client(
+def test_half_close_does_not_return_items_to_same_client(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
@@ -690,7 +690,7 @@ def test_unreadable_head_is_an_error_and_not_an_empty_queue(server: MemoryServer
 # monitor.
 
 
-def test_monitor_sends_items_as_they_come_and_end_at_its_time(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_sends_items_as_they_come_until_its_end(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 2")
     put(writer, b"one")
     assert watcher.take() == value(b"one")
@@ -810,7 +810,7 @@ def test_monitor_that_loses_an_item_ends_with_an_error(
     assert all_items(server) == [b"one", b"four"]
 
 
-def test_item_sent_before_a_loss_is_open_and_its_close_fails(
+def test_close_of_item_sent_before_a_loss_fails(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     watcher = server.connect()
@@ -834,7 +834,7 @@ def test_item_sent_before_a_loss_is_open_and_its_close_fails(
     assert all_items(server) == [b"one"]
 
 
-def test_monitor_that_loses_many_items_sends_one_error_and_requeues_all(
+def test_monitor_that_loses_many_items_sends_one_error(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     items = [b"%d" % number for number in range(2 * MAX_FED_ITEMS_PER_SLICE)]
