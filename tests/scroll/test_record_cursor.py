@@ -22,7 +22,7 @@ from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targ
 A, B, FOR_X = put(1, b"a"), put(2, b"bb"), targets(0, b"x")
 
 
-def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], End]:
+def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], ReadEnd]:
     """Return offset and bytes of each record, and the end."""
     scan = ScrollRecordCursor(BytesReader(contents), magic)
     return [(offset, record.raw) for offset, record in scan], scan.end

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from tests.scroll.independent import queues_in
 from tests.scroll.made import DELETED, READER, WRITER, done_ranges, errors, put, read_done, read_head, sealed, targets
-from tests.scroll.test_independent import FOLDERS, GOLDEN, written
+from tests.scroll.test_independent import FOLDERS, GOLDEN, written_folder
 from tests.spark.history.told import histories_in
 
 IDS = st.integers(1, 9)
@@ -62,7 +62,7 @@ def test_what_is_left_is_what_an_independent_reader_finds(
                 contents += (who or b"") + put(item_id, b"%d" % item_id, errors=count)
             Path(folder, f"work.{number}").write_bytes(contents)
         for name, records in readers.items():
-            written(Path(folder), **{f"work_read_{name}": sealed(b"".join(records))})
+            written_folder(Path(folder), **{f"work_read_{name}": sealed(b"".join(records))})
         assert left_in(folder) == found_in(folder)
 
 
@@ -81,26 +81,26 @@ def test_histories_follow_a_reader_file_that_a_start_refuses() -> None:
 
 
 def test_an_item_whose_id_is_not_higher_than_all_before_it_is_none(tmp_path: Path) -> None:
-    written(tmp_path, work_1=WRITER + put(1, b"a") + put(5, b"b"), work_2=WRITER + put(3, b"ignored") + put(6, b"c"))
+    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + put(5, b"b"), work_2=WRITER + put(3, b"ignored") + put(6, b"c"))
     assert left_in(tmp_path) == {b"work": [(1, b"a", 0), (5, b"b", 0), (6, b"c", 0)]}
 
 
 def test_a_targets_at_the_end_of_a_file_says_nothing_of_the_next_one(tmp_path: Path) -> None:
-    written(tmp_path, work_1=WRITER + put(1, b"a") + targets(0, b"x"), work_2=WRITER + put(2, b"b"))
-    written(tmp_path, work_read_own=READER + read_head(0), work_read_x=READER + read_head(0))
+    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + targets(0, b"x"), work_2=WRITER + put(2, b"b"))
+    written_folder(tmp_path, work_read_own=READER + read_head(0), work_read_x=READER + read_head(0))
     assert left_in(tmp_path) == found_in(tmp_path)
     assert {queue: len(left) for queue, left in left_in(tmp_path).items()} == {b"work": 2, b"work+x": 2}
 
 
 def test_an_item_cannot_have_come_back_less_than_never(tmp_path: Path) -> None:
-    written(tmp_path, work_1=WRITER + put(1, b"a", errors=-3))
+    written_folder(tmp_path, work_1=WRITER + put(1, b"a", errors=-3))
     assert [row["errors"] for row in histories_in(tmp_path)] == [0]
 
 
 @pytest.mark.parametrize("pattern", ["work+x", "work+nosuch", "*x", "work"])
 def test_of_some_queues_the_histories_are_those_that_they_have_among_all(tmp_path: Path, pattern: str) -> None:
-    written(tmp_path, work_1=WRITER + put(1, b"a") + put(2, b"b"), other_1=WRITER + put(1, b"c"))
-    written(tmp_path, work_read_x=READER + read_head(1), work_read_y=READER + read_head(2))
+    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + put(2, b"b"), other_1=WRITER + put(1, b"c"))
+    written_folder(tmp_path, work_read_x=READER + read_head(1), work_read_y=READER + read_head(2))
     everything = histories_in(tmp_path)
     assert {row["queue"] for row in everything} == {"work+x", "work+y", "other"}
     chosen = [row for row in everything if fnmatchcase(row["queue"], pattern)]
@@ -118,6 +118,6 @@ def test_an_archive_and_the_folder_of_one_server_go_together(tmp_path: Path) -> 
     live.mkdir()
     archive.mkdir()
     (archive / "archive~work.1").write_bytes(WRITER + put(1, b"a"))
-    written(live, work_2=WRITER + put(2, b"b") + put(3, b"c"), work_read_own=READER + read_head(2))
+    written_folder(live, work_2=WRITER + put(2, b"b") + put(3, b"c"), work_read_own=READER + read_head(2))
     rows = histories_in(live, archive, server="mill")
     assert [(row["item_id"], row["state"]) for row in rows] == [(1, "done"), (2, "done"), (3, "queued")]
