@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from OpenSSL.crypto import X509, Error
+from twisted.internet.error import VerifyError
 from twisted.internet.ssl import Certificate, PrivateCertificate
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -38,7 +39,7 @@ def load_certificate_and_key(cert_file: str, key_file: str) -> tuple[PrivateCert
     try:
         key_and_certificate = _read(key_file) + b"\n" + own.dumpPEM()
         return PrivateCertificate.loadPEM(key_and_certificate), [certificate.original for certificate in chain]
-    except (Error, ValueError) as error:
+    except (Error, ValueError, VerifyError) as error:  # the last: it is the key of another certificate
         raise OSError(f"{key_file}: the key cannot be used: {error}") from error
 
 

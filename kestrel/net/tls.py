@@ -5,7 +5,7 @@ New connections use the new certificate. Existing ones are not affected.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from attrs import frozen
 from OpenSSL import SSL
@@ -46,8 +46,14 @@ class TlsFiles:
             trustRoot=trusted,
             raiseMinimumTo=MINIMUM_VERSIONS[self.minimum],
         )
-        options.getContext()  # a key of another certificate fails here, not at the first client
+        # No protocol is negotiated by ALPN: a client that offers some gets the one of the port. Twisted would end the
+        # handshake.
+        options.getContext().set_alpn_select_callback(_select_no_protocol)
         return options
+
+
+def _select_no_protocol(connection: SSL.Connection, offered: list[bytes]) -> Any:
+    return SSL.NO_OVERLAPPING_PROTOCOLS
 
 
 @implementer(IOpenSSLServerConnectionCreator)

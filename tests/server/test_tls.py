@@ -143,6 +143,32 @@ def test_the_oldest_version_is_the_minimum(
             raise AssertionError("it was let in")
 
 
+@pytest.mark.parametrize("protocol", ["memcache", "admin"])
+def test_client_that_offers_alpn_is_served(processes: Processes, authority: Authority, protocol: str) -> None:
+    config = 'queuePath = "queues"\n[admin]\nhttpPort = 2223\n'
+    if protocol == "admin":
+        server = processes.serve(config, "--admin", tls(authority))
+    else:
+        server = processes.serve(config, "--admin", "tcp:0:interface=127.0.0.1", endpoint=tls(authority))
+    context = trusting(authority)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    request, reply = {
+        "memcache": (b"version\r\n", b"VERSION"),
+        "admin": (b"GET /ping HTTP/1.0\r\n\r\n", b"HTTP/1."),
+    }[protocol]
+    with connected(server, context, protocol) as client:
+        assert ask(client, request, len(reply)) == reply
+        assert client.selected_alpn_protocol() is None
+
+
+def test_key_of_another_certificate_is_reported_before_the_start(processes: Processes, authority: Authority) -> None:
+    (cert_file, _), (_, other_key) = authority.sign(HOST), authority.sign("other.example")
+    endpoint = f"reloadtls:22134:certKey={cert_file}:privateKey={other_key}"
+    done = processes.run(*processes.twistd("--validate", "--memcache", endpoint))
+    assert done.returncode == 78
+    assert f"{other_key}: the key cannot be used" in done.stderr
+
+
 def test_a_queue_is_for_the_subjects_in_its_lists(processes: Processes, authority: Authority) -> None:
     config = f"""queuePath = "queues"
     [[queues]]
@@ -288,7 +314,7 @@ def test_validate_reports_missing_certificate_of_tls_table(processes: Processes)
     config = processes.write("kestrel.toml", '[tls]\ncertFile = "missing.pem"\n')
     done = processes.run(*processes.twistd("--validate", "--config", str(config), others=()))
     assert done.returncode == 78
-    assert "missing.pem cannot be read: No such file" in done.stderr
+    assert "cannot read missing.pem: No such file" in done.stderr
 
 
 def test_changed_tls_table_takes_effect_after_a_restart(processes: Processes, authority: Authority) -> None:
