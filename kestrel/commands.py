@@ -46,11 +46,12 @@ class Put(Command):
 
 
 class Get(Command):
-    """Take or peek the head of a queue, and end the oldest open read before that.
+    """Take or peek the head of a queue, or only end an open read.
 
-    `wait_ms` <= 0 does not wait. `closes` confirms the connection's oldest open read of the queue first, `closes_all`
-    all of them; `opens` leaves the item taken as an open read. `closes` without `opens`, and `aborts`, take nothing.
-    `key` is the request as the client wrote it, for replies that echo it.
+    `closes` first confirms the connection's oldest open read of the queue, `closes_all` all of them. `aborts` puts the
+    oldest one back. `closes` without `opens`, and `aborts`, take nothing. `opens` takes the item as an open read, and
+    `peeks` leaves it in the queue. `wait_ms` <= 0 does not wait. `key` is the request as the client wrote it, for
+    replies that echo it.
     """
 
     __slots__ = ("aborts", "closes", "closes_all", "key", "opens", "peeks", "queue", "wait_ms")
@@ -241,7 +242,7 @@ class Version(Command):
 
 
 class Stats(Command):
-    """Return the figures of the server and of each queue."""
+    """Return the figures of the server, and of each queue and alias."""
 
     __slots__ = ()
 

@@ -31,7 +31,7 @@ class SourceFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the source of a module, or None for packages and for modules of other packages."""
+        """Return the import spec of a module's source file. None for packages and for modules of other packages."""
         package, _, name = fullname.rpartition(".")
         if package.partition(".")[0] == __package__:
             for folder in path or ():

@@ -29,13 +29,13 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def show_name(name: bytes) -> str:
-    """Return a queue's name as safe text."""
+    r"""Return a queue's name as printable text: other characters and bytes as `\xNN`, and a backslash as `\\`."""
     text = name.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
     return text if text.isprintable() else "".join(each if each.isprintable() else escape_bytes(each) for each in text)
 
 
 def show_names(names: Iterable[bytes]) -> str:
-    """Return the names as safe text, separated by commas."""
+    """Return the names as `show_name` shows them, separated by commas."""
     return ",".join(map(show_name, names))
 
 
@@ -50,5 +50,5 @@ def unescape_name(shown: bytes) -> bytes:
 
 
 def escape_non_ascii(text: str) -> str:
-    r"""Return text of shown names with each byte above 127 as `\xNN`, which `unescape_name` accepts."""
+    r"""Return text that contains shown names with each byte above 127 as `\xNN`, which `unescape_name` accepts."""
     return text if text.isascii() else _NOT_ASCII.sub(lambda match: escape_bytes(match[0]), text)

@@ -31,9 +31,9 @@ def load_certificates(path: str) -> list[Certificate]:
 
 
 def load_certificate_and_key(cert_file: str, key_file: str) -> tuple[PrivateCertificate, list[X509]]:
-    """Return the first certificate of the file with its key, and the certificates between it and its authority.
+    """Return the first certificate in `cert_file` with its private key, and the other certificates in `cert_file`.
 
-    Raises OSError, whose text names the file, if one cannot be read or used.
+    Raises OSError, whose text names the file, if a file cannot be read or used.
     """
     own, *chain = load_certificates(cert_file)
     try:

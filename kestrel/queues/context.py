@@ -25,8 +25,8 @@ class PutByName(Protocol):
     def __call__(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
         """Put `data` to all queues that `name` leads to, except those in `done`.
 
-        Return the batch of each queue that has the item, by name, or None if limits refuse it everywhere. If it raises
-        a `KestrelError`, no queue has the item.
+        Return the batch of each queue that it was put to now, by the queue's name. Return None if limits refuse it
+        everywhere. If this raises a `KestrelError`, it was put to no queue.
         """
 
 

@@ -24,7 +24,11 @@ class ExpiredFlushResult(NamedTuple):
 
 
 class ExpiredFlush:
-    """A flush of expired items in some queues. Finding a queue's head sweeps all expired items before it."""
+    """A flush of expired items in some queues. Finding a queue's head sweeps all expired items before it.
+
+    `done` fires when all heads are found. It fails with the error of a head that cannot be read only if there is a
+    single queue; otherwise that queue is skipped.
+    """
 
     def __init__(self, queues: Sequence[Queue], scheduler: TickScheduler) -> None:
         self.done: Deferred[ExpiredFlushResult] = Deferred()

@@ -42,7 +42,7 @@ class HeadOwner(CommittedQueue):
 
     @abstractmethod
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer all waiters."""
+        """Answer all waiters with an error, or as an empty queue does."""
 
 
 class Head:
@@ -61,7 +61,10 @@ class Head:
         self._discarding_for_bytes = None
 
     def ready_item(self) -> Item | None:
-        """Return the head if it is in memory, nothing is to be discarded first, and it has not expired."""
+        """Return the first item that has not expired, after sweeping expired items before it.
+
+        Return None if the item is not in memory, the sweep does not reach it, or heads are still to be discarded.
+        """
         if self._discarding_for_bytes is not None:
             return None
         store = self._queue.store
@@ -77,7 +80,7 @@ class Head:
 
     @property
     def has_expired(self) -> bool:
-        """Whether the head has expired and is not swept yet."""
+        """Whether the head is in memory, has expired and is not swept yet."""
         store = self._queue.store
         item = store.peek() if store.failure is None else None
         return item is not None and self.item_has_expired(item)
@@ -125,7 +128,10 @@ class Head:
         return self._discarding_for_bytes is not None
 
     def discard_for(self, size: int) -> None:
-        """Drop heads until there was room for the last item put, of `size` bytes."""
+        """Drop heads while the queue is full without counting the last item put, of `size` bytes.
+
+        What does not fit in one slice continues in later ticks.
+        """
         self._discarding_for_bytes = size
         self.continue_discarding()
 
@@ -134,7 +140,7 @@ class Head:
         self._discarding_for_bytes = None
 
     def continue_discarding(self) -> None:
-        """Drop heads as long as needed, in slices. Expired items leave as they otherwise would."""
+        """Run one slice of `discard_for`, if it has not ended. Expired items leave as they otherwise would."""
         size, queue = self._discarding_for_bytes, self._queue
         if size is None:
             return
@@ -168,7 +174,7 @@ class Head:
         return self._filling.store is self._queue.store
 
     def load(self) -> None:
-        """Load the head into memory if it is not there, since it may have expired."""
+        """Begin to load the head into memory if it is not there, since it may have expired."""
         store = self._queue.store
         if store.items and store.failure is None and store.peek() is None:
             self.fill()

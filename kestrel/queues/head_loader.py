@@ -10,7 +10,7 @@ from kestrel.storage.interfaces import IQueueStorage
 
 
 class HeadLoader:
-    """The head that is being loaded. A result for a store that was replaced meanwhile is ignored.
+    """The loading of a queue's head. A result for a store that was replaced meanwhile is ignored.
 
     `filled` is called when the head is in memory, `failed` when it cannot be read.
     """

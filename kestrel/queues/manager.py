@@ -196,7 +196,10 @@ class QueueManager:
         return self._storage if settings.keep_journal and not keeps_nothing else self._memory
 
     def is_durable(self, name: bytes) -> bool:
-        """Return True if an item put to that name is stored durably in some queue."""
+        """Return False if items put to that name are kept in memory only.
+
+        Aliases and parents with children count as durable, whatever their queues are.
+        """
         queue = self.known(name)
         is_kept = self.settings_for(name).keep_journal if queue is None else queue.storage is not self._memory
         return is_kept or name in self.aliases or bool(self._children.children_of(name))
@@ -239,7 +242,7 @@ class QueueManager:
                 yield queue
 
     def _names_after(self, name: bytes) -> list[bytes]:
-        """Return the next few names of queues and aliases."""
+        """Return the next few names of queues and aliases after `name`, sorted."""
         place = bisect_right(self._names, name)
         names = self._names[place : place + NAMES_PER_LOOKUP]
         if not self._alias_names:
@@ -262,8 +265,8 @@ class QueueManager:
         """Append an item to a queue and its children, or to all queues of an alias.
 
         Return the batch that the reply waits for. Return None if a limit of the queue refuses the item, or a limit of
-        one of the alias's queues, even if the others have it. A full child is skipped. If it raises a `KestrelError`,
-        no queue has the item.
+        one of the alias's queues, even if other queues or children have it. A full child is skipped. If this raises a
+        `KestrelError`, no queue has the item. `expiry_ms` is in milliseconds since the epoch, or 0 for never.
         """
         size = len(data)
         alias = self.aliases.get(name)
@@ -298,9 +301,10 @@ class QueueManager:
             return self._put_to(targets, data, 0)
 
     def continue_(self, name: bytes, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
-        """End an open read of a queue and put an item to the queue, as `Queue.continue_`.
+        """End an open read of a queue and put an item to the queue and its children.
 
-        An item that also goes to children is put first. After a crash, both the item and the read may exist.
+        Return the batch of both, or None if a limit of the queue refuses the item. Raises the errors of
+        `Queue.continue_`. If there are children, the item is put first, and a crash may leave both item and read.
         """
         queue = self.queue(name)
         if not queue.limits.has_fanout_only and not self._children.children_of(name):
@@ -359,7 +363,11 @@ class QueueManager:
     # Commands by name.
 
     def delete(self, name: bytes) -> Batch | None:
-        """Delete a queue with its items, open reads, files and waiters. An alias or a missing queue is left alone."""
+        """Delete a queue with its items, open reads and files, and answer its waiters.
+
+        Return the batch of the deletion. For a missing queue, return that of an earlier deletion until it is committed,
+        or None. An alias is left alone. Raises `StorageError`, and then the queue is unchanged.
+        """
         if name in self.aliases:
             return None
         queue = self._queues.get(name) or self.existing(name)
@@ -393,12 +401,12 @@ class QueueManager:
             self._failed_to_load.add(name)  # some of its data may still exist
 
     def flush(self, name: bytes) -> Batch | None:
-        """Drop a queue's items, except open reads."""
+        """Drop a queue's items, except open reads. Return the batch to wait for, or None."""
         queue = self.existing(name)
         return self._deletions.get(name) if queue is None else queue.flush()
 
     def flush_all(self) -> Deferred[Batch | None]:
-        """Flush every usable queue, in slices. Fires with the batch of all of them."""
+        """Flush every usable queue that no alias masks, in slices. Fires with the batch of all of them, or None."""
         batches: list[Batch] = []
 
         def flush(queue: Queue) -> None:
@@ -409,12 +417,18 @@ class QueueManager:
         return flushed.addCallback(lambda _: combine_batches(batches))
 
     def flush_expired(self, name: bytes) -> Deferred[ExpiredFlushResult]:
-        """Drop the expired items at the head of a queue, in slices, including items that are only on disk."""
+        """Drop the expired items at the head of a queue, in slices, including items that are only on disk.
+
+        Fires with their number and batch. Does nothing for an alias or a missing queue.
+        """
         queue = self.existing(name)
         return self._swept([] if queue is None else [queue])
 
     def flush_all_expired(self) -> Deferred[ExpiredFlushResult]:
-        """Drop the expired items at the head of every queue."""
+        """Drop the expired items at the head of every queue that is usable and that no alias masks.
+
+        Fires with their number and batch.
+        """
         return self._swept([queue for queue in self.all_queues() if _is_usable(queue)])
 
     def _swept(self, queues: Sequence[Queue]) -> Deferred[ExpiredFlushResult]:

@@ -43,10 +43,10 @@ class MoveSource(Protocol):
         """Return True if `store` is the queue's current store and has not failed."""
 
     def confirm(self, xids: list[int]) -> Batch:
-        """Confirm open reads."""
+        """Confirm open reads, which removes their items. Return the batch."""
 
     def put_back(self, xids: list[int], *, failed: bool) -> Batch:
-        """Put open reads back at the head, `xids[0]` first."""
+        """Put open reads back at the head, `xids[0]` first. With `failed`, each item's error count rises."""
 
     def serve(self) -> None:
         """Serve the waiters."""
@@ -110,7 +110,10 @@ class Moves:
         return next(iter(self._blocked.values()), None)
 
     def begin(self, item: Item, target: bytes, *, drops: bool) -> None:
-        """Move an item that is an open read. If a limit refuses it, it is dropped with `drops`, or else put back."""
+        """Move an item that is an open read to the queue or alias `target`, in a later tick.
+
+        If the target refuses the item, it is dropped with `drops`, or else put back. Does nothing after `stop`.
+        """
         if self._is_stopped:
             return
         self._begun += 1

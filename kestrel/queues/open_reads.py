@@ -74,7 +74,7 @@ class QueueOpenReads:
         return len(self._reads)
 
     def opened(self, item: Item, lease: Lease | None = None) -> None:
-        """Add an open read."""
+        """Add the open read of `item`. With a lease, the shorter of its timeout and the queue's applies."""
         read = self._reads[item.xid] = _QueueOpenRead(item, self._clock.seconds(), lease)
         if lease is None and self._timeout_s is None:
             return
@@ -106,7 +106,7 @@ class QueueOpenReads:
                 read.lease.ended()
 
     def use_timeout(self, timeout_ms: int | None) -> None:
-        """Set the timeout of all reads, including those already open. None means no timeout."""
+        """Set the timeout of all reads, including those already open. None means that only leases time out."""
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
@@ -129,7 +129,7 @@ class QueueOpenReads:
             self._timer.start(max(0.0, due_s - self._clock.seconds()))
 
     def _next_due(self) -> float | None:
-        """Return when the next open read is due."""
+        """Return the time at which the next open read is due, or None."""
         while self._due:
             due_s, xid = self._due[0]
             read = self._reads.get(xid)

@@ -76,7 +76,7 @@ class Queue(HeadOwner):
     def use_storage(self, storage: IStorage) -> None:
         """Move the queue, which must be empty, to another storage.
 
-        If this raises a `KestrelError`, the queue has failed. Its next use opens it in the new storage.
+        If the new storage cannot open it, this raises a `KestrelError`. The next use of the queue tries again.
         """
         old, self.storage = self.storage, storage
         old.delete(self.store)
@@ -106,9 +106,10 @@ class Queue(HeadOwner):
     # Puts.
 
     def admits(self, size: int, targets: int = 1) -> bool:
-        """Return True if the queue accepts an item of `size` bytes, which goes to `targets` queues.
+        """Return True if the queue accepts an item of `size` bytes.
 
-        Expired items are swept first and do not count.
+        Expired items are swept first and do not count. `targets` is the number of queues that are asked for the same
+        item; with more of them, each sweeps fewer items.
         """
         limits, store, head = self.limits, self.store, self.head
         if size > limits.max_item_bytes:
@@ -126,7 +127,7 @@ class Queue(HeadOwner):
         return head.has_expired and not self.moves.is_full  # there are more expired items than there is time to sweep
 
     def item_was_put(self, size: int) -> Batch:
-        """Record that the storage appended an item of `size` bytes."""
+        """Record that the storage appended an item of `size` bytes, and serve the waiters. Return the batch."""
         self.counters.total_items += 1
         self.histograms.request_size.add(size)
         batch = self.touch()
@@ -140,7 +141,10 @@ class Queue(HeadOwner):
     # Gets.
 
     def take_now(self, opens: bool) -> Item | None:
-        """Take the head if it is in memory and there are no waiters."""
+        """Take and return the head, with `opens` as an open read.
+
+        Return None if it is not in memory, there are waiters, or items are still to be discarded.
+        """
         if self.waiters.has_waiters or self.head.is_discarding:
             return None
         if opens or self.limits.expires_to is not None:
@@ -156,7 +160,7 @@ class Queue(HeadOwner):
         return item
 
     def peek_now(self) -> Item | None:
-        """Return the head if it is in memory and there are no waiters."""
+        """Return the head without taking it, or None if it is not in memory or there are waiters."""
         return None if self.waiters.has_waiters else self.head.ready_item()
 
     def _take_at_once(self, opens: bool) -> Item | None:
@@ -254,10 +258,7 @@ class Queue(HeadOwner):
             waiter.on_result(None, error)
 
     def wake_all(self) -> None:
-        """Answer all waiters, because the server stops.
-
-        They get no item if the queue is empty. Otherwise the head is not loaded yet, and they get an error.
-        """
+        """Answer all waiters, because the server stops: with no item if the queue is empty, or else with an error."""
         store = self.store
         is_empty = store.failure is None and not store.items
         self.answer_all(None if is_empty else Unavailable("the server stops"))
@@ -271,7 +272,7 @@ class Queue(HeadOwner):
         self._trace("opened", (item.xid,))
 
     def confirm(self, xids: Sequence[int]) -> Batch:
-        """Confirm open reads."""
+        """Confirm open reads, which removes their items. Return the batch."""
         for xid in xids:
             self.open_read_table.ended(xid)
         self.store.confirm(xids)
@@ -279,8 +280,9 @@ class Queue(HeadOwner):
         return self.touch()
 
     def abort(self, xids: Sequence[int]) -> Batch:
-        """Abort open reads: put them back at the head, `xids[0]` first. Items that failed too often go to the error
-        queue.
+        """Abort open reads: put them back at the head, `xids[0]` first, and return the batch.
+
+        Each item's error count rises. Items that failed maxRedeliveries times move to the error queue.
         """
         self.counters.canceled_transactions += len(xids)
         most, target = self.settings.max_redeliveries, self.settings.error_queue
@@ -295,7 +297,10 @@ class Queue(HeadOwner):
         return self.put_back(returned, failed=True)
 
     def put_back(self, xids: Sequence[int], *, failed: bool) -> Batch:
-        """Put open reads back at the head, `xids[0]` first. With `failed`, each item's error count rises."""
+        """Put open reads back at the head, `xids[0]` first, and return the batch.
+
+        With `failed`, each item's error count rises.
+        """
         for xid in xids:
             self.open_read_table.ended(xid)
         self.store.put_back(xids, failed)
@@ -360,7 +365,7 @@ class Queue(HeadOwner):
             log.info("Queue {queue!r}: reads {what}: {xids}", queue=self.name, what=what, xids=list(xids))
 
     def flush(self) -> Batch:
-        """Drop all items except open reads."""
+        """Drop all items except open reads. Return the batch."""
         self.store.clear()
         self.head.cancel_discarding()
         self.counters.total_flushes += 1
@@ -396,7 +401,7 @@ class Queue(HeadOwner):
         self._context.storage_failed()
 
     def reopen(self) -> None:
-        """Reopen a failed store. Raises `QueueFailed` if that fails too."""
+        """Reopen the store if it has failed, and serve the waiters. Raises `QueueFailed` if it cannot be opened."""
         if not self.is_deleted and self.store.failure is not None:
             self.open_read_table.clear()
             self.moves.forget()

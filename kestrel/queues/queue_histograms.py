@@ -32,8 +32,8 @@ rotating to a new file.
 class QueueHistograms:
     """The histograms of one queue, or of all deleted queues of a server.
 
-    Latencies are in microseconds, sizes in bytes. A put, and a get served at once, take as long as their batch: from
-    its first change until it is committed.
+    Times are in microseconds, or in milliseconds if the name ends in `_msec`. Sizes are in bytes. A put, and a get
+    served at once, take as long as their batch: from its first change until it is committed.
     """
 
     __slots__ = (

@@ -23,9 +23,11 @@ def check_reader_name(reader: bytes) -> None:
 
 
 def open_range(queue: Queue, reader: bytes, first_id: int, max_items: int) -> tuple[RangeState, Batch | None]:
-    """Keep the queue's items for `reader`. Return the state of its range, and the batch to wait for.
+    """Keep the queue's items for `reader`. Return the state of its range, and the batch to wait for or None.
 
-    With a `first_id`, the reader continues a range that it opened before. Raises `RangeRefused`.
+    The state's `end_id` ends a batch of at most `max_items` from `first_id` on. A `max_items` <= 0 means all items. A
+    `first_id` <= 0 means the first unreleased item, and opens the range if no reader has the queue. Raises
+    `RangeRefused`, for example if another reader has the queue.
     """
     ranges = _ranges_of(queue)
     if first_id <= 0 and ranges.reader is None:
@@ -41,7 +43,10 @@ def open_range(queue: Queue, reader: bytes, first_id: int, max_items: int) -> tu
 def read_range(
     queue: Queue, reader: bytes, first_id: int, end_id: int, max_bytes: int
 ) -> Deferred[list[tuple[int, Item]]]:
-    """Return items of the range with their ids, as many as `IItemRanges.read_range` allows. Raises `RangeRefused`."""
+    """Return the items from `first_id` to below `end_id` with their ids, up to `max_bytes` of data but at least one.
+
+    Raises `RangeRefused` unless `reader` has the range open and none of these ids is released or unused.
+    """
     ranges = _ranges_of(queue)
     _check_reader(queue, ranges, reader)
     _check_range(queue, ranges, first_id, end_id)
@@ -68,7 +73,10 @@ def release_range(queue: Queue, reader: bytes, end_id: int) -> tuple[RangeState,
 
 
 def close_range(queue: Queue, reader: bytes) -> Batch | None:
-    """Stop keeping items for the reader. Does nothing if none are kept. Raises `RangeRefused`."""
+    """Stop keeping items for `reader`. Return the batch to wait for, or None. Does nothing if no items are kept.
+
+    Raises `RangeRefused` if another reader has the queue.
+    """
     ranges = _ranges_of(queue)
     if ranges.reader is not None:
         _check_reader(queue, ranges, reader)

@@ -82,7 +82,7 @@ class ServerSnapshot:
         self._max_memory_bytes = 0
 
     def gather(self) -> Iterator[None]:
-        """Sum up the queues step by step, and reopen failed ones."""
+        """Sum up the queues, and reopen failed ones. Yield after every `SUMMED_QUEUES_PER_STEP` queues."""
         for queue in self.manager.queues_in_order():
             with suppress(KestrelError):
                 queue.reopen()

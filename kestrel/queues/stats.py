@@ -48,7 +48,10 @@ def iter_child_batches(manager: QueueManager, name: bytes) -> Iterator[Sequence[
 
 
 def stats_of(manager: QueueManager, name: bytes, children: Sequence[bytes] | None = None) -> list[Stat]:
-    """Return the figures of a queue or alias, or none if it is missing. Try to reopen a failed queue."""
+    """Return the figures of a queue or alias, or an empty list if it is missing. Try to reopen a failed queue.
+
+    `children` replaces the names of the queue's children in the figures.
+    """
     alias = manager.aliases.get(name)
     if alias is not None:
         return alias_stats(alias)

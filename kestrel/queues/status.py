@@ -50,7 +50,7 @@ _SETTABLE: Final = {status.value.lower(): status for status in StatusLevel if st
 
 
 class StatusFile(Protocol):
-    """The file that stores the status. Both methods block and raise OSError. `write` is called in a thread."""
+    """The file that stores the status. Both methods block, and may raise OSError. `write` is called in a thread."""
 
     def read(self, most_bytes: int) -> bytes:
         """Return at most `most_bytes` of the content. Raises FileNotFoundError if the file is missing."""
@@ -117,10 +117,11 @@ class ServerStatus:
         log.info("The status is {status}, as it was before", status=status.value)
 
     def change(self, name: bytes) -> Deferred[None]:
-        """Change to the status `name`, in any case.
+        """Change to the status `name`, in upper or lower case.
 
         Fires when the status is stored. Fails with `StorageError` if it cannot be stored, but it is changed anyway.
-        Raises `UnknownStatus`.
+        During the grace period of a change, a change to the same or a stricter status is ignored. Raises
+        `UnknownStatus`, or `StatusForbidden` for Down.
         """
         status = _SETTABLE.get(name.decode("latin-1").lower())
         if name.lower() == b"down":

@@ -24,7 +24,7 @@ class StoreReopener:
         self._timer = Timer(clock, self._try)
 
     def begin(self) -> None:
-        """Reopen failed stores in the next tick."""
+        """Begin to reopen failed stores in the next tick, unless that is under way."""
         if not self._is_under_way:
             self._is_under_way = True
             self._scheduler.continue_later(self._try)
