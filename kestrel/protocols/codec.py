@@ -62,7 +62,7 @@ class Codec(ABC):
             self.buffer.receive(data)
 
     def end(self) -> None:
-        """Drop all held bytes when the connection ends, and those that follow."""
+        """Drop all held bytes and those that follow: the connection ends, or the stream is out of step."""
         self._is_out_of_step = True
         self.buffer.clear()
 
@@ -86,7 +86,7 @@ class Codec(ABC):
 
     @abstractmethod
     def number(self, command: Command, value: int) -> bytes:
-        """Encode a number."""
+        """Encode a number that is the result of a command."""
 
     @abstractmethod
     def version(self, command: Command, version: str) -> bytes:
@@ -98,7 +98,7 @@ class Codec(ABC):
 
     @abstractmethod
     def error(self, command: Command, error: Exception) -> tuple[bytes, bool]:
-        """Encode an error, and return whether the connection is closed after it."""
+        """Return an encoded error, and whether the connection must be closed after it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -119,8 +119,9 @@ class LineCodec(Codec):
 
     @abstractmethod
     def dump_stats(self, command: Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        """Encode the figures of one queue. A missing queue has an empty block. More may follow, and `end_of_list` ends
-        them.
+        """Encode the figures or settings of one queue or alias. `stats` is empty if it is missing.
+
+        Those of other queues may follow, and `end_of_list` ends them.
         """
 
     @abstractmethod

@@ -51,5 +51,5 @@ def parse_int32(word: bytes) -> int:
 
 
 def encode_one_line(reason: str) -> bytes:
-    """Encode a text without line ends in Latin-1. Other characters become question marks."""
+    """Encode a text in Latin-1, on one line: line ends become spaces, and other characters question marks."""
     return " ".join(reason.split()).encode("latin-1", "replace")

@@ -168,7 +168,7 @@ class MemcacheCodec(LineCodec):
         return escape_non_ascii("".join([f"STAT {name} {value}\r\n" for name, value in stats])).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        """Return a block in braces."""
+        """Return a block in braces with a line for each figure."""
         # As in Kestrel, a missing queue has one line of two spaces.
         lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
         return b"queue '%b' {\r\n%b}\r\n" % (queue, "".join(lines).encode())
@@ -178,7 +178,7 @@ class MemcacheCodec(LineCodec):
         return b"END\r\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """Return the error's first word, and the reason where clients expect one."""
+        """Return the error's first word with the reason, except after ERROR, and whether the connection is closed."""
         word, closes = next((word, closes) for kind, word, closes in _ERRORS if isinstance(error, kind))
         if word == b"ERROR":
             return b"ERROR\r\n", closes

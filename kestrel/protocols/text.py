@@ -136,7 +136,7 @@ class TextCodec(LineCodec):
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """Return the number of stored items."""
+        """Return the number of stored items after a plus."""
         return b"+%d\n" % count
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
@@ -148,7 +148,7 @@ class TextCodec(LineCodec):
         return b"*\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """Return the number of confirmed reads, or 0 for other commands."""
+        """Return the number of confirmed reads after a plus, or 0 for other commands."""
         return b"+%d\n" % (command.count if isinstance(command, commands.Confirm) else 0)
 
     def number(self, command: commands.Command, value: int) -> bytes:

@@ -280,7 +280,10 @@ class ThriftCodec(RangeCodec):
         return _reply(command, *parts)
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """Return a TApplicationException with the reason. Only an unexpected error closes the connection."""
+        """Return the exception of the range methods for `RangeRefused`, or else a TApplicationException.
+
+        Only an unexpected error closes the connection.
+        """
         if isinstance(error, errors.RangeRefused):  # the range methods declare this exception
             refused = binary.binary_field(1, str(error).encode("utf-8", "backslashreplace"))
             return _reply(command, binary.struct_field(1), refused, binary.END), False

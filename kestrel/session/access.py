@@ -50,19 +50,22 @@ class Access:
         return claimed if claimed and b"=" not in claimed else None
 
     def check_administration(self, what: str) -> None:
-        """Check for a command about the server, or one that drops all of a queue's items."""
+        """Check for a command about the server, or one that drops all of a queue's items: only administrators may.
+
+        `what` is the command in the message of the error: "only an administrator may ...".
+        """
         if not self._context.settings.is_administrator(self.identity, is_trusted=self._is_trusted):
             raise NotAuthorized(f"only an administrator may {what}")
 
     def check_change(self) -> None:
-        """Check for a command that changes queues: flush, delete and put."""
+        """Check that the status and the number of connections allow flush, delete and put."""
         if not self._status.takes_writes:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_writes:
             raise Unavailable("too many connections to write on this one")
 
     def check_put(self, name: bytes) -> None:
-        """Check for a put to the queue or alias `name`."""
+        """Check that the client may put to the queue `name`, or to every queue of the alias `name`."""
         self.check_change()
         alias = self._manager.aliases.get(name)
         if alias is None:
@@ -77,7 +80,7 @@ class Access:
             self._check_listed(listed, "put to", queue)
 
     def check_get(self, name: bytes) -> None:
-        """Check for a get or peek of the queue `name`."""
+        """Check that the client may get and peek items of the queue `name`."""
         if not self._status.takes_reads:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:

@@ -27,14 +27,14 @@ def delete(session: Session, command: commands.Delete) -> None:
 
 
 def flush(session: Session, command: commands.Flush) -> None:
-    """Drop a queue's items."""
+    """Drop a queue's items, except open reads."""
     session.access.check_administration("flush a queue")
     session.access.check_change()
     session.outbox.reply(session.codec.done(command), session.manager.flush(command.queue))
 
 
 def flush_all(session: Session, command: commands.FlushAll) -> None:
-    """Drop the items of every queue."""
+    """Drop the items of every queue, except open reads."""
     session.access.check_administration("flush all queues")
     session.access.check_change()
     done = session.codec.done(command)
@@ -42,13 +42,13 @@ def flush_all(session: Session, command: commands.FlushAll) -> None:
 
 
 def flush_expired(session: Session, command: commands.FlushExpired) -> None:
-    """Drop a queue's expired items."""
+    """Drop the expired items at the head of a queue, and reply with their number."""
     session.access.check_change()
     _reply_with_expired_count(session, session.manager.flush_expired(command.queue))
 
 
 def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> None:
-    """Drop the expired items of every queue, whatever the status."""
+    """Drop the expired items at the heads of all queues, whatever the status. Reply with their number."""
     _reply_with_expired_count(session, session.manager.flush_all_expired())
 
 

@@ -15,7 +15,7 @@ from kestrel.session.session import Handlers, Session
 
 
 def get_many(session: Session, command: commands.GetMany) -> None:
-    """Take items until the request is filled or its wait time is over."""
+    """Take items until the request is filled or its wait time is over, and reply with them."""
     session.access.check_get(command.queue)
     session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(command.queue)
@@ -29,7 +29,7 @@ class _GetManySink:
     """A `GetMany` in progress (`kestrel.session.item_feed.ItemSink`).
 
     All items are taken as open reads, so none is lost if the client disconnects. When the reply is sent, they become
-    the client's open reads or are confirmed.
+    leased reads or are confirmed.
     """
 
     def __init__(self, session: Session, command: commands.GetMany, queue: Queue) -> None:
@@ -109,7 +109,7 @@ class _GetManySink:
             self._session.finish_command()
 
     def _stop(self) -> None:
-        """Cancel the command: put back all items that the client was not given."""
+        """Put back the items that are not in a reply, because the command was finished or canceled."""
         self._feed.cancel()
         items, self._items = self._items, []
         self._put_back(items)
@@ -176,13 +176,13 @@ class _GetManySink:
 
 
 def confirm_ids(session: Session, command: commands.ConfirmIds) -> None:
-    """Confirm open reads by id, whichever connection took them."""
+    """Confirm open reads by id, whichever connection took them. Reply with the number of reads that were open."""
     count, batch = session.leases.confirm(command.queue, command.ids)
     session.outbox.reply(session.codec.number(command, count), batch)
 
 
 def abort_ids(session: Session, command: commands.AbortIds) -> None:
-    """Abort open reads by id, whichever connection took them."""
+    """Abort open reads by id, whichever connection took them. Reply with the number of reads that were open."""
     count, batch = session.leases.abort(command.queue, command.ids)
     session.outbox.reply(session.codec.number(command, count), batch)
 

@@ -17,7 +17,7 @@ from kestrel.storage.barrier import Batch
 
 
 def get(session: Session, command: commands.Get) -> None:
-    """End the oldest open read if asked to, then take or peek the head, or wait for an item."""
+    """End one or all open reads if asked to, then take or peek the head, or wait for an item."""
     name = command.queue
     ended: Batch | None = None
     if command.closes:
@@ -55,7 +55,10 @@ def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
 
 
 def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
-    """Reply with an item. The item of a waiter is an open read until the reply is sent, and is then confirmed."""
+    """Reply with an item that was peeked, or was taken with or without an open read (`is_open`).
+
+    A waiter's item is always an open read. It is confirmed when the reply is sent, unless the client asked to open it.
+    """
     reply = line_codec(session).item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
@@ -90,7 +93,7 @@ def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: b
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
-    """Wait for an item, or at least until the queue is known to be empty."""
+    """Wait for an item, or at least until the queue is known to be empty. `ended` is the batch of an ended read."""
     is_blocking = command.wait_ms > 0
     is_open = not command.peeks and (command.opens or is_blocking)
     store = queue.store

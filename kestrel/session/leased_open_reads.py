@@ -46,7 +46,7 @@ class LeasedOpenReads:
         """False once the server is stopping: clients can no longer confirm reads."""
 
     def numbers(self, count: int) -> Sequence[int]:
-        """Return `count` unused ids."""
+        """Return the next `count` ids, which are not used again."""
         first = self._last_id + 1
         self._last_id += count
         return range(first, first + count)
@@ -66,14 +66,14 @@ class LeasedOpenReads:
         self.can_be_confirmed = False
 
     def confirm(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
-        """Confirm the reads among `ids` that are open on `queue`. Return their number and their batch."""
+        """Confirm the reads among `ids` that are open on `queue`. Return their number, and the batch or None."""
         reads = self._open(queue, ids)
         return len(reads), reads[0].queue.confirm([read.xid for read in reads]) if reads else None
 
     def abort(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
         """Put the reads among `ids` that are open on `queue` back, in the order in which they were taken.
 
-        Return their number and their batch.
+        Return their number, and the batch or None.
         """
         reads = self._open(queue, ids)
         return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None

@@ -25,7 +25,7 @@ class LongReply:
         self._is_over = False
 
     def start(self) -> None:
-        """Make the first piece now, and the others in the background."""
+        """Make the first piece now, and the others in the background. The command ends after the last one."""
         self._session.wait_for_server(self._stop, self._continue_later)
         self._add_next_piece()
 

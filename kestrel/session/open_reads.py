@@ -62,15 +62,15 @@ class _OpenReadsByName:
 class ConnectionOpenReads:
     """A connection's open reads, by the queue's name, oldest first.
 
-    A read that timed out, or whose queue was deleted, stays here until the client closes it. That close does nothing.
-    Otherwise the client's next close would end a read that the client does not mean.
+    A read that timed out, or whose queue was deleted or failed, stays here until the client closes it. That close ends
+    no other read. Otherwise the client's next close would end a read that the client does not mean.
     """
 
     def __init__(self) -> None:
         self._by_queue: dict[bytes, _OpenReadsByName] = {}
 
     def add(self, queue: Queue, item: Item) -> ConnectionOpenRead:
-        """Add an item, which was taken as an open read."""
+        """Add the open read of an item that was taken from `queue`, and return it."""
         queue.add_open_read(item)
         read = ConnectionOpenRead(queue, item)
         self._by_queue.setdefault(queue.name, _OpenReadsByName()).open.append(read)
@@ -96,12 +96,15 @@ class ConnectionOpenReads:
         return reads
 
     def count(self, queue: bytes) -> int:
-        """Return the number of open reads of the queue with that name."""
+        """Return the number of this connection's open reads of the queue with that name."""
         reads = self._of(queue)
         return 0 if reads is None else len(reads.open)
 
     def close_oldest(self, queue: bytes) -> Batch | None:
-        """Confirm the oldest read, if any. Raises `QueueFailed` if its item was lost."""
+        """Confirm the oldest read, and return the batch. Return None if there is none or it has ended.
+
+        Raises `QueueFailed` if the queue's storage failed and the item went back to the queue.
+        """
         reads = self._of(queue)
         if reads is None:
             return None
@@ -113,7 +116,10 @@ class ConnectionOpenReads:
         return read.queue.confirm([read.xid])
 
     def close_all(self, queue: bytes) -> Batch | None:
-        """Confirm all open reads. Raises `QueueFailed`, once, if items were lost."""
+        """Confirm all open reads, and return the batch, or None if there are none.
+
+        If the queue's storage failed and items went back to the queue, raises `QueueFailed`, once, and confirms none.
+        """
         reads = self._of(queue)
         if reads is None:
             return None
@@ -126,7 +132,7 @@ class ConnectionOpenReads:
         return confirmed[0].queue.confirm([read.xid for read in confirmed]) if confirmed else None
 
     def abort_oldest(self, queue: bytes) -> Batch | None:
-        """Put the oldest read back at the head, if there is one."""
+        """Put the oldest read back at the head, and return the batch. Return None if there is none or it has ended."""
         reads = self._of(queue)
         if reads is None:
             return None
@@ -137,7 +143,7 @@ class ConnectionOpenReads:
         return read.queue.abort([read.xid])
 
     def confirm(self, queue: bytes, count: int) -> Batch | None:
-        """Confirm the `count` oldest reads, or raise `TooFewOpenReads` and change nothing.
+        """Confirm the `count` oldest reads and return the batch, or raise `TooFewOpenReads` and confirm none.
 
         `TooFewOpenReads` is also raised, once, if some of the reads that the client may mean have ended. `QueueFailed`
         is raised instead if the queue's storage failed and their items were lost.
@@ -164,7 +170,7 @@ class ConnectionOpenReads:
         self._by_queue.clear()
 
     def put_back_all(self) -> None:
-        """Put all items back at the heads of their queues, in the order in which they were taken."""
+        """Abort all reads: put the items back at the heads of their queues, in the order in which they were taken."""
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
             still_open = reads.all_open()

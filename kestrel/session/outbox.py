@@ -113,11 +113,11 @@ class Outbox:
         *,
         answers_waiter: bool = False,
     ) -> None:
-        """Send a reply when `batch` is committed.
+        """Send a reply when `batch` is committed and all earlier replies are sent.
 
-        `lost` is called if the batch is lost and an error is sent instead. `sent` is for replies whose items are put
-        back if the reply is not sent unchanged. A reply with `answers_waiter` is not sent once the client has sent its
-        last byte, as if the client had disconnected while it waited.
+        `lost` is called if the batch is lost and an error is sent instead. `sent` is called once in any case, with
+        False if the reply was not sent unchanged and its items must be put back. A reply with `answers_waiter` is not
+        sent once the client has sent its last byte, as if the client had disconnected while it waited.
         """
         if self._is_gone or self._closes:
             if sent is not None:
@@ -139,7 +139,7 @@ class Outbox:
         self._release_at_end_of_tick()
 
     def close(self) -> None:
-        """Close the connection after the replies so far."""
+        """Close the connection after the replies so far. Later replies are dropped."""
         if not self._is_gone:
             self._closes = True
             self._release_at_end_of_tick()
@@ -154,7 +154,7 @@ class Outbox:
         self.release()
 
     def release(self) -> None:
-        """Send the replies whose batches are settled."""
+        """Send replies in order, up to the first whose batch is not settled. Send none while paused."""
         while self._release_some():
             pass
 

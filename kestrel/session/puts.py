@@ -16,7 +16,7 @@ _PENDING_ITEM_OVERHEAD_BYTES: Final = 56
 
 
 def put(session: Session, command: commands.Put) -> None:
-    """Append items to a queue."""
+    """Append items to a queue or alias, and reply with the number of stored items."""
     session.access.check_put(command.queue)
     expiry_ms = command.expiry_ms
     if expiry_ms and command.expiry_is_relative:
@@ -50,7 +50,7 @@ class _SlicedPut:
         self._is_stopped = False
 
     def begin(self) -> None:
-        """Run the first slice. Raises a `KestrelError` if nothing was stored."""
+        """Run the first slice. Raises a `KestrelError` if an error occurs before any item is stored."""
         is_over = self._put_for_one_slice() or not self._wait_for_room_if_needed()
         if is_over and len(self._batches) <= 1:
             batch, stored = next(iter(self._batches.items()), (None, 0))
@@ -72,8 +72,9 @@ class _SlicedPut:
         return not has_room and self._session.manager.is_durable(self._command.queue)
 
     def _wait_for_room_if_needed(self) -> bool:
-        """Return True if the rest can be put, now or when the storage has room. Raises a `KestrelError` if nothing was
-        stored.
+        """Return True if the rest can be put, now or when the storage has room. Return False if the rest is refused.
+
+        Raises `StorageRefused` instead if no item was stored.
         """
         if not self._must_wait:
             return True
@@ -89,8 +90,9 @@ class _SlicedPut:
         return True
 
     def _put_for_one_slice(self) -> bool:
-        """Put as many items as the time slice allows. Return True when done. Raises a `KestrelError` if none was
-        stored.
+        """Put items while there is time in the slice and room for them. Return True when no more are to be put.
+
+        Raises a `KestrelError` if an error occurs before any item is stored.
         """
         scheduler, items = self._session.scheduler, self._command.items
         began = scheduler.seconds()

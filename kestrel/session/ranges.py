@@ -21,7 +21,7 @@ MAX_RANGE_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 
 
 def open_range(session: Session, command: commands.OpenRange) -> None:
-    """Open a range, or renew it, and reply with the position of its next batch."""
+    """Open a range or continue it, and reply with its first unreleased id and the end of its next batch."""
     ranges.check_reader_name(command.reader)
     begins = command.first_id <= 0
     queue = _queue_of(session, command, session.manager.queue_to_read if begins else session.manager.existing)
@@ -65,7 +65,7 @@ def read_range(session: Session, command: commands.ReadRange) -> None:
 
 
 def _fit_into_reply(pairs: list[tuple[int, Item]], most_items: int, room: int) -> list[tuple[int, Item]]:
-    """Return the first items, as many as fit into one reply, but at least one."""
+    """Return the first items, as many as fit into a reply with `room` bytes, but at least one if there are any."""
     fitting: list[tuple[int, Item]] = []
     for pair in pairs[:most_items]:
         room -= len(pair[1].data) + 2 * ITEM_OVERHEAD_BYTES
@@ -76,13 +76,13 @@ def _fit_into_reply(pairs: list[tuple[int, Item]], most_items: int, room: int) -
 
 
 def release_range(session: Session, command: commands.ReleaseRange) -> None:
-    """Release the items of a range before an id."""
+    """Remove the items of a range before an id, for all clients, and reply with the state of the range."""
     state, batch = ranges.release_range(_queue_of(session, command), command.reader, command.end_id)
     session.outbox.reply(range_codec(session).range_state(command, state), batch)
 
 
 def close_range(session: Session, command: commands.CloseRange) -> None:
-    """Close a range."""
+    """Close a range: the queue no longer keeps items for the reader."""
     batch = ranges.close_range(_queue_of(session, command), command.reader)
     session.outbox.reply(session.codec.done(command), batch)
 

@@ -23,7 +23,11 @@ class RefusalLog:
         self._left_out = 0
 
     def log(self, who: str, identity: bytes | None, what: str) -> None:
-        """Log a refusal. `who` is the client's address, `what` is a sentence without an item's data."""
+        """Log a refusal, unless there were too many lines in this second.
+
+        `who` is the client's address, and `identity` its name, if it has one. `what` is a sentence without an item's
+        data.
+        """
         now_s = self._seconds()
         if now_s >= self._began_s + LOG_WINDOW_S:
             self._began_s, self._lines = now_s, 0

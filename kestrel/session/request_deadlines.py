@@ -33,7 +33,7 @@ class DeadlineOwner(Protocol):
         """Whether the client waits for the server."""
 
     def abandon(self, why: RequestTooSlow) -> None:
-        """Reply with the reason and close the connection, or abort it at once if it is already closing."""
+        """Reply with the reason and close the connection. Abort it at once if the client would not get the reason."""
 
 
 class _PendingRequest:
@@ -49,9 +49,9 @@ class _PendingRequest:
 class RequestDeadlines:
     """The unfinished requests, TLS handshakes and closing connections of all clients, oldest first.
 
-    Each is abandoned after `request_timeout_ms`. When all requests together exceed `max_total_request_bytes`, the
-    oldest of the larger ones are abandoned. A client that sends its request at full speed finishes early and is not
-    among them.
+    Each is abandoned after `request_timeout_ms`, unless the client waits for the server. When all requests together
+    exceed `max_total_request_bytes`, the oldest of the larger ones are abandoned. A client that sends its request at
+    full speed finishes early and is not among them.
     """
 
     def __init__(self, clock: IReactorTime, settings: Callable[[], SessionSettings]) -> None:
@@ -88,7 +88,7 @@ class RequestDeadlines:
                 self._timer.stop()
 
     def settings_changed(self) -> None:
-        """Apply new limits."""
+        """Apply limits that have changed in the settings."""
         self._timer.stop()
         if not self._is_stopped:
             self._look()

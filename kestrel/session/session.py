@@ -173,7 +173,10 @@ class Session(OutboxOwner):
         self.on_replies_sent()
 
     def stop(self) -> None:
-        """Send the remaining replies, then close the connection, because the server stops."""
+        """Close the connection after the replies so far, because the server stops.
+
+        A command that waits for the storage is answered first. The queues put the client's open reads back.
+        """
         if self._state is SessionState.GONE:
             return
         self.open_reads.forget_all()
@@ -221,7 +224,7 @@ class Session(OutboxOwner):
         self.refuse(why, closes=True)
 
     def settings_changed(self) -> None:
-        """Apply new limits."""
+        """Apply the new settings of the session context."""
         self.settings = self._context.settings
         self._most_held_bytes = self.settings.max_pipeline_bytes
         self._idleness.timeout_changed()
@@ -405,7 +408,7 @@ class Session(OutboxOwner):
             self.close()
 
     def close(self) -> None:
-        """Close the connection after the replies so far."""
+        """Put the client's open reads back, and close the connection after the replies so far."""
         self._step(SessionEvent.CLOSE)
         self._close_now()
 
@@ -424,8 +427,8 @@ class Session(OutboxOwner):
     def wait_for_server(self, stop: Callable[[], None], when_replies_sent: Callable[[], None] | None = None) -> None:
         """Keep the command until `finish_command`. It waits for the storage, the next tick, or the sending of replies.
 
-        `stop` is called if the client disconnects before that. `when_replies_sent` is called whenever there is room for
-        more replies.
+        `stop` is called once: by `finish_command`, or earlier if the connection is closed. `when_replies_sent` is called
+        whenever there is room for more replies.
         """
         self._step(SessionEvent.STORAGE_WAITS)
         self._stop_waiting = stop
@@ -438,10 +441,11 @@ class Session(OutboxOwner):
         timed_out: Callable[[], None],
         when_replies_sent: Callable[[], None] | None = None,
     ) -> bool:
-        """Let the command wait for at most `wait_ms`. Return False if the client has already sent its last byte.
+        """Let the command wait until `finish_command`, and call `timed_out` after `wait_ms`.
 
-        `stop` is called if the client disconnects before `finish_command`. `when_replies_sent` is called whenever there
-        is room for more replies.
+        If the client has already sent its last byte, close the connection instead and return False. `stop` is called
+        once: by `finish_command`, or earlier if the connection is closed. `when_replies_sent` is called whenever there is
+        room for more replies.
         """
         self._step(SessionEvent.CLIENT_WAITS)
         if self._state is SessionState.CLOSING:
@@ -454,7 +458,7 @@ class Session(OutboxOwner):
         return True
 
     def reply_when_done(self, outcome: Deferred[_Result], answer: Callable[[_Result], None]) -> None:
-        """Reply to the command when `outcome` fires: by `answer`, or with the error."""
+        """When `outcome` fires, call `answer` with the result to reply to the command, or reply with the error."""
         is_there = True
 
         def gone() -> None:

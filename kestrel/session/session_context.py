@@ -13,9 +13,7 @@ from kestrel.session.settings import SessionSettings
 
 
 class SessionContext:
-    """The shared context of a server's sessions. When `settings` is replaced, each session's `settings_changed` is
-    called.
-    """
+    """The shared context of a server's sessions."""
 
     def __init__(
         self, manager: QueueManager, scheduler: TickScheduler, clock: IReactorTime, settings: SessionSettings
@@ -29,11 +27,11 @@ class SessionContext:
         self.request_deadlines = RequestDeadlines(clock, lambda: self.settings)
 
     def use(self, settings: SessionSettings) -> None:
-        """Apply `settings` from now on."""
+        """Apply `settings` from now on. The caller must also call `settings_changed` of each session."""
         self.settings = settings
         self.request_deadlines.settings_changed()
 
     def stop(self) -> None:
-        """Stop all timers, and accept no more confirms of leased reads."""
+        """Stop all timers. From now on leased gets return no items."""
         self.leases.stop()
         self.request_deadlines.stop()

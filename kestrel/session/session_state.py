@@ -95,7 +95,7 @@ RECEIVING_STATES: Final = frozenset({SessionState.OPEN, SessionState.WAITING, Se
 
 
 def next_state(state: SessionState, event: SessionEvent) -> SessionState:
-    """Return the state after `event`. A KeyError is a programming error."""
+    """Return the state after `event`. Raises KeyError if the event is not allowed in `state`."""
     if event is SessionEvent.LOST:
         return SessionState.GONE
     return TRANSITIONS[state][event]

@@ -61,7 +61,7 @@ class ServerControl(Protocol):
         """Read the configuration again. Fails with a `KestrelError` and keeps the old one if the new one is invalid."""
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the displayed settings of each named queue and alias, or of all of them without names."""
+        """Yield the name and the displayed settings of each named queue and alias, or of all of them without names."""
 
     def shutdown(self) -> None:
         """Begin an orderly stop."""
