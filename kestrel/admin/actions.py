@@ -20,7 +20,7 @@ log = Logger(__name__)
 
 
 def change_status(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Change the server's status to the one called `name`, such as `ReadOnly`."""
+    """Change the server's status to the one called `name`, such as `ReadOnly`. Raises `HttpError` for other names."""
     try:
         changing = server_view.control.status.change(name)
     except UnknownStatus as error:
@@ -45,21 +45,21 @@ def collect_garbage(server_view: ServerView, request: AdminRequest) -> AdminResp
 
 
 def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Delete all items of a queue."""
+    """Delete all items of a queue, except open reads."""
     _check_change(server_view)
     items = queue_named(server_view, name).store.items
     return _when_safe(server_view.manager.flush(name), lambda: f"{items} items of {show_name(name)} were flushed")
 
 
 def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Delete a queue with its items."""
+    """Delete a queue with its items and open reads."""
     _check_change(server_view)
     queue_named(server_view, name)
     return _when_safe(server_view.manager.delete(name), lambda: f"{show_name(name)} was deleted")
 
 
 def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Remove the expired items of a queue."""
+    """Remove the expired items at the head of a queue."""
     _check_change(server_view)
     queue_named(server_view, name)
 

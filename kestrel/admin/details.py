@@ -84,7 +84,10 @@ def _server_pieces(server_view: ServerView) -> Iterator[bytes]:
 
 
 def head(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Return the first item of a queue without removing it; of a large item, the first `SHOWN_BYTES` bytes."""
+    """Return the first item of a queue without removing it; of a large item, the first `SHOWN_BYTES` bytes.
+
+    Raises `HttpError` unless the client is an administrator and the setting `peek` allows it.
+    """
     if not server_view.config.admin.peek:
         raise HttpError(403, "items are not shown: set peek = true in the table [admin]")
     if not request.may_administer:

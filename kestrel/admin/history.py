@@ -147,7 +147,7 @@ class StatsHistory:
         return ring
 
     def series(self, names: Sequence[bytes], newest: int | None = None) -> dict[bytes, dict[str, list[float | None]]]:
-        """Return the samples of the named queues up to number `newest`, by default the newest sample.
+        """Return the last hour of samples of the named queues, up to sample number `newest`, by default the newest one.
 
         The name `SERVER` means the totals of the server. Queues without samples are omitted.
         """

@@ -86,7 +86,9 @@ class Routes:
         self.interval_stats.stop()
 
     def handle(self, request: AdminRequest) -> AdminResponse | Deferred[AdminResponse]:
-        """Return the response to a request. Raise `HttpError` if it is refused or its path does not exist."""
+        """Return the response to a request, or a Deferred of it. Raise `HttpError` if the request is refused or its
+        path does not exist.
+        """
         match request.path:
             case (b"",) | (b"graph" | b"pages", *_):
                 return _page(request)

@@ -49,5 +49,5 @@ class ServerView:
         return ServerSnapshot(self.manager, self.control.version, self.control.uptime_s())
 
     def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
-        """Return whether the client with this certificate subject, or without one, is an administrator."""
+        """Return True if the client with this certificate subject, or without one, is an administrator."""
         return self.core.session_settings.is_administrator(identity, is_trusted=is_trusted)

@@ -227,7 +227,7 @@ class AdminChannel(HTTPChannel):
 
 
 class AdminSite(HTTPFactory):
-    """The factory of the admin port for one endpoint.
+    """The factory for connections to the admin port.
 
     If `is_trusted`, its clients are administrators and have no limit of connections. `cooperator` schedules the work
     of all responses.

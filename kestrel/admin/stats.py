@@ -54,10 +54,11 @@ MAX_ANSWERS: Final = 8
 
 
 def stats(interval_stats: IntervalStats, server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Return all statistics: since the start, of the last `period` of seconds, or since a `namespace` was last used.
+    """Return all statistics since the start. The query may select others.
 
-    With `prefix`, return only the statistics whose names begin with it. The prefix has the bytes of a queue's name, not
-    the shown name. Statistics since the start are read while the response is sent.
+    With `period`, they are of the last complete period of that many seconds. With `namespace`, they are since the last
+    request with that namespace. With `prefix`, return only the statistics whose names begin with it. The prefix has the
+    bytes of a queue's name, not the shown name. Statistics since the start are read while the response is sent.
     """
     period, namespace = request.one("period"), request.one("namespace")
     prefix = show_name(request.one("prefix") or b"")

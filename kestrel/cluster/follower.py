@@ -49,8 +49,8 @@ class Follower:
     While ZooKeeper is unreachable, the members stay the same. They also stay if a set becomes empty, since a ZooKeeper
     that has lost its data shows that. If all servers have really left, the old list does no harm.
 
-    `changed` is called in the thread, first when the members are known, and then after each change. Raises OSError as
-    `zookeeper_client` does.
+    `changed` is called in the thread, first when the members are known, and then after each change. Raises the errors
+    of `zookeeper_client`.
     """
 
     def __init__(

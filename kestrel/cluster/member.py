@@ -30,7 +30,10 @@ class Member(NamedTuple):
     """The endpoints by protocol: memcache, thrift, text. Members of other programs may have none."""
 
     def address_of(self, protocol: str) -> Address | None:
-        """Return the address for a protocol, or None if the server does not support it."""
+        """Return the address for a protocol, or None if the server does not support it.
+
+        A member without `additional` endpoints is assumed to support every protocol, at its main endpoint.
+        """
         return self.additional.get(protocol) if self.additional else self.service
 
     def to_json(self) -> bytes:
@@ -44,7 +47,7 @@ class Member(NamedTuple):
 
 
 def parse_member(data: bytes) -> Member:
-    """Parse a member. Raises ValueError if it is invalid or not alive."""
+    """Parse the JSON of a member. Raises ValueError if it is invalid or the member is not alive."""
     if len(data) > MAX_MEMBER_BYTES:
         raise ValueError(f"it has {len(data)} bytes; limit={MAX_MEMBER_BYTES}")
     try:

@@ -139,10 +139,10 @@ def zookeeper_client(
     acl: Any = None,
     tls: TlsOptions | None = None,
 ) -> Any:
-    """Return a client that is not started.
+    """Return a kazoo client that is not started.
 
     `credentials` are ``user:password`` of the digest scheme. `acl` is kazoo's list for the nodes that it makes. None
-    means open to all. Raises OSError if a file of `tls` cannot be used.
+    means open to all. Raises the errors of `TlsOptions.context`.
     """
 
     def forget() -> None:

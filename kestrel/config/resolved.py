@@ -10,8 +10,8 @@ from kestrel.config.model import Config, QueueSettings
 
 
 class ResolvedConfig:
-    """A configuration that can be looked up by name. With thousands of names it takes about 100 ms to make, so a
-    running server makes it in a thread.
+    """A configuration that can be looked up by queue or alias. With thousands of names it takes about 100 ms to make,
+    so a running server makes it in a thread. Raises ValueError if aliases form a cycle.
     """
 
     def __init__(self, config: Config) -> None:

@@ -23,7 +23,7 @@ class Setting:
 
 
 def setting(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
-    """Return metadata for `attrs.field`."""
+    """Return metadata for `attrs.field`, with which `settings_of` finds the setting."""
     return {KEY: Setting(kestrel_name, kind, help)}
 
 

@@ -166,7 +166,7 @@ def optional(kind: SettingKind, *words: str) -> SettingKind:
 
 
 def one_of(*words: str) -> SettingKind:
-    """Return the kind of one of these words. Case does not matter when it is read."""
+    """Return the kind of one of these words. Its parser ignores case, and returns the word as it is given here."""
     by_small_letters = {word.lower(): word for word in words}
     in_quotes = ", ".join(f'"{word}"' for word in words)
 
@@ -180,7 +180,7 @@ def one_of(*words: str) -> SettingKind:
 
 
 def matching(name: str, pattern: str, example: str) -> SettingKind:
-    """Return the kind of a text that matches a pattern as a whole."""
+    """Return the kind of a text that matches a pattern as a whole. Its error messages have `name` and `example`."""
     compiled = re.compile(pattern)
 
     def parse(value: object) -> str:
@@ -193,7 +193,7 @@ def matching(name: str, pattern: str, example: str) -> SettingKind:
 
 
 def secret(kind: SettingKind, example: str) -> SettingKind:
-    """Return a kind whose error messages do not show the given value."""
+    """Return a kind whose error messages show `example`, and never the given value."""
 
     def parse(value: object) -> Any:
         try:
@@ -220,14 +220,14 @@ def table_of(kind: SettingKind) -> SettingKind:
 
 
 def checked_table(value: object) -> dict[str, object]:
-    """Return the value if it is a table. Otherwise raises ValueError."""
+    """Return the value if it is a table, or raise ValueError."""
     if not isinstance(value, dict):
         raise ValueError(f"{show_value(value)} is not a table")
     return value
 
 
 def checked_tables(value: object) -> list[object]:
-    """Return the value if it is a list, without checks of its members. Otherwise raises ValueError."""
+    """Return the value if it is a list, or raise ValueError. The members are not checked."""
     if not isinstance(value, list):
         raise ValueError(f"{show_value(value)} is not a list of tables, whose heads have two brackets: [[queues]]")
     return value

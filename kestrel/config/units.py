@@ -56,8 +56,8 @@ _A_DURATION: Final = 'write for example "100ms", "1m30s", "2.hours" or a number 
 def parse_size(value: object) -> int:
     """Return a size in bytes: ``"16MiB"``, ``"16.megabytes"``, ``"1.5 GB"``, or a whole number of bytes.
 
-    Every unit has base 1024, ``KB`` like ``KiB``. Case does not matter. Raises `ValueError` with an example for a
-    negative size, a fraction of a byte, or a text without a unit other than ``"0"``.
+    Every unit has base 1024, ``KB`` like ``KiB``. Case does not matter. Raises `ValueError` with an example for
+    anything else, such as a negative size, a fraction of a byte, or a text without a unit other than ``"0"``.
     """
     match value:
         case bool():
@@ -85,8 +85,8 @@ def parse_duration_ms(value: object) -> int:
     """Return a duration in milliseconds: ``"100ms"``, ``"1m30s"``, ``"2.hours"``, or a number of seconds.
 
     Units come from the largest to the smallest, each once, in small letters (a capital ``M`` could be a month). Raises
-    `ValueError` with an example for a negative duration, a fraction of a millisecond, or a text without a unit other
-    than ``"0"``.
+    `ValueError` with an example for anything else, such as a negative duration, a fraction of a millisecond, or a text
+    without a unit other than ``"0"``.
     """
     match value:
         case bool():

@@ -11,12 +11,15 @@ from kestrel.config.units import format_size
 
 
 def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:
-    """Return the paths of the queue settings among `names` that the file gives. They are fields of `QueueSettings`."""
+    """Return the paths of the queue settings that the file gives, of those in `names`, fields of `QueueSettings`."""
     return [path for table, overrides in _queue_tables(config) for path in _given_paths(table, overrides, names)]
 
 
 def queue_settings_over_limit(config: Config, most: Mapping[str, int]) -> list[str]:
-    """Return the queue settings above these limits in bytes, as ``default.maxMemorySize above 256KiB``."""
+    """Return the queue settings in the file that are above their limits, as ``default.maxMemorySize above 256KiB``.
+
+    `most` has the limits in bytes, by the field's name in `QueueSettings`.
+    """
     return [
         f"{setting_path(path, settings_of(QueueSettings)[name].kestrel_name)} above {format_size(bound)}"
         for path, overrides in _queue_tables(config)
@@ -30,7 +33,8 @@ def _is_above(value: int | None, bound: int) -> bool:
 
 
 def server_settings_given(config: Config, names: Collection[str]) -> list[str]:
-    """Return the server settings among `names` that the file gives. `names` are fields of `Config`."""
+    """Return Kestrel's names of the server settings among `names` that the file gives. `names` are fields of `Config`.
+    """
     given = config.given & frozenset(names)
     return [setting.kestrel_name for name, setting in settings_of(Config).items() if name in given]
 

@@ -62,7 +62,7 @@ class Connection(ClientTransport):
         return "Connection"
 
     def connectionMade(self) -> None:
-        """Set up a new connection."""
+        """Register a new connection with its factory, and with TLS start the deadline of the handshake."""
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
@@ -89,7 +89,7 @@ class Connection(ClientTransport):
         """Do nothing: the transport calls `connectionLost` next."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Process a disconnect."""
+        """Process a disconnect: log a TLS failure, and end the session."""
         if isinstance(reason.value, SSL.Error):
             self._connections.log_tls_failure(self, reason.value)
         try:
@@ -98,7 +98,7 @@ class Connection(ClientTransport):
             self._connections.closed(self)
 
     def peer_has_closed(self) -> bool:
-        """Return True if the end of a plain connection is ready to be read. Always False for TLS."""
+        """Return True if a plain connection has ended and no received bytes are left to read. Always False for TLS."""
         handle = _socket_of(self.transport)
         if handle is None:
             return False
@@ -197,7 +197,7 @@ class ConnectionFactory(Factory):
         return Session(self._context, codec, self._control, HANDLERS, access, connection)
 
     def opened(self, connection: Connection) -> None:
-        """Count a new connection."""
+        """Register and count a new connection. If there are too many to write or read, its session refuses that."""
         self._connections.add(connection)
         counters, settings = self._counters, self._context.settings
         counters.total_connections += 1
@@ -210,7 +210,7 @@ class ConnectionFactory(Factory):
             log.info("Session opened: {peer}", peer=connection.peer)
 
     def closed(self, connection: Connection) -> None:
-        """Remove a closed connection."""
+        """Remove a closed connection, and reduce the count."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
         if self._context.settings.traces_sessions:
@@ -235,7 +235,7 @@ class ConnectionFactory(Factory):
         return list(self._connections)
 
     def settings_changed(self) -> None:
-        """Apply new limits to the connections."""
+        """Apply the new settings of the session context to all connections."""
         for connection in self._connections:
             connection.session.settings_changed()
 

@@ -32,11 +32,14 @@ class HubListener:
         self._hub = hub
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
-        """Listen on a port of the hub."""
+        """Listen on a TCP port. The hub serves its connections."""
         return self._listen(HubPort(port, factory, backlog, interface, self._reactor))
 
     def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: IProtocolFactory) -> IListeningPort:
-        """Listen on a socket that another process, such as systemd, has opened."""
+        """Listen on a socket that another process, such as systemd, has opened.
+
+        The hub serves its connections if it is a TCP socket, and the reactor otherwise.
+        """
         if addressFamily not in (socket.AF_INET, socket.AF_INET6):
             adopted: IListeningPort = self._reactor.adoptStreamPort(fileDescriptor, addressFamily, factory)
             return adopted

@@ -109,7 +109,7 @@ class HubTransport:
 
     def read(self) -> Exception | None:
         """Read once and pass the bytes to the protocol, unless it is paused. Return the reason if the connection is
-        over.
+        over, or None.
         """
         data = self.receive()
         return None if data is None else self.received(data)
@@ -275,7 +275,7 @@ class HubTransport:
     # ITransport.
 
     def write(self, data: bytes) -> None:
-        """Send bytes, and buffer those that the system does not accept now."""
+        """Send bytes, and buffer those that the system does not accept now. Bytes after a disconnect are dropped."""
         if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
         if self._unsent:
@@ -373,7 +373,7 @@ class HubTransport:
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """Register a producer. A streaming one is paused while much is unsent. A pull producer is called when nothing
-        is.
+        is. Raises RuntimeError if there is a producer already.
         """
         if self._producer is not None:
             raise RuntimeError(f"cannot register {producer}: {self._producer} is registered")

@@ -87,9 +87,10 @@ class QueueServer:
         *,
         is_trusted: bool = False,
     ) -> ConnectionFactory:
-        """Return a factory for the clients of one protocol (`kestrel.net.codec_factories`), with the current limits.
+        """Return a factory for the connections of one protocol (`kestrel.net.codec_factories`).
 
-        Trusted clients are administrators.
+        `make_codec` creates the codec of each connection, with the limits of the configuration at that time. Trusted
+        clients are administrators.
         """
         factory = ConnectionFactory(
             self.session_context, lambda: make_codec(self.config), control, is_trusted=is_trusted
@@ -149,7 +150,7 @@ class QueueServer:
         return server_config(self.config)
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the settings of these queues and aliases, or of all that exist or are configured.
+        """Yield name and displayed settings of these queues and aliases, or of all that exist or are configured.
 
         A missing queue has settings too. An invalid name has none.
         """
@@ -177,7 +178,10 @@ class QueueServer:
         return [connection for factory in self._factories for connection in factory.all()]
 
     def hang_up(self) -> Deferred[Any]:
-        """Accept no more commands, answer the waiters, and close all connections. Fires when all are closed."""
+        """Set the status to Down, answer the waiters, and close all connections after their replies.
+
+        Fires when all are closed.
+        """
         self._is_stopping = True
         self._compacts_at_close = self.status.in_force in (StatusLevel.READ_ONLY, StatusLevel.QUIESCENT)
         self.expiry_sweeper.stop()

@@ -69,5 +69,5 @@ class ReloadableTls:
         self._options = options
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Return the TLS state of a new connection."""
+        """Return OpenSSL's object for a new connection, with the current options."""
         return SSL.Connection(self._options.getContext(), None)

@@ -59,7 +59,7 @@ class TlsEndpointParser:
         interface: str = "",
         backlog: str = "50",
     ) -> TlsServerEndpoint:
-        """Return the endpoint. Raises ValueError or OSError with the reason."""
+        """Return the endpoint for the arguments of a string. Raises ValueError or OSError with the reason."""
         if certKey is None:
             raise ValueError(f"{self.prefix}: needs certKey=FILE, the server's certificate")
         if self._requires_client_certificate and caCerts is None:

@@ -37,7 +37,7 @@ class AdminPort:
         self._sites: list[AdminSite] = []
 
     def site(self, *, is_trusted: bool) -> AdminSite:
-        """Return a factory for one endpoint. Its clients are administrators if `is_trusted`."""
+        """Return a factory for admin connections. Its clients are administrators if `is_trusted`."""
         site = AdminSite(self._server_view, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
         self._sites.append(site)
         return site
@@ -53,7 +53,7 @@ class AdminPort:
             site.hang_up()
 
     def abort(self) -> None:
-        """Drop the remaining connections."""
+        """Drop the remaining connections, and end the work for their responses."""
         for site in self._sites:
             site.abort()
         self._cooperator.stop()

@@ -255,8 +255,8 @@ class Announcer:
             self._slow_join_warning = None
 
     def stop(self) -> Deferred[None]:
-        """Leave the sets and end the session. Fires when that is done, or after `STOP_TIMEOUT_S`; ZooKeeper then ends
-        the session.
+        """Leave the sets and end the session. Fires when that is done, after `STOP_TIMEOUT_S`, or at once if there is
+        no connection. If it is not done by then, ZooKeeper ends the session.
         """
         self._stop_waiting()
         self._cancel_slow_join_warning()
@@ -300,7 +300,10 @@ def _listed(sets: frozenset[str]) -> str:
 
 
 def run_in_daemon_thread(schedule: Callable[..., object]) -> InThread:
-    """Return a function that runs functions in daemon threads. The process can exit while ZooKeeper does not answer."""
+    """Return a function that runs functions in daemon threads. The process can exit while ZooKeeper does not answer.
+
+    `schedule` calls a function on the reactor's thread.
+    """
 
     def call(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         called: Deferred[Any] = Deferred()

@@ -32,7 +32,9 @@ _NUMBERS: Final = re.compile(r"[0-9.]+")
 
 
 def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the endpoint strings of each protocol and of the admin port: those in `given`, or the configured port."""
+    """Return the endpoint strings of each protocol and of the admin port: those in `given`, or else of the
+    configured port. The list of a protocol that is turned off is empty.
+    """
     everybodys, admins = config.listen_address, config.admin.listen_address
     ports = {
         "memcache": (config.memcache_listen_port, everybodys),

@@ -153,7 +153,7 @@ class Options(usage.Options):
             sys.exit(error.status)
 
     def load_config(self) -> Config:
-        """Return the current configuration of the file. Raises `ConfigError`."""
+        """Read the configuration file, and return its configuration with --storage applied. Raises `ConfigError`."""
         config = Config() if self["config"] is None else load(self["config"])
         return config if self["storage"] is None else evolve(config, storage=self["storage"])
 

@@ -13,10 +13,11 @@ _Made = TypeVar("_Made")
 
 
 def call_as_user(uid: int | None, gid: int | None, make: Callable[[], _Made]) -> _Made:
-    """Call `make` with the rights of the user and group that the server will run as. None keeps the current ones.
+    """Call `make` with the rights of the user and group that the server will run as, and return its result.
 
-    So the files belong to that user, and root does not write through a link to a file that the user may not write.
-    Without root's privileges, `make` is called directly: twistd itself then reports that it cannot change the user.
+    So the files belong to that user, and root does not write through a link to a file that the user may not write. A
+    `uid` of None keeps root, and a `gid` of None means the user's group. Without root's privileges, `make` is called
+    directly: twistd itself then reports that it cannot change the user.
     """
     if (uid is None and gid is None) or os.geteuid() != 0:
         return make()

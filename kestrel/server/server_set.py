@@ -125,7 +125,7 @@ class ServerSet:
 
 
 def acl_of(said: str | Sequence[str]) -> list[ACL]:
-    """Convert the setting to kazoo's form. It is a keyword, or a list of ``scheme:id:permissions``."""
+    """Return kazoo's form of the setting `acl`, which is a keyword or a list of ``scheme:id:permissions``."""
     if said == "open-unsafe":
         return list(OPEN_ACL_UNSAFE)
     if said == "everyone-read-creator-all":

@@ -416,7 +416,7 @@ def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Add
 
 
 def settings_ignored_by_storage(config: Config) -> list[str]:
-    """Return the paths of the configured settings that the storage does not use."""
+    """Return the paths of the configured settings that have no effect with the storage, or none above a limit."""
     description = _storage_description(config)
     said_by_storage = () if config.storage is None else ("queue_path", "disk_reserve_size_bytes")
     return [

@@ -34,7 +34,7 @@ def check_zookeeper(settings: ZooKeeperSettings) -> None:
 
 
 def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) -> Announcer:
-    """Create an announcer, without starting it. Raises `CannotServe`."""
+    """Create an announcer of `member`, without starting it. Raises `CannotServe`."""
     uri = _uri_of(settings)
     make_client = _client_of if settings.client_initializer is None else _named(settings.client_initializer)
     make_set = _server_set if settings.server_set_initializer is None else _named(settings.server_set_initializer)

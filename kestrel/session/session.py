@@ -427,8 +427,8 @@ class Session(OutboxOwner):
     def wait_for_server(self, stop: Callable[[], None], when_replies_sent: Callable[[], None] | None = None) -> None:
         """Keep the command until `finish_command`. It waits for the storage, the next tick, or the sending of replies.
 
-        `stop` is called once: by `finish_command`, or earlier if the connection is closed. `when_replies_sent` is called
-        whenever there is room for more replies.
+        `stop` is called once: by `finish_command`, or earlier if the connection is closed. `when_replies_sent` is
+        called whenever there is room for more replies.
         """
         self._step(SessionEvent.STORAGE_WAITS)
         self._stop_waiting = stop
@@ -444,8 +444,8 @@ class Session(OutboxOwner):
         """Let the command wait until `finish_command`, and call `timed_out` after `wait_ms`.
 
         If the client has already sent its last byte, close the connection instead and return False. `stop` is called
-        once: by `finish_command`, or earlier if the connection is closed. `when_replies_sent` is called whenever there is
-        room for more replies.
+        once: by `finish_command`, or earlier if the connection is closed. `when_replies_sent` is called whenever there
+        is room for more replies.
         """
         self._step(SessionEvent.CLIENT_WAITS)
         if self._state is SessionState.CLOSING:
