@@ -21,7 +21,10 @@ LONGEST_TIMEOUT_S: Final = 2_147_483
 
 
 def name_bytes(queue: Name) -> bytes:
-    """Return the name as bytes. Raises `BadQueueName` for a string that cannot be encoded as UTF-8."""
+    """Return the name as bytes. Raises TypeError for other types, and `BadQueueName` for a string that is not UTF-8.
+
+    Other rules for names are not checked.
+    """
     if isinstance(queue, bytes):
         return queue
     if not isinstance(queue, str):
@@ -45,12 +48,15 @@ def check_items(items: object) -> None:
 
 
 def to_milliseconds(seconds: float) -> int:
-    """Convert seconds to milliseconds; negative times become 0."""
+    """Convert seconds to milliseconds; negative times become 0. Raises TypeError or ValueError for no finite number."""
     return max(0, round(_finite("a time", seconds) * 1000))
 
 
 def expiry_ms(expires_in: float | None) -> int:
-    """Convert an expiry to milliseconds, 0 for never. Raises `RequestError` unless it is more than 0 seconds."""
+    """Convert an expiry in seconds to milliseconds. None means never, and becomes 0.
+
+    Raises `RequestError` unless it is more than 0, and TypeError or ValueError for no finite number.
+    """
     if expires_in is None:
         return 0
     if _finite("expires_in", expires_in) <= 0:
@@ -59,7 +65,7 @@ def expiry_ms(expires_in: float | None) -> int:
 
 
 def check_options(timeout_s: float, tls: TlsOptions | None) -> None:
-    """Raise TypeError or ValueError unless these client options are valid."""
+    """Raise TypeError or ValueError unless these client options are valid. The files of `tls` are not read."""
     if _finite("timeout_s", timeout_s) <= 0:
         raise ValueError(f"timeout_s must be more than 0, not {timeout_s!r}")
     if timeout_s > LONGEST_TIMEOUT_S:

@@ -31,6 +31,6 @@ class Backoff:
         return pause_s
 
     def answered(self) -> None:
-        """Note an answer: the next backoff starts with `first_s` again."""
+        """Note an answer: the backoff ends, and the next one starts with `first_s` again."""
         self._next_s = self._first_s
         self.ends_s = float("-inf")

@@ -290,11 +290,14 @@ class BlockingClient:
         return self._of_all(lambda: calls.dump_config(*names))
 
     def status(self) -> dict[str, str]:
-        """Return the status of each server (``host:port``): Up, WriteAvoid, ReadOnly or Quiescent."""
+        """Return the status of each server (``host:port``): Up, WriteAvoid, ReadOnly or Quiescent.
+
+        Thrift has no WriteAvoid, and reports it as NotConfigured.
+        """
         return self._of_all(self._dialect.status)
 
     def set_status(self, status: str) -> None:
-        """Set the status of all servers."""
+        """Set the status of all servers to Up, WriteAvoid (only on memcache), ReadOnly or Quiescent."""
         self._of_all(lambda: self._dialect.set_status(status))
 
     def version(self) -> dict[str, str]:

@@ -113,6 +113,6 @@ class BlockingServers:
         return ask_and_refresh
 
     def close(self) -> None:
-        """Close all connections. The servers can be asked again."""
+        """Close all connections, and stop following the server set. The servers can be asked again."""
         self.pool.close()
         self.members.close()

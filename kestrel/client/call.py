@@ -94,7 +94,7 @@ class Call(Generic[T]):
         raise ConnectionFailed("the server closed the connection before it answered")
 
     def then(self, convert: Callable[[T], U]) -> Call[U]:
-        """Return this call with its value converted. Use the returned call in place of this one."""
+        """Return this call with its value converted by `convert`. Use the returned call in place of this one."""
         return _MappedCall(self, convert)
 
 

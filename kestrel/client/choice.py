@@ -51,7 +51,10 @@ class RandomChoice(Generic[S]):
         return Backoff(self._random, self._first_backoff_s, self._longest_backoff_s)
 
     def next(self, besides: Collection[S] = ()) -> S | None:
-        """Return the server to ask now, or None if all available servers are in `besides`."""
+        """Return the server to ask now, other than those in `besides`, or None if there is none.
+
+        A server that is backing off is returned only if all servers are.
+        """
         now_s = self._seconds()
         ready = [server for server, backoff in self._backoffs.items() if backoff.ends_s <= now_s]
         if ready:
@@ -70,7 +73,7 @@ class RandomChoice(Generic[S]):
             backoff.failed(now_s)
 
     def answered(self, server: S) -> None:
-        """Note that a server answered: end its backoff."""
+        """Note that a server answered: reset its backoff."""
         backoff = self._backoffs.get(server)
         if backoff is not None:
             backoff.answered()

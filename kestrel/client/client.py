@@ -372,20 +372,23 @@ class Client:
         return await self._of_all(self._memcache_calls().stats)
 
     async def dump_config(self, *queues: Name) -> dict[str, dict[bytes, dict[str, str]]]:
-        """Return the settings of the given queues and aliases, or of all, by server. Only on memcache."""
+        """Return the settings of the given queues and aliases, or of all, by server as in `stats`. Only on memcache."""
         calls, names = self._memcache_calls(), [name_bytes(queue) for queue in queues]
         return await self._of_all(lambda: calls.dump_config(*names))
 
     async def status(self) -> dict[str, str]:
-        """Return the status of each server: Up, WriteAvoid, ReadOnly or Quiescent."""
+        """Return the status of each server, by name as in `stats`: Up, WriteAvoid, ReadOnly or Quiescent.
+
+        Thrift has no WriteAvoid, and reports it as NotConfigured.
+        """
         return await self._of_all(self._dialect.status)
 
     async def set_status(self, status: str) -> None:
-        """Set the status of all servers."""
+        """Set the status of all servers to Up, WriteAvoid (only on memcache), ReadOnly or Quiescent."""
         await self._of_all(lambda: self._dialect.set_status(status))
 
     async def version(self) -> dict[str, str]:
-        """Return the release of each server."""
+        """Return the release of each server, by name as in `stats`."""
         return await self._of_all(self._dialect.version)
 
     def _memcache_calls(self) -> MemcacheCalls:
@@ -448,7 +451,10 @@ class Client:
 def _endpoints(
     reactor: Any, servers: Sequence[Where], default_port: int, tls: TlsOptions | None, timeout_s: float
 ) -> dict[str, IStreamClientEndpoint]:
-    """Return an endpoint for each server, by its name in errors and results. Duplicate addresses are merged."""
+    """Return an endpoint for each server, by its name in errors and results. Duplicate addresses are merged.
+
+    Raises ValueError for an invalid address, or OSError for an unusable TLS file.
+    """
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for number, server in enumerate(servers):
         if isinstance(server, str):

@@ -61,7 +61,7 @@ class Dialect(Protocol):
         """Return the server's status in Kestrel's spelling, such as ``ReadOnly``."""
 
     def set_status(self, status: str) -> Call[None]:
-        """Set the server's status."""
+        """Set the server's status: Up, ReadOnly or Quiescent, and on memcache WriteAvoid."""
 
     def version(self) -> Call[str]:
         """Return the server's release."""

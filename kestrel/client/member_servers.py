@@ -49,7 +49,7 @@ class MemberServers:
         self._waiting: set[Deferred[None]] = set()
 
     async def known(self) -> None:
-        """Wait until the members are known. Raises `NoServer` after `timeout_s`."""
+        """Wait until the members are known. Raises `NoServer` after `timeout_s`, and `CannotConnect` once closed."""
         if self._is_closed:
             raise self._closed()
         if self._is_known:

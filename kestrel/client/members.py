@@ -53,7 +53,7 @@ class StartedFollower(Protocol):
         """The reason why the members are unknown."""
 
     def wait(self, timeout_s: float) -> Members:
-        """Wait until the members are known. Raises a KestrelError."""
+        """Wait until the members are known, and return them. Raises a `KestrelError` after `timeout_s`."""
 
     def close(self) -> None:
         """Stop following. May block for a moment."""
@@ -84,8 +84,8 @@ def _addresses_speaking(members: Iterable[Member], protocol: str) -> tuple[Addre
 def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
     """Parse the server set given in place of servers. Return None if there is none.
 
-    Raises ValueError if it is invalid or given together with servers, OSError for an unusable TLS file, and
-    `KazooMissing`.
+    Raises ValueError if it is invalid or given together with other servers, OSError for an unusable TLS file, and
+    `KazooMissing` without the library kazoo.
     """
     if not any(isinstance(server, str) and is_server_set(server) for server in servers):
         return None
@@ -99,7 +99,10 @@ def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
 
 
 def parse_addresses(servers: Iterable[str], protocol: str) -> tuple[Address, ...]:
-    """Parse server addresses and remove duplicates. Raises ValueError."""
+    """Parse server addresses and remove duplicates. The default port is that of `protocol`.
+
+    Raises ValueError for an invalid address, or if there is none.
+    """
     found = tuple(dict.fromkeys(parse_address(server, DEFAULT_PORTS[protocol]) for server in servers))
     if not found:
         raise ValueError("there must be at least one server")

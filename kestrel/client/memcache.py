@@ -44,8 +44,8 @@ class MemcacheCalls:
     def put(self, queue: bytes, data: bytes, expiry_s: int = 0) -> Call[bool]:
         """Put an item. The value is True if it was stored, False if a limit of the queue refused it.
 
-        `expiry_s` has the meaning of the wire: 0 is never, values below 1,000,000 are seconds from now, larger ones
-        seconds since the epoch.
+        `expiry_s` has the meaning of the wire: 0 is never, values below 1,000,000 are seconds from now, others seconds
+        since the epoch.
         """
         check_queue_name(queue)
         check_item(data)
@@ -107,12 +107,12 @@ class MemcacheCalls:
         return self._call(b"flush_all\r\n", _done(b"Flushed all queues."))
 
     def flush_expired(self, queue: bytes) -> Call[int]:
-        """Remove expired items from the queue. The value is their number."""
+        """Remove the expired items at the head of the queue. The value is their number."""
         check_queue_name(queue)
         return self._call(b"flush_expired %b\r\n" % queue, _number())
 
     def flush_all_expired(self) -> Call[int]:
-        """Remove expired items from all queues. The value is their number."""
+        """Remove the expired items at the heads of all queues. The value is their number."""
         return self._call(b"flush_all_expired\r\n", _number())
 
     def delete(self, queue: bytes) -> Call[None]:
@@ -139,7 +139,7 @@ class MemcacheCalls:
         return self._call(b"status\r\n", _word())
 
     def set_status(self, status: str) -> Call[None]:
-        """Set the server's status: Up, WriteAvoid, ReadOnly or Quiescent."""
+        """Set the server's status: Up, WriteAvoid, ReadOnly or Quiescent, in upper or lower case."""
         word = status.encode("utf-8", "replace")
         if _WORD.fullmatch(word) is None:
             raise RequestError(f"{status!r} is not a status")

@@ -93,7 +93,7 @@ def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:
 
 @contextmanager
 def naming_server(server: object) -> Iterator[None]:
-    """Prefix failures in a `with` block with the name of the server, once."""
+    """Prefix a `ServerError` or `ConnectionFailed` raised in a `with` block with the name of the server, once."""
     try:
         yield
     except (ServerError, ConnectionFailed) as error:
@@ -103,7 +103,7 @@ def naming_server(server: object) -> Iterator[None]:
 
 
 def follow(plan: Plan[Q, A, T], ask: Callable[[Q], A]) -> T:
-    """Run a plan. `ask` returns the answer to a question, or raises a `ClientFailure`."""
+    """Run a plan, and return its result. `ask` returns the answer to a question, or raises a `ClientFailure`."""
     try:
         question = next(plan)
         while True:
@@ -119,7 +119,7 @@ def follow(plan: Plan[Q, A, T], ask: Callable[[Q], A]) -> T:
 
 
 async def follow_async(plan: Plan[Q, A, T], ask: Callable[[Q], Awaitable[A]]) -> T:
-    """Run a plan. `ask` is awaited for the answer to a question, or raises a `ClientFailure`."""
+    """Run a plan, and return its result. `ask` is awaited for each answer, or raises a `ClientFailure`."""
     try:
         question = next(plan)
         while True:

@@ -66,7 +66,7 @@ class ConnectionPool:
 
     @contextmanager
     def using(self, address: Address) -> Iterator[BlockingConnection]:
-        """Provide a connection for the duration of a `with` block."""
+        """Provide a connection for exclusive use in a `with` block. Raises `CannotConnect`."""
         connection = self.take(address)
         try:
             yield connection

@@ -50,7 +50,8 @@ class PutBatch:
 
         Items that were certainly not stored stay in `left`, and the reason is raised: the last `ServerError`, or the
         `CannotConnect` that `answers` raises or contains because the server closed the connection. Any other
-        `ConnectionFailed` is raised as it is; then it is unknown whether the items in `left` are stored.
+        `ConnectionFailed` is raised as it is; then it is unknown whether the items in `left` are stored. Any other
+        `Refused` is raised at once, and `left` then lacks the items that follow.
         """
         items = self.left
         again: list[bytes] = []

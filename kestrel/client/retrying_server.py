@@ -71,8 +71,9 @@ class RetryingServer:
         self.close()
 
     def ask_once(self, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """Send a request once, and return the answer. Raises `ClientFailure` with the server's name, and
-        `BadQueueName`.
+        """Send the request that `make_call` makes once, and return the value of its reply.
+
+        Raises `ClientFailure` with the server's name, and `BadQueueName`.
         """
         try:
             call = make_call(self._calls)
@@ -83,9 +84,10 @@ class RetryingServer:
             raise
 
     def ask(self, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """Send a request, and retry it with pauses after a connection failure or `ServerError`. Return the answer.
+        """Send the request that `make_call` makes, and return the value of its reply.
 
-        Raises `RequestError` at once, and the last failure when the patience is over.
+        After a connection failure or `ServerError` it is made and sent again, with pauses. Raises `RequestError` and
+        `BadQueueName` at once, and the last failure when the patience is over.
         """
         backoff = Backoff(self._random, longest_s=LONGEST_PAUSE_S)
         ends_s = self._seconds() + self._patience_s

@@ -35,7 +35,7 @@ class Roster:
         """Servers that have left and may still have requests in progress."""
 
     def use(self, reads: Sequence[Server], writes: Sequence[Server]) -> None:
-        """Use these servers from now on."""
+        """Use these servers for gets and puts from now on. Other servers leave."""
         before, self.servers = self.servers, list(dict.fromkeys([*reads, *writes]))
         self.reads.use(reads)
         self.writes.use(writes)
@@ -54,7 +54,7 @@ class Roster:
         return all(server.is_backing_off for server in self.servers)
 
     def close(self) -> list[Coroutine[Any, Any, None]]:
-        """Shut all servers. Return coroutines that finish when their connections have ended."""
+        """Make all further requests fail. Return coroutines that close the connections and wait for their end."""
         servers = [*self.servers, *self._left]
         for server in servers:  # a request that fails at one of them must not move to the next
             server.shut()

@@ -269,8 +269,9 @@ class Server:
     # Leaving and closing.
 
     def leave(self) -> None:
-        """Close connections as soon as they are unused. Requests in progress continue, with further connections if
-        needed.
+        """Close each connection as soon as it is unused, because the server has left the server set.
+
+        Requests in progress continue, with further connections if needed.
         """
         self._has_left = True
         if self._shared is not None:

@@ -71,7 +71,7 @@ class ThriftCalls:
     # Items.
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int = 0) -> Call[int]:
-        """Put items in order. The value is the number stored before a limit of the queue refused one.
+        """Put items in order, until a limit of the queue refuses one. The value is the number of stored items.
 
         `expiry_ms` counts from now; 0 is never.
         """
@@ -173,7 +173,7 @@ class ThriftCalls:
         return self._call(b"current_status", [], binary.I32, _status)
 
     def set_status(self, status: str) -> Call[None]:
-        """Set the server's status: Quiescent, ReadOnly or Up, in any case."""
+        """Set the server's status: Quiescent, ReadOnly or Up, in upper or lower case."""
         number = _STATUS_NUMBERS.get(status.upper())
         if number is None:
             raise RequestError(f"thrift has no status {status!r}; it has {', '.join(STATUSES[1:])}")
