@@ -40,7 +40,7 @@ def show_names(names: Iterable[bytes]) -> str:
 
 
 def escape_bytes(text: str) -> str:
-    r"""Return each byte of a text in UTF-8 as `\xNN`. The text is not empty."""
+    r"""Return each byte of `text` in UTF-8 as `\xNN`. `text` must not be empty."""
     return "\\x" + text.encode().hex("-").replace("-", "\\x")
 
 

@@ -13,7 +13,7 @@ within 6 % of all numbers in it."""
 
 
 def bucket_index(value: int) -> int:
-    """Return the index of the bucket of a number. Negative numbers count as 0."""
+    """Return the index of the histogram bucket that counts a number. Negative numbers count as 0."""
     if value < _EXACT:
         return value if value > 0 else 0
     shift = value.bit_length() - 4
@@ -21,7 +21,7 @@ def bucket_index(value: int) -> int:
 
 
 def bucket_start(bucket: int) -> int:
-    """Return the smallest number of a bucket."""
+    """Return the smallest number that the bucket with that index counts."""
     if bucket < _EXACT:
         return bucket
     shift = (bucket >> 3) - 1

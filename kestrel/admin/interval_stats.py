@@ -79,7 +79,7 @@ class IntervalStats:
         return period.newest()
 
     def namespace_stats(self, name: bytes) -> Iterator[OstrichStats | None]:
-        """Return the statistics since the previous request for the namespace `name`.
+        """Return the statistics since the previous request for the namespace `name`, or since the server's start.
 
         The iterator yields None until it has gathered the statistics. Raise `HttpError` if a limit is reached.
         """

@@ -16,8 +16,9 @@ from kestrel.session.settings import ServerControl
 class ServerView:
     """A server and the functions that the admin port needs to describe and control it.
 
-    `storage` describes where the queues are stored. `seconds` is the monotonic clock. `is_ready` returns True when the
-    queues are loaded. `server_sets` returns, for each server set, whether the server is known to be a member.
+    `storage` describes where the queues are stored. `seconds` is the monotonic clock. `is_ready` returns True from when
+    the queues are loaded until the server stops. `server_sets` returns, for each server set, whether the server is
+    known to be a member.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ class BlockingClient:
         self._pool = self._servers.pool
 
     def close(self) -> None:
-        """Close all connections. The client can be used again.
+        """Close all connections, and stop following a server set. The client can be used again.
 
         A running monitor fails. So does the end of a running `reliable_get` over memcache.
         """
@@ -297,7 +297,7 @@ class BlockingClient:
         return self._of_all(self._dialect.status)
 
     def set_status(self, status: str) -> None:
-        """Set the status of all servers to Up, WriteAvoid (only on memcache), ReadOnly or Quiescent."""
+        """Set the status of all servers: Up, ReadOnly or Quiescent, or on memcache WriteAvoid. Case does not matter."""
         self._of_all(lambda: self._dialect.set_status(status))
 
     def version(self) -> dict[str, str]:

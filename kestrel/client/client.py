@@ -384,7 +384,7 @@ class Client:
         return await self._of_all(self._dialect.status)
 
     async def set_status(self, status: str) -> None:
-        """Set the status of all servers to Up, WriteAvoid (only on memcache), ReadOnly or Quiescent."""
+        """Set the status of all servers: Up, ReadOnly or Quiescent, or on memcache WriteAvoid. Case does not matter."""
         await self._of_all(lambda: self._dialect.set_status(status))
 
     async def version(self) -> dict[str, str]:

@@ -48,9 +48,8 @@ class Server:
     There are at most `max_connections`, not counting those that are closing. A request that needs another one waits
     until one is given back, for `timeout_s` plus the request's own timeout, and then fails with `CannotConnect`.
 
-    After a failed connection attempt the next one is made after a pause, which grows with each failure (`Backoff`). If
-    the server `waits_for_backoff`, a request waits for that attempt. Else the request fails with `CannotConnect` at
-    once.
+    After a failed connection attempt the next one is made after a pause, which grows with each failure (`Backoff`). A
+    request waits for that attempt if `waits_for_backoff` returns True. Otherwise it fails with `CannotConnect` at once.
     """
 
     def __init__(

@@ -112,8 +112,9 @@ class ThriftCalls:
         """Make the server keep the queue's items for a reader until it releases them, and get the reader's position.
 
         At most `max_items` (0: all) are between `first_id` (0: the first that is not released) and `end_id` of the
-        answer. The call can be repeated at any time. Raises `RequestError` if the queue's storage has no ids, if
-        another reader has the queue, or if `first_id` was released.
+        answer. The call can be repeated at any time. A `first_id` above 0 only continues a range that is open. Raises
+        `RequestError` if it is not open, if the queue's storage has no ids, if another reader has the queue, or if
+        `first_id` was released.
         """
         arguments = [_name(queue), binary.binary_field(2, reader), _i64(3, first_id), _i32(4, max_items)]
         return self._call(b"open_range", arguments, binary.STRUCT, _range_state)
@@ -121,8 +122,8 @@ class ThriftCalls:
     def read_range(
         self, queue: bytes, reader: bytes, first_id: int, end_id: int, max_bytes: int
     ) -> Call[list[RangeItem]]:
-        """Read the items from `first_id` up to but excluding `end_id`, in order. The same call always has the same
-        answer.
+        """Read the items from `first_id` up to but excluding `end_id`, in order. The same call has the same answer
+        until the items are released.
 
         If they exceed `max_bytes` or one reply, only the first ones are returned, at least one: continue after the
         last. Raises `RequestError` if items were released or are missing, or if they belong to another reader.
@@ -139,13 +140,16 @@ class ThriftCalls:
     def release_range(self, queue: bytes, reader: bytes, end_id: int) -> Call[RangeState]:
         """Remove all items below `end_id` for all clients, including open reads. Can be repeated.
 
-        Raises `RequestError` if some of the items are not there, or if another reader has the queue.
+        Raises `RequestError` if some of the items are not there, or if the reader has no open range of the queue.
         """
         arguments = [_name(queue), binary.binary_field(2, reader), _i64(3, end_id)]
         return self._call(b"release_range", arguments, binary.STRUCT, _range_state)
 
     def close_range(self, queue: bytes, reader: bytes) -> Call[None]:
-        """Make the server stop keeping items for a reader. Raises `RequestError` if another reader has the queue."""
+        """Make the server stop keeping items for a reader. Does nothing if no range of the queue is open.
+
+        Raises `RequestError` if another reader has the queue, or if there is no such queue.
+        """
         return self._void(b"close_range", [_name(queue), binary.binary_field(2, reader)])
 
     # Queues.

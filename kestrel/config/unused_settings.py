@@ -33,7 +33,7 @@ def _is_above(value: int | None, bound: int) -> bool:
 
 
 def server_settings_given(config: Config, names: Collection[str]) -> list[str]:
-    """Return Kestrel's names of the server settings among `names` that the file gives. `names` are fields of `Config`."""
+    """Return Kestrel's names of the server settings that the file gives, of those in `names`, fields of `Config`."""
     given = config.given & frozenset(names)
     return [setting.kestrel_name for name, setting in settings_of(Config).items() if name in given]
 

@@ -156,7 +156,10 @@ classImplements(Connection, IProtocol, IHalfCloseableProtocol, IHandshakeListene
 
 
 class ConnectionFactory(Factory):
-    """A factory for the connections of one listening port, which closes them when the server stops."""
+    """A factory for the connections of one protocol, which closes them when the server stops.
+
+    Its clients are trusted or not. Trusted clients are administrators, and `maxConnections` does not apply to them.
+    """
 
     noisy = False
 

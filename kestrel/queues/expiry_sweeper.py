@@ -26,7 +26,7 @@ FULL_MOVES_RETRY_S: Final = 0.02
 
 
 class ExpirySweeper:
-    """A periodic sweep of all queues, in slices.
+    """A periodic sweep of expired items from all queues, in slices. It also deletes empty queues at their maxQueueAge.
 
     A queue with more expired items than fit in a slice is visited again in the same sweep, after the other queues. At
     most maxExpireSweep of its items leave in a sweep.

@@ -318,8 +318,8 @@ class QueueManager:
     def _targets(
         self, name: bytes, alias: Alias | None, size: int, done: Collection[bytes]
     ) -> tuple[list[Queue], bool]:
-        """Return the queues that accept an item of `size` bytes, and whether a queue that the reply is about refuses
-        it.
+        """Return the queues that accept an item of `size` bytes, and whether the queue or one of the alias's queues
+        refuses it. Queues in `done` are left out.
         """
         targets: dict[Queue, None] = {}
         is_refused = False

@@ -62,14 +62,17 @@ class TickScheduler:
         return self.checked_at_s < self._tick_ends_at
 
     def exceeds_tick(self, began: float) -> bool:
-        """Return True if a slice that began at `began` has used a whole tick."""
+        """Return True if a slice that began at `began` (of `seconds`) has used the time of a whole tick."""
         return self.seconds() - began > TICK_BUDGET_S
 
     def _tick_ended(self) -> None:
         self._tick_ends_at = None
 
     def continue_later(self, work: Callable[[], None]) -> None:
-        """Call `work` in the next tick, after work that was added before."""
+        """Call `work` in the next tick that has time for it, after work that was added before.
+
+        An error of `work` is only logged.
+        """
         self._waiting.append(work)
         self._schedule_next()
 
@@ -83,7 +86,9 @@ class TickScheduler:
         self._schedule_next()
 
     def for_each(self, things: Sequence[_Thing], work: Callable[[_Thing], object], at_once: int) -> Deferred[None]:
-        """Call `work` with each of `things`, in slices, the first slice now. Fires when done, or with the first error.
+        """Call `work` with each of `things`, in slices, the first slice now.
+
+        Fires when done. An error ends it and makes the Deferred fail.
 
         A slice handles at most `at_once` things, and ends when its time is over.
         """

@@ -47,7 +47,7 @@ class WaiterQueue:
         return len(self._line)
 
     def first(self) -> Waiter:
-        """Return the waiter that is served next."""
+        """Return the waiter that is served next. There must be one."""
         return next(iter(self._line))
 
     def join(self, waiter: Waiter) -> None:
@@ -64,7 +64,7 @@ class WaiterQueue:
             self._non_blocking[waiter] = None
 
     def leave(self, waiter: Waiter) -> bool:
-        """Remove a waiter. Return False if it has already been served."""
+        """Remove a waiter. Return False if it no longer waits, because it was served or removed."""
         if waiter in self._line:
             del self._line[waiter]
             self.has_waiters = bool(self._line)

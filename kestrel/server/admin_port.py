@@ -17,8 +17,7 @@ from kestrel.session.settings import ServerControl
 class AdminPort:
     """The listeners for admin clients, and the statistics that are recorded for them.
 
-    `storage` describes the queues' location to administrators. `is_ready` returns whether the queues are loaded.
-    `server_sets` is that of `ServerView`.
+    `storage`, `is_ready` and `server_sets` are those of `ServerView`.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def enable_tcp_keepalive(listening: socket.socket, silent_ms: int | None) -> Non
 
 
 def peer_is_dead(connected: socket.socket, silent_ms: int) -> bool:
-    """Return True if the client's system has not acknowledged sent data for twice `silent_ms`.
+    """Return True if the client's system has not acknowledged sent data for twice `silent_ms`. False if unknown.
 
     TCP sends no keepalive probes while data is unacknowledged, and retransmits for about 15 minutes. A client that does
     not read is not dead: its system still answers.

@@ -380,7 +380,7 @@ class KestrelService(Service):
 
 
 def _skip_admin_port(failure: Failure) -> None:
-    """Log that the default admin port is in use, without failing: another server on this machine may use it."""
+    """Log that the default admin port cannot be opened, without failing: another server on this machine may use it."""
     log.warn("There are no admin pages: {reason}", reason=failure.getErrorMessage())
 
 

@@ -16,7 +16,7 @@ MIN_COLUMNS: Final = 40
 
 
 def storage_help(columns: int) -> str:
-    """Return the whole output, wrapped to `columns`."""
+    """Return the output of --help-storage, wrapped to `columns`, but not below `MIN_COLUMNS`."""
     columns = max(columns, MIN_COLUMNS)
     plugins = list_plugins(FACTORIES)
     lines = ["Storages, by the word before the colon of --storage:"]
