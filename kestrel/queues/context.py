@@ -30,30 +30,13 @@ class PutByName(Protocol):
         """
 
 
-class RuntimeContext:
-    """The barrier, the scheduler, and both clocks.
+class QueueContext:
+    """The barrier, the scheduler, both clocks, and the ways from one queue to others.
 
-    `clock` is monotonic and drives timers. `now_ms` is the wall clock, for stored times. `storage_failed` is called
-    when the store of a queue has failed, since other stores may have failed with it.
+    `clock` is monotonic and drives timers. `now_ms` is the wall clock, for stored times. `put` puts items that move to
+    other queues. `storage_failed` is called when the store of a queue has failed, since other stores may have failed
+    with it.
     """
-
-    def __init__(
-        self,
-        barrier: Barrier,
-        scheduler: TickScheduler,
-        clock: IReactorTime,
-        now_ms: Callable[[], int],
-        storage_failed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.barrier = barrier
-        self.scheduler = scheduler
-        self.clock = clock
-        self.now_ms = now_ms
-        self.storage_failed = storage_failed
-
-
-class QueueContext(RuntimeContext):
-    """A runtime context with the function that puts items to other queues."""
 
     def __init__(
         self,
@@ -64,5 +47,9 @@ class QueueContext(RuntimeContext):
         put: PutByName,
         storage_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(barrier, scheduler, clock, now_ms, storage_failed)
+        self.barrier = barrier
+        self.scheduler = scheduler
+        self.clock = clock
+        self.now_ms = now_ms
         self.put = put
+        self.storage_failed = storage_failed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -11,7 +13,7 @@ from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE, is_expired
+from kestrel.queues.expiry import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE
 from kestrel.queues.head_loader import HeadLoader
 from kestrel.queues.limits import QueueLimits
 from kestrel.queues.moves import Moves
@@ -27,6 +29,8 @@ class HeadOwner(CommittedQueue):
     limits: QueueLimits
     counters: QueueCounters
     moves: Moves
+    on_expired: Callable[[list[Item]], object] | None
+    """Called with the items that a sweep has dropped, before their removal is committed."""
 
     @abstractmethod
     def touch(self) -> Batch:
@@ -51,13 +55,15 @@ class Head:
     def __init__(self, queue: HeadOwner, context: QueueContext) -> None:
         self._queue = queue
         self._now_ms = context.now_ms
-        self._filling = HeadLoader(queue.serve, self._fill_failed)
+        self._filling = HeadLoader(self._filled, self._fill_failed)
+        self._load_listeners: list[Deferred[None]] = []
         self._discarding_for_bytes: int | None = None
         """The size of the last item put over a limit, while heads are still to be discarded for it."""
 
     def forget(self) -> None:
         """Reset the state: the queue has another store, or none."""
         self._filling.forget()
+        self._tell_load_ended(None)
         self._discarding_for_bytes = None
 
     def ready_item(self) -> Item | None:
@@ -87,9 +93,10 @@ class Head:
 
     def item_has_expired(self, item: Item) -> bool:
         """Return True if the queue's `item` has expired."""
-        max_age_ms = self._queue.limits.max_age_ms
-        may_expire = item.expiry_ms or max_age_ms is not None  # most items never expire, and need no look at the clock
-        return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
+        limits = self._queue.limits
+        if not item.expiry_ms and limits.max_age_ms is None:
+            return False  # most items never expire, and need no look at the clock
+        return limits.is_expired(item, self._now_ms())
 
     def sweep(self, most: int = MAX_SWEPT_PER_SLICE) -> int:
         """Expire up to `most` items in memory, and return the number of items removed, including placeholders.
@@ -98,7 +105,8 @@ class Head:
         queue.
         """
         queue = self._queue
-        store, moves, target = queue.store, queue.moves, queue.limits.expires_to
+        store, moves, target, on_expired = queue.store, queue.moves, queue.limits.expires_to, queue.on_expired
+        dropped: list[Item] = []
         if target is not None:
             most = min(most, MAX_MOVED_PER_SLICE)
         swept = expired = 0
@@ -107,6 +115,8 @@ class Head:
             is_placeholder = item.is_placeholder
             if target is None or is_placeholder:
                 store.take(False)
+                if on_expired is not None:
+                    dropped.append(item)
             elif moves.is_full:
                 break
             else:
@@ -118,6 +128,8 @@ class Head:
         if swept:
             queue.counters.expired_items += expired
             queue.touch()
+        if on_expired is not None and dropped:
+            on_expired(dropped)  # last, because it may use the queue
         return swept
 
     # Discarding.
@@ -147,7 +159,7 @@ class Head:
         store, limits = queue.store, queue.limits
         before = queue.counters.discarded
         for _ in range(MAX_SWEPT_PER_SLICE):
-            if not limits.is_full(store.items - 1, store.bytes - size):
+            if not limits.is_exceeded(store, size):
                 self._discarding_for_bytes = None
                 break
             if self.has_expired and self.sweep(1):
@@ -183,8 +195,26 @@ class Head:
         """Begin to load the head. Return False if the head in memory is already right."""
         return self._filling.begin(self._queue.store)
 
+    def load_ended(self) -> Deferred[None]:
+        """Return a Deferred that fires when the current load has ended, and fails if the head cannot be read."""
+        ended: Deferred[None] = Deferred()
+        self._load_listeners.append(ended)
+        return ended
+
+    def _filled(self) -> None:
+        self._tell_load_ended(None)
+        self._queue.serve()
+
     def _fill_failed(self, failure: Failure) -> None:
         queue, error = self._queue, failure.value
         log.error("The head of queue {queue!r} cannot be read: {error}", queue=queue.name, error=str(error))
         queue.touch()  # if the storage has found that it failed, a commit reports it
-        queue.answer_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
+        known = error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read")
+        self._tell_load_ended(known)
+        queue.answer_all(known)
+
+    def _tell_load_ended(self, error: KestrelError | None) -> None:
+        if self._load_listeners:
+            listeners, self._load_listeners = self._load_listeners, []
+            for ended in listeners:
+                ended.callback(None) if error is None else ended.errback(error)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from kestrel.config.model import QueueSettings
+from kestrel.item import Item
+from kestrel.queues.expiry import is_expired
+from kestrel.storage.interfaces import IQueueStorage
 
 _NO_LIMIT: Final = 1 << 60
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueueLimits:
-    """The settings that are needed for each item, as plain values for speed."""
+    """The settings that are needed for each item, as plain values for speed.
+
+    The methods are Kestrel's rules. A subclass may have other rules.
+    """
 
     __slots__ = (
         "dequeuers",
@@ -44,3 +53,15 @@ class QueueLimits:
     def is_full(self, items: int, size: int) -> bool:
         """Return True if a queue of `items` items and `size` bytes has reached a limit."""
         return items >= self.max_items or size >= self.max_bytes
+
+    def has_room(self, store: IQueueStorage) -> bool:
+        """Return True if a put may append an item to `store`."""
+        return not self.is_full(store.items, store.bytes)
+
+    def is_exceeded(self, store: IQueueStorage, last_size: int) -> bool:
+        """Return True if the head must be discarded, after an item of `last_size` bytes was put."""
+        return self.is_full(store.items - 1, store.bytes - last_size)
+
+    def is_expired(self, item: Item, now_ms: int) -> bool:
+        """Return True if `item` has expired."""
+        return is_expired(item, self.max_age_ms, now_ms)

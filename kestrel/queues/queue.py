@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from twisted.internet.defer import Deferred
@@ -44,11 +44,14 @@ class Queue(HeadOwner):
         storage: IStorage,
         store: IQueueStorage,
         context: QueueContext,
+        limits_of: Callable[[QueueSettings], QueueLimits] = QueueLimits,
     ) -> None:
         super().__init__(storage, store)
         self.name = name
         self.settings = settings
-        self.limits = QueueLimits(settings)
+        self._limits_of = limits_of
+        self.limits = limits_of(settings)
+        self.on_expired: Callable[[list[Item]], object] | None = None
         self.is_deleted = False
         self.counters = QueueCounters(store.replayed_items, context.now_ms())
         self.created_s = context.clock.seconds()
@@ -63,12 +66,14 @@ class Queue(HeadOwner):
         self._barrier = context.barrier
         self._now_ms = context.now_ms
         self._is_serving = False
+        self._serves_again = False
+        """Whether a callback of `serve` has called `serve`, which may find more to do."""
         self._is_serve_due = False
 
     def use_settings(self, settings: QueueSettings) -> None:
         """Apply `settings` from now on."""
         self.settings = settings
-        self.limits = QueueLimits(settings)
+        self.limits = self._limits_of(settings)
         self.open_read_table.use_timeout(settings.open_transaction_timeout_ms)
         if self.store.failure is None:
             self.storage.queue(self.name, settings)
@@ -95,8 +100,8 @@ class Queue(HeadOwner):
 
     @property
     def is_head_pending(self) -> bool:
-        """Whether waiters wait for the storage or a sweep, not for a put."""
-        return self.head.is_loading or self.head.has_expired
+        """Whether waiters wait for the storage, a sweep or a discard, not for a put."""
+        return self.head.is_loading or self.head.has_expired or self.head.is_discarding
 
     @property
     def unsettled_batch(self) -> Batch | None:
@@ -117,11 +122,11 @@ class Queue(HeadOwner):
         item = store.peek()
         if item is not None and head.item_has_expired(item):
             head.sweep(MAX_SWEPT_PER_PUT)
-        if limits.is_never_full or not limits.is_full(store.items, store.bytes):
+        if limits.is_never_full or limits.has_room(store):
             return True
         if head.has_expired:
             head.sweep(MAX_SWEPT_FOR_ROOM // targets)
-            if not limits.is_full(store.items, store.bytes):
+            if limits.has_room(store):
                 return True
         head.load()  # the head may have expired, and the next put may find room
         return head.has_expired and not self.moves.is_full  # there are more expired items than there is time to sweep
@@ -201,13 +206,17 @@ class Queue(HeadOwner):
 
     def serve(self) -> None:
         """Serve waiters while there are items. Answer non-blocking waiters if the queue is empty."""
-        if self._is_serving or self.head.is_loading:
+        if self._is_serving:
+            self._serves_again = True
+            return
+        if self.head.is_loading:
             return
         self._is_serving = True
         try:
             self.head.continue_discarding()
             for _ in range(MAX_SERVED_PER_SLICE):
-                if not self.waiters or not self._serve_first():
+                self._serves_again = False
+                if not (self.waiters.has_waiters and self._serve_first()) and not self._serves_again:
                     break
             else:
                 self.serve_later()
@@ -228,8 +237,10 @@ class Queue(HeadOwner):
 
     def _serve_first(self) -> bool:
         """Serve the first waiter. Return False if it must wait."""
-        waiter = self.waiters.first()
         item = self.head.ready_item()
+        if not self.waiters.has_waiters:
+            return False  # `on_expired` has answered them
+        waiter = self.waiters.first()
         if item is not None and not waiter.peeks:
             item = self._take_for(waiter)
         if item is not None:
@@ -247,15 +258,15 @@ class Queue(HeadOwner):
         if self.store.peek() is not None:
             return True
         for each in self.waiters.non_blocking():
-            self.waiters.leave(each)
-            each.on_result(None, None)
+            if self.waiters.leave(each):
+                each.on_result(None, None)
         return False
 
     def answer_all(self, error: Exception | None = None) -> None:
         """Answer all waiters with an error, or as an empty queue does."""
         for waiter in self.waiters.all():
-            self.waiters.leave(waiter)
-            waiter.on_result(None, error)
+            if self.waiters.leave(waiter):  # the callback of one may cancel another
+                waiter.on_result(None, error)
 
     def wake_all(self) -> None:
         """Answer all waiters, because the server stops: with no item if the queue is empty, or else with an error."""
@@ -393,12 +404,16 @@ class Queue(HeadOwner):
 
     def commit_failed(self, failure: Exception) -> None:
         """Reopen the failed store with what the storage still holds."""
+        self.reopen_for_waiters()
+        self._context.storage_failed()
+
+    def reopen_for_waiters(self) -> None:
+        """Reopen a failed store. On an error, log it and answer all waiters with it."""
         try:
             self.reopen()
         except KestrelError as error:
             log.error("Queue {queue!r} cannot be opened: {reason}", queue=self.name, reason=str(error))
             self.answer_all(error)
-        self._context.storage_failed()
 
     def reopen(self) -> None:
         """Reopen the store if it has failed, and serve the waiters. Raises `QueueFailed` if it cannot be opened."""

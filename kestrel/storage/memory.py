@@ -94,6 +94,12 @@ class MemoryStorage:
             queue = self._queues[name] = MemoryQueue(name, self._limit)
         return queue
 
+    def rename(self, queue: MemoryQueue, name: bytes) -> None:
+        """Give a queue another name, which no other queue has."""
+        del self._queues[queue.name]
+        queue.name = name
+        self._queues[name] = queue
+
     def delete(self, queue: MemoryQueue) -> None:
         """Drop all items of the queue."""
         if self._queues.get(queue.name) is queue:

@@ -169,6 +169,32 @@ def test_refused_put_changes_nothing(bench: Bench) -> None:
     assert bench.queue.open_batch is None
 
 
+# Callbacks that use the queue.
+
+
+def test_item_put_by_a_callback_reaches_the_next_waiter(bench: Bench) -> None:
+    bench.put(b"gone")
+    bench.store.page_out()
+    bench.queue.join(Waiter(lambda item, error: bench.put(b"one"), opens=False, peeks=False, is_blocking=False))
+    bench.join("next")
+    bench.queue.flush()
+    bench.store.end_fill()
+    assert bench.answers == [("next", b"one")]
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_waiter_that_left_in_a_callback_is_not_answered(bench: Bench, is_blocking: bool) -> None:
+    bench.put(b"gone")
+    bench.store.page_out()
+    bench.queue.join(
+        Waiter(lambda item, error: bench.queue.waiters.leave(second), opens=False, peeks=False, is_blocking=is_blocking)
+    )
+    second = bench.join("second", is_blocking=is_blocking)
+    bench.queue.flush()
+    bench.queue.answer_all() if is_blocking else bench.store.end_fill()
+    assert bench.answers == []
+
+
 # Expiry.
 
 
