@@ -76,16 +76,11 @@ from kestrel.library.blocking_queues import (
     TransactionalJournaledBlockingQueue,
 )
 from kestrel.library.concurrent_blocking_queue import ConcurrentBlockingQueue
-from kestrel.library.folder_journaled_queue import FolderJournaledQueue
-from kestrel.library.folder_queue import XIDS, FolderQueue
 from kestrel.library.full_policy import FullPolicy
 from kestrel.library.journaled_config import JournaledQueueConfig, JournaledQueueReaderConfig, QueueItem
-from kestrel.library.journaled_queue import JournaledQueue
-from kestrel.library.persistent_queue import PersistentQueue
-from kestrel.library.queue_folder import Lookup, QueueFolder
-from kestrel.library.reader import Reader
-from kestrel.library.reader_counts import ReaderCounts
-from kestrel.library.scroll_folder import ScrollFolder
+from kestrel.library.journaled_queue import FolderJournaledQueue, JournaledQueue, ScrollFolder
+from kestrel.library.persistent_queue import XIDS, FolderQueue, Lookup, PersistentQueue, QueueFolder
+from kestrel.library.reader import Reader, ReaderCounts
 
 __all__ = [
     "XIDS",

@@ -7,8 +7,14 @@ from functools import partial
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import QueueFailed
-from kestrel.library.deferreds import when_batch_settled
 from kestrel.storage.barrier import Batch
+
+
+def when_batch_settled(batch: Batch) -> Deferred[None]:
+    """Return a Deferred that fires when the batch is safe or lost."""
+    done: Deferred[None] = Deferred()
+    batch.when_settled(partial(done.callback, None))
+    return done
 
 
 class DurabilityTracker:

@@ -137,10 +137,20 @@ class JournaledQueueConfig:
         """Return the configuration of a reader."""
         return self.reader_configs.get(name, self.default_reader_config)
 
+    def stored_name(self, reader: bytes) -> bytes:
+        """Return the name of a reader's store."""
+        return self.name + b"+" + reader if reader else self.name
+
     def settings_for(self, reader: bytes) -> QueueSettings:
-        """Return the storage settings of a reader."""
+        """Return the settings of a reader's queue."""
+        config = self.reader_config(reader)
         return QueueSettings(
+            max_items=config.max_items,
+            max_size_bytes=config.max_size_bytes,
+            max_item_size_bytes=self.max_item_size_bytes,
+            max_age_ms=config.max_age_ms,
+            discard_old_when_full=config.full_policy is FullPolicy.DROP_OLDEST,
             default_journal_size_bytes=self.journal_size_bytes,
             sync_journal_ms=self.sync_journal_ms,
-            max_memory_size_bytes=self.reader_config(reader).max_memory_size_bytes,
+            max_memory_size_bytes=config.max_memory_size_bytes,
         )
