@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Iterable
 from functools import partial
 
 from twisted.internet.defer import Deferred
 
-from kestrel.errors import QueueFailed
+from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.barrier import Batch
 
 
@@ -15,6 +16,25 @@ def when_batch_settled(batch: Batch) -> Deferred[None]:
     done: Deferred[None] = Deferred()
     batch.when_settled(partial(done.callback, None))
     return done
+
+
+def when_batch_safe(batch: Batch) -> Deferred[None]:
+    """Return a Deferred that fires when the batch is safe, and fails with the batch's error if it was lost."""
+    done: Deferred[None] = Deferred()
+    batch.when_settled(lambda: done.callback(None) if batch.failure is None else done.errback(batch.failure))
+    return done
+
+
+async def wait_for_all(changes: Iterable[Awaitable[None]]) -> None:
+    """Wait until all changes are safe or lost, one after the other. Then raise the error of the first loss."""
+    loss: StorageError | None = None
+    for change in changes:
+        try:
+            await change
+        except StorageError as error:
+            loss = loss or error
+    if loss is not None:
+        raise loss
 
 
 class DurabilityTracker:

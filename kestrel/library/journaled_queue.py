@@ -7,20 +7,19 @@ from typing import Any, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.errors import BadQueueName, StorageError
 from kestrel.library.arguments import FolderPath, check_item, check_time
 from kestrel.library.blocking_queues import ItemCodec, JournaledBlockingQueue, TransactionalJournaledBlockingQueue
-from kestrel.library.durability import when_batch_settled
+from kestrel.library.durability import wait_for_all, when_batch_safe, when_batch_settled
 from kestrel.library.folder import ProgramFolder, absolute, run_to_completion
 from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
 from kestrel.library.reader import Reader
 from kestrel.queues.context import QueueContext, wall_clock_ms
 from kestrel.scroll.name_encoding import DEFAULT_READER, location_of
-from kestrel.storage.barrier import Batch, all_of
+from kestrel.storage.barrier import all_of
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
 
@@ -115,16 +114,11 @@ class ScrollFolder(ProgramFolder):
                 reader.reopen_if_failed()
 
     async def _stop(self) -> None:
-        loss: Exception | None = None
-        for queue in list(self._queues.values()):
-            try:
-                await queue.end()
-            except StorageError as error:
-                loss = loss or error
-        if self._storage is not None:
-            await self._storage.close()
-        if loss is not None:
-            raise loss
+        try:
+            await wait_for_all([queue.end() for queue in self._queues.values()])
+        finally:
+            if self._storage is not None:
+                await self._storage.close()
 
 
 def _refuse_move(name: bytes, data: bytes, done: Collection[bytes]) -> NoReturn:
@@ -172,7 +166,7 @@ class FolderJournaledQueue:
     @property
     def is_closed(self) -> bool:
         """Whether the queue is closed or being closed."""
-        return self._is_closed
+        return self._is_closed or self._folder.is_closed
 
     # Readers.
 
@@ -265,7 +259,7 @@ class FolderJournaledQueue:
         self._puts += 1
         both = all_of([reader.item_was_put(len(data)) for reader in readers])
         assert both is not None
-        return _when_durable(both)
+        return when_batch_safe(both)
 
     def flush(self) -> None:
         """Drop all items of all readers, except open reads."""
@@ -302,18 +296,7 @@ class FolderJournaledQueue:
 
         Fails with `QueueFailed` if one of them was lost, or a change since the last call.
         """
-        return run_to_completion(self._checkpoint(list(self._readers.values())))
-
-    @staticmethod
-    async def _checkpoint(readers: list[Reader]) -> None:
-        loss: Exception | None = None
-        for reader in readers:
-            try:
-                await reader.checkpoint()
-            except StorageError as error:
-                loss = loss or error
-        if loss is not None:
-            raise loss
+        return run_to_completion(wait_for_all([reader.checkpoint() for reader in self._readers.values()]))
 
     def close(self) -> Deferred[None]:
         """Answer waiting consumers with None, return open reads to the queue, and fire when all changes are safe.
@@ -321,19 +304,17 @@ class FolderJournaledQueue:
         Fails with `QueueFailed` if a change since the last `checkpoint` was lost; the queue is closed anyway. Further
         calls do nothing.
         """
-        return run_to_completion(self._close())
-
-    async def _close(self) -> None:
-        await self.end()
+        return run_to_completion(self.end())
 
     async def end(self) -> None:
         """Close the queue without closing its folder."""
         async with self._ending:
             if not self._is_closed:
                 self._is_closed = True
-                for reader in self._readers.values():
+                readers = list(self._readers.values())
+                for reader in readers:
                     reader.end()
-                await self._ended(self._readers.values())
+                await self._ended(readers)
 
     def erase(self) -> Deferred[None]:
         """Close the queue and delete its files. Fires when the deletion is safe.
@@ -355,14 +336,13 @@ class FolderJournaledQueue:
                 raise
             await self._ended(readers)
 
-    async def _ended(self, readers: Iterable[Reader]) -> None:
+    async def _ended(self, readers: list[Reader]) -> None:
         """Wait until all changes to the queue's former readers are safe."""
-        readers = list(readers)
         for reader in readers:
             while (batch := reader.unsettled_batch) is not None:
                 await when_batch_settled(batch)
         self._folder.forget(self)
-        await self._checkpoint(readers)
+        await wait_for_all([reader.checkpoint() for reader in readers])
 
     # Queues of objects.
 
@@ -429,25 +409,12 @@ class JournaledQueue(FolderJournaledQueue):
         """Lock the folder and load the journal. Fails with a `StorageError`, and leaves the folder unlocked then."""
         return self.folder.open_with(lambda: self.folder.adopt(self))
 
-    async def _close(self) -> None:
-        try:
-            await self.end()
-        finally:
-            await self.folder.close()
+    def close(self) -> Deferred[None]:
+        """Close the queue and unlock the folder when all changes are safe, as `ScrollFolder.close` does."""
+        return self.folder.close()
 
     async def _erase(self) -> None:
         try:
             await super()._erase()
         finally:
             await self.folder.close()
-
-
-def _when_durable(batch: Batch) -> Deferred[None]:
-    """Return a Deferred that fires when the batch is safe, and fails with the batch's error if it was lost."""
-    done: Deferred[None] = Deferred()
-
-    def is_settled() -> None:
-        done.callback(None) if batch.failure is None else done.errback(Failure(batch.failure))
-
-    batch.when_settled(is_settled)
-    return done

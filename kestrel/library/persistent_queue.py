@@ -13,7 +13,7 @@ from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.library.arguments import FolderPath, check_item, check_name, check_settings
-from kestrel.library.durability import when_batch_settled
+from kestrel.library.durability import wait_for_all, when_batch_settled
 from kestrel.library.folder import ProgramFolder, absolute
 from kestrel.library.handle import READ_WAS_RETURNED, QueueHandle
 from kestrel.queues.context import wall_clock_ms
@@ -77,7 +77,8 @@ class QueueFolder(ProgramFolder):
     @property
     def manager(self) -> QueueManager:
         """The queue manager, for operations that this class lacks. Raises `StorageError` unless the folder is open."""
-        self.check()
+        if not self._is_open:
+            self.check()
         return self._manager
 
     def queue(self, name: bytes) -> FolderQueue:
@@ -94,8 +95,7 @@ class QueueFolder(ProgramFolder):
         self._manager.wake_all()
         try:
             await self._all_settled()
-            for queue in self.queues.values():
-                await queue.safe()
+            await wait_for_all([queue.safe() for queue in self.queues.values()])
         finally:
             await self._manager.close()
 
@@ -232,7 +232,7 @@ class FolderQueue(QueueHandle[Item]):
         """Track the batch of a change. Return False if there was no change (None)."""
         if batch is None:
             return False
-        self._track(batch)
+        self._durability.add_batch(batch)
         return True
 
     # The underlying queue, whose store is replaced when its storage fails.

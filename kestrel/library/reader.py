@@ -141,8 +141,10 @@ class Reader(QueueHandle[QueueItem]):
         """Return the underlying queue. Raises `StorageError` if the reader is closed or its storage fails."""
         if self.is_closed:
             raise StorageError("the reader is closed")
-        self._queue.reopen()
-        return self._known(self._queue)
+        queue = self._queue
+        if queue.store.failure is not None:
+            queue.reopen()
+        return self._known(queue)
 
     def _store_was_replaced(self) -> None:
         self._returned.update(self._open)
@@ -224,7 +226,6 @@ class Reader(QueueHandle[QueueItem]):
             queue.add_open_read(item)
             self._open[delivered.id] = item
             self._returned.discard(delivered.id)
-            self._track(queue.touch())
         return delivered
 
     def _to_queue_item(self, item: Item) -> QueueItem:
