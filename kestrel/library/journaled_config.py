@@ -90,7 +90,7 @@ class JournaledQueueReaderConfig:
     max_expire_sweep: int | None = attrs.field(default=None, validator=_NUMBER_OR_NONE)
     """Maximum number of items that one `discard_expired` discards; None: no limit."""
     process_expired_item: Callable[[QueueItem], object] | None = attrs.field(default=None, validator=_HOOK)
-    """Called with each expired item right before it is removed."""
+    """Called with each expired item before its removal is committed."""
     error_handler: Callable[[QueueItem], bool] | None = attrs.field(default=None, validator=_HOOK)
     """Called with each item returned with `unget`, with its errors already increased. If it returns True the item is
     removed, otherwise it goes to the next consumer.

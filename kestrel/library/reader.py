@@ -133,10 +133,6 @@ class Reader(QueueHandle[QueueItem]):
 
     # The underlying queue.
 
-    def check(self) -> None:
-        """Raise `StorageError` if the reader is closed. Reopen its store if the store has failed."""
-        self.underlying()
-
     def underlying(self) -> Queue:
         """Return the underlying queue. Raises `StorageError` if the reader is closed or its storage fails."""
         if self.is_closed:

@@ -353,6 +353,22 @@ def test_who_takes_item_after_item_lets_the_reactor_go_on_in_between(program: Pr
     assert max(after - before for before, after in pairwise(taken_at_turns)) <= 21
 
 
+def test_ten_thousand_gets_in_a_chain_of_callbacks_end(program: Program) -> None:
+    queue = program.queue()
+    items = [b"%d" % number for number in range(10_000)]
+    add(queue, *items)
+    taken: list[bytes] = []
+
+    def got(item: Item | None) -> None:
+        if item is not None:
+            taken.append(item.data)
+            queue.wait_remove(0).addCallback(got)
+
+    queue.wait_remove(0).addCallback(got)
+    program.reactor.settle()
+    assert taken == items
+
+
 def test_who_must_wait_for_the_next_turn_keeps_the_place_in_line(program: Program) -> None:
     queue = program.queue()
     assert arrivals(queue.wait_remove(0)) == [None]

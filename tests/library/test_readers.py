@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.errors import QueueFailed
-from kestrel.library import FullPolicy, JournaledQueueReaderConfig, QueueItem, Reader
+from kestrel.library import FullPolicy, JournaledQueue, JournaledQueueReaderConfig, QueueItem, Reader
 from tests.library.journaled import START_MS, Program, config
 from tests.programs import arrivals
 
@@ -381,6 +382,42 @@ def test_what_processes_an_item_may_put_and_get(program: Program) -> None:
     program.reactor.pass_time(1)
     assert program.result(reader.discard_expired()) == 1
     assert program.drain(reader) == [b"again x"]
+
+
+def test_hook_may_put_for_each_of_many_expired_items(program: Program) -> None:
+    reader_config = JournaledQueueReaderConfig(process_expired_item=lambda item: queue.put(item.data))
+    queue = program.queue(config(reader=reader_config, journaled=False))
+    items = [b"%d" % number for number in range(5000)]
+    for data in items:
+        queue.put(data, START_MS + 1000)
+    program.reactor.pass_time(1)
+    waiting = arrivals(queue.reader().get())
+    program.reactor.settle()
+    assert waiting == [items[0]]
+    assert program.drain(queue.reader()) == items[1:]
+
+
+@pytest.mark.parametrize("end", [JournaledQueue.evict_waiters, JournaledQueue.close])
+def test_hook_for_expired_items_may_end_the_get(program: Program, end: Callable[[JournaledQueue], object]) -> None:
+    queue, reader = program.reader(process_expired_item=lambda item: end(queue))
+    program.put(queue, b"stays")
+    held = program.get(reader)
+    queue.put(b"expires", START_MS + 1000)
+    program.reactor.pass_time(1)
+    seen = arrivals(reader.get())
+    program.reactor.settle()
+    assert (seen, reader.items) == ([None], 1)
+    assert queue.is_closed or reader.commit(held.id)
+
+
+def test_put_to_reader_full_of_expired_items_is_accepted(program: Program) -> None:
+    queue, reader = program.reader(max_items=1000)
+    for number in range(1000):
+        queue.put(b"%d" % number, START_MS + 1000)
+    assert queue.put(b"too much") is None
+    program.reactor.pass_time(1)
+    program.put(queue, b"new")
+    assert program.drain(reader) == [b"new"]
 
 
 def test_what_processes_an_item_and_raises_is_logged_and_the_item_is_gone(program: Program) -> None:
