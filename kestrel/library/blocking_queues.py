@@ -25,7 +25,7 @@ class ItemCodec(Protocol[T]):
 
 
 class UnderlyingQueue(Protocol):
-    """The journaled queue that holds the bytes (`kestrel.library.folder_journaled_queue.FolderJournaledQueue`)."""
+    """The journaled queue that holds the bytes (`kestrel.library.journaled_queue.FolderJournaledQueue`)."""
 
     def put(self, data: bytes) -> Deferred[None] | None:
         """Put an item for every reader. Fires when the item is safe; None means that it was refused."""

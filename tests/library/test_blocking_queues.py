@@ -28,10 +28,13 @@ class Json:
         return json.loads(data)
 
 
+BOTH = pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+TAKES = pytest.mark.parametrize("take", [lambda objects: objects.get(0), lambda objects: objects.poll()])
+
 # Both.
 
 
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@BOTH
 def test_a_put_is_true_when_it_is_safe_and_false_when_it_is_refused(program: Program, face: str) -> None:
     queue = program.queue(config(max_item_size_bytes=5))
     objects = getattr(queue, face)(Json())
@@ -43,7 +46,7 @@ def test_a_put_is_true_when_it_is_safe_and_false_when_it_is_refused(program: Pro
     assert (objects.size, len(objects)) == (1, 1)
 
 
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@BOTH
 def test_a_put_that_is_lost_fails(program: Program, face: str) -> None:
     queue = program.queue()
     objects = getattr(queue, face)(Json())
@@ -54,7 +57,7 @@ def test_a_put_that_is_lost_fails(program: Program, face: str) -> None:
         program.result(queue.checkpoint())
 
 
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@BOTH
 def test_what_a_journal_cannot_do_is_a_type_error(program: Program, face: str) -> None:
     objects = getattr(program.queue(), face)(Json())
     with pytest.raises(TypeError, match="head"):
@@ -80,7 +83,7 @@ def test_a_journal_is_not_asked_with_a_predicate(program: Program) -> None:
         objects.poll_if(lambda item: True)
 
 
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@BOTH
 def test_a_queue_of_objects_has_the_default_reader_alone(program: Program, face: str) -> None:
     queue = program.queue()
     queue.reader(b"a")
@@ -88,7 +91,7 @@ def test_a_queue_of_objects_has_the_default_reader_alone(program: Program, face:
         getattr(queue, face)(Json())
 
 
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@BOTH
 def test_who_waits_is_counted_timed_out_evicted_and_cancelled(program: Program, face: str) -> None:
     objects = getattr(program.queue(), face)(Json())
     timed, gone, evicted = objects.get(5), objects.get(), objects.get()
@@ -100,7 +103,7 @@ def test_who_waits_is_counted_timed_out_evicted_and_cancelled(program: Program, 
     assert (seen[0], [type(each) for each in seen[1]], seen[2]) == ([None], [CancelledError], [None])
 
 
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@BOTH
 def test_a_flush_and_a_close_are_those_of_the_queue_behind(program: Program, face: str) -> None:
     queue = program.queue()
     objects = getattr(queue, face)(Json())
@@ -111,11 +114,8 @@ def test_a_flush_and_a_close_are_those_of_the_queue_behind(program: Program, fac
     assert queue.is_closed
 
 
-FACES: list[Callable[[Any], Any]] = [lambda objects: objects.get(0), lambda objects: objects.poll()]
-
-
-@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
-@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+@BOTH
+@TAKES
 def test_what_cannot_be_decoded_goes_back_with_one_more_error(
     program: Program, face: str, take: Callable[[Any], Any]
 ) -> None:
@@ -131,7 +131,7 @@ def test_what_cannot_be_decoded_goes_back_with_one_more_error(
 # Without transactions.
 
 
-@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+@TAKES
 def test_an_item_is_done_when_it_is_given(program: Program, take: Callable[[Any], Any]) -> None:
     queue = program.queue()
     objects = queue.to_blocking_queue(Json())
@@ -154,7 +154,7 @@ def test_who_waits_is_given_what_is_put(program: Program) -> None:
 # With transactions.
 
 
-@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+@TAKES
 def test_a_transaction_is_committed(program: Program, take: Callable[[Any], Any]) -> None:
     queue = program.queue()
     objects = queue.to_transactional_blocking_queue(Json())
@@ -170,7 +170,7 @@ def test_a_transaction_is_committed(program: Program, take: Callable[[Any], Any]
     assert program.result(take(objects)) is None
 
 
-@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+@TAKES
 def test_a_transaction_is_rolled_back(program: Program, take: Callable[[Any], Any]) -> None:
     seen: list[QueueItem] = []
     handler = JournaledQueueReaderConfig(error_handler=lambda item: bool(seen.append(item)))  # type: ignore[func-returns-value]

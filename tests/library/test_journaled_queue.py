@@ -172,36 +172,26 @@ def test_a_time_that_no_record_can_hold_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("make", "setting", "value"),
     [
-        {"max_items": -1},
-        {"max_size_bytes": "1"},
-        {"max_age_ms": 1.5},
-        {"max_expire_sweep": -1},
-        {"max_queue_age_ms": "1"},
-        {"max_memory_size_bytes": None},
-        {"full_policy": "drop the oldest"},
-        {"error_handler": True},
+        (JournaledQueueReaderConfig, "max_items", -1),
+        (JournaledQueueReaderConfig, "max_size_bytes", "1"),
+        (JournaledQueueReaderConfig, "max_age_ms", 1.5),
+        (JournaledQueueReaderConfig, "max_expire_sweep", -1),
+        (JournaledQueueReaderConfig, "max_queue_age_ms", "1"),
+        (JournaledQueueReaderConfig, "max_memory_size_bytes", None),
+        (JournaledQueueReaderConfig, "full_policy", "drop the oldest"),
+        (JournaledQueueReaderConfig, "error_handler", True),
+        (config, "max_item_size_bytes", -1),
+        (config, "journal_size_bytes", None),
+        (config, "sync_journal_ms", 0.5),
+        (config, "reader", 1),
+        (config, "reader_configs", {b"mail": {"max_items": 1}}),
     ],
 )
-def test_a_reader_goes_by_nothing_that_makes_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
-        JournaledQueueReaderConfig(**wrong)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_item_size_bytes": -1},
-        {"journal_size_bytes": None},
-        {"sync_journal_ms": 0.5},
-        {"default_reader_config": None},
-        {"reader_configs": {b"mail": {"max_items": 1}}},
-    ],
-)
-def test_nor_does_a_queue(wrong: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
-        JournaledQueueConfig(name=WORK, **wrong)
+def test_invalid_settings_are_refused_by_name(make: Callable[..., object], setting: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=setting):
+        make(**{setting: value})
 
 
 # Where readers begin.

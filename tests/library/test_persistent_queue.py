@@ -449,10 +449,12 @@ def test_what_is_not_open_cannot_be_ended_and_that_is_no_error(
     assert not end(queue, XIDS + item.xid)
 
 
-def test_an_open_read_times_out_and_who_comes_too_late_ends_nobody_elses(program: Program) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_open_read_times_out_and_who_comes_too_late_ends_nobody_elses(program: Program, waits: bool) -> None:
     queue = program.queue(QueueSettings(open_transaction_timeout_ms=2000))
+    waiting = queue.wait_remove(opened=True) if waits else None
     add(queue, b"one")
-    slow = opened(queue)
+    slow = opened(queue) if waiting is None else program.reactor.result(waiting)
     other = arrivals(queue.wait_remove(opened=True))
     program.reactor.pass_time(1.9)
     assert other == []
@@ -460,15 +462,6 @@ def test_an_open_read_times_out_and_who_comes_too_late_ends_nobody_elses(program
     assert other == [b"one"]
     assert (queue.confirm_remove(slow.xid), queue.unremove(slow.xid)) == (False, False)
     assert queue.open_reads == 1
-
-
-def test_an_item_that_was_waited_for_times_out_as_well(program: Program) -> None:
-    queue = program.queue(QueueSettings(open_transaction_timeout_ms=2000))
-    told = arrivals(queue.wait_remove(opened=True))
-    add(queue, b"one")
-    program.reactor.pass_time(2)
-    assert told == [b"one"]
-    assert (queue.items, queue.open_reads) == (1, 0)
 
 
 def test_an_item_that_failed_too_often_moves_to_the_error_queue(program: Program) -> None:

@@ -232,23 +232,16 @@ def test_an_error_handler_that_raises_has_not_taken_care_of_it(program: Program)
 # Limits.
 
 
-def test_a_full_reader_refuses_puts_by_its_items(program: Program) -> None:
-    queue, reader = program.reader(max_items=2)
-    program.put(queue, b"1", b"2")
-    assert (reader.can_put, queue.put(b"3")) == (False, None)
-    item = program.get(reader)
-    assert queue.put(b"3") is None  # an open read takes place, too
-    reader.commit(item.id)
-    program.put(queue, b"3")
-    assert program.drain(reader) == [b"2", b"3"]
-
-
-def test_a_full_reader_refuses_puts_by_its_bytes(program: Program) -> None:
-    queue, reader = program.reader(max_size_bytes=4)
+@pytest.mark.parametrize("limit", [{"max_items": 2}, {"max_size_bytes": 4}])
+def test_full_reader_refuses_puts(program: Program, limit: dict[str, int]) -> None:
+    queue, reader = program.reader(**limit)
     program.put(queue, b"123", b"456")
-    assert queue.put(b"7") is None
-    reader.commit(program.get(reader).id)
+    assert (reader.can_put, queue.put(b"7")) == (False, None)
+    item = program.get(reader)
+    assert queue.put(b"7") is None  # an open read counts
+    reader.commit(item.id)
     program.put(queue, b"7")
+    assert program.drain(reader) == [b"456", b"7"]
 
 
 @pytest.mark.parametrize("journaled", [True, False])
@@ -334,21 +327,14 @@ def test_an_item_expires_at_the_end_of_its_age_or_earlier_if_it_says_so(program:
     assert reader.counts.expired == 2
 
 
-def test_a_put_discards_what_has_expired(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+@pytest.mark.parametrize("limit", [None, 5])
+def test_put_discards_expired_items_which_makes_room(program: Program, limit: int | None) -> None:
+    queue, reader = program.reader(max_items=limit)
     for number in range(5):
         queue.put(b"%d" % number, START_MS + 1000)
     program.reactor.pass_time(1)
-    program.put(queue, b"x")
-    assert (reader.items, reader.counts.expired) == (1, 5)
-
-
-def test_what_has_expired_makes_room_for_a_put(program: Program) -> None:
-    queue, reader = program.reader(max_items=1)
-    queue.put(b"old", START_MS + 1000)
-    program.reactor.pass_time(1)
     program.put(queue, b"new")
+    assert (reader.items, reader.counts.expired) == (1, 5)
     assert program.drain(reader) == [b"new"]
 
 
