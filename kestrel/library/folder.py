@@ -57,6 +57,7 @@ class ProgramFolder(ABC):
     async def _open_with(self, use: Callable[[], object]) -> None:
         await self._open()
         try:
+            self.check()  # it may have been closed while it was being opened
             use()
         except KestrelError:
             await self._close()

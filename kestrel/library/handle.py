@@ -100,7 +100,7 @@ class _DeferredWaiter(Generic[T]):
         self.result: Deferred[T | None] = Deferred(lambda _: self._leave())
         self._handle = handle
         self._queue: Queue | None = None
-        """The queue in whose line this waiter is, or None."""
+        """The queue that this waiter has joined, or None."""
         is_blocking = deadline_s is None or deadline_s > 0
         self._waiter = Waiter(self._item_arrived, opens=opens, peeks=peeks, is_blocking=is_blocking)
         self._timer: IDelayedCall | None = None

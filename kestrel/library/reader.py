@@ -183,7 +183,7 @@ class Reader(QueueHandle[QueueItem]):
         self._queue.serve()
 
     def _discard_surplus(self) -> None:
-        if self._queue.limits.discards_old:
+        if self._queue.limits.discards_old and not self.is_closed:
             self._queue.head.discard_for(0)
 
     # Getting and peeking.

@@ -370,6 +370,15 @@ def test_closing_twice_is_closing_once_and_the_second_waits_for_the_first(progra
     assert program.drain(program.queue().reader()) == [b"x"]
 
 
+def test_close_during_setup_comes_after_it(program: Program) -> None:
+    queue = JournaledQueue(config(), program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
+    told = [arrivals(queue.setup()), arrivals(queue.close())]
+    program.reactor.settle()
+    assert ([type(each) for each in told[0]], told[1], queue.is_closed) == ([StorageError], [None], True)
+    assert queue.readers == []
+    program.put(program.queue(), b"x")
+
+
 def test_a_folder_that_is_closed_closes_its_queue(program: Program) -> None:
     queue = program.queue()
     queue.put(b"x")
