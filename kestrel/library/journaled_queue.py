@@ -19,7 +19,7 @@ from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
 from kestrel.library.reader import Reader
 from kestrel.queues.context import QueueContext, wall_clock_ms
 from kestrel.scroll.name_encoding import DEFAULT_READER, location_of
-from kestrel.storage.barrier import all_of
+from kestrel.storage.barrier import combine_batches
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
 
@@ -257,7 +257,7 @@ class FolderJournaledQueue:
         put_ms = self._context.now_ms() if add_ms is None else add_ms
         self._storage.put([reader.store for reader in readers], data, put_ms, expiry_ms)
         self._puts += 1
-        both = all_of([reader.item_was_put(len(data)) for reader in readers])
+        both = combine_batches([reader.item_was_put(len(data)) for reader in readers])
         assert both is not None
         return when_batch_safe(both)
 

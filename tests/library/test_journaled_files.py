@@ -310,7 +310,7 @@ def test_one_of_them_can_be_erased_and_made_again(program: Program) -> None:
 def test_a_folder_that_was_closed_before_it_was_open_stays_closed(program: Program) -> None:
     folder = ScrollFolder(program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
     program.result(folder.close())
-    with pytest.raises(StorageError, match="only once"):
+    with pytest.raises(StorageError, match="opened only once"):
         program.result(folder.open())
     assert program.disk.calls == []
 

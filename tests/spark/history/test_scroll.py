@@ -81,7 +81,8 @@ def test_histories_follow_a_reader_file_that_a_start_refuses() -> None:
 
 
 def test_an_item_whose_id_is_not_higher_than_all_before_it_is_none(tmp_path: Path) -> None:
-    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + put(5, b"b"), work_2=WRITER + put(3, b"ignored") + put(6, b"c"))
+    second = WRITER + put(3, b"ignored") + put(6, b"c")
+    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + put(5, b"b"), work_2=second)
     assert left_in(tmp_path) == {b"work": [(1, b"a", 0), (5, b"b", 0), (6, b"c", 0)]}
 
 
