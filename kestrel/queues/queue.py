@@ -81,10 +81,11 @@ class Queue(HeadOwner):
     def use_storage(self, storage: IStorage) -> None:
         """Move the queue, which must be empty, to another storage.
 
-        If the new storage cannot open it, this raises a `KestrelError`. The next use of the queue tries again.
+        Raises `StorageError`, and changes nothing, if the old storage cannot delete it. If the new storage cannot open
+        it, this raises a `KestrelError`, and the next use of the queue tries again.
         """
-        old, self.storage = self.storage, storage
-        old.delete(self.store)
+        self.storage.delete(self.store)
+        self.storage = storage
         self.reopen()
 
     def owns_store(self, store: IQueueStorage) -> bool:

@@ -752,3 +752,16 @@ def test_stop_counts_failure_of_item_waiting_to_move(bench: Bench) -> None:
     assert bench.moved == []
     left = [bench.store.take(False), bench.store.take(False)]
     assert [(item.data, item.errors) for item in left if item is not None] == [(b"one", 1), (b"two", 1)]
+
+
+def test_queue_keeps_its_storage_if_that_cannot_delete_it() -> None:
+    class Undeletable(SteppedStorage):
+        def delete(self, queue: SteppedQueue) -> None:
+            raise StorageError("the queue cannot be deleted")
+
+    bench = Bench(Undeletable())
+    with pytest.raises(StorageError):
+        bench.queue.use_storage(SteppedStorage())
+    bench.put(b"a")
+    assert bench.queue.storage is bench.storage
+    assert bench.items() == [b"a"]
