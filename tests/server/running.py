@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.child import PATIENCE_S, Child, tied
+from tests.child import PATIENCE_S, Child
+from tests.server.fork_server import ForkedChild
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TWISTD: Final = Path(sys.executable).with_name("twistd")
@@ -30,6 +31,7 @@ REQUESTS = {
     "thrift": (b"\0\0\0\x18\x80\x01\0\x01\0\0\0\x0bget_version\0\0\0\0\0", b"\0\0\0"),
 }
 """A request of each protocol, and how its reply begins."""
+
 
 def eventually(happened: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
     """Return as soon as that is true of another process, which cannot tell us when; fail when it never is."""
@@ -306,15 +308,23 @@ class Processes:
 
     def run(self, *command: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, with its output as text."""
-        return subprocess.run(
-            tied(command),
+        with self._begin(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            out, err = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def _begin(self, command: Sequence[str], **options: Any) -> Child[Any]:
+        """Start a command. Fork twistd unless the folder or the environment change what it loads."""
+        environment = self.environment()
+        own_modules = any((self.folder / name).exists() for name in ("kestrel", "sitecustomize.py", "twisted"))
+        is_as_loaded = not own_modules and "LD_PRELOAD" not in environment and "pass_fds" not in options
+        may_fork = is_as_loaded and list(command[:2]) == [str(TWISTD), "--nodaemon"]
+        return (ForkedChild if may_fork else Child[Any])(
+            command,
             cwd=self.folder,
-            env=self.environment(),
+            env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
             start_new_session=True,
+            **options,
         )
 
     def start(
@@ -332,16 +342,7 @@ class Processes:
         """The server that this command runs in the foreground; `options` are those of Popen."""
         output = self.folder / f"server-{len(self._servers)}.out"
         with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
-            process = Child[bytes](
-                command,
-                cwd=self.folder,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                **options,
-            )
+            process = self._begin(command, stdout=out, stderr=err, **options)
         self._servers.append(process)
         return Server(process, output, self.folder / log if log is not None else output)
 
@@ -351,7 +352,8 @@ class Processes:
 
     def running(self) -> list[int]:
         """Every process that was started here and still runs, daemons among them."""
-        pids = []
+        # A fork shows the environment of the process that it was forked from.
+        pids = [server.pid for server in self._servers if server.poll() is None and isinstance(server, ForkedChild)]
         mark = self._mark.encode()
         for entry in os.listdir("/proc"):
             with suppress(OSError):
