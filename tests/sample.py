@@ -1,7 +1,7 @@
-"""Which of many places a test tries, where its neighbours prove the same.
+"""A sample of places or examples that a test tries, where neighbouring ones prove the same.
 
-With KESTREL_EVERY_PLACE=1 in the environment it is all of them (`make every-place`). With KESTREL_FEW_PLACES=1 it is a
-third of what it is otherwise, always the same: so `.ci/run` has time for both builds.
+With KESTREL_EVERY_PLACE=1 in the environment, tests try all places (`make every-place`). With KESTREL_FEWER=3 they try
+a third of the places and examples that they try otherwise, always the same. This gives `.ci/run` time for both builds.
 """
 
 from __future__ import annotations
@@ -15,28 +15,23 @@ Seen = TypeVar("Seen")
 EVERY_PLACE: Final = os.environ.get("KESTREL_EVERY_PLACE") == "1"
 """Whether samples are to be all there is."""
 
-FEW_PLACES: Final = os.environ.get("KESTREL_FEW_PLACES") == "1"
-"""Whether samples are to be small."""
-
-FEWER: Final = 3
-"""Of so many places that are tried otherwise, one is in a small sample."""
+FEWER: Final = int(os.environ.get("KESTREL_FEWER", "1"))
+"""How many times smaller samples are than usual."""
 
 
 def step_between(step: int) -> int:
-    """How far apart the places of a sample are that are `step` apart otherwise."""
-    if EVERY_PLACE:
-        return 1
-    return step * FEWER if FEW_PLACES else step
+    """Return the distance between the places of a sample that are usually `step` apart."""
+    return 1 if EVERY_PLACE else step * FEWER
 
 
 def examples(count: int) -> int:
-    """How many examples a test takes that takes so many otherwise."""
-    return count // FEWER if FEW_PLACES else count
+    """Return the number of examples of a test that usually takes `count`."""
+    return count // FEWER
 
 
 def is_tried(place: int) -> bool:
-    """Whether a test tries that place, which is one of those that it tries without a sample."""
-    return EVERY_PLACE or not FEW_PLACES or place % FEWER == 0
+    """Return whether a test tries a place that it usually tries."""
+    return EVERY_PLACE or place % FEWER == 0
 
 
 def beside_changes(count: int, step: int, look: Callable[[int], Seen]) -> dict[int, Seen]:

@@ -11,7 +11,7 @@ from tests import sample
 def a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the environment says."""
     monkeypatch.setattr(sample, "EVERY_PLACE", False)
-    monkeypatch.setattr(sample, "FEW_PLACES", False)
+    monkeypatch.setattr(sample, "FEWER", 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 10, 11, 50])
@@ -42,7 +42,7 @@ def test_the_first_and_the_last_of_each_kind_are_taken_and_some_between() -> Non
 
 
 def test_of_a_small_sample_there_is_a_third_and_every_kind_of_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "FEW_PLACES", True)
+    monkeypatch.setattr(sample, "FEWER", 3)
     assert list(sample.beside_changes(100, 10, lambda place: None)) == [0, 30, 60, 90, 100]
     assert {50, 51, 52} <= {*sample.beside_changes(100, 10, lambda place: place > 50)}
     assert sample.of_each_kind("aaaaaaabaac", 2) == [0, 6, 7, 9, 10]
@@ -51,7 +51,7 @@ def test_of_a_small_sample_there_is_a_third_and_every_kind_of_place(monkeypatch:
 
 
 def test_every_place_is_tried_also_where_a_small_sample_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "FEW_PLACES", True)
+    monkeypatch.setattr(sample, "FEWER", 3)
     monkeypatch.setattr(sample, "EVERY_PLACE", True)
     assert list(sample.beside_changes(100, 10, lambda place: None)) == list(range(101))
     assert all(map(sample.is_tried, range(9)))
