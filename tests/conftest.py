@@ -21,6 +21,7 @@ from kestrel import compiled
 from tests import system_packages
 from tests.conversations import summary
 from tests.sample import examples
+from tests.server.running import Processes
 
 LEFT_OUT_FOR = "left out for"
 """The property of a test's report that names a missing package; properties survive a split over processes."""
@@ -106,6 +107,7 @@ def check_build(expected: str | None) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     check_build(os.environ.get("KESTREL_EXPECT_BUILD"))
+    Processes.may_fork = True
     config.addinivalue_line("markers", "needs(name, ...): what the test needs, from tests/system_packages.py")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So it is in what a shell runs in the background, and would be in all that the tests start.

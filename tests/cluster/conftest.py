@@ -21,8 +21,9 @@ _RUN_ONE = {"ZooKeeper", "running_zookeeper"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """ZooKeeper is Java."""
+    folder = Path(__file__).parent
     for item in items:
-        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function) and _has_zookeeper(item):
+        if item.path.parent == folder and isinstance(item, pytest.Function) and _has_zookeeper(item):
             item.add_marker(pytest.mark.needs("java"))
 
 

@@ -266,6 +266,9 @@ class Processes:
     Nothing that they do by default reaches outside of the folder: it is their home and their working directory.
     """
 
+    may_fork = False
+    """Whether servers may be forks (`tests/server/fork_server.py`). pytest turns it on; benchmarks do not."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.command: tuple[str, ...] = (str(TWISTD),)
@@ -315,10 +318,10 @@ class Processes:
     def _begin(self, command: Sequence[str], **options: Any) -> Child[Any]:
         """Start a command. Fork twistd unless the folder or the environment change what it loads."""
         environment = self.environment()
-        own_modules = any((self.folder / name).exists() for name in ("kestrel", "sitecustomize.py", "twisted"))
-        is_as_loaded = not own_modules and "LD_PRELOAD" not in environment and "pass_fds" not in options
-        may_fork = is_as_loaded and list(command[:2]) == [str(TWISTD), "--nodaemon"]
-        return (ForkedChild if may_fork else Child[Any])(
+        loads_more = any((self.folder / name).exists() for name in ("kestrel", "sitecustomize.py", "twisted"))
+        is_usual = list(command[:2]) == [str(TWISTD), "--nodaemon"] and "pass_fds" not in options
+        forks = self.may_fork and is_usual and not loads_more and "LD_PRELOAD" not in environment
+        return (ForkedChild if forks else Child[Any])(
             command,
             cwd=self.folder,
             env=environment,

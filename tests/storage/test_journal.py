@@ -24,6 +24,7 @@ from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import NAMES
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from kestrel.testing.threads import SteppedThreads
+from tests.sample import examples
 from tests.storage.conftest import AllowDescriptors
 
 NOW_MS = 1_700_003_600_000
@@ -44,6 +45,7 @@ def take_all_data(queue: IQueueStorage) -> list[bytes]:
 
 class TestJournal(OnFaultyDisk, StorageContract):
     factory = JournalStorageFactory()
+    max_examples = examples(60)
     has_window = True
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> JournalStorage:

@@ -15,10 +15,12 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.threads import SteppedThreads
+from tests.sample import examples
 
 
 class TestMemory(StorageContract):
     factory = MemoryStorageFactory()
+    max_examples = examples(60)
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> MemoryStorage:
         self.limit = MemoryLimit()

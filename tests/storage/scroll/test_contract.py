@@ -11,12 +11,14 @@ from kestrel.storage.interfaces import InThread
 from kestrel.storage.scroll.factory import ScrollStorageFactory
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+from tests.sample import examples
 
 NOW_MS = 1_700_003_600_000
 
 
 class TestScroll(OnFaultyDisk, StorageContract):
     factory = ScrollStorageFactory()
+    max_examples = examples(60)
     has_window = True
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> ScrollStorage:

@@ -18,6 +18,7 @@ from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.database_backend import OwnedDatabase
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
 from kestrel.testing.databases import MemoryDatabase, MemoryTables
+from tests.sample import examples
 
 OVERHEAD_BYTES = 40
 """What a database may need for an item or a queue beside its bytes."""
@@ -57,6 +58,8 @@ class OverTables:
 
 
 class TestMemoryDatabase(OverTables, DatabaseContract):
+    max_examples = examples(60)
+
     def lose_hold(self, database: IDatabase) -> None:
         assert isinstance(database, MemoryDatabase)
         database.tables.owner = None
@@ -71,6 +74,7 @@ class TestMemoryDatabase(OverTables, DatabaseContract):
 
 class TestWindowed(OverTables, OnFaultyDatabase, StorageContract):
     factory = TablesStorageFactory()
+    max_examples = examples(60)
 
     def taken_bytes(self, subject: StorageUnderTest) -> int:
         tables = self.all_tables[subject.folder]
