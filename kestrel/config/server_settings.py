@@ -213,7 +213,7 @@ class LoggingSettings(Section):
     levels: Mapping[str, str] = attrs.field(
         factory=dict,
         metadata=setting(
-            "levels", table_of(LEVEL), 'Other levels for parts of the server: "kestrel.journal" = "debug".'
+            "levels", table_of(LEVEL), 'Other levels for parts of the server: "kestrel.storage" = "debug".'
         ),
     )
     file: str | None = attrs.field(

@@ -69,7 +69,7 @@ def test_a_whole_file() -> None:
 
         [logging]
         level = "WARN"
-        levels = { "kestrel.journal" = "debug" }
+        levels = { "kestrel.storage" = "debug" }
         rotateSize = "1MiB"
         """
     )
@@ -103,7 +103,7 @@ def test_a_whole_file() -> None:
     assert config.zookeeper.session_timeout_ms == 30_000
     assert config.zookeeper.acl == ("world:anyone:r", "digest:me:hash=:cdrwa")
     assert config.logging.level == "warn"
-    assert config.logging.levels == {"kestrel.journal": "debug"}
+    assert config.logging.levels == {"kestrel.storage": "debug"}
     assert config.logging.rotate_size_bytes == 2**20
 
 
