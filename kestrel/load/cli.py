@@ -198,7 +198,7 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
 
 
 def _run(name: str, asked: LoadOptions) -> LoadRun:
-    """Run the tool in the reactor to its end. Raise `ToolFailed` if it cannot start."""
+    """Run the tool in the reactor to its end and return the run. Raise `ToolFailed` if a TLS file cannot be used."""
     from twisted.internet import reactor  # imported here because the import installs the reactor
 
     any_reactor: Any = reactor
@@ -237,7 +237,10 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
 
 
 async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
-    """Prepare the queues, run the tool, collect its counts, and restore the queues."""
+    """Prepare the queues, run the tool, collect its counts, and restore the queues.
+
+    A `ClientFailure` is recorded in the statistics of the run. If the tool failed, the queues are not restored.
+    """
     asked = load_run.options
     queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
     ledger = Ledger(load_run.items(), tool.total(asked))
@@ -265,7 +268,7 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
 
 
 async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
-    """Restore the queues to their state before the run. If that fails, record that queues are left."""
+    """Delete or flush the queues of the run. If that fails, record that queues are left, and raise the error."""
     try:
         await queues.restore(load_run, await load_run.connection())
     except ClientFailure:

@@ -15,7 +15,9 @@ _MAX_REMAINING: Final = 10_000
 
 
 class LoadConsumer:
-    """A consumer with several connections that take from one queue until `end` items have come.
+    """A consumer with several connections that take from one queue until all items below number `end` have come.
+
+    Refused items are not expected. `end` is the ledger's total by default.
 
     There are never more outstanding gets than items to come, so that no get is left waiting at the end.
     """
@@ -38,7 +40,7 @@ class LoadConsumer:
         self._all_put_s = self._load_run.seconds()
 
     async def run(self, connection: LoadConnection) -> None:
-        """Take items over a connection until the end of the consumer."""
+        """Take items over a connection until all expected items have come, none are left, or the run stops."""
         width = self._load_run.options.pipeline
         pump = Pump(connection.pipeline, width, lambda: self._make(connection), self._came, self._load_run.seconds)
         self._pumps.append((pump, connection))
@@ -70,7 +72,10 @@ class LoadConsumer:
 
 
 async def drain_remaining(load_run: LoadRun, queue: bytes, ledger: Ledger) -> None:
-    """Take remaining items of the queue, so that they are counted. Do nothing with ``--anyway`` or after a stop."""
+    """Take up to 10,000 remaining items of the queue and count them in the ledger.
+
+    Do nothing with ``--anyway`` or after a stop.
+    """
     if load_run.options.anyway or load_run.is_stopping:
         return
     connection = await load_run.connection()

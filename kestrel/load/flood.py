@@ -11,7 +11,7 @@ from kestrel.load.run_stats import RequestStats
 
 
 async def flood(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """Run `--clients` producers and as many consumers. Each item must come once."""
+    """Put `--prefill` items, then run `--clients` producers and as many consumers. The ledger counts what came."""
     [queue] = queues.names
     producers = await load_run.connections(load_run.options.clients)
 

@@ -21,7 +21,7 @@ _PATIENCE_S: Final = 3.0
 
 
 async def leaky_reader(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """Run one producer and `--clients` readers until each item was confirmed once."""
+    """Run one producer and `--clients` readers until each item was confirmed once, or no more items come."""
     [queue] = queues.names
     [producer] = await load_run.connections(1)
     puts = load_run.run_stats.request_stats("put")
@@ -51,9 +51,9 @@ class _LeakyReaders:
         self._last_s = load_run.seconds()
         self.all_put = False
         self.leaked = 0
-        """Number of reads that were not confirmed."""
+        """Number of open reads that were put back on purpose, or whose confirm came too late."""
         self.again = 0
-        """Number of items that came again after a leak."""
+        """Number of times that an item came again after a leak."""
 
     async def run(self, connection: LoadConnection, number: int) -> None:
         """Run one reader, which may use several connections in succession."""

@@ -28,7 +28,10 @@ class Ledger:
         self.spoiled = 0
 
     def next_number(self, end: int | None = None) -> int | None:
-        """Return the next unused number, or None if all numbers below `end` are used. `end` is `total` by default."""
+        """Return an unused number and mark it as used, or return None if all numbers below `end` are used.
+
+        `end` is `total` by default.
+        """
         if self._next >= (self.total if end is None else end):
             return None
         self._next += 1
@@ -57,13 +60,16 @@ class Ledger:
             self.refused += 1
 
     def came(self, data: bytes) -> None:
-        """Record an item that was taken and confirmed."""
+        """Record an item that was taken and confirmed, whether or not it belongs to the run."""
         number = self.identify(data)
         if number is not None:
             self.done(number)
 
     def identify(self, data: bytes) -> int | None:
-        """Return the number of an item. Count a foreign or spoiled one, and return None."""
+        """Return the number of an item of this run.
+
+        Count an item of another client (foreign) or with changed content (spoiled), and return None.
+        """
         number = self.items.number_of(data)
         if number is UnknownItem.FOREIGN:
             self.foreign += 1
@@ -74,7 +80,7 @@ class Ledger:
         return None
 
     def done(self, number: int) -> None:
-        """Record the number of an item that was taken and confirmed, and should not come again."""
+        """Record that an item was taken and confirmed. Count it in `doubled` if it had come before."""
         if self._states[number] & _SEEN:
             self.doubled += 1
         else:

@@ -33,14 +33,19 @@ class LoadDialect(Protocol):
         """Return a call that puts an item. Its result is whether the item was stored."""
 
     def take(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
-        """Return a call that takes the head and confirms it. The text protocol confirms with the next `take` or
-        `finish`."""
+        """Return a call that takes the head and confirms it. Its result is None if no item came within `wait_ms`.
+
+        The text protocol confirms with the next `take` or `finish`.
+        """
 
     def finish(self, queue: bytes) -> Call[None] | None:
         """Return a call that confirms the last `take`, or None if that is not needed."""
 
     def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
-        """Return a call that takes the head as an open read."""
+        """Return a call that takes the head as an open read. Its result is None if no item came within `wait_ms`.
+
+        `hold_ms` is the timeout of the open read, if the client can set it.
+        """
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
         """Return a call that confirms an open read. It raises `OpenReadsError` if the read was already put back."""

@@ -12,7 +12,7 @@ from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
 
 
 class LoadQueues:
-    """The queues of a run, which may also be used by others. The run refuses a queue with items by default."""
+    """The queues of a run. `is_default` is True if ``--queue`` was not given, so the names are the tool's own."""
 
     def __init__(self, names: Sequence[bytes], *, is_default: bool) -> None:
         self.names = names
@@ -20,7 +20,11 @@ class LoadQueues:
         self._made: set[bytes] = set()
 
     async def prepare(self, load_run: LoadRun, connection: LoadConnection) -> None:
-        """Check each queue before the run. Raise `ToolFailed` if one has items or children."""
+        """Check the queues before the run. With ``--flush`` drop their items first.
+
+        Raise `ToolFailed` if a queue has items or children. ``--anyway`` allows both, but not items that remain after
+        a flush.
+        """
         for name in self.names:
             look = await connection.ask(connection.dialect.look(name))
             if look.exists is False or (look.exists is None and self._are_ours and not look.items):
@@ -52,7 +56,10 @@ class LoadQueues:
                 )
 
     async def restore(self, load_run: LoadRun, connection: LoadConnection) -> None:
-        """Delete the queues that the run has created, and flush those that were empty before it."""
+        """Delete the queues that the run has created or that have default names, and flush the others.
+
+        With ``--anyway`` only delete those that the run has created.
+        """
         for name in self.names:
             if name in self._made or (self._are_ours and not load_run.options.anyway):
                 await connection.ask(connection.dialect.delete(name))

@@ -113,7 +113,7 @@ class LoadRun:
     async def connections(
         self, number: int, connected: Callable[[float, float], None] | None = None
     ) -> list[LoadConnection]:
-        """Open `number` connections. `connected` is called for each with the times when it was begun and ready."""
+        """Open `number` connections, or fewer after `stop`. Call `connected` for each with its begin and end times."""
         connections: list[LoadConnection] = []
         begun = 0
 
@@ -130,7 +130,7 @@ class LoadRun:
         return connections
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for that time, or until `stop`."""
+        """Wait for that time, or until `stop`; return at once if the run is already stopping."""
         if self.is_stopping:
             return
         waiting: Deferred[None] = Deferred()
@@ -138,7 +138,10 @@ class LoadRun:
         await waiting
 
     async def all(self, works: Sequence[Awaitable[object]]) -> None:
-        """Run all works concurrently to their ends. Raise the first failure, except lost connections after `stop`."""
+        """Run all works concurrently, and return when all have ended or one has failed.
+
+        Raise the first failure, except a lost connection after `stop`. The other works continue after a failure.
+        """
         deferreds = [work if isinstance(work, Deferred) else Deferred.fromCoroutine(_coroutine(work)) for work in works]
         try:
             await DeferredList(deferreds, fireOnOneErrback=True, consumeErrors=True)
@@ -147,7 +150,7 @@ class LoadRun:
                 first.subFailure.raiseException()
 
     def stop(self) -> None:
-        """End the run: start no new requests, and give outstanding ones `_GRACE_S` to end."""
+        """End the run: start no new requests, and close all connections after 1.5 seconds for outstanding ones."""
         if not self.is_stopping:
             self.is_stopping = True
             self._dropping = self._reactor.callLater(_GRACE_S - _SILENCE_CHECK_S, self._check_silence)
@@ -167,7 +170,7 @@ class LoadRun:
     def end(self) -> None:
         """Close all connections at the end of the run.
 
-        Work after it, such as restoring queues, is not cut short by an earlier signal, but by a further one.
+        Later connections, such as those that restore queues, are closed only by a further signal.
         """
         self.is_stopping = True
         if self._dropping is not None and self._dropping.active():

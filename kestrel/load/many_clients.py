@@ -11,7 +11,10 @@ from kestrel.load.load_run import WAIT_MS, LoadConnection, LoadRun
 
 
 async def many_clients(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """Open `--clients` connections. Each rests, puts, rests and takes in a loop, until all items have been put."""
+    """Open `--clients` connections. Each rests, puts, rests and takes in a loop, until all items have been put.
+
+    Then take the remaining items over one more connection.
+    """
     [queue] = queues.names
     random = Random(load_run.options.seed)
     connects = load_run.run_stats.request_stats("connect")
@@ -52,7 +55,7 @@ async def many_clients(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) ->
             await rest()
 
     async def take_the_tail() -> None:
-        """Take the run's remaining items. With ``--anyway``, each foreign item taken leaves one of them behind."""
+        """Take the run's remaining items. Some remain if a client found no item, or took one of another client."""
         connection = await load_run.connection()
         while not load_run.is_stopping and ledger.seen < ledger.expected and await take(connection):
             pass

@@ -92,7 +92,7 @@ def int_in_range(least: int, most: int) -> Callable[[str], int]:
 
 
 def sizes(text: str) -> tuple[int, int]:
-    """Parse a size, ``N`` or ``LEAST..MOST``."""
+    """Parse ``N`` or ``LEAST..MOST`` and return the smallest and the largest size. Raise ArgumentTypeError."""
     parse = int_in_range(LEAST_BYTES, MOST_BYTES)
     least, dots, most = text.partition("..")
     size = parse(least)
@@ -103,7 +103,7 @@ def sizes(text: str) -> tuple[int, int]:
 
 
 def parse_share(text: str) -> float:
-    """Parse a share from 0 to 0.9."""
+    """Parse a share from 0 to 0.9. Raise ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
@@ -114,7 +114,7 @@ def parse_share(text: str) -> float:
 
 
 def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
-    """Add the options that all tools have, and the optional ones that `defaults` names."""
+    """Add the options that all tools have. Add ``--pipeline`` and ``--pause`` only if they have a default."""
     server = parser.add_argument_group("the server")
     server.add_argument(
         "--server", metavar="HOST[:PORT]", help=f"the server's address (default: {ENVIRONMENT}, or localhost)"

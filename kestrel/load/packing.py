@@ -12,7 +12,10 @@ _MB = 1_000_000
 
 
 async def packing(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """Put `--items` items and take all of them, `--cycles` times. Record the journal's size after each half."""
+    """Put `--items` items and take all of them, `--cycles` times. Record the journal's size after each half.
+
+    End early if items are missing after a cycle.
+    """
     [queue] = queues.names
     connections = await load_run.connections(load_run.options.clients)
     largest = last = 0

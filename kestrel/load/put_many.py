@@ -11,7 +11,7 @@ from kestrel.load.producer import put_all
 
 
 async def put_many(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
-    """Put items to one queue, or to several in turn. Then check that the queues hold all stored items."""
+    """Put items to one queue, or to several in turn. Then count stored items that the queues do not hold as missing."""
     names = queues.names
     before = await _count_items(load_run, names)
     connections = await load_run.connections(load_run.options.clients)

@@ -19,7 +19,10 @@ class QueueState(NamedTuple):
 
     @classmethod
     def of(cls, figures: Mapping[str, str]) -> Self:
-        """Return the state that a queue's statistics show. Raise `BadReply` if they are not numbers."""
+        """Return the state that a queue's statistics show. Without statistics the queue does not exist.
+
+        Raise `BadReply` if ``items`` is missing or a value is not a number.
+        """
         if not figures:
             return cls(False)
         try:

@@ -25,7 +25,7 @@ def report_json(tool: str, run_stats: RunStats, **about: object) -> dict[str, An
 
 
 def format_table(run_stats: RunStats) -> list[str]:
-    """Return a table with a row for each kind of request: items, time, rates and latencies."""
+    """Return the lines of a table: a header, and a row for each kind of request that moved items."""
     request_stats_list = [request_stats for request_stats in run_stats.request_stats_list if request_stats.items]
     has_journal = any(request_stats.journal_bytes is not None for request_stats in request_stats_list)
     head = ["", "items", "seconds", "items/s", "MB/s", "p50 ms", "p90 ms", "p99 ms", "max ms"]

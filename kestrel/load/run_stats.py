@@ -45,7 +45,7 @@ class RunStats:
         """Further remarks for the verdict."""
         self.is_interrupted = False
         self.is_left = False
-        """True if queues of the run are left on the server."""
+        """True if restoring the queues failed, so that some may be left on the server."""
         self.failure: str | None = None
         """Message of the failure that ended the run, if any."""
 
@@ -57,6 +57,9 @@ class RunStats:
 
     @property
     def wrong(self) -> int:
-        """Total number of wrong items. After an interruption or failure, missing items do not count."""
+        """Number of doubled, spoiled, refused and missing items.
+
+        After an interruption or failure, missing items do not count.
+        """
         wrong = ["doubled", "spoiled", "refused"] + ([] if self.is_interrupted or self.failure else ["missing"])
         return sum(self.counts.get(name, 0) for name in wrong)

@@ -28,7 +28,7 @@ class TextLoadDialect:
     reads_time_out = False
 
     def put(self, queue: bytes, data: bytes) -> Call[bool]:
-        """Return a call that puts an item, which must be a line without its line feed."""
+        """Return a call that puts an item. Raise `RequestError` if the item contains a line feed."""
         check_queue_name(queue)
         if b"\n" in data:
             raise RequestError("an item of the text protocol is a line")
@@ -49,7 +49,7 @@ class TextLoadDialect:
         return self.take(queue, wait_ms).then(lambda data: None if data is None else OpenRead(data))
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Return a call that confirms the oldest open read."""
+        """Return a call that confirms the oldest open read of the connection; `read` is ignored."""
         check_queue_name(queue)
         return _TextCall(b"confirm %b 1\n" % queue, _number()).then(_nothing)
 
