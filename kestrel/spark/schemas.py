@@ -14,7 +14,10 @@ def drop_column(schema: StructType, name: str) -> StructType:
 
 
 def check_schema(asked: StructType, known: StructType) -> None:
-    """Raise `SourceFailed` unless each column of `asked` is in `known` with the same type and nullability."""
+    """Raise `SourceFailed` unless `known` has each column of `asked` with the same type.
+
+    A column that may be null in `known` must also be nullable in `asked`.
+    """
     fields = {field.name: field for field in known}
     for field in asked:
         if field.name not in fields:

@@ -38,7 +38,7 @@ class KestrelSource(DataSource):
         return schema_of(parse_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of a table of files. Raises `SourceFailed` if the options name servers."""
+        """Return a reader of a table of files. Raises `SourceFailed` for bad options, or if they name servers."""
         if has_server_options(self.options):
             raise SourceFailed('a live queue can be read only as a stream: use spark.readStream.format("kestrel")')
         return reader_of(parse_options(self.options), schema)
@@ -57,9 +57,9 @@ class KestrelSource(DataSource):
         return (RangesReader if options.delivery is Delivery.EXACTLY_ONCE else OpenReadsReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
-        """Return a writer that puts rows to a live queue."""
+        """Return a writer that puts rows to a live queue. Raises `SourceFailed`, also with `overwrite`."""
         return writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
-        """Return a writer that puts the rows of a stream to a live queue."""
+        """Return a writer that puts the rows of a stream to a live queue. Raises `SourceFailed`, also with `overwrite`."""
         return stream_writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)

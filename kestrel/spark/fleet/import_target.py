@@ -32,7 +32,7 @@ class ImportTarget:
         self._target = JournalTarget(disk, path, number)
 
     def check(self, queues: Iterable[bytes] = ()) -> None:
-        """Check that the folder can be made, or is our own folder of journals without any of these queues."""
+        """Check that the path is free, or is a folder of this user that has no scrolls and none of these queues."""
         path, shown = self.path, show_path(self.path)
         if not os.path.lexists(path):
             return
@@ -73,7 +73,7 @@ class ImportTarget:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Create and lock the folder, and delete the temporary files of an interrupted import."""
+        """Create and lock the folder for the context, and delete the temporary files of an interrupted import."""
         try:
             for path in (self.path, self.path + b"/" + PRIVATE_FOLDER):
                 self._disk.make_folder(path)
@@ -101,7 +101,8 @@ class ImportTarget:
     def publish(self, files: Sequence[tuple[bytes, int]]) -> None:
         """Rename the temporary files, which must be complete and durable, to those of the queues.
 
-        None of the queues may exist before. If this raises, none exists afterwards, or the error names those that do.
+        `files` has the name of each queue and the number of its temporary file. None of the queues may exist before. If
+        this raises, none exists afterwards, or the error names those that do.
         """
         disk, path = self._disk, self.path
         for queue, number in files:

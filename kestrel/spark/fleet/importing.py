@@ -89,7 +89,7 @@ def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None)
 
 
 def _check_whole(path: str) -> None:
-    """Raise `SourceFailed` unless the folder has ``_SUCCESS``, which Spark writes after all parts."""
+    """Raise `SourceFailed` if a folder of parts lacks ``_SUCCESS`` or has ``_temporary``: Spark did not finish it."""
     names = os.listdir(path) if os.path.isdir(path) else []
     has_parts = any(name.startswith("part-") for name in names)
     if "_temporary" in names or (has_parts and "_SUCCESS" not in names):
@@ -125,7 +125,7 @@ def import_items(
     expiry_ms and errors. Items are sorted by position, or by add time; without both columns their order is undefined.
     With `server` only its items are imported, and with `queues` only these queues. `now_ms` is the time, and the add
     time of items without one. On return all queues exist. If this raises `SourceFailed`, `ToolFailed` or OSError, none
-    exists.
+    exists, or the error names those that do.
     """
     now = int(time.time() * 1000) if now_ms is None else now_ms
     target = ImportTarget(Disk(), os.path.abspath(os.fsencode(into)), now)
@@ -173,7 +173,7 @@ def _normal(items: DataFrame, now_ms: int) -> DataFrame:
 
 
 def check_columns(schema: StructType) -> Mapping[str, DataType]:
-    """Return the types of the columns by name. Raises `SourceFailed` for a wrong type.
+    """Return the types of the columns by name. Raises `SourceFailed` for a wrong type, or without queue or data.
 
     No type is converted implicitly: a timestamp has other units, and bytes may not be valid text.
     """
@@ -194,7 +194,7 @@ def check_columns(schema: StructType) -> Mapping[str, DataType]:
 
 
 def _survey() -> list[Column]:
-    """Return the aggregates per queue that are checked before anything is written."""
+    """Return the aggregates for `check_survey`, to be grouped by queue, server and folder."""
     size = F.octet_length("data")
     return [
         F.count(F.lit(1)).alias("items"),
@@ -209,7 +209,10 @@ def _survey() -> list[Column]:
 
 
 def check_survey(seen: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """Return the names of the queues, after checking that all can be made. Raises `ToolFailed`."""
+    """Return the names of the queues. Raises `ToolFailed` if one cannot be made.
+
+    `seen` has the figures of each queue in each server and folder.
+    """
     if not seen:
         raise ToolFailed("there are no items to import", EX_USAGE)
     if bad := sum(row["bad"] for row in seen):

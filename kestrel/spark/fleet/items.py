@@ -26,9 +26,9 @@ from kestrel.tools.qpack.outcomes import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
-"""Maximum of rows in a batch."""
+"""Maximum number of rows in a batch."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Maximum bytes of items in a batch; a single item may be larger."""
+"""Bytes of items at which a batch is full; its last item may exceed this."""
 
 
 class ItemSelection(Enum):
@@ -201,7 +201,7 @@ class Batches:
         return len(self._items) >= MOST_ROWS or self._bytes >= MOST_BYTES
 
     def take(self) -> pa.RecordBatch:
-        """Return the held items as a batch."""
+        """Remove the held items and return them as a batch."""
         items, self._items, self._bytes = self._items, [], 0
         start = self._position
         self._position += len(items)

@@ -43,7 +43,7 @@ def pack(
 
 
 def pack_folder(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """Pack a folder, unlock it, and yield its results."""
+    """Pack the unit's queues, or all of its folder, unlock the folder, and yield at most one batch of results."""
     outcomes = list(_outcomes(unit, Folder(Disk(), unit.folder), now_ms))
     if outcomes:
         yield outcome_batch(unit, outcomes)

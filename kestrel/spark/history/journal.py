@@ -239,7 +239,10 @@ class QueueHistory:
         return True
 
     def push_back(self, xid: int, errors: int | None) -> bool:
-        """Put an open read back to the head; return False if there is none with that xid."""
+        """Put an open read back to the head; return False if there is none with that xid.
+
+        `errors` is the item's new error count, or None to add one.
+        """
         item = self._open.pop(xid, None)
         if item is None:
             return False

@@ -24,10 +24,10 @@ def summary(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) ->
     """Return a row of figures for each queue, each server and the fleet.
 
     Columns: `KEYS`; ``queues`` (number of queues that ever had an item); ``items_added``, ``items_removed``,
-    ``items_left`` (at the end of the journals, including open reads) and of these ``items_open``; the same as
-    ``bytes_`` of data; ``changes`` (adds plus removals); ``returns`` (redeliveries); ``first_add_ms``, ``last_add_ms``;
-    ``head_add_ms`` (when the head was added) and ``head_age_ms`` (its age at `now_ms`). For a server this is the oldest
-    head. Open reads count as the head, where a restart puts them. All times are in ms.
+    ``items_left`` (at the end of the journals, including open reads) and of these ``items_open``; ``bytes_added``,
+    ``bytes_removed`` and ``bytes_left`` (of data); ``changes`` (adds plus removals); ``returns`` (redeliveries);
+    ``first_add_ms``, ``last_add_ms``; ``head_add_ms`` (when the head was added) and ``head_age_ms`` (its age at
+    `now_ms`). For a server or the fleet this is the oldest head. Open reads count as the head, where a restart puts them. All times are in ms.
     """
     gone, left, size = F.col("is_gone"), F.col("is_left"), F.col("data_bytes")
     figures = {

@@ -161,7 +161,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
 
     def _new_in(self, place: JournalLocation, listed: dict[bytes, int]) -> Iterator[Arrival]:
-        """Yield files with new names, and known files that have grown."""
+        """Yield files with new names, and known files whose length has changed."""
         before = self._listed.get(place.folder, {})
         changed = [name for name, number in listed.items() if before.get(name) != number]
         known = {name: arrival for name in changed if (arrival := self._arrivals.known(place.folder, name)) is not None}
@@ -182,7 +182,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue is None or fnmatchcase(journal, queue) or queue.startswith(journal + "+")
 
     def _looked_at(self, place: JournalLocation, file_name: bytes, known: Arrival | None) -> Arrival | None:
-        """Return the arrival of a new or changed file, or None if it is unchanged. Raises FileNotFoundError."""
+        """Return the arrival of a new or changed file, or None if its length is unchanged. Raises FileNotFoundError."""
         path = place.folder + b"/" + file_name
         if known is not None and self._disk.length(path) == known.size:
             return None

@@ -60,7 +60,7 @@ class BatchPutter:
         """Number of items that may have been put one more time than counted."""
 
     def put(self, items: Iterable[bytes], expiry_ms: int = 0) -> None:
-        """Put all items. Raises `SourceFailed`: then all earlier items are in, and a part of these may be."""
+        """Put all items. If this raises `SourceFailed`, some of these items may be in the queue."""
         for batch in batches(items):
             self._put_batch(batch, expiry_ms)
 

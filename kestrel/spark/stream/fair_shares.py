@@ -12,7 +12,7 @@ MOST_ROWS: Final = (1 << 31) - 1
 
 
 def parse_max_rows(limit: ReadLimit, default: int) -> int:
-    """Return the number of rows that a limit of Spark allows."""
+    """Return the number of rows that a limit of Spark allows, or `default` if it does not limit rows."""
     if isinstance(limit, ReadAllAvailable):
         return MOST_ROWS
     return min(limit.max_rows if isinstance(limit, ReadMaxRows) else default, MOST_ROWS)

@@ -94,7 +94,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(0)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limit the stream to the items that are queued now. Raises `SourceFailed` if a server stays away longer
+        """Limit the stream to as many items as each queue has now. Raises `SourceFailed` if a server stays away longer
         than the option ``patience``.
         """
         queue, ask = self._queue, self._connections.ask
@@ -228,7 +228,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def stop(self) -> None:
-        """Abort all open reads that are not done, and close the connections."""
+        """Try to confirm done items, abort all other open reads, and close the connections."""
         ignore_sigterm()
         with suppress(SourceFailed):
             self._acknowledge(0, self._connections.ask_once)

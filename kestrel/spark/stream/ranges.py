@@ -270,7 +270,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task, one batch for each page. Raises `SourceFailed`."""
+        """Yield the rows of a task, one batch for each request to the server. Raises `SourceFailed`."""
         assert isinstance(partition, IdSlice)
         rows = ItemRows(self._schema, partition.address, self._options.queue)
         first_id = partition.first_id

@@ -85,7 +85,7 @@ def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFo
 class ServerSetDirectory:
     """The members of a server set that speak thrift, followed from the first request. Members that left may return.
 
-    The first request waits up to `patience_s` until ZooKeeper has answered and the set has a member. Known members stay
+    A request waits up to `patience_s` until ZooKeeper has answered and the set has a member. Known members stay
     known if ZooKeeper goes away. Tests replace `begin`.
     """
 

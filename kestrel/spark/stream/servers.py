@@ -174,7 +174,7 @@ def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
 def parse_seconds(values: Mapping[str, str], name: str, default_s: float) -> float:
     """Return a duration in seconds, from a text such as ``500ms`` or ``2m``, or a number of seconds.
 
-    Raises `SourceFailed` for more than `LONGEST_S`.
+    Raises `SourceFailed` for an invalid text, or for more than 24 hours.
     """
     if name not in values:
         return default_s

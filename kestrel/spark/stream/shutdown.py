@@ -13,7 +13,7 @@ _STATUS: Final = 128 + signal.SIGTERM
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM raise SystemExit, unless this process already handles the signal.
+    """Make SIGTERM raise SystemExit, unless this process already handles it or this is not the main thread.
 
     Spark stops a source with SIGTERM, which by default would end the process before `stop` is called.
     """
