@@ -61,5 +61,5 @@ class KestrelSource(DataSource):
         return writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
-        """Return a writer that puts the rows of a stream to a live queue. Raises `SourceFailed`, also with `overwrite`."""
+        """Return a writer of a stream's rows to a live queue. Raises `SourceFailed`, also with `overwrite`."""
         return stream_writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)

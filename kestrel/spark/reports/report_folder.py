@@ -43,7 +43,10 @@ class ReportFolder:
         return self._path / PAGE
 
     def check(self, read: Iterable[str], *, is_forced: bool) -> None:
-        """Raise `ToolFailed` if a report on the folders `read` must not be written here."""
+        """Raise `ToolFailed` if a report on the folders `read` must not be written here.
+
+        `is_forced` allows a folder that has other files, but not one that has queues.
+        """
         for folder in (Path(os.path.realpath(each)) for each in read):
             if self._path.is_relative_to(folder) or folder.is_relative_to(self._path):
                 raise ToolFailed(
@@ -60,7 +63,10 @@ class ReportFolder:
         self._check_that_nothing_is_lost()
 
     def _check_that_nothing_is_lost(self) -> None:
-        """Raise `ToolFailed` if the folder has queues, also with --force: table names may also be queue names."""
+        """Raise `ToolFailed` if the folder has queues, or an entry with a table's name that is not a report's table.
+
+        This also holds with ``--force``: table names may also be queue names.
+        """
         if self._has_queues():
             raise ToolFailed(f"{self.shown} has queues in it: name another folder with --out", EX_USAGE)
         is_a_report = self._is_a_report()

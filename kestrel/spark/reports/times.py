@@ -19,7 +19,10 @@ _MINUTE_MS: Final = 60_000
 
 
 def interval_of(histories: DataFrame) -> int:
-    """Return the default interval for the time range, in ms. Runs a job with a result of one row."""
+    """Return the default interval for the time range in ms, or a minute without add times.
+
+    Runs a job with a result of one row.
+    """
     bounds = items_of(histories).agg(F.min("add_ms").alias("first"), F.max("add_ms").alias("last")).first()
     if bounds is None or bounds["first"] is None:
         return _MINUTE_MS
