@@ -40,7 +40,10 @@ class LoadConsumer:
         self._all_put_s = self._load_run.seconds()
 
     async def run(self, connection: LoadConnection) -> None:
-        """Take items over a connection until all expected items have come, none are left, or the run stops."""
+        """Take items over a connection until all expected items have come, or the run stops.
+
+        Also end if a get that began after `all_put` finds no item.
+        """
         width = self._load_run.options.pipeline
         pump = Pump(connection.pipeline, width, lambda: self._make(connection), self._came, self._load_run.seconds)
         self._pumps.append((pump, connection))

@@ -51,7 +51,7 @@ class _LeakyReaders:
         self._last_s = load_run.seconds()
         self.all_put = False
         self.leaked = 0
-        """Number of open reads that were put back on purpose, or whose confirm came too late."""
+        """Number of open reads that were deliberately not confirmed, or confirmed too late."""
         self.again = 0
         """Number of times that an item came again after a leak."""
 

@@ -48,8 +48,9 @@ def items_of(
 ) -> DataFrame:
     """Return the items of the folders as a table with the columns `kestrel.spark.fleet.columns.ITEMS`.
 
-    Problems of files are not reported; `export` reports them. `which` selects queued or all added items. The other
-    arguments and the errors are those of `kestrel.spark.fleet.verify.verify`.
+    Problems of files are not reported; `export` reports them. `which` selects the queued or all added items.
+    `now_ms` is the add time of queued items whose record has none. The other arguments and the errors
+    are those of `kestrel.spark.fleet.verify.verify`.
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=False)
     return table.where(F.col(PROBLEM.name).isNull()).drop(PROBLEM.name)

@@ -27,8 +27,8 @@ def summary(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) ->
     ``items_left`` (at the end of the journals, including open reads) and of these ``items_open``; ``bytes_added``,
     ``bytes_removed`` and ``bytes_left`` (of data); ``changes`` (adds plus removals); ``returns`` (redeliveries);
     ``first_add_ms``, ``last_add_ms``; ``head_add_ms`` (when the head was added) and ``head_age_ms`` (its age at
-    `now_ms`). For a server or the fleet this is the oldest head. Open reads count as the head, where a restart puts them.
-    All times are in ms.
+    `now_ms`). For a server or the fleet this is the oldest head. Open reads count as the head, where a restart
+    puts them. All times are in ms.
     """
     gone, left, size = F.col("is_gone"), F.col("is_left"), F.col("data_bytes")
     figures = {

@@ -66,7 +66,10 @@ class JournalReader(DataSourceReader):
         return plan_tasks(disk, chosen, options.partition_bytes, options.parallelism, splits=is_of_records)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task. In FAILFAST mode a file's problem raises `BadJournal`, but not in the errors view."""
+        """Yield the rows of a task.
+
+        In FAILFAST mode a problem of a file raises `BadJournal`, except in the errors view.
+        """
         slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark adds one if there is none
         reading = SliceReader(
             to_arrow_schema(self._schema, timezone="UTC"),
