@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,6 +34,7 @@ from benchmarks.svg_chart import Curve, draw
 from kestrel.compiled import BUILD
 from kestrel.config.units import MIB
 
+ROOT = Path(__file__).parents[2]
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["benchmarks.__main__"])
 
@@ -58,6 +62,16 @@ def test_hot_path_measures_every_case_of_the_build_that_runs() -> None:
     assert [(row["queues"], row["pipeline"]) for row in figures.rows] == list(hot_path.CASES)
     assert {row["build"] for row in figures.rows} == {BUILD}
     assert all(float(row["cpu_us"]) > 0 for row in figures.rows)
+
+
+def test_requests_make_no_more_calls_than_recorded() -> None:
+    command = [sys.executable, "-m", "benchmarks.calls", "--json"]
+    environment = os.environ | {"KESTREL_PURE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    counts = {row["request"]: row["calls"] for row in map(json.loads, done.stdout.splitlines())}
+    # docs/performance.md has these numbers. Lower them when the path gets shorter.
+    assert counts.keys() == {"set", "get/open", "get/close"}
+    assert (counts["set"] <= 112, counts["get/open"] <= 114, counts["get/close"] <= 88) == (True, True, True), counts
 
 
 def test_scale_measures_a_server_with_many_of_everything() -> None:
