@@ -67,7 +67,9 @@ def test_hot_path_measures_every_case_of_the_build_that_runs() -> None:
 def test_requests_make_no_more_calls_than_recorded() -> None:
     command = [sys.executable, "-m", "benchmarks.calls", "--json"]
     environment = os.environ | {"KESTREL_PURE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
     counts = {row["request"]: row["calls"] for row in map(json.loads, done.stdout.splitlines())}
     # docs/performance.md has these numbers. Lower them when the path gets shorter.
     assert counts.keys() == {"set", "get/open", "get/close"}

@@ -76,7 +76,7 @@ def test_the_walk_prints_what_the_page_says(processes: Processes) -> None:
             printed = re.sub(r"(?<= put in )\S+(?= s)", "0.0", done.stdout)
             assert (command, columns(printed), done.stderr) == (command, columns(here(output)), "")
             if SHUTDOWN in command:
-                example.says("server 2 starts again")
+                example.says("server 2 restarts")
                 log = processes.folder / "var" / "cluster" / "server-2" / "log"
                 eventually(lambda log=log: log.read_text().count("in none of the two sets") == 2, "it is there")
         assert example.stop() == 0

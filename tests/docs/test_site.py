@@ -51,7 +51,7 @@ def test_it_begins_with_the_landing_page_and_has_a_search(site: Path) -> None:
 def test_it_has_the_interfaces_with_their_types(site: Path) -> None:
     storage = text_of(site / "docs" / "api" / "storage.html")
     assert "take(opened: bool) → Item | None" in storage
-    assert "items: int¶ How many items are in the queue, in memory or not; open reads are not counted." in storage
+    assert "items: int¶ Number of items in the queue, in memory or not, without open reads." in storage
 
 
 def test_nothing_of_it_comes_from_another_host(site: Path) -> None:
