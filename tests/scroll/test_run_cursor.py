@@ -105,7 +105,7 @@ def test_good_part_of_writer_file_matches_the_server(contents: bytes, has_data: 
     while items.next():
         pass
     # Bytes behind zeros matter only to an appending server.
-    if items.end.problem != "zeros stand before other bytes":
+    if items.end.problem != "zeros before other bytes":
         assert run_through(contents, has_data).how == (items.end.offset, items.end.problem, items.end.is_unfinished)
 
 
