@@ -337,7 +337,10 @@ class FolderJournaledQueue:
             await self._ended(readers)
 
     async def _ended(self, readers: list[Reader]) -> None:
-        """Wait until all changes to the queue's former readers are safe."""
+        """Wait until all changes to the former readers are safe, and remove the queue from its folder.
+
+        Fails with `QueueFailed` if a change was lost.
+        """
         for reader in readers:
             while (batch := reader.unsettled_batch) is not None:
                 await when_batch_settled(batch)

@@ -193,7 +193,9 @@ class EscapedNames:
         return name if _HASH_MARK + _hash(name) == part else None
 
     def forget(self, part: bytes) -> None:
-        """Erase the file with the name of `part`. Raise OSError."""
+        """Erase the file that stores the original name of a hashed `part`. Do nothing for any other part. Raises
+        OSError.
+        """
         if is_hashed(part):
             self._disk.erase(self._path(part))
 

@@ -201,7 +201,11 @@ class Announcer:
                 self._sets[name].leave()
 
     def _is_done(self, sets: frozenset[str]) -> None:
-        """Note that this server is in exactly these sets."""
+        """Record that the joins and leaves succeeded: this server is now in exactly `sets`.
+
+        Logs `sets` if they changed, and checks again after `RECHECK_S`. If the connection or the wanted sets have
+        changed meanwhile, only the retry pause is reset.
+        """
         self._problem = ""
         self._pause_s = MIN_RETRY_S
         if self._is_due or self._is_stopping or not self._is_connected:

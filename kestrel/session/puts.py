@@ -72,9 +72,11 @@ class _SlicedPut:
         return not has_room and self._session.manager.is_durable(self._command.queue)
 
     def _wait_for_room_if_needed(self) -> bool:
-        """Return True if the rest can be put, now or when the storage has room. Return False if the rest is refused.
+        """Start to wait for room if the next item needs it; `_continue` resumes the put. Return True if the put goes
+        on.
 
-        Raises `StorageRefused` instead if no item was stored.
+        Return False if the wait is refused after some items were stored: the remaining items are not put. Raises
+        `StorageRefused` if it is refused and no item was stored.
         """
         if not self._must_wait:
             return True

@@ -120,7 +120,12 @@ class SteppedStorage(MemoryStorage):
         super().put(queues, data, add_ms, expiry_ms)
 
     def commit(self, queues: Sequence[IQueueStorage]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Commit at once, or with `holds_commits` in `end_commits`."""
+        """Commit the queues at once, or, if `holds_commits` is true, when the test calls `end_commits`. Skip failed
+        queues.
+
+        Return each queue whose commit is held, in a list, with a Deferred for its result. Other queues are not
+        returned.
+        """
         pending = []
         for queue in queues:
             assert isinstance(queue, SteppedQueue)

@@ -69,6 +69,9 @@ def _later(bound: Column, least: Column) -> Column:
 
 
 def _holds_a_place() -> Column:
-    """Return a condition for placeholders: empty items added in 1970 that are gone."""
+    """Return a condition for the placeholders in a pack file, which stand in for removed items.
+
+    A placeholder has no data, the add time 0, and a state other than queued or open.
+    """
     is_empty = (F.col("data_bytes") == 0) & F.coalesce(F.col("add_ms") == 0, F.lit(False))
     return is_empty & ~F.col("state").isin("queued", "open")

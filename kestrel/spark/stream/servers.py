@@ -54,7 +54,10 @@ class StreamServers:
     """Server set that provides the servers instead of `addresses`."""
 
     def to_read(self) -> ServerDirectory:
-        """Return the directory of the servers to read from, for the driver."""
+        """Return a new `ServerDirectory` of the servers to read from, for use in the driver. The caller closes it.
+
+        It returns the fixed addresses, or the current members of the server set if there is one.
+        """
         return FixedServerList(self.addresses) if self.server_set is None else self._in_set(self.server_set, READ)
 
     def planned(self) -> Self:

@@ -63,9 +63,12 @@ def list_archive(disk: Disk, place: JournalLocation) -> list[PlannedFile]:
 def _at_one_moment(
     disk: Disk, place: JournalLocation, listed: Callable[[Disk, bytes], dict[_Key, _ListedGroup]]
 ) -> list[PlannedFile]:
-    """List the folder, inspect its files, and list it again, until no file has been renamed in between.
+    """Return the files of all journals in a folder. The files of each journal are those of one moment.
 
-    Only journals of the first two listings are repeated, because each listing may find new ones.
+    Lists the folder, inspects the files, and lists it again. This is repeated for journals whose file names changed in
+    between. Raises `SourceFailed` after `_ATTEMPTS` attempts.
+
+    A journal that first appears after the second listing causes no further attempt, and may be missing from the result.
     """
     settled: dict[_Key, _StableGroup] = {}
     groups = listed(disk, place.folder)
@@ -140,7 +143,11 @@ def _looked_at(disk: Disk, place: JournalLocation, group: _ListedGroup) -> list[
 
 
 def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part: ListedFile) -> PlannedFile:
-    """Return the file as it is now. Raises FileNotFoundError."""
+    """Return the plan for a listed file, with its current size, identity and modification time.
+
+    `form` is `JOURNAL` or `SCROLL`, and `journal` is the displayed name of the journal that the file `part` belongs to.
+    Raises FileNotFoundError if the file no longer exists.
+    """
     look = snapshot_file(disk, place.folder + b"/" + part.file_name)
     return PlannedFile(
         owner=FileOrigin(place.server, place.shown_folder, form, journal, part.queue, show_path(part.file_name)),

@@ -101,7 +101,10 @@ class _ScrollColumns:
         }
 
     def _field(self, place: int, kind: str) -> pa.Array:
-        """Return a numeric field of the items, null for other records."""
+        """Return a column with the number at byte `place` of each PUT record, and null for other records.
+
+        `kind` is the NumPy type of the number, such as ``<i4``.
+        """
         return pa.array(numbers_where(self._data, self._starts + place, self._is_put, kind), mask=~self._is_put)
 
     def _ids(self) -> pa.Array:

@@ -137,7 +137,11 @@ class _Loading:
         return is_closed
 
     def segment_log(self) -> SegmentLog:
-        """Write the replayed files to the segment log, and return it."""
+        """Rewrite the segment log on disk with the boundary and size of each replayed rotated file, and return it.
+
+        Erases the log if there are no such files, or if a record of an open read had no xid. Journal files do not
+        change.
+        """
         self._log.replace([] if self._target.counts_xids else self._ends)
         return self._log
 

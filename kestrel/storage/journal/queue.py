@@ -408,7 +408,10 @@ class JournalQueue(Window):
         return boundary
 
     def drop_files(self) -> None:
-        """Mark all files as deleted, for `erase_deleted` to erase. The queue must be empty. Raise OSError."""
+        """Mark all files as deleted by one rename on disk, and continue without files. Raises OSError.
+
+        The caller must make sure that the queue is empty, and call `erase_deleted` later to erase the files.
+        """
         self.writer.drop_files()
         if self.segments is not None:
             self.segments.erase()

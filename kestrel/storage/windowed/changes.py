@@ -66,10 +66,10 @@ class PendingChanges:
             self.errors[item.position] = item.errors
 
     def seal(self, before: int, after: StoredQueue) -> QueueChanges:
-        """Return all changes, for the database.
+        """Return the changes for the database to commit. This object is not cleared.
 
-        After the commit there are no items up to position `after.floor`, and before it there were none up to `before`.
-        So all removals up to `after.floor` become one range.
+        Removals up to `after.floor` become one range from `before + 1`. The database has no items up to `before` now,
+        and will have none up to `after.floor`.
         """
         ranges = [each for each in self.removed if each[1] > after.floor]
         if len(ranges) < len(self.removed):

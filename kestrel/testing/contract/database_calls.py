@@ -64,7 +64,10 @@ class CallOrderTests(DatabaseBackend):
     def _overtaken_by_close(
         self, owner: OwnedDatabase, pending: DeferredOutcome
     ) -> tuple[DeferredOutcome, DeferredOutcome]:
-        """Close the database, running the newest job first until it is closed."""
+        """Close the database while a call is pending. Run the newest job first until `close` has finished.
+
+        Return the outcomes of the pending call and of `close`. Either may still be unfinished.
+        """
         assert isinstance(owner.threads, SteppedThreads)
         closing = DeferredOutcome(owner.begin_close())
         while not closing.is_there and owner.threads:

@@ -266,7 +266,11 @@ class DiskErrorTests(_ShimTests):
         shutil.rmtree(folder)
 
     def _finish(self, process: DatabaseProcess, step: BatchStep, answer: CallOutcome, moment: str) -> None:
-        """Repeat a batch that failed, on the healthy disk."""
+        """Apply the batch again on the healthy disk if `answer` says that it failed, and assert that this succeeds.
+
+        In either case, assert that the database contains the state after the batch. `moment` describes the fault in
+        messages.
+        """
         if not answer.is_done:
             answer = process.apply(step.batch)
             assert answer.is_done, f"{moment}: the disk is healthy again, but apply still fails: {answer.value}"

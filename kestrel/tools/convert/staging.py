@@ -58,7 +58,11 @@ class ConversionState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ConversionState:
-        """Return the state that `as_json` stored. Raise ValueError, TypeError or KeyError for any other value."""
+        """Return the state that `as_json` stored.
+
+        Raises ValueError for another version, KeyError for a missing key, and TypeError for malformed sums. The types
+        of the other values are not checked.
+        """
         if value["version"] != _VERSION:
             raise ValueError
         state = cls(value["source"], value["target"], value["files"], value["now_ms"])

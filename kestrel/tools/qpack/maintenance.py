@@ -48,7 +48,11 @@ class FolderMaintenance:
         yield from self.verify_rest(has_queues=bool(chosen), is_all=not names)
 
     def verify_found(self, found: Found) -> Iterator[QueueOutcome]:
-        """Verify one journal, or some queues of a scroll."""
+        """Read a journal or scroll without changing it, and yield an outcome for each selected queue.
+
+        A scroll with damaged files yields one more outcome. A scroll that cannot be read yields a single failed
+        outcome.
+        """
         if isinstance(found, FoundJournal):
             yield self._journal(found.queue, None)
         elif isinstance(found, FoundScroll):
