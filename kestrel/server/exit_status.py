@@ -19,7 +19,7 @@ class ExitStatus:
         atexit.register(self._exit)
 
     def exit_with(self, status: int) -> None:
-        """Exit with `status` at the very end, after the pidfile is removed and the log written."""
+        """Set the status with which the process exits. It is used at the very end, after the pidfile is removed."""
         self._status = status
 
     def _exit(self) -> None:

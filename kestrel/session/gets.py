@@ -55,9 +55,10 @@ def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
 
 
 def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
-    """Reply with an item that was peeked, or was taken with or without an open read (`is_open`).
+    """Reply with an item that was peeked, or taken with or without an open read (`is_open`).
 
-    A waiter's item is always an open read. It is confirmed when the reply is sent, unless the client asked to open it.
+    A blocking get always takes with an open read. If the client did not ask to open it, it is confirmed when the reply
+    is sent, or put back if it is not.
     """
     reply = line_codec(session).item(command, item.data)
     session.counters.get_hits += 1

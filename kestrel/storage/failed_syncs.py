@@ -27,7 +27,7 @@ class FailedSyncs:
         self._names: set[bytes] = set()
 
     def load(self) -> None:
-        """Load the notes of the last process. Raises OSError."""
+        """Load the notes of earlier processes, if there are any. Raises OSError."""
         with suppress(FileNotFoundError, NotADirectoryError):
             self._names.update(self._disk.list_files(self._folder))
 

@@ -59,7 +59,10 @@ class MemoryQueue(Window):
         self.check()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End an open read and append an item."""
+        """End an open read, drop its item, and append a new item.
+
+        Raises a `StorageError`, and changes nothing, if the item cannot be put.
+        """
         self.check_put(len(data))
         self.finish(xid)
         self.append(encode_item(data, add_ms, expiry_ms))

@@ -196,7 +196,11 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Batches.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch. Planning does not split files: one task reads a whole file."""
+        """Return the tasks that read the files that arrived between `start` and `end`.
+
+        A file is not split: one task reads all of it, or all that it has grown by. A task may read several files.
+        Raises `SourceFailed` if a file cannot be read, or was deleted and missing files are not ignored.
+        """
         self._catch_up()
         table = self._options.table
         try:

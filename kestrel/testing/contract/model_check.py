@@ -336,7 +336,9 @@ class ModelCheckedStorage:
     # Checks and restarts.
 
     def check(self) -> None:
-        """Check that every queue holds the items of its model, in order."""
+        """Check the items of every queue that has no open reads against its model, in order. Check the counts of all
+        queues.
+        """
         for name, model in self.models.items():
             if not model.opened:
                 found = [self._entry(item) for item in self.subject.look_through(self._live[name])]
