@@ -81,7 +81,7 @@ class Call(Generic[T]):
 
     def _line(self, buffer: ReceiveBuffer) -> bytes | None:
         line = buffer.take_line()
-        if (len(buffer) if line is None else len(line)) > self._max_line_bytes:
+        if (buffer.size if line is None else len(line)) > self._max_line_bytes:
             raise BadReply(f"a line is longer than {self._max_line_bytes} bytes")
         if line is None:
             return None

@@ -101,7 +101,7 @@ class BlockingConnection:
                     answer = refusal
                     is_refused = True
                 except ConnectionFailed as error:
-                    if isinstance(answer, ServerError) and self._has_hung_up and not len(self._buffer):
+                    if isinstance(answer, ServerError) and self._has_hung_up and not self._buffer.size:
                         raise CannotConnect("the server closed the connection because of an earlier request") from error
                     raise
                 yield answer
@@ -146,7 +146,7 @@ class BlockingConnection:
                 self._socket.settimeout(0)
                 self._socket.recv(1)
             except (BlockingIOError, ssl.SSLWantReadError):
-                if not len(self._buffer):
+                if not self._buffer.size:
                     return True
             except OSError:
                 pass  # close it below, as if the server had closed it

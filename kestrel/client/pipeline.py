@@ -182,7 +182,7 @@ class Pipeline(Protocol):
     @property
     def is_at_rest(self) -> bool:
         """Whether requests can be sent and none is in progress."""
-        return self.is_usable and not (self._sent or self._held or len(self._buffer))
+        return self.is_usable and not (self._sent or self._held or self._buffer.size)
 
     def retire(self) -> None:
         """Stop accepting requests, and close the connection when all are answered. Abort it `timeout_s` later if still
@@ -251,7 +251,7 @@ class Pipeline(Protocol):
             failure = CannotConnect(why)
             failure.__cause__ = reason.value
             self.ready.errback(failure)
-        last_word = None if len(self._buffer) else self._last_word
+        last_word = None if self._buffer.size else self._last_word
         hung_up = reason.check(ConnectionDone) is not None
         for asked in sent:
             if last_word is not None:
@@ -293,7 +293,7 @@ class Pipeline(Protocol):
                 pass
         finally:
             self._is_reading = False
-        if not self._sent and len(self._buffer):
+        if not self._sent and self._buffer.size:
             self._drop(BadReply("the server sent data that no request asked for"))
         self._listen(not self._sent or self._sent[0].is_wanted)
         self._watch()

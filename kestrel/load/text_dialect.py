@@ -82,7 +82,7 @@ class _TextCall(Call[T]):
 
     def _line(self, buffer: ReceiveBuffer) -> bytes | None:
         line = buffer.take_line()
-        if (len(buffer) if line is None else len(line)) > _MOST_LINE_BYTES:
+        if (buffer.size if line is None else len(line)) > _MOST_LINE_BYTES:
             raise BadReply(f"a line is longer than {_MOST_LINE_BYTES} bytes")
         return line
 

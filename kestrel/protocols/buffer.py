@@ -37,10 +37,6 @@ class ReceiveBuffer:
         """Bytes received after `_data`, the start of an incomplete request."""
         self._tail_scanned = 0
 
-    def __len__(self) -> int:
-        """Return the number of held bytes."""
-        return self.size
-
     def receive(self, data: bytes) -> None:
         """Append received bytes."""
         if self.size:

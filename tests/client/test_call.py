@@ -107,7 +107,7 @@ def test_a_stream_that_is_over_stays_over_and_takes_nothing_more() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"0\r\n1\r\na")
     assert [stream.read(buffer), stream.read(buffer)] == [None, None]
-    assert len(buffer) == 4
+    assert buffer.size == 4
     stream.connection_ended()
 
 

@@ -42,7 +42,7 @@ class Talk:
     def ask(self, call: Call[T]) -> T:
         """Send the request; the value must come at once, and nothing else."""
         value = self.read(self.send(call))
-        assert not len(self.buffer)
+        assert not self.buffer.size
         return value
 
 

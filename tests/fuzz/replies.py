@@ -43,4 +43,4 @@ def answers(asked: Asked, pieces: Sequence[bytes]) -> list[object]:
         except ConnectionFailed as error:
             found.append((type(error), str(error)))
     is_in_step = is_over and not (found and isinstance(found[-1], tuple) and BadReply in found[-1])
-    return [*found, buffer.take(len(buffer)) if is_in_step else None]
+    return [*found, buffer.take(buffer.size) if is_in_step else None]

@@ -41,7 +41,7 @@ def test_line_is_returned_once_complete(size: int) -> None:
         while (line := buffer.take_line()) is not None:
             lines.append(line)
     assert lines == [b"get work", b"get rest"]
-    assert len(buffer) == len(b"get")
+    assert buffer.size == len(b"get")
 
 
 def test_block_is_returned_once_complete() -> None:
@@ -84,7 +84,7 @@ def test_lines_are_dropped_up_to_first_empty_one(size: int, end: bytes) -> None:
     for piece in data:
         buffer.receive(piece)
         assert not buffer.drop_lines()
-        assert len(buffer) <= 2
+        assert buffer.size <= 2
     buffer.receive(last + b"next\n\n")
     assert buffer.drop_lines()
     assert buffer.take_line() == b"next"
@@ -108,15 +108,15 @@ def test_returned_data_is_immutable() -> None:
 
 def test_length_counts_bytes_not_yet_returned() -> None:
     buffer = ReceiveBuffer()
-    assert len(buffer) == 0
+    assert buffer.size == 0
     buffer.receive(b"get work\nabcdef")
-    assert len(buffer) == 15
+    assert buffer.size == 15
     buffer.take_line()
-    assert len(buffer) == 6
+    assert buffer.size == 6
     buffer.take(4)
-    assert len(buffer) == 2
+    assert buffer.size == 2
     buffer.receive(b"gh")
-    assert len(buffer) == 4
+    assert buffer.size == 4
 
 
 def test_clear_drops_everything() -> None:
@@ -124,7 +124,7 @@ def test_clear_drops_everything() -> None:
     buffer.receive(b"half a li")
     buffer.take_line()
     buffer.clear()
-    assert len(buffer) == 0
+    assert buffer.size == 0
     buffer.receive(b"a line\n")
     assert buffer.take_line() == b"a line"
 
@@ -208,7 +208,7 @@ def test_data_byte_by_byte_is_complete(take: Callable[[ReceiveBuffer], bytes | N
         assert take(buffer) is None
     buffer.receive(b"\n")
     assert (take(buffer) or b"").rstrip(b"\n") == b"x" * 99
-    assert len(buffer) == 0
+    assert buffer.size == 0
 
 
 def test_many_lines_in_small_pieces_are_complete() -> None:
@@ -218,7 +218,7 @@ def test_many_lines_in_small_pieces_are_complete() -> None:
         buffer.receive(piece)
         while buffer.take_line() is not None:
             lines += 1
-    assert (lines, len(buffer)) == (1000, 1)
+    assert (lines, buffer.size) == (1000, 1)
 
 
 @given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
@@ -233,7 +233,7 @@ def test_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> N
             lines.append(line)
     *complete, rest = data.split(b"\n")
     assert lines == complete
-    assert len(buffer) == len(rest)
+    assert buffer.size == len(rest)
 
 
 @given(
@@ -250,7 +250,7 @@ def test_dropped_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[in
     empty = next((number for number, line in enumerate(lines, 1) if line in (b"", b"\r")), None)
     assert is_there == (empty is not None)
     if empty is not None:
-        assert buffer.take(len(buffer)) == b"\n".join(data.split(b"\n")[empty:])
+        assert buffer.take(buffer.size) == b"\n".join(data.split(b"\n")[empty:])
 
 
 @given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 20), st.none()), max_size=20))
@@ -271,7 +271,7 @@ def test_lines_and_blocks_may_alternate(steps: list[bytes | int | None]) -> None
             block = rest[:step] if len(rest) >= step else None
             assert buffer.take(step) == block
             rest = rest if block is None else rest[step:]
-        assert len(buffer) == len(rest)
+        assert buffer.size == len(rest)
 
 
 @pytest.mark.parametrize("how", ["lines", "dropped", "block"])
@@ -284,5 +284,5 @@ def test_small_remainder_does_not_keep_large_buffer(how: str) -> None:
         assert not buffer.drop_lines()
     else:
         buffer.take(65_000)
-    assert len(buffer) <= 2
+    assert buffer.size <= 2
     assert held_by(buffer) < 1000

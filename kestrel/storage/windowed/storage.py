@@ -147,11 +147,9 @@ class WindowedStorage:
             self._deleting[queue.name] = self._deleting.get(queue.name, 0) + 1
             written = self._writer.write(live.deletion())
             self._deletions[queue] = written.addBoth(self._deletion_ended, queue)
-            if live is not queue:  # `queue` failed, and was reopened as `live`
-                live.is_deleted = True
-                live.kill("the queue was deleted")
-                live.end_fill()
-            queue.is_deleted = True
+            queue.is_deleted = live.is_deleted = True
+            live.kill("the queue was deleted")  # it is another object if `queue` failed and was reopened
+            live.end_fill()
         queue.kill("the queue was deleted")
         queue.end_fill()
 

@@ -72,7 +72,7 @@ def split_prefixed(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
                 f"the length of item {items + 1}, at byte {offset}, says {size} bytes, and no item has more than "
                 f"{MAX_ITEM_BYTES}: does the input have lengths, of 4 bytes, the highest first?"
             )
-    if size is not None or len(buffer):
+    if size is not None or buffer.size:
         raise ToolFailed(f"the input ends within item {items + 1}, which begins at byte {offset}")
 
 
