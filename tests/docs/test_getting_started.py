@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from attrs import evolve
 
 from kestrel.config.load import loads
-from kestrel.server.endpoints import endpoints_to_serve
 from tests.docs.commands import make_programs
+from tests.server.any_port import endpoints_on_any_port
 from tests.server.running import Processes, Server
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "getting_started.md").read_text()
@@ -54,7 +53,6 @@ def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
         server.stop()
         files = WITH_TLS.partition("Stop the server")[0]
         play(files, processes, server)
-        # Port 0, which lets the system pick one, cannot be written in a file.
-        (endpoint,) = endpoints_to_serve(evolve(loads(config + tls), memcache_listen_port=0), {})["memcache"]
+        (endpoint,) = endpoints_on_any_port(loads(config + tls))["memcache"]
         secure = processes.serve(config + tls, endpoint=endpoint)
         play(WITH_TLS.partition("Stop the server")[2], processes, secure)

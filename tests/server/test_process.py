@@ -883,15 +883,20 @@ def test_a_changed_port_is_said_to_need_a_restart(processes: Processes) -> None:
     eventually(lambda: "only at the next start" in server.logged(), "the log says so")
 
 
-def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) -> None:
+def twistd_with_tac_file(processes: Processes, *options_of_twistd: str) -> list[str]:
+    """Return the command that runs the shipped .tac file, with ports that the system picks."""
     tac = (Path(__file__).parents[2] / "tap-configs" / "kestrel.tac").read_text()
     options = '["--config", "kestrel.toml", "--memcache", "tcp:0:interface=127.0.0.1"]'
     processes.write("kestrel.tac", tac.replace('["--config", "tap-configs/development.toml"]', options))
     no_fixed_ports = "textListenPort = false\nthriftListenPort = false\n[admin]\nhttpPort = false\n"
     processes.write("kestrel.toml", CONFIG + no_fixed_ports)
-    log = processes.folder / "out.log"
     start = "from twisted.scripts.twistd import run; run()"
-    command = [sys.executable, "-c", start, "--nodaemon", "--pidfile=", "--python", "kestrel.tac"]
+    return [sys.executable, "-c", start, *options_of_twistd, "--python", "kestrel.tac"]
+
+
+def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) -> None:
+    log = processes.folder / "out.log"
+    command = twistd_with_tac_file(processes, "--nodaemon", "--pidfile=")
     with (
         log.open("wb") as out,
         Child[bytes](command, cwd=processes.folder, env=processes.environment(), stdout=out, stderr=out) as process,
@@ -907,14 +912,7 @@ def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) ->
 
 
 def test_daemon_of_a_tac_file_logs_to_twistds_logfile(processes: Processes) -> None:
-    tac = (Path(__file__).parents[2] / "tap-configs" / "kestrel.tac").read_text()
-    options = '["--config", "kestrel.toml", "--memcache", "tcp:0:interface=127.0.0.1"]'
-    processes.write("kestrel.tac", tac.replace('["--config", "tap-configs/development.toml"]', options))
-    no_fixed_ports = "textListenPort = false\nthriftListenPort = false\n[admin]\nhttpPort = false\n"
-    processes.write("kestrel.toml", CONFIG + no_fixed_ports)
-    start = "from twisted.scripts.twistd import run; run()"
-    options_of_twistd = ("--pidfile=tac.pid", "--logfile=tac.log", "--python", "kestrel.tac")
-    ended = processes.run(sys.executable, "-c", start, *options_of_twistd)
+    ended = processes.run(*twistd_with_tac_file(processes, "--pidfile=tac.pid", "--logfile=tac.log"))
     assert (ended.returncode, ended.stderr) == (0, "")
     log = processes.folder / "tac.log"
     eventually(lambda: log.exists() and is_serving_in(log.read_text()), "the daemon serves")

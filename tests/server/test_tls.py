@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ServerError
@@ -18,6 +17,7 @@ from kestrel.config.load import loads
 from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
+from tests.server.any_port import endpoints_on_any_port
 from tests.server.running import PATIENCE_S, REQUESTS, Processes, Server, eventually
 
 HOST = "mq.example"
@@ -297,9 +297,7 @@ def test_ca_file_of_tls_table_requires_client_certificates(
 ) -> None:
     cert_file, key_file = authority.sign(HOST)
     table = f'[tls]\ncertFile = "{cert_file}"\nkeyFile = "{key_file}"\ncaFile = "{authority.ca_file}"'
-    # Port 0, which lets the system pick one, cannot be written in a file.
-    config = evolve(loads(f'listenAddress = "127.0.0.1"\n{table}'), memcache_listen_port=0)
-    (endpoint,) = endpoints_to_serve(config, {})["memcache"]
+    (endpoint,) = endpoints_on_any_port(loads(table))["memcache"]
     server = processes.serve('queuePath = "queues"\n', endpoint=endpoint)
     if client is None:
         with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, trusting(authority)) as refused:

@@ -16,7 +16,6 @@ from typing import Final
 
 import pymemcache
 import pytest
-from attrs import evolve
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import CannotConnect, ServerError
@@ -24,6 +23,7 @@ from kestrel.config.load import load
 from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
+from tests.server.any_port import endpoints_on_any_port
 from tests.server.running import (
     PATIENCE_S,
     ROOT,
@@ -60,15 +60,7 @@ class Configured:
         text = (ROOT / "tap-configs" / name).read_text()
         (self.etc / name).write_text(self._here(text))
         command = self._here(command_in(text, "twistd")).replace("twistd ", f"{shlex.quote(str(TWISTD))} ").rstrip()
-        # Port 0, which lets the system pick one, cannot be written in a file.
-        config = evolve(
-            load(self.etc / name),
-            listen_address="127.0.0.1",
-            memcache_listen_port=0,
-            text_listen_port=0,
-            thrift_listen_port=0,
-        )
-        for protocol, endpoints in endpoints_to_serve(config, {}).items():
+        for protocol, endpoints in endpoints_on_any_port(load(self.etc / name)).items():
             for endpoint in endpoints:
                 command += f" --{protocol} {shlex.quote(endpoint)}"
         self.started = processes.run("sh", "-ec", command)
