@@ -349,6 +349,28 @@ def test_a_put_recorded_in_the_tick_in_which_its_queue_dies_is_not_acknowledged(
     assert drain(server, b"periodic") == [b"a"]
 
 
+@pytest.mark.parametrize("operation", ["sync_folder", "rename", "cut", "erase", "open"])
+@pytest.mark.parametrize("after", range(6))
+def test_put_refused_during_a_rewrite_is_not_delivered(
+    server: Server, client: Client, operation: str, after: int
+) -> None:
+    server.reload(PERIODIC, b"work")
+    client.talk(put(b"work", b"old"))
+    server.reload(SYNCED, b"work")
+    assert client.ask(put(b"work", b"committing")) == b""
+    second = server.client()
+    assert second.ask(put(b"work", b"recorded")) == b""
+    fail_next_sync(server)
+    server.disk.fail(operation, errno.EIO, times=1, after=after)
+    server.settle()
+    replies = {b"old": STORED, b"committing": client.received(), b"recorded": second.received()}
+    server.disk.mend()
+    for data in (b"later", b"last"):
+        replies[data] = client.talk(put(b"work", data))
+    assert replies[b"last"] == STORED
+    assert drain(server, b"work") == [data for data, reply in replies.items() if reply == STORED]
+
+
 class TestRewritingThatFailedWhileNobodyWaited:
     @pytest.fixture
     def doomed(self, server: Server, client: Client) -> Server:

@@ -49,7 +49,7 @@ class JournalSyncState(Enum):
     REWRITING = "rewriting"
     """The queue is being rewritten after a failed sync. Its commits wait."""
     FAILING = "failing"
-    """The queue fails at its next commit."""
+    """The file must not be synced again, and no commit waits. The queue fails at its next commit."""
 
 
 class JournalSyncScheduler:
@@ -71,6 +71,8 @@ class JournalSyncScheduler:
         """Deferreds of packs that must not be published before all written records are synced."""
         self._pending_error: Exception | None = None
         """Error that makes the queue fail at its next commit, or None."""
+        self._has_written_next = False
+        """True if a rewrite has written changes of a commit that had not begun. That commit must succeed."""
         self._unsynced_since_s: float | None = None
         """Time of the first write since the last sync began, or None."""
         self.state = JournalSyncState.IDLE
@@ -128,8 +130,9 @@ class JournalSyncScheduler:
             done: Deferred[None] = Deferred()
             self._blocked.append(done)
             return done
-        if self._pending_error is not None:
+        if self._pending_error is not None and not self._has_written_next:
             raise self._resources.kill(self._queue, self._pending_error)
+        self._has_written_next = False
         return None
 
     def sync_at_close(self) -> Deferred[Any]:
@@ -141,8 +144,11 @@ class JournalSyncScheduler:
         )
 
     def fail_next_commit(self, error: Exception) -> None:
-        """Make the queue fail at its next commit, so that the changes recorded until then are answered with `error`."""
-        self.state, self._pending_error = JournalSyncState.FAILING, error
+        """Make the queue fail at its next commit, so that the changes recorded until then are answered with `error`.
+
+        If a rewrite has written changes of that commit, the queue fails at the one after it.
+        """
+        self._pending_error = error
         # An accepted put leads to a commit, which reports the error.
         self._queue.refusal = None
         packs, self._packs = self._packs, []
@@ -200,7 +206,7 @@ class JournalSyncScheduler:
         queue = self._queue
         if sync is not None and since_s is not None:
             self._resources.record_duration(queue.name, "fsync_delay_usec", since_s)
-        self.state = JournalSyncState.IDLE if self._pending_error is None else JournalSyncState.FAILING
+        self.state = JournalSyncState.IDLE
         if sync is not None:
             queue.writer.synced(sync)
         if queue.failure is None:
@@ -209,13 +215,13 @@ class JournalSyncScheduler:
             done.callback(None)
         if self._waiting or self._packs:
             self._begin_sync()
-        elif queue.failure is None and self.state is JournalSyncState.IDLE:
+        elif queue.failure is None:
             self.settings_changed()
 
     def _sync_failed(self, failure: Failure, commits: list[Deferred[None]], packs: list[Deferred[None]]) -> None:
         queue = self._queue
         self._waiting, self._packs = commits + self._waiting, packs + self._packs
-        self.state = JournalSyncState.IDLE if self._pending_error is None else JournalSyncState.FAILING
+        self.state = JournalSyncState.IDLE
         if queue.failure is not None:
             # The queue was deleted or has failed meanwhile: nothing is left to sync.
             self._fire_waiting(None)
@@ -233,6 +239,7 @@ class JournalSyncScheduler:
         if self._waiting or self._blocked:
             self._fire_waiting(self._resources.kill(self._queue, error))
         else:
+            self.state = JournalSyncState.FAILING
             self.fail_next_commit(error)
 
     # Rewrites after a failed sync.
@@ -259,6 +266,7 @@ class JournalSyncScheduler:
         try:
             records = queue.take_pending()
             if records:
+                self._has_written_next = True
                 writer.append(records)
             end = queue.rotate(queue.boundary(), is_kept=False)
             number = end.number
@@ -268,6 +276,7 @@ class JournalSyncScheduler:
             self._pending_error = error
         except Exception:
             # The commits that wait are answered with an error, so their records must not return.
+            self._has_written_next = False
             if queue.failure is None:
                 writer.truncate_to(acknowledged_size, number)
             raise
