@@ -33,66 +33,66 @@ BROKEN_SQLITE = "tests/storage/broken_sqlite.py"
 
 CAUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "TestLosesTheLastItem": (
-        "test_a_restart_brings_the_items_as_they_were",
-        "test_a_kill_after_the_commit_loses_nothing",
+        "test_restart_keeps_items_unchanged",
+        "test_kill_after_a_commit_loses_nothing",
     ),
-    "TestReordersOnAbort": ("test_the_first_of_those_put_back_is_the_next_one_taken",),
+    "TestReordersOnAbort": ("test_first_xid_put_back_becomes_the_head",),
     "TestForgetsConfirms": (
-        "test_what_was_confirmed_out_of_order_is_gone_after_a_restart",
-        "test_a_kill_after_the_commit_loses_nothing",
+        "test_restart_does_not_restore_items_confirmed_out_of_order",
+        "test_kill_after_a_commit_loses_nothing",
     ),
     "TestDoublesOnCompaction": (
-        "test_what_was_taken_takes_no_room_for_long",
-        "test_upkeep_changes_no_contents",
+        "test_space_of_taken_items_is_freed",
+        "test_maintenance_keeps_the_items",
     ),
-    "TestMixesTwoQueues": ("test_names_that_look_alike_are_different_queues_after_a_restart",),
+    "TestMixesTwoQueues": ("test_similar_names_are_different_queues_after_a_restart",),
     "TestAcknowledgesBeforeTheCommit": (
-        "test_what_is_said_to_be_safe_is_left_by_a_kill_at_that_moment",
-        "test_what_is_said_to_be_safe_without_delay_is_left_by_a_power_failure_at_that_moment",
+        "test_acknowledged_commit_survives_a_kill",
+        "test_synced_commit_survives_a_power_failure",
     ),
-    "TestAcknowledgesALaterBatch": ("test_what_was_recorded_since_a_commit_that_failed_has_failed_too",),
-    "TestTruncatesZeros": ("test_a_restart_brings_bytes_of_all_kinds_as_they_are",),
+    "TestAcknowledgesALaterBatch": ("test_changes_recorded_during_a_failed_commit_fail",),
+    "TestTruncatesZeros": ("test_restart_keeps_arbitrary_bytes",),
     "TestLeaksDeletedQueues": (
-        "test_a_deleted_queue_is_not_known_after_a_restart",
-        "test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made",
+        "test_restart_does_not_restore_a_deleted_queue",
+        "test_kill_after_a_committed_deletion_restores_nothing",
     ),
-    "TestKeepsWhatHasDied": ("test_a_dead_object_deletes_what_was_opened_in_its_place",),
+    "TestKeepsWhatHasDied": ("test_deletion_of_a_failed_object_deletes_the_reopened_queue",),
 }
 """For each broken storage the tests that are about what is wrong with it."""
 
 DATABASES_CAUGHT_BY: Mapping[str, tuple[str, ...]] = {
-    "TestForgetsTheNumber": ("test_a_batch_that_comes_again_is_not_applied_again_and_goes_well",),
-    "TestRemembersTheNumberOfAnother": ("test_an_owner_begins_with_number_one_whatever_the_last_one_came_to",),
-    "TestAppliesQueueByQueue": ("test_a_batch_of_which_one_queues_changes_cannot_be_applied_changes_nothing",),
+    "TestForgetsTheNumber": ("test_repeated_batch_succeeds_without_being_applied_again",),
+    "TestRemembersTheNumberOfAnother": ("test_each_owner_begins_with_batch_number_one",),
+    "TestAppliesQueueByQueue": ("test_batch_with_one_impossible_change_changes_nothing",),
     "TestShowsWhatIsPending": (
-        "test_what_a_read_sees_of_a_batch_is_all_or_nothing_and_all_once_it_is_applied",
-        "test_a_kill_at_any_moment_leaves_all_or_nothing_of_a_batch",
+        "test_read_sees_whole_batches",
+        "test_kill_leaves_whole_batches",
     ),
-    "TestBelongsToTwo": ("test_a_second_owner_is_refused_with_a_sentence_and_the_first_goes_on",),
-    "TestListensToTheLastOwner": ("test_one_that_another_has_taken_over_applies_nothing_more",),
-    "TestIgnoresIsNew": ("test_a_new_queue_has_nothing_of_what_was_kept_under_its_name",),
-    "TestLeavesTheEndOfRanges": ("test_a_range_takes_what_stands_from_its_first_position_to_its_last",),
-    "TestLosesErrors": ("test_error_counts_are_those_of_the_last_batch_that_names_the_item",),
-    "TestReadsNewestFirst": ("test_a_read_brings_the_lowest_so_many_items",),
-    "TestNeedsRoomForEverything": ("test_items_can_be_taken_out_where_none_can_be_put_in",),
-    "TestMixesNames": ("test_any_bytes_are_a_name_and_no_two_of_them_the_same",),
+    "TestBelongsToTwo": ("test_second_owner_is_refused_with_a_reason",),
+    "TestListensToTheLastOwner": ("test_replaced_owner_applies_no_batch",),
+    "TestIgnoresIsNew": ("test_new_queue_replaces_the_stored_one",),
+    "TestLeavesTheEndOfRanges": ("test_removed_range_includes_both_ends",),
+    "TestLosesErrors": ("test_last_batch_sets_the_error_count",),
+    "TestReadsNewestFirst": ("test_read_returns_at_most_n_items",),
+    "TestNeedsRoomForEverything": ("test_items_can_be_removed_from_a_full_database",),
+    "TestMixesNames": ("test_names_are_compared_byte_by_byte",),
 }
 """The tests that find the bug of each broken database."""
 
 SQLITE_CAUGHT_BY: Mapping[str, str] = {
-    "TestNeverSyncs": "test_power_failure_loses_no_acknowledged_batch_and_leaves_whole_ones",
-    "TestKeepsTheRollbackJournalInMemory": "test_power_failure_loses_no_acknowledged_batch_and_leaves_whole_ones",
-    "TestReportsFailedCommitAsNotApplied": "test_failed_sync_in_a_commit_means_away",
-    "TestReportsFailedCommitAsFull": "test_failed_sync_in_a_commit_means_away",
-    "TestNeverSyncsAgain": "test_batch_that_is_sent_again_after_a_failed_sync_survives_a_power_failure",
-    "TestReservesNothing": "test_full_disk_refuses_puts_and_takes_removes",
-    "TestReadsWithoutTheLock": "test_reads_in_other_threads_see_all_or_nothing_of_a_batch",
+    "TestNeverSyncs": "test_power_failure_keeps_acknowledged_and_whole_batches",
+    "TestKeepsTheRollbackJournalInMemory": "test_power_failure_keeps_acknowledged_and_whole_batches",
+    "TestReportsFailedCommitAsNotApplied": "test_failed_sync_in_a_commit_is_database_away",
+    "TestReportsFailedCommitAsFull": "test_failed_sync_in_a_commit_is_database_away",
+    "TestNeverSyncsAgain": "test_batch_repeated_after_a_failed_sync_survives_power_failure",
+    "TestReservesNothing": "test_full_disk_refuses_puts_and_accepts_removes",
+    "TestReadsWithoutTheLock": "test_reads_in_other_threads_see_whole_batches",
     "TestOpensAfterClose": "test_list_queues_that_runs_after_close_takes_no_ownership",
 }
 """The test that finds the bug of each broken SQLite database. `test_sqlite_contract.py` shows that the correct one
 passes."""
 
-TEST_OF_A_DISK = "test_wherever_the_process_or_the_machine_dies_what_was_acknowledged_stays"
+TEST_OF_A_DISK = "test_acknowledged_changes_survive_a_crash_at_each_operation"
 
 ENTRY = ModelItem(b"a", 5, 0)
 
@@ -204,10 +204,10 @@ def test_a_class_says_what_it_leaves_out() -> None:
         def make(self, folder: Path, clock: Clock, in_thread: InThread) -> MemoryStorage:
             return MemoryStorage()
 
-    assert OfMemory.left_out["test_everything_can_be_released"] == "needs capability 'ranges'"
-    assert OfMemory.left_out["test_a_fill_brings_the_head"] == "needs hook 'has_window'"
+    assert OfMemory.left_out["test_all_items_can_be_released"] == "needs capability 'ranges'"
+    assert OfMemory.left_out["test_fill_loads_the_head"] == "needs hook 'has_window'"
     assert OfMemory.left_out[TEST_OF_A_DISK] == "needs capability 'durable'"
-    assert "test_items_come_out_in_the_order_in_which_they_went_in" not in OfMemory.left_out
+    assert "test_items_are_taken_in_the_order_of_their_puts" not in OfMemory.left_out
 
 
 def test_a_durable_backend_without_a_faulty_disk_is_told_which_base_class_opens_its_tests() -> None:
@@ -250,7 +250,7 @@ def test_a_class_of_a_database_says_what_it_leaves_out() -> None:
 
     hooks = ("lose_hold", "impossible", "fill_database", "is_embedded")
     assert set(OfMemory.left_out.values()) == {f"needs hook {hook!r}" for hook in hooks}
-    assert OfMemory.left_out["test_to_close_it_takes_nothing_from_the_new_one"] == "needs hook 'lose_hold'"
+    assert OfMemory.left_out["test_closing_a_replaced_owner_releases_nothing"] == "needs hook 'lose_hold'"
 
 
 def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Path) -> None:

@@ -127,9 +127,7 @@ class StorageUnderTest:
         """Called to commit a queue whose fill does not fire otherwise."""
         self._is_closed = False
         self._successors: list[StorageUnderTest] = [self]
-        self.loaded: dict[bytes, IQueueStorage | Failure] = self.wait(
-            self.storage.start(lambda name: self.settings)
-        )
+        self.loaded: dict[bytes, IQueueStorage | Failure] = self.wait(self.storage.start(lambda name: self.settings))
 
     @property
     def faulty_disk(self) -> KillableDisk:

@@ -15,7 +15,7 @@ from kestrel.testing.contract.requirements import requires
 class CommitTests(Backend):
     """Successful commits."""
 
-    def test_a_pair_of_a_commit_names_queues_that_were_committed_each_once(self, subject: StorageUnderTest) -> None:
+    def test_commit_names_each_pending_queue_once(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(b"a+%d" % number, sync_journal_ms=0) for number in range(3)]
         for queue in queues:
             subject.put(queue, b"x")
@@ -28,7 +28,7 @@ class CommitTests(Backend):
         assert all(outcome.is_there and not outcome.has_failed for outcome in outcomes)
 
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
-    def test_a_commit_of_nothing_goes_well(self, subject: StorageUnderTest, sync_journal_ms: int | None) -> None:
+    def test_commit_without_changes_succeeds(self, subject: StorageUnderTest, sync_journal_ms: int | None) -> None:
         queue = subject.queue(sync_journal_ms=sync_journal_ms)
         subject.commit()
         subject.commit(queue)
@@ -36,7 +36,7 @@ class CommitTests(Backend):
         assert queue.failure is None
 
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
-    def test_work_goes_on_while_a_commit_is_pending(
+    def test_queue_can_be_used_while_a_commit_is_pending(
         self, subject: StorageUnderTest, sync_journal_ms: int | None
     ) -> None:
         queue = subject.queue(sync_journal_ms=sync_journal_ms)
@@ -52,7 +52,7 @@ class CommitTests(Backend):
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"b", b"c", b"d"]
 
-    def test_two_queues_are_committed_apart(self, subject: StorageUnderTest) -> None:
+    def test_commits_of_two_queues_are_independent(self, subject: StorageUnderTest) -> None:
         first, second = subject.queue(b"a+x", sync_journal_ms=0), subject.queue(b"a+y", sync_journal_ms=0)
         subject.put(first, b"1")
         pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([first])]
@@ -62,7 +62,7 @@ class CommitTests(Backend):
             subject.until(outcome)
         assert (subject.take_all_data(first), subject.take_all_data(second)) == ([b"1"], [b"2"])
 
-    def test_new_settings_hold_from_now_on_and_the_queue_stays(self, subject: StorageUnderTest) -> None:
+    def test_new_settings_apply_to_the_live_queue(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         assert subject.queue(sync_journal_ms=0) is queue
@@ -73,21 +73,17 @@ class CommitTests(Backend):
 
     @requires("durable")
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
-    def test_what_is_said_to_be_safe_is_left_by_a_kill_at_that_moment(
-        self, subject: StorageUnderTest, sync_journal_ms: int | None
-    ) -> None:
+    def test_acknowledged_commit_survives_a_kill(self, subject: StorageUnderTest, sync_journal_ms: int | None) -> None:
         queue = subject.queue(sync_journal_ms=sync_journal_ms)
         check_crash_after_each_job(subject, queue, lambda: subject.killed())
 
     @requires("durable", "disk")
-    def test_what_is_said_to_be_safe_without_delay_is_left_by_a_power_failure_at_that_moment(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_synced_commit_survives_a_power_failure(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=0)
         check_crash_after_each_job(subject, queue, lambda: subject.without_power())
 
     @requires("durable", "disk")
-    def test_what_is_promised_for_a_period_is_left_by_a_power_failure_after_it(self, subject: StorageUnderTest) -> None:
+    def test_periodic_sync_survives_a_power_failure_after_the_period(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=500)
         expected = []
         for number in range(3):
@@ -100,7 +96,7 @@ class CommitTests(Backend):
             assert again.data_in(again.queue()) == expected
 
     @requires("durable", "disk")
-    def test_an_orderly_stop_leaves_everything_to_a_power_failure(self, subject: StorageUnderTest) -> None:
+    def test_everything_survives_a_power_failure_after_a_clean_stop(self, subject: StorageUnderTest) -> None:
         for sync_journal_ms in (0, 500):
             queue = subject.queue(b"%d" % sync_journal_ms, sync_journal_ms=sync_journal_ms)
             subject.put(queue, b"a")
@@ -109,7 +105,7 @@ class CommitTests(Backend):
         assert [again.data_in(again.queue(name)) for name in (b"0", b"500")] == [[b"a"], [b"a"]]
 
     @requires("durable")
-    def test_a_stop_while_a_commit_is_pending_ends_it_first(self, tmp_path: Path) -> None:
+    def test_close_ends_a_pending_commit_first(self, tmp_path: Path) -> None:
         subject = StorageUnderTest(self, tmp_path / "queues", sync_journal_ms=0)
         queue = subject.queue()
         subject.put(queue, b"a")

@@ -21,7 +21,7 @@ class BatchTests(DatabaseBackend):
 
     # Numbers.
 
-    def test_a_batch_that_comes_again_is_not_applied_again_and_goes_well(self, owner: OwnedDatabase) -> None:
+    def test_repeated_batch_succeeds_without_being_applied_again(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2))
         batch = owner.apply(owner.changes(removed=[(1, 1)], puts=items(3), errors={2: 1}))
         for _ in range(3):
@@ -29,19 +29,19 @@ class BatchTests(DatabaseBackend):
         assert owner.read() == [item(2)._replace(errors=1), item(3)]
         assert owner.restarted().read() == [item(2)._replace(errors=1), item(3)]
 
-    def test_a_new_queue_in_a_batch_that_comes_again_keeps_its_items(self, owner: OwnedDatabase) -> None:
+    def test_repeated_batch_does_not_clear_its_new_queue(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         batch = owner.apply(owner.changes(is_new=True, puts=items(1, 2)))
         owner.wait(owner.database.apply(batch))
         assert owner.read() == items(1, 2)
 
-    def test_numbers_may_be_left_out(self, owner: OwnedDatabase) -> None:
+    def test_batch_numbers_may_have_gaps(self, owner: OwnedDatabase) -> None:
         for number in (1, 2, 5, 1000, 1 << 31, 1 << 40):
             owner.number = number - 1
             owner.put(b"work", item(number))
         assert owner.positions() == [1, 2, 5, 1000, 1 << 31, 1 << 40]
 
-    def test_an_owner_begins_with_number_one_whatever_the_last_one_came_to(self, owner: OwnedDatabase) -> None:
+    def test_each_owner_begins_with_batch_number_one(self, owner: OwnedDatabase) -> None:
         for position, batches in [(10, 1), (20, 1), (30, 2), (40, 1)]:
             assert owner.number == 0
             for number in range(batches):
@@ -51,9 +51,7 @@ class BatchTests(DatabaseBackend):
 
     # All or nothing.
 
-    def test_what_a_read_sees_of_a_batch_is_all_or_nothing_and_all_once_it_is_applied(
-        self, owner: OwnedDatabase
-    ) -> None:
+    def test_read_sees_whole_batches(self, owner: OwnedDatabase) -> None:
         before, after = begin(owner)
         batch = owner.batch(*change_all(owner))
         outcome = DeferredOutcome(owner.database.apply(batch))
@@ -65,7 +63,7 @@ class BatchTests(DatabaseBackend):
             assert list(owner.wait(reading)) in (before[name], after[name])
         assert {name: owner.read(name, 0) for name in NAMES} == after
 
-    def test_a_kill_at_any_moment_leaves_all_or_nothing_of_a_batch(self, owner: OwnedDatabase) -> None:
+    def test_kill_leaves_whole_batches(self, owner: OwnedDatabase) -> None:
         before, after = begin(owner)
         listed = owner.queues.copy()
         batch = owner.batch(*change_all(owner))
@@ -81,9 +79,7 @@ class BatchTests(DatabaseBackend):
 
     @requires("impossible")
     @pytest.mark.parametrize("place", [0, 1, 2])
-    def test_a_batch_of_which_one_queues_changes_cannot_be_applied_changes_nothing(
-        self, owner: OwnedDatabase, place: int
-    ) -> None:
+    def test_batch_with_one_impossible_change_changes_nothing(self, owner: OwnedDatabase, place: int) -> None:
         before, _ = begin(owner)
         listed = owner.queues.copy()
         changes = change_all(owner)
@@ -96,7 +92,7 @@ class BatchTests(DatabaseBackend):
         assert {name: again.read(name, 0) for name in NAMES} == before
 
     @requires("impossible")
-    def test_after_a_batch_that_cannot_be_applied_the_others_are(self, owner: OwnedDatabase) -> None:
+    def test_batches_after_an_impossible_one_are_applied(self, owner: OwnedDatabase) -> None:
         before, after = begin(owner)
         impossible = self._impossible(owner.queues[b"a"])
         changes = change_all(owner)

@@ -41,7 +41,7 @@ class CallOrderTests(DatabaseBackend):
         except StorageError as error:
             raise AssertionError(f"list_queues() ran after close() and took ownership: {error}") from error
 
-    def test_apply_that_runs_after_close_changes_nothing_of_the_next_owner(self, owner: OwnedDatabase) -> None:
+    def test_apply_that_runs_after_close_changes_nothing(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         batch = owner.batch(owner.changes(puts=items(2)))
         applying, closing = self._overtaken_by_close(owner, DeferredOutcome(owner.database.apply(batch)))
@@ -52,7 +52,7 @@ class CallOrderTests(DatabaseBackend):
         assert new.read() == before, "apply() ran after close() and changed the items of another owner"
         assert before == (items(1) if applying.has_failed else items(1, 2))
 
-    def test_read_that_runs_after_close_gets_an_answer_and_keeps_no_hold(self, owner: OwnedDatabase) -> None:
+    def test_read_that_runs_after_close_ends_and_keeps_no_ownership(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         reading, closing = self._overtaken_by_close(
             owner, DeferredOutcome(owner.database.read_after(b"work", 0, ALL, ALL))
@@ -74,7 +74,7 @@ class CallOrderTests(DatabaseBackend):
             owner.threads.run_newest()
         return pending, closing
 
-    def test_reads_in_other_threads_see_all_or_nothing_of_a_batch(self, tmp_path: Path) -> None:
+    def test_reads_in_other_threads_see_whole_batches(self, tmp_path: Path) -> None:
         owner = OwnedDatabase(self, tmp_path / "database", RealThreads())
         try:
             with _frequent_thread_switches():

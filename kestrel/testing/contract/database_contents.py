@@ -54,13 +54,13 @@ class DatabaseContentsTests(DatabaseBackend):
     # Puts.
 
     @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-    def test_bytes_of_all_kinds_are_read_as_they_were_put(self, owner: OwnedDatabase, data: bytes) -> None:
+    def test_read_returns_arbitrary_bytes_unchanged(self, owner: OwnedDatabase, data: bytes) -> None:
         put = [item(1, data), item(2, b"next")]
         owner.put(b"work", *put)
         assert owner.read() == put
         assert owner.restarted().read() == put
 
-    def test_times_and_errors_are_read_as_they_were_put(self, owner: OwnedDatabase) -> None:
+    def test_read_returns_times_and_errors_unchanged(self, owner: OwnedDatabase) -> None:
         put = [
             StoredItem(1, b"a", 0, 0, 0),
             StoredItem(2, b"b", 1, 2, 3),
@@ -71,21 +71,21 @@ class DatabaseContentsTests(DatabaseBackend):
         assert owner.read() == put
         assert owner.restarted().read() == put
 
-    def test_what_is_read_is_of_the_types_that_were_put(self, owner: OwnedDatabase) -> None:
+    def test_read_returns_values_of_the_declared_types(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", item(1))
         again = owner.restarted()
         (found,) = again.read()
         assert [type(field) for field in found] == [int, bytes, int, int, int]
         assert [type(field) for field in again.found[b"work"]] == [bytes, int, int, int, int]
 
-    def test_later_batches_put_behind_earlier_ones(self, owner: OwnedDatabase) -> None:
+    def test_later_batches_append_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2))
         owner.put(b"work", *items(3, 7))
         owner.put(b"work", *items(8))
         assert owner.read() == items(1, 2, 3, 7, 8)
         assert owner.restarted().read() == items(1, 2, 3, 7, 8)
 
-    def test_positions_may_be_as_high_as_63_bits_allow(self, owner: OwnedDatabase) -> None:
+    def test_positions_use_up_to_63_bits(self, owner: OwnedDatabase) -> None:
         put = items((1 << 31) - 1, 1 << 31, 1 << 32, BIG - 1, BIG, BIG + 1, HIGHEST - 1, HIGHEST)
         owner.put(b"work", *put)
         again = owner.restarted()
@@ -96,17 +96,17 @@ class DatabaseContentsTests(DatabaseBackend):
         again.apply(again.changes(removed=[(1 << 31, BIG), (HIGHEST, HIGHEST)], errors={HIGHEST - 1: 2}))
         assert again.read() == [put[0], put[5], put[6]._replace(errors=2)]
 
-    def test_an_item_of_16_mib_is_kept(self, owner: OwnedDatabase) -> None:
+    def test_item_of_16_mib_is_stored(self, owner: OwnedDatabase) -> None:
         put = [item(1, b"before"), item(2, EVERY_BYTE * (16 * MIB // 256)), item(3, b"behind")]
         owner.put(b"work", *put)
         assert owner.read() == put
         assert owner.restarted().read(max_bytes=1, position=1) == put[1:2]
 
-    def test_a_batch_may_have_ten_thousand_items(self, owner: OwnedDatabase) -> None:
+    def test_batch_stores_ten_thousand_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(*range(1, 10_001)))
         assert owner.positions() == list(range(1, 10_001))
 
-    def test_a_batch_may_change_a_thousand_queues(self, owner: OwnedDatabase) -> None:
+    def test_batch_changes_a_thousand_queues(self, owner: OwnedDatabase) -> None:
         names = [b"queue-%d" % number for number in range(1000)]
         owner.apply(*(owner.changes(name, puts=[item(1, name)]) for name in names))
         owner.apply(*(owner.changes(name, removed=[(1, 1)], puts=[item(2, name * 2)], floor=1) for name in names))
@@ -115,7 +115,7 @@ class DatabaseContentsTests(DatabaseBackend):
 
     # Reads.
 
-    def test_a_read_begins_behind_the_position_whether_an_item_stands_there_or_not(self, owner: OwnedDatabase) -> None:
+    def test_read_begins_after_the_position(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(2, 3, 7, 8))
         found = {position: owner.positions(position=position) for position in range(10)}
         assert found == {
@@ -131,12 +131,12 @@ class DatabaseContentsTests(DatabaseBackend):
             9: [],
         }
 
-    def test_a_read_brings_the_lowest_so_many_items(self, owner: OwnedDatabase) -> None:
+    def test_read_returns_at_most_n_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(2, 3, 7, 8))
         assert [owner.positions(n=n) for n in (1, 2, 3, 4, 5)] == [[2], [2, 3], [2, 3, 7], [2, 3, 7, 8], [2, 3, 7, 8]]
         assert owner.positions(position=3, n=1) == [7]
 
-    def test_a_read_brings_so_many_bytes_and_no_more(self, owner: OwnedDatabase) -> None:
+    def test_read_returns_at_most_max_bytes(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", item(1, b"12"), item(2, b""), item(3, b"345"), item(4, b""), item(5, b"6"))
         found = {max_bytes: owner.positions(max_bytes=max_bytes) for max_bytes in range(8)}
         assert found == {
@@ -150,21 +150,21 @@ class DatabaseContentsTests(DatabaseBackend):
             7: [1, 2, 3, 4, 5],
         }
 
-    def test_a_read_brings_one_item_at_least_however_large_it_is(self, owner: OwnedDatabase) -> None:
+    def test_read_returns_at_least_one_item(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", item(1, b"a" * 1000), item(2, b"b" * 1000))
         assert owner.positions(max_bytes=1) == [1]
         assert owner.positions(position=1, max_bytes=999) == [2]
 
-    def test_both_bounds_hold_at_once(self, owner: OwnedDatabase) -> None:
+    def test_read_respects_both_limits(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *(item(position, b"1234") for position in range(1, 10)))
         assert owner.positions(n=2, max_bytes=100) == [1, 2]
         assert owner.positions(n=100, max_bytes=8) == [1, 2]
 
-    def test_a_queue_that_is_empty_or_not_there_has_nothing_to_read(self, owner: OwnedDatabase) -> None:
+    def test_read_of_an_empty_or_unknown_queue_returns_nothing(self, owner: OwnedDatabase) -> None:
         owner.apply(owner.changes(b"empty"))
         assert (owner.read(b"empty"), owner.read(b"not there")) == ([], [])
 
-    def test_several_reads_may_be_asked_for_at_once(self, owner: OwnedDatabase) -> None:
+    def test_reads_may_be_concurrent(self, owner: OwnedDatabase) -> None:
         owner.put(b"a", *items(1, 2))
         owner.put(b"b", *items(5))
         asked = [
@@ -176,14 +176,15 @@ class DatabaseContentsTests(DatabaseBackend):
 
     # Names.
 
-    def test_any_bytes_are_a_name_and_no_two_of_them_the_same(self, owner: OwnedDatabase) -> None:
+    def test_names_are_compared_byte_by_byte(self, owner: OwnedDatabase) -> None:
         names = [*NAMES_THAT_LOOK_ALIKE, *(name for name in NAMES.values() if name not in NAMES_THAT_LOOK_ALIKE)]
         assert len(names) == len(set(names))
         owner.apply(*(owner.changes(name, puts=[item(1, name), item(2)]) for name in names))
         owner.apply(*(owner.changes(name, removed=[(2, 2)]) for name in names[::2]))
         again = owner.restarted()
-        expected = {name: [item(1, name)] if place % 2 == 0 else [item(1, name), item(2)]
-                    for place, name in enumerate(names)}
+        expected = {
+            name: [item(1, name)] if place % 2 == 0 else [item(1, name), item(2)] for place, name in enumerate(names)
+        }
         assert {name: again.read(name) for name in names} == expected
 
     # Removed ranges.
@@ -205,7 +206,7 @@ class DatabaseContentsTests(DatabaseBackend):
             ([(0, HIGHEST)], []),
         ],
     )
-    def test_a_range_takes_what_stands_from_its_first_position_to_its_last(
+    def test_removed_range_includes_both_ends(
         self, owner: OwnedDatabase, removed: list[tuple[int, int]], left: list[int]
     ) -> None:
         owner.put(b"work", *items(2, 3, 4, 6, 7, 9))
@@ -215,14 +216,14 @@ class DatabaseContentsTests(DatabaseBackend):
         again = owner.restarted()
         assert (again.positions(), again.positions(b"other")) == (left, [2, 3, 4, 6, 7, 9])
 
-    def test_a_batch_may_remove_a_thousand_ranges(self, owner: OwnedDatabase) -> None:
+    def test_batch_removes_a_thousand_ranges(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(*range(1, 3001)))
         owner.apply(owner.changes(removed=[(first, first + 1) for first in range(1, 3001, 3)]))
         assert owner.positions() == list(range(3, 3001, 3))
 
     # Errors.
 
-    def test_error_counts_are_those_of_the_last_batch_that_names_the_item(self, owner: OwnedDatabase) -> None:
+    def test_last_batch_sets_the_error_count(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3), item(4, errors=7))
         owner.put(b"other", *items(1, 2))
         owner.apply(owner.changes(errors={1: 1, 3: 1}))
@@ -232,14 +233,14 @@ class DatabaseContentsTests(DatabaseBackend):
         assert [each._replace(errors=0) for each in again.read()] == items(1, 2, 3, 4)
         assert [each.errors for each in again.read(b"other")] == [0, 0]
 
-    def test_a_batch_may_count_errors_of_a_thousand_items(self, owner: OwnedDatabase) -> None:
+    def test_batch_sets_a_thousand_error_counts(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(*range(1, 1501)))
         owner.apply(owner.changes(errors={position: position for position in range(1, 1001)}))
         assert [each.errors for each in owner.read()] == [*range(1, 1001), *[0] * 500]
 
     # Whole queues.
 
-    def test_a_new_queue_has_nothing_of_what_was_kept_under_its_name(self, owner: OwnedDatabase) -> None:
+    def test_new_queue_replaces_the_stored_one(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.put(b"other", *items(1))
         owner.apply(owner.changes(is_new=True, puts=[item(2, b"new")]))
@@ -247,13 +248,13 @@ class DatabaseContentsTests(DatabaseBackend):
         again = owner.restarted()
         assert (again.read(), again.read(b"other")) == ([item(2, b"new")], items(1))
 
-    def test_a_new_queue_may_be_empty(self, owner: OwnedDatabase) -> None:
+    def test_new_queue_may_have_no_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.apply(owner.changes(is_new=True))
         assert owner.read() == []
         assert owner.restarted().found == {b"work": StoredQueue(b"work", 0, 0, 0, 0)}
 
-    def test_a_deleted_queue_is_gone_with_its_items(self, owner: OwnedDatabase) -> None:
+    def test_deletion_removes_the_queue_and_its_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.put(b"other", *items(1))
         owner.apply(owner.deletion())
@@ -262,18 +263,18 @@ class DatabaseContentsTests(DatabaseBackend):
         assert set(again.found) == {b"other"}
         assert (again.read(), again.read(b"other")) == ([], items(1))
 
-    def test_a_deleted_queue_can_be_made_again_and_has_nothing_of_the_old_one(self, owner: OwnedDatabase) -> None:
+    def test_deleted_queue_can_be_created_again(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.apply(owner.deletion())
         owner.apply(owner.changes(puts=[item(2, b"new")]))
         assert owner.restarted().read() == [item(2, b"new")]
 
-    def test_to_delete_what_was_never_there_changes_nothing(self, owner: OwnedDatabase) -> None:
+    def test_deletion_of_an_unknown_queue_changes_nothing(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         owner.apply(owner.deletion(b"not there"), owner.changes(puts=items(2)))
         assert owner.restarted().read() == items(1, 2)
 
-    def test_the_queues_are_listed_as_the_last_batch_left_each(self, owner: OwnedDatabase) -> None:
+    def test_list_queues_returns_the_last_totals(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3, 4))
         owner.apply(owner.changes(b"empty"), owner.changes(removed=[(1, 2)], puts=items(9), floor=2))
         owner.put(b"big", item(HIGHEST, b"12345"))

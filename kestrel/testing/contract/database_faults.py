@@ -49,9 +49,7 @@ class DatabaseCommitFailureTests(Backend):
     """Batches that cannot be applied: their queues fail, and applied batches remain."""
 
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
-    def test_nothing_of_a_batch_that_was_not_applied_comes_back_and_all_that_was_applied_does(
-        self, subject: StorageUnderTest, batch: Batch
-    ) -> None:
+    def test_failed_batch_is_lost_whole(self, subject: StorageUnderTest, batch: Batch) -> None:
         queue, xid = begin(subject)
         batch(subject, queue, xid)
         subject.faulty_database.fail_changes_of(b"work")
@@ -63,9 +61,7 @@ class DatabaseCommitFailureTests(Backend):
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
-    def test_what_was_recorded_while_a_batch_was_on_its_way_that_is_not_applied_has_failed_too(
-        self, subject: StorageUnderTest, batch: Batch
-    ) -> None:
+    def test_changes_recorded_during_a_failed_batch_fail(self, subject: StorageUnderTest, batch: Batch) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"first batch")
         subject.faulty_database.fail_changes_of(b"work")
@@ -79,7 +75,7 @@ class DatabaseCommitFailureTests(Backend):
         assert commit_fails(subject, queue), "a batch was acknowledged that depends on a lost batch"
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
-    def test_a_commit_of_a_dead_queue_fails_also_when_it_was_opened_anew_since(self, subject: StorageUnderTest) -> None:
+    def test_commit_of_a_failed_queue_fails_after_a_reopen(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"lost")
         subject.faulty_database.fail_changes_of(b"work")
@@ -102,9 +98,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.commit(live)
         check_remaining_items(subject, [])
 
-    def test_a_queue_that_was_opened_anew_after_a_lost_batch_keeps_its_promises(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_reopened_queue_works_after_lost_batches(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         for turn in range(3):
             subject.put(queue, b"lost")
@@ -116,7 +110,7 @@ class DatabaseCommitFailureTests(Backend):
             subject.commit(queue)
         check_remaining_items(subject, [b"a", b"b", b"c", b"0", b"1", b"2"])
 
-    def test_a_queue_whose_first_batch_was_not_applied_is_new_again(self, subject: StorageUnderTest) -> None:
+    def test_queue_whose_first_batch_failed_is_new(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"lost")
         subject.faulty_database.fail_changes_of(b"work")
@@ -130,9 +124,7 @@ class DatabaseCommitFailureTests(Backend):
 
     # Many queues in one batch.
 
-    def test_a_batch_that_fails_for_one_of_many_queues_is_applied_for_all_others(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_failure_of_one_queue_spares_the_others(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
         subject.storage.put(queues, b"safe", ADD_MS, 0)
         subject.commit(*queues)
@@ -149,9 +141,7 @@ class DatabaseCommitFailureTests(Backend):
         again = subject.restarted()
         assert [again.data_in(again.queue(name)) for name in NAMES] == expected
 
-    def test_a_batch_of_many_queues_that_fails_once_costs_none_of_them_anything(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_batch_of_many_queues_is_retried_per_queue(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
         subject.storage.put(queues, b"new", ADD_MS, 0)
         subject.faulty_database.fail("apply", StorageError("not all of that together"), times=1)
@@ -160,7 +150,7 @@ class DatabaseCommitFailureTests(Backend):
         again = subject.restarted()
         assert [again.data_in(again.queue(name)) for name in NAMES] == [[b"new"]] * len(NAMES)
 
-    def test_a_deletion_that_is_not_applied_leaves_the_queue_as_it_was(self, subject: StorageUnderTest) -> None:
+    def test_failed_deletion_leaves_the_queue_unchanged(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.storage.delete(queue)
         subject.faulty_database.fail_changes_of(b"work")
@@ -168,9 +158,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.faulty_database.mend()
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
-    def test_a_new_queue_in_the_place_of_one_whose_deletion_was_not_applied_has_nothing_of_it(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_new_queue_is_empty_after_a_failed_deletion(self, subject: StorageUnderTest) -> None:
         old, _ = begin(subject)
         subject.storage.delete(old)
         new = subject.queue()
@@ -180,7 +168,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.commit(new)
         check_remaining_items(subject, [b"new"])
 
-    def test_a_stop_applies_nothing_that_stands_on_what_was_not_applied(self, subject: StorageUnderTest) -> None:
+    def test_close_applies_nothing_after_a_failed_batch(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"lost")
         subject.faulty_database.fail("apply", CANNOT, times=1)
@@ -193,7 +181,7 @@ class DatabaseCommitFailureTests(Backend):
 
     # A full database.
 
-    def test_a_put_for_which_there_is_no_room_is_lost_alone(self, subject: StorageUnderTest) -> None:
+    def test_put_without_room_fails_only_its_queue(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
         subject.storage.put(queues, b"safe", ADD_MS, 0)
         subject.commit(*queues)
@@ -207,9 +195,7 @@ class DatabaseCommitFailureTests(Backend):
         assert [queue.failure is None for queue in queues] == [False, True, True, True]
         assert [subject.data_in(subject.reopened(name)) for name in NAMES] == [[b"safe"], [], [], []]
 
-    def test_puts_are_refused_for_a_time_when_there_is_no_room_and_taken_again_when_there_is(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_puts_are_refused_until_there_is_room(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"lost")
         subject.faulty_database.refuse_puts()
@@ -227,7 +213,7 @@ class DatabaseCommitFailureTests(Backend):
 
     # Another owner.
 
-    def test_when_ownership_is_lost_everything_fails_and_nothing_is_applied(self, subject: StorageUnderTest) -> None:
+    def test_lost_ownership_fails_all_queues(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         other = subject.queue(b"other")
         subject.put(other, b"safe")
@@ -256,7 +242,7 @@ class DatabaseCommitFailureTests(Backend):
         again = subject.killed()
         assert (again.data_in(again.queue()), again.data_in(again.queue(b"other"))) == ([b"a", b"b", b"c"], [b"safe"])
 
-    def test_a_storage_that_lost_its_ownership_is_closed_as_every_other(self, subject: StorageUnderTest) -> None:
+    def test_storage_without_ownership_can_be_closed(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.faulty_database.lose_ownership()
         subject.put(queue, b"lost")
@@ -268,7 +254,7 @@ class DatabaseCommitFailureTests(Backend):
     # Starts.
 
     @pytest.mark.parametrize("error", [StorageInUse("another server has it"), StorageError("it cannot be reached")])
-    def test_a_start_without_a_database_fails_with_its_sentence_and_is_closed_as_every_other(
+    def test_failed_start_reports_the_reason_and_can_be_closed(
         self, subject: StorageUnderTest, error: StorageError
     ) -> None:
         storage = self.make(subject.new_folder(), subject.clock, subject.threads)
@@ -280,7 +266,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.wait(storage.close())
         assert (database.calls, database.complaints) == (["list_queues", "close"], [])
 
-    def test_a_second_owner_that_is_closed_takes_nothing_from_the_first(self, subject: StorageUnderTest) -> None:
+    def test_closing_a_second_owner_leaves_the_first_unaffected(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         queue.put_back([xid], False)
         second = self.make(subject.folder, subject.clock, subject.threads)
@@ -365,7 +351,7 @@ class DatabaseFaultTests(Backend):
         [(operation, fault) for operation, faults in FAULTS.items() for fault in faults],
         ids=lambda each: getattr(each, "__name__", None),
     )
-    def test_whichever_call_fails_what_was_acknowledged_stays(
+    def test_acknowledged_changes_survive_each_failing_call(
         self, tmp_path: Path, operation: str, fault: Callable[[FaultyDatabase, int], None]
     ) -> None:
         clean = ModelCheckedStorage(StorageUnderTest(self, tmp_path / "clean", **LIMITS))

@@ -25,7 +25,7 @@ class FullDatabaseTests(DatabaseBackend):
         self.fill_database(owner.database)
         return owner
 
-    def test_a_put_without_room_is_refused_and_nothing_of_its_batch_is_applied(self, full: OwnedDatabase) -> None:
+    def test_batch_without_room_is_refused_whole(self, full: OwnedDatabase) -> None:
         listed = full.queues.copy()
         before = full.read()
         for _ in range(2):
@@ -35,7 +35,7 @@ class FullDatabaseTests(DatabaseBackend):
             full.queues = listed.copy()
             assert full.read() == before
 
-    def test_items_can_be_taken_out_where_none_can_be_put_in(self, full: OwnedDatabase) -> None:
+    def test_items_can_be_removed_from_a_full_database(self, full: OwnedDatabase) -> None:
         for position in range(1, ITEMS):
             changes = full.changes(removed=[(position, position)], floor=position)
             try:

@@ -24,7 +24,7 @@ some_batch = st.dictionaries(some_name, st.integers(0, 5), min_size=1)
 class DatabaseHistoryTests(DatabaseBackend):
     """Random histories of one database."""
 
-    def test_any_history_of_batches_is_that_of_a_plain_model(self, tmp_path: Path) -> None:
+    def test_random_batches_match_the_model(self, tmp_path: Path) -> None:
         backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
 

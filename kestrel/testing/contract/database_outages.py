@@ -54,9 +54,7 @@ class DatabaseOutageTests(Backend):
         subject.end()
 
     @WHEN
-    def test_replies_wait_until_it_is_back_and_nothing_is_lost_or_comes_twice(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_commits_wait_for_the_database_and_apply_once(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
         queue.confirm([xid])
@@ -72,7 +70,7 @@ class DatabaseOutageTests(Backend):
         check_remaining_items(subject, [b"b", b"c", b"d"])
 
     @WHEN
-    def test_it_may_go_away_again_and_again(self, subject: StorageUnderTest, is_done: bool) -> None:
+    def test_repeated_outages_lose_nothing(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         queue.put_back([xid], True)
         expected = [b"a", b"b", b"c"]
@@ -93,9 +91,7 @@ class DatabaseOutageTests(Backend):
         check_remaining_items(subject, expected)
 
     @WHEN
-    def test_puts_are_refused_meanwhile_and_taken_again_afterwards(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_puts_are_refused_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         queue.put_back([xid], False)
         other = subject.queue(b"other")
@@ -115,9 +111,7 @@ class DatabaseOutageTests(Backend):
         check_remaining_items(subject, [b"a", b"b", b"c", b"d", b"e"])
 
     @WHEN
-    def test_what_is_in_memory_is_served_on_and_what_was_recorded_meanwhile_is_applied_afterwards(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_items_in_memory_are_served_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d", b"e")
         subject.faulty_database.go_away(is_done=is_done)
@@ -138,9 +132,7 @@ class DatabaseOutageTests(Backend):
         assert {item.data: item.errors for item in later.look_through(later.queue())} == expected
 
     @WHEN
-    def test_commits_of_other_queues_wait_as_well_and_all_are_applied_afterwards(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_outage_delays_commits_of_all_queues(self, subject: StorageUnderTest, is_done: bool) -> None:
         names = [b"a", b"a+x", b"other"]
         queues = [subject.queue(name) for name in names]
         for name, queue in zip(names, queues, strict=True):
@@ -157,9 +149,7 @@ class DatabaseOutageTests(Backend):
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
     @WHEN
-    def test_a_queue_that_is_cleared_meanwhile_has_what_came_afterwards(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_queue_can_be_cleared_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
         subject.faulty_database.go_away(is_done=is_done)
@@ -176,9 +166,7 @@ class DatabaseOutageTests(Backend):
         assert again.data_in(again.queue()) == [b"a", b"e"]
 
     @WHEN
-    def test_a_queue_that_is_deleted_meanwhile_is_gone_afterwards(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_queue_can_be_deleted_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
         subject.faulty_database.go_away(is_done=is_done)
@@ -193,9 +181,7 @@ class DatabaseOutageTests(Backend):
         subject.commit(queue, new)
         check_remaining_items(subject, [b"new"])
 
-    def test_a_queue_may_be_deleted_and_made_again_and_again_before_the_first_deletion_is_answered(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_queue_can_be_recreated_before_its_deletion_is_applied(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.faulty_database.hold("apply")
         outcomes = []
@@ -212,7 +198,7 @@ class DatabaseOutageTests(Backend):
         subject.commit(queue)
         check_remaining_items(subject, [b"2"])
 
-    def test_a_batch_that_cannot_be_applied_when_it_is_back_is_lost(self, subject: StorageUnderTest) -> None:
+    def test_batch_that_fails_after_an_outage_is_lost(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
         subject.faulty_database.go_away()
@@ -228,9 +214,7 @@ class DatabaseOutageTests(Backend):
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
     @WHEN
-    def test_a_kill_meanwhile_leaves_the_batch_whole_or_not_at_all(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_kill_during_an_outage_leaves_whole_batches(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
         queue.confirm([xid])
@@ -241,9 +225,7 @@ class DatabaseOutageTests(Backend):
 
     # Reads.
 
-    def test_a_head_that_is_not_in_memory_cannot_be_had_meanwhile_and_is_afterwards(
-        self, small: StorageUnderTest
-    ) -> None:
+    def test_head_behind_the_window_is_unavailable_during_an_outage(self, small: StorageUnderTest) -> None:
         items = [b"%02d" % number * 20 for number in range(30)]
         small.put(small.queue(), *items)
         again = small.restarted()
@@ -262,7 +244,7 @@ class DatabaseOutageTests(Backend):
     # Stops.
 
     @WHEN
-    def test_a_stop_waits_for_it_to_come_back_for_a_time(self, subject: StorageUnderTest, is_done: bool) -> None:
+    def test_close_waits_for_the_database(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
         subject.faulty_database.go_away(is_done=is_done)
@@ -281,9 +263,7 @@ class DatabaseOutageTests(Backend):
         assert again.data_in(again.queue()) == [b"a", b"c", b"d"]
 
     @WHEN
-    def test_a_stop_gives_up_after_ten_seconds_and_says_of_nothing_that_it_is_safe(
-        self, subject: StorageUnderTest, is_done: bool
-    ) -> None:
+    def test_close_gives_up_and_fails_pending_commits(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
         subject.faulty_database.go_away(is_done=is_done)
@@ -300,9 +280,7 @@ class DatabaseOutageTests(Backend):
         assert again.data_in(again.queue()) == [b"a", b"b", b"c", *[b"d"] * is_done]
 
     @pytest.mark.parametrize("is_lost", [False, True], ids=["answered late", "lost late"])
-    def test_a_stop_gives_up_after_ten_seconds_when_no_answer_comes_and_what_comes_later_is_ignored(
-        self, subject: StorageUnderTest, is_lost: bool
-    ) -> None:
+    def test_close_gives_up_and_ignores_late_replies(self, subject: StorageUnderTest, is_lost: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
         if is_lost:

@@ -15,7 +15,7 @@ from kestrel.testing.threads import SteppedThreads
 class OwnerTests(DatabaseBackend):
     """Two owners that compete for one database."""
 
-    def test_a_second_owner_is_refused_with_a_sentence_and_the_first_goes_on(self, owner: OwnedDatabase) -> None:
+    def test_second_owner_is_refused_with_a_reason(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         with pytest.raises(StorageInUse, match=r"\w+ \w+"):
             owner.another()
@@ -23,7 +23,7 @@ class OwnerTests(DatabaseBackend):
         assert owner.read() == items(1, 2)
         assert owner.restarted().read() == items(1, 2)
 
-    def test_a_second_owner_that_was_refused_and_closed_has_let_go_of_nothing(self, owner: OwnedDatabase) -> None:
+    def test_closing_a_refused_owner_releases_nothing(self, owner: OwnedDatabase) -> None:
         for _ in range(2):
             with pytest.raises(StorageInUse):
                 # The new owner closes its database when it is refused.
@@ -31,7 +31,7 @@ class OwnerTests(DatabaseBackend):
         owner.put(b"work", *items(1))
         assert owner.read() == items(1)
 
-    def test_a_second_owner_that_was_refused_begins_nothing_anew(self, owner: OwnedDatabase) -> None:
+    def test_refused_owner_does_not_reset_batch_numbers(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         batch = owner.apply(owner.changes(removed=[(1, 1)], puts=items(2)))
         with pytest.raises(StorageInUse):
@@ -39,13 +39,13 @@ class OwnerTests(DatabaseBackend):
         owner.wait(owner.database.apply(batch))
         assert owner.read() == items(2)
 
-    def test_a_closed_database_may_be_owned_by_another_one(self, owner: OwnedDatabase) -> None:
+    def test_closed_database_can_be_owned_again(self, owner: OwnedDatabase) -> None:
         for turn in range(1, 4):
             owner.put(b"work", *items(turn))
             owner = owner.restarted()
         assert owner.read() == items(1, 2, 3)
 
-    def test_one_that_was_never_asked_for_anything_can_be_closed(self, owner: OwnedDatabase) -> None:
+    def test_unused_database_can_be_closed(self, owner: OwnedDatabase) -> None:
         threads = SteppedThreads()
         unused = self.make_database(owner.folder, threads)
         closing = unused.close()
@@ -55,7 +55,7 @@ class OwnerTests(DatabaseBackend):
         owner.put(b"work", *items(1))
         assert owner.read() == items(1)
 
-    def test_one_that_is_closed_before_it_has_its_queues_keeps_them_from_nobody(self, owner: OwnedDatabase) -> None:
+    def test_close_before_list_queues_is_done_releases_ownership(self, owner: OwnedDatabase) -> None:
         folder, threads = owner.folder.with_name("closed at once"), SteppedThreads()
         closed_at_once = self.make_database(folder, threads)
         outcomes = [DeferredOutcome(closed_at_once.list_queues()), DeferredOutcome(closed_at_once.close())]
@@ -64,7 +64,7 @@ class OwnerTests(DatabaseBackend):
         assert [outcome.is_there for outcome in outcomes] == [True, True]
         assert owner.another(folder).found == {}
 
-    def test_what_a_process_leaves_that_dies_can_be_owned_at_once(self, owner: OwnedDatabase) -> None:
+    def test_killed_owner_can_be_replaced_at_once(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         owner.put(b"work", *items(2))
         again = owner.killed()
@@ -75,7 +75,7 @@ class OwnerTests(DatabaseBackend):
     # A former owner that does not know that it lost the database.
 
     @requires("lose_hold")
-    def test_one_that_another_has_taken_over_applies_nothing_more(self, owner: OwnedDatabase) -> None:
+    def test_replaced_owner_applies_no_batch(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         new = self._taken_over(owner)
         assert new.found == owner.queues
@@ -87,9 +87,7 @@ class OwnerTests(DatabaseBackend):
         assert new.read() == items(1, 2, 5)
 
     @requires("lose_hold")
-    def test_it_is_not_told_that_a_batch_was_applied_because_the_new_one_applied_one_of_that_number(
-        self, owner: OwnedDatabase
-    ) -> None:
+    def test_replaced_owner_fails_for_a_batch_number_of_its_successor(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         new = self._taken_over(owner)
         new.put(b"work", *items(2))
@@ -99,7 +97,7 @@ class OwnerTests(DatabaseBackend):
         assert new.read() == items(1, 2, 3)
 
     @requires("lose_hold")
-    def test_to_close_it_takes_nothing_from_the_new_one(self, owner: OwnedDatabase) -> None:
+    def test_closing_a_replaced_owner_releases_nothing(self, owner: OwnedDatabase) -> None:
         new = self._taken_over(owner)
         owner.close()
         with pytest.raises(StorageInUse):
@@ -108,9 +106,7 @@ class OwnerTests(DatabaseBackend):
         assert new.read() == items(1)
 
     @requires("lose_hold")
-    def test_one_that_lost_its_hold_and_that_nobody_has_taken_over_goes_on_as_before(
-        self, owner: OwnedDatabase
-    ) -> None:
+    def test_owner_that_lost_its_connection_continues_if_not_replaced(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         applied = owner.apply(owner.changes(removed=[(1, 1)], puts=items(2)))
         new = owner.batch(owner.changes(puts=items(3)))

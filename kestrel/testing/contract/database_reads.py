@@ -37,9 +37,7 @@ class DatabaseReadTests(WindowedBackend):
 
     # Reads that fail.
 
-    def test_a_head_that_cannot_be_read_from_the_database_leaves_things_as_they_are_and_is_read_later(
-        self, small: StorageUnderTest
-    ) -> None:
+    def test_failed_read_of_the_head_can_be_repeated(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         small.faulty_database.fail("read_after", StorageError("it cannot be read"))
         outcome = DeferredOutcome(filling)
@@ -54,7 +52,7 @@ class DatabaseReadTests(WindowedBackend):
         small.faulty_database.mend()
         assert small.take_all_data(queue) == left
 
-    def test_a_read_ahead_that_fails_is_nobodys_failure(self, small: StorageUnderTest) -> None:
+    def test_failed_read_ahead_fails_no_call(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         small.commit(queue)
@@ -70,7 +68,7 @@ class DatabaseReadTests(WindowedBackend):
         small.faulty_database.mend()
         assert small.take_all_data(queue) == left
 
-    def test_puts_and_commits_go_on_where_nothing_can_be_read(self, small: StorageUnderTest) -> None:
+    def test_puts_and_commits_work_while_reads_fail(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         outcome = DeferredOutcome(filling)
         small.faulty_database.fail("read_after", StorageError("it cannot be read"))
@@ -83,7 +81,7 @@ class DatabaseReadTests(WindowedBackend):
 
     # Answers that come late.
 
-    def test_what_was_read_before_a_clear_goes_nowhere(self, small: StorageUnderTest) -> None:
+    def test_read_before_a_clear_is_discarded(self, small: StorageUnderTest) -> None:
         queue, xid, _, filling = hold_fill(small)
         queue.clear()
         small.commit(queue)
@@ -94,7 +92,7 @@ class DatabaseReadTests(WindowedBackend):
         assert small.take_all_data(queue) == ITEMS[:1]
 
     @pytest.mark.parametrize("is_committed", [True, False])
-    def test_what_was_read_before_a_clear_is_not_mixed_with_what_was_put_since(
+    def test_read_before_a_clear_is_not_mixed_with_later_puts(
         self, small: StorageUnderTest, is_committed: bool
     ) -> None:
         queue, _, _, filling = hold_fill(small)
@@ -106,9 +104,7 @@ class DatabaseReadTests(WindowedBackend):
         assert small.take_all_data(queue) == [b"new", *ITEMS]
 
     @pytest.mark.parametrize("is_committed", [True, False])
-    def test_what_was_read_before_a_deletion_is_in_no_new_queue_of_that_name(
-        self, small: StorageUnderTest, is_committed: bool
-    ) -> None:
+    def test_read_before_a_deletion_is_discarded(self, small: StorageUnderTest, is_committed: bool) -> None:
         old, _, _, filling = hold_fill(small)
         outcome = DeferredOutcome(filling)
         small.storage.delete(old)
@@ -121,7 +117,7 @@ class DatabaseReadTests(WindowedBackend):
         assert outcome.is_there
         assert small.take_all_data(new) == ITEMS[::-1]
 
-    def test_what_was_put_since_comes_behind_what_was_read(self, small: StorageUnderTest) -> None:
+    def test_puts_during_a_read_follow_the_read_items(self, small: StorageUnderTest) -> None:
         queue, _, left, filling = hold_fill(small)
         small.put(queue, b"committed", *ITEMS)
         small.commit(queue)
@@ -129,7 +125,7 @@ class DatabaseReadTests(WindowedBackend):
         release_fill(small, filling)
         assert small.take_all_data(queue) == [*left, b"committed", *ITEMS, b"not committed"]
 
-    def test_what_was_put_while_a_batch_was_on_its_way_comes_behind_it(self, small: StorageUnderTest) -> None:
+    def test_puts_during_a_batch_follow_it(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         small.faulty_database.hold("apply")
@@ -140,21 +136,21 @@ class DatabaseReadTests(WindowedBackend):
         small.until(committing)
         assert small.take_all_data(queue) == [*ITEMS, *ITEMS[::-1]]
 
-    def test_what_was_put_back_since_comes_before_what_was_read(self, small: StorageUnderTest) -> None:
+    def test_put_back_during_a_read_precedes_the_read_items(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = hold_fill(small)
         queue.put_back([xid], True)
         small.commit(queue)
         release_fill(small, filling)
         assert small.take_all_data(queue) == [ITEMS[0], *left]
 
-    def test_what_was_confirmed_since_does_not_come_back(self, small: StorageUnderTest) -> None:
+    def test_item_confirmed_during_a_read_is_not_delivered_again(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = hold_fill(small)
         queue.confirm([xid])
         small.commit(queue)
         release_fill(small, filling)
         assert small.take_all_data(queue) == left
 
-    def test_what_was_read_for_a_queue_that_died_since_goes_nowhere(self, small: StorageUnderTest) -> None:
+    def test_read_for_a_failed_queue_is_discarded(self, small: StorageUnderTest) -> None:
         old, _, left, filling = hold_fill(small)
         outcome = DeferredOutcome(filling)
         small.commit(old)
@@ -171,7 +167,7 @@ class DatabaseReadTests(WindowedBackend):
 
     # Stops.
 
-    def test_a_stop_waits_for_no_answer_and_the_fill_fires_all_the_same(self, small: StorageUnderTest) -> None:
+    def test_close_does_not_wait_for_a_read_and_fires_its_fill(self, small: StorageUnderTest) -> None:
         queue, _, left, filling = hold_fill(small)
         outcome = DeferredOutcome(filling)
         small.put(queue, b"last")

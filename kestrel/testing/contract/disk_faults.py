@@ -100,9 +100,7 @@ class CommitFailureTests(Backend):
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
-    def test_nothing_of_a_batch_that_failed_comes_back_and_all_that_was_safe_does(
-        self, synced: StorageUnderTest, operation: str, batch: Batch
-    ) -> None:
+    def test_failed_commit_is_lost_whole(self, synced: StorageUnderTest, operation: str, batch: Batch) -> None:
         queue, xid = begin(synced)
         batch(synced, queue, xid)
         synced.faulty_disk.fail(operation, errno.EIO, times=1)
@@ -114,7 +112,7 @@ class CommitFailureTests(Backend):
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
-    def test_what_was_recorded_since_a_commit_that_failed_has_failed_too(
+    def test_changes_recorded_during_a_failed_commit_fail(
         self, synced: StorageUnderTest, operation: str, batch: Batch
     ) -> None:
         queue, xid = begin(synced)
@@ -134,7 +132,7 @@ class CommitFailureTests(Backend):
         check_remaining_items(synced, [b"a", b"b", b"c"])
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_a_queue_that_was_opened_anew_keeps_its_promises(self, synced: StorageUnderTest, operation: str) -> None:
+    def test_reopened_queue_works_after_failed_commits(self, synced: StorageUnderTest, operation: str) -> None:
         queue, _ = begin(synced)
         for turn in range(3):
             synced.put(queue, b"lost")
@@ -146,9 +144,7 @@ class CommitFailureTests(Backend):
             synced.commit(queue)
         check_remaining_items(synced, [b"a", b"b", b"c", b"0", b"1", b"2"])
 
-    def test_a_batch_of_many_queues_that_fails_comes_back_in_none_that_was_told_so(
-        self, synced: StorageUnderTest
-    ) -> None:
+    def test_failed_commit_of_many_queues_is_lost_where_reported(self, synced: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y", b"other"]
         queues = [synced.queue(name) for name in names]
         synced.storage.put(queues, b"safe", 1, 0)
@@ -166,9 +162,7 @@ class CommitFailureTests(Backend):
         assert [again.data_in(again.queue(name)) for name in names] == expected
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_what_was_recorded_on_a_queue_that_died_before_its_commit_fails_there(
-        self, synced: StorageUnderTest, operation: str
-    ) -> None:
+    def test_commit_of_a_queue_that_failed_before_it_fails(self, synced: StorageUnderTest, operation: str) -> None:
         parent, child = queues = [synced.queue(b"a"), synced.queue(b"a+x")]
         synced.storage.put(queues, b"safe", 1, 0)
         synced.commit(*queues)
@@ -188,7 +182,9 @@ class CommitFailureTests(Backend):
         assert [again.data_in(again.queue(name)) for name in (b"a", b"a+x")] == expected
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_a_dead_object_deletes_what_was_opened_in_its_place(self, synced: StorageUnderTest, operation: str) -> None:
+    def test_deletion_of_a_failed_object_deletes_the_reopened_queue(
+        self, synced: StorageUnderTest, operation: str
+    ) -> None:
         queue, xid = begin(synced)
         synced.put(queue, b"lost")
         synced.faulty_disk.fail(operation, errno.EIO, times=1)
@@ -205,7 +201,7 @@ class CommitFailureTests(Backend):
         check_remaining_items(synced, [b"new"])
 
     @pytest.mark.parametrize("operation", FAILING)
-    def test_a_deletion_that_fails_leaves_the_queue_as_it_was(self, synced: StorageUnderTest, operation: str) -> None:
+    def test_failed_deletion_leaves_the_queue_and_its_files(self, synced: StorageUnderTest, operation: str) -> None:
         queue, xid = begin(synced)
         synced.faulty_disk.fail(operation, errno.EIO)
         try:
@@ -222,7 +218,7 @@ class CommitFailureTests(Backend):
             synced.commit(queue)
             check_remaining_items(synced, [])
 
-    def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: StorageUnderTest) -> None:
+    def test_failed_reopen_is_tried_again(self, synced: StorageUnderTest) -> None:
         queue, _ = begin(synced)
         synced.put(queue, b"lost")
         synced.faulty_disk.fail("sync", errno.EIO, times=1)
@@ -257,7 +253,7 @@ def count_operations(tracked: ModelCheckedStorage, steps: tuple[Step, ...]) -> l
 class DiskFaultTests(Backend):
     """A scenario of a few queues, repeated with a fault or a crash at each operation of the disk."""
 
-    def test_whichever_operation_fails_once_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
+    def test_acknowledged_changes_survive_each_failing_operation(self, tmp_path: Path) -> None:
         clean = start_storage(self, tmp_path / "clean")
         calls = Counter(count_operations(clean, tuple(STEPS)))
         clean.subject.end()
@@ -284,7 +280,7 @@ class DiskFaultTests(Backend):
                 tracked.restarted().check()
                 tracked.subject.end()
 
-    def test_wherever_the_process_or_the_machine_dies_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
+    def test_acknowledged_changes_survive_a_crash_at_each_operation(self, tmp_path: Path) -> None:
         clean = start_storage(self, tmp_path / "clean")
         calls = len(count_operations(clean, tuple(STEPS_WITH_A_DELETION)))
         clean.subject.end()

@@ -30,7 +30,7 @@ def begin(subject: StorageUnderTest) -> list[IQueueStorage]:
 class SharedFanoutTests(Backend):
     """A parent with a hundred children."""
 
-    def test_an_item_for_a_hundred_children_takes_the_room_of_one(self, subject: StorageUnderTest) -> None:
+    def test_fanout_item_is_stored_once(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         before = self.taken_bytes(subject)
         subject.storage.put(queues, ITEM, ADD_MS, 0)
@@ -39,7 +39,7 @@ class SharedFanoutTests(Backend):
         assert taken < len(ITEM) + FEW_BYTES * len(queues)
         assert all(subject.take_all_data(queue) == [ITEM] for queue in queues)
 
-    def test_each_child_has_a_head_of_its_own_over_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_children_keep_their_own_heads_after_a_restart(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         items = [b"%d" % number for number in range(5)]
         for data in items:
@@ -53,7 +53,7 @@ class SharedFanoutTests(Backend):
         assert again.take_all_data(again.queue(CHILDREN[5])) == items
         assert again.take_all_data(again.queue(b"fan")) == items
 
-    def test_an_item_for_some_children_is_in_no_other(self, subject: StorageUnderTest) -> None:
+    def test_item_for_some_children_is_not_in_others(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         some = queues[10:20]
         subject.storage.put(some, ITEM, ADD_MS, 0)
@@ -62,7 +62,7 @@ class SharedFanoutTests(Backend):
         found = {name: again.take_all_data(again.queue(name)) for name in (b"fan", *CHILDREN)}
         assert found == {name: [ITEM] if name in CHILDREN[9:19] else [] for name in (b"fan", *CHILDREN)}
 
-    def test_a_child_that_is_made_later_has_nothing_of_what_came_before(self, subject: StorageUnderTest) -> None:
+    def test_later_child_has_no_earlier_items(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         subject.storage.put(queues, b"before", ADD_MS, 0)
         late = subject.queue(b"fan+late")
@@ -72,7 +72,7 @@ class SharedFanoutTests(Backend):
         assert again.take_all_data(again.queue(b"fan+late")) == [b"after"]
         assert again.take_all_data(again.queue(b"fan+0")) == [b"before", b"after"]
 
-    def test_a_child_that_is_deleted_leaves_the_others_and_comes_back_empty(self, subject: StorageUnderTest) -> None:
+    def test_deleted_child_leaves_siblings_and_is_empty_when_recreated(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         subject.storage.put(queues, ITEM, ADD_MS, 0)
         subject.commit(*queues)
@@ -82,7 +82,7 @@ class SharedFanoutTests(Backend):
         assert again.take_all_data(again.queue(b"fan+0")) == [ITEM]
         assert again.take_all_data(again.queue(b"fan")) == [ITEM]
 
-    def test_a_parent_that_is_deleted_leaves_its_children(self, subject: StorageUnderTest) -> None:
+    def test_deleted_parent_leaves_its_children(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         subject.storage.put(queues, ITEM, ADD_MS, 0)
         subject.commit(*queues)

@@ -43,7 +43,7 @@ some_xids = st.lists(st.integers(0, 6), max_size=4)
 class HistoryTests(Backend):
     """Random histories of one backend."""
 
-    def test_any_history_is_that_of_a_plain_model(self, tmp_path: Path) -> None:
+    def test_random_history_matches_the_model(self, tmp_path: Path) -> None:
         backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
 

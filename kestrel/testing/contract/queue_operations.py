@@ -24,27 +24,27 @@ class QueueOperationTests(Backend):
 
     # Interfaces.
 
-    def test_its_factory_is_one_and_knows_the_names_of_its_capabilities(self) -> None:
+    def test_factory_provides_its_interface(self) -> None:
         assert verifyObject(IStorageFactory, self.factory)
         assert self.factory.name
         assert self.factory.help
         assert self.capabilities <= CAPABILITIES.keys()
 
-    def test_an_option_that_it_does_not_know_is_refused_with_a_sentence(self, tmp_path: Path) -> None:
+    def test_unknown_option_is_refused_with_a_reason(self, tmp_path: Path) -> None:
         folder = str(tmp_path / "queues")
         with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
             self.factory.storage(folder, {"no-such-option": "1"}, Clock(), SteppedThreads(), MemoryLimit())
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_storage_and_its_queues_provide_their_interfaces(self, subject: StorageUnderTest) -> None:
+    def test_storage_and_queues_provide_their_interfaces(self, subject: StorageUnderTest) -> None:
         assert verifyObject(IStorage, subject.storage)
         assert verifyObject(IQueueStorage, subject.queue())
 
-    def test_a_new_storage_has_no_queues_and_refuses_nothing(self, subject: StorageUnderTest) -> None:
+    def test_new_storage_has_no_queues_and_no_refusal(self, subject: StorageUnderTest) -> None:
         assert subject.loaded == {}
         assert subject.storage.refusal is None
 
-    def test_a_new_queue_is_empty_and_lives(self, subject: StorageUnderTest) -> None:
+    def test_new_queue_is_empty_and_has_no_failure(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         counts = (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes, queue.open_reads, queue.replayed_items)
         assert counts == (0, 0, 0, 0, 0, 0)
@@ -53,7 +53,7 @@ class QueueOperationTests(Backend):
 
     # Order and contents.
 
-    def test_items_come_out_in_the_order_in_which_they_went_in(self, subject: StorageUnderTest) -> None:
+    def test_items_are_taken_in_the_order_of_their_puts(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         sent = [b"%d" % number for number in range(500)]
         subject.put(queue, *sent)
@@ -61,33 +61,33 @@ class QueueOperationTests(Backend):
         assert subject.take_all_data(queue) == sent
 
     @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-    def test_bytes_of_all_kinds_come_back_as_they_are(self, subject: StorageUnderTest, data: bytes) -> None:
+    def test_items_keep_arbitrary_bytes(self, subject: StorageUnderTest, data: bytes) -> None:
         queue = subject.queue()
         subject.put(queue, data, b"next")
         subject.commit(queue)
         assert subject.take_all_data(queue) == [data, b"next"]
 
-    def test_an_item_keeps_its_add_time_and_the_expiry_its_client_gave(self, subject: StorageUnderTest) -> None:
+    def test_item_keeps_its_add_and_expiry_times(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put((queue,), b"a", 1, 2)
         subject.storage.put((queue,), b"b", ADD_MS, ADD_MS + 60_000)
         times = [(item.add_ms, item.expiry_ms) for item in subject.take_all(queue)]
         assert times == [(1, 2), (ADD_MS, ADD_MS + 60_000)]
 
-    def test_a_new_item_has_no_errors_and_no_xid(self, subject: StorageUnderTest) -> None:
+    def test_new_item_has_no_errors_and_no_xid(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         item = subject.get(queue)
         assert (item.errors, item.xid) == (0, 0)
 
-    def test_the_counts_follow_puts_and_takes(self, subject: StorageUnderTest) -> None:
+    def test_counters_follow_puts_and_takes(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"four", b"five5", b"")
         assert (queue.items, queue.bytes) == (3, 9)
         subject.get(queue)
         assert (queue.items, queue.bytes) == (2, 5)
 
-    def test_no_more_is_in_memory_than_in_the_queue(self, subject: StorageUnderTest) -> None:
+    def test_memory_counters_do_not_exceed_the_queue(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"four", b"five5")
         subject.peek(queue)
@@ -96,7 +96,7 @@ class QueueOperationTests(Backend):
 
     # Many queues.
 
-    def test_queues_are_apart(self, subject: StorageUnderTest) -> None:
+    def test_queues_are_independent(self, subject: StorageUnderTest) -> None:
         queues = {b"q%d" % number: subject.queue(b"q%d" % number) for number in range(100)}
         for name, queue in queues.items():
             subject.put(queue, name + b"-1", name + b"-2")
@@ -105,15 +105,13 @@ class QueueOperationTests(Backend):
         left = {name: subject.take_all_data(queue) for name, queue in queues.items()}
         assert left == {name: [] if name == b"q7" else [name + b"-1", name + b"-2"] for name in queues}
 
-    def test_one_put_to_many_queues_reaches_each(self, subject: StorageUnderTest) -> None:
+    def test_put_to_many_queues_reaches_each(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in (b"a", b"a+x", b"a+y", b"other")]
         subject.storage.put(queues, b"item", ADD_MS, 0)
         subject.get(queues[0])
         assert [subject.take_all_data(queue) for queue in queues] == [[], [b"item"], [b"item"], [b"item"]]
 
-    def test_a_put_to_a_child_alone_reaches_neither_its_parent_nor_its_siblings(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_put_to_a_child_reaches_only_the_child(self, subject: StorageUnderTest) -> None:
         parent, child, sibling = (subject.queue(name) for name in (b"a", b"a+x", b"a+y"))
         subject.put(child, b"for the child")
         subject.storage.put([parent, child, sibling], b"for all", ADD_MS, 0)
@@ -124,24 +122,24 @@ class QueueOperationTests(Backend):
         assert subject.take_all_data(sibling) == [b"for all", b"for the sibling"]
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_a_queue_can_have_any_legal_name(self, subject: StorageUnderTest, name: bytes) -> None:
+    def test_queue_can_have_any_valid_name(self, subject: StorageUnderTest, name: bytes) -> None:
         queue = subject.queue(name)
         subject.put(queue, name)
         subject.commit(queue)
         assert subject.take_all_data(subject.queue(name)) == [name]
 
-    def test_names_that_look_alike_are_different_queues(self, subject: StorageUnderTest) -> None:
+    def test_similar_names_are_different_queues(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"A", b"\xe9", b"\xc3\xa9", b"a+", b"a+b", b"a+B"]
         for name in names:
             subject.put(subject.queue(name), name)
         assert [subject.take_all_data(subject.queue(name)) for name in names] == [[name] for name in names]
 
-    def test_a_name_is_one_live_queue(self, subject: StorageUnderTest) -> None:
+    def test_name_has_one_live_queue(self, subject: StorageUnderTest) -> None:
         assert subject.queue(b"a") is subject.queue(b"a")
 
     # Clearing.
 
-    def test_clear_drops_the_items_and_leaves_open_reads(self, subject: StorageUnderTest) -> None:
+    def test_clear_drops_items_and_keeps_open_reads(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"open", b"again", b"c", b"d")
         first, second = subject.open(queue).xid, subject.open(queue).xid
@@ -151,14 +149,14 @@ class QueueOperationTests(Backend):
         queue.put_back([second], False)
         assert subject.take_all_data(queue) == [b"again"]
 
-    def test_clear_drops_what_was_put_back(self, subject: StorageUnderTest) -> None:
+    def test_clear_drops_put_back_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b")
         queue.put_back([subject.open(queue).xid], False)
         queue.clear()
         assert (queue.items, queue.bytes, subject.peek(queue)) == (0, 0, None)
 
-    def test_a_cleared_queue_takes_items_again(self, subject: StorageUnderTest) -> None:
+    def test_cleared_queue_accepts_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"old")
         queue.clear()
@@ -168,14 +166,14 @@ class QueueOperationTests(Backend):
 
     # Deleting.
 
-    def test_a_deleted_queue_is_dead_at_once(self, subject: StorageUnderTest) -> None:
+    def test_deleted_queue_fails_at_once(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b")
         xid = subject.open(queue).xid
         subject.storage.delete(queue)
         assert_dead(subject, queue, xid)
 
-    def test_a_deleted_name_is_a_new_empty_queue_at_once(self, subject: StorageUnderTest) -> None:
+    def test_deleted_name_is_a_new_queue_at_once(self, subject: StorageUnderTest) -> None:
         old = subject.queue()
         subject.put(old, b"old", b"open")
         subject.open(old)
@@ -188,14 +186,14 @@ class QueueOperationTests(Backend):
         subject.commit(new)
         assert subject.take_all_data(new) == [b"new"]
 
-    def test_a_deleted_queue_has_nothing_left_to_lose(self, subject: StorageUnderTest) -> None:
+    def test_commit_of_a_deleted_queue_succeeds(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         subject.storage.delete(queue)
         subject.commit(queue)
         assert subject.queue().items == 0
 
-    def test_deleting_twice_leaves_the_new_queue_alone(self, subject: StorageUnderTest) -> None:
+    def test_second_deletion_leaves_the_new_queue_unchanged(self, subject: StorageUnderTest) -> None:
         old = subject.queue()
         subject.storage.delete(old)
         new = subject.queue()
@@ -205,7 +203,7 @@ class QueueOperationTests(Backend):
         assert subject.queue() is new
         assert subject.take_all_data(new) == [b"new"]
 
-    def test_to_delete_one_of_a_fanout_leaves_the_others(self, subject: StorageUnderTest) -> None:
+    def test_deletion_of_one_fanout_queue_leaves_the_others(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y"]
         for deleted in names:
             queues = [subject.queue(name) for name in names]
@@ -217,21 +215,21 @@ class QueueOperationTests(Backend):
 
     # Refusals.
 
-    def test_a_put_to_a_dead_queue_among_others_reaches_none(self, subject: StorageUnderTest) -> None:
+    def test_put_to_a_failed_queue_among_others_reaches_none(self, subject: StorageUnderTest) -> None:
         live, dead = subject.queue(b"live"), subject.queue(b"dead")
         subject.storage.delete(dead)
         with pytest.raises(QueueFailed):
             subject.storage.put([live, dead], b"item", ADD_MS, 0)
         assert (live.items, subject.peek(live)) == (0, None)
 
-    def test_an_item_too_large_to_hold_is_refused_before_anything_changes(self, subject: StorageUnderTest) -> None:
+    def test_too_large_item_is_refused_without_any_change(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         with pytest.raises(ItemTooLarge):
             subject.storage.put([queue], huge_item(), ADD_MS, 0)
         assert (queue.items, subject.peek(queue)) == (0, None)
 
     @requires("refuse_puts")
-    def test_a_put_that_is_refused_changes_nothing_and_the_rest_goes_on(self, subject: StorageUnderTest) -> None:
+    def test_refused_put_changes_nothing(self, subject: StorageUnderTest) -> None:
         queue, other = subject.queue(), subject.queue(b"other")
         subject.put(queue, b"a", b"b", b"c")
         xid = subject.open(queue).xid

@@ -52,16 +52,16 @@ def data_of(pairs: Sequence[tuple[int, Item]]) -> list[tuple[int, bytes]]:
 class RangeTests(Backend):
     """The promises of `IItemRanges`."""
 
-    def test_a_queue_can_be_adapted(self, subject: StorageUnderTest) -> None:
+    def test_queue_can_be_adapted_to_item_ranges(self, subject: StorageUnderTest) -> None:
         assert verifyObject(IItemRanges, IItemRanges(subject.queue()))
 
-    def test_a_new_queue_has_an_empty_range(self, subject: StorageUnderTest) -> None:
+    def test_new_queue_has_an_empty_range(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         ranges = IItemRanges(queue)
         assert ranges.first_id == ranges.next_id
         assert read(subject, queue, ranges.first_id, ranges.first_id + 100) == []
 
-    def test_ids_rise_with_the_order_of_the_items(self, subject: StorageUnderTest) -> None:
+    def test_ids_increase_in_the_order_of_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         assert [data for _, data in pairs] == ITEMS
@@ -69,28 +69,28 @@ class RangeTests(Backend):
         assert pairs[0][0] == ranges.first_id
         assert pairs[-1][0] < ranges.next_id
 
-    def test_a_range_holds_the_items_with_all_that_they_were_put_with(self, subject: StorageUnderTest) -> None:
+    def test_range_returns_data_and_times_of_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], b"zeros\0\0", 7, 8)
         subject.commit(queue)
         ((_, item),) = read(subject, queue, IItemRanges(queue).first_id, IItemRanges(queue).next_id)
         assert (item.data, item.add_ms, item.expiry_ms) == (b"zeros\0\0", 7, 8)
 
-    def test_a_part_of_a_range_is_those_items(self, subject: StorageUnderTest) -> None:
+    def test_part_of_a_range_returns_its_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         for first in range(len(pairs)):
             for end in range(first, len(pairs)):
                 assert data_of(read(subject, queue, pairs[first][0], pairs[end][0])) == pairs[first:end]
 
-    def test_beyond_the_end_there_is_nothing(self, subject: StorageUnderTest) -> None:
+    def test_range_beyond_the_end_is_empty(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
         assert read(subject, queue, next_id, next_id + 100) == []
         pairs = read_all(subject, queue)
         assert data_of(read(subject, queue, pairs[-2][0], next_id + 100)) == pairs[-2:]
 
-    def test_bytes_are_bounded_but_one_item_comes_always(self, subject: StorageUnderTest) -> None:
+    def test_range_is_limited_by_bytes_but_returns_one_item(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, *[b"x" * 100] * 10)
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         for max_bytes, most in ((0, 1), (1, 1), (100, 1), (250, 2), (1000, 10), (MANY_BYTES, 10)):
@@ -98,7 +98,7 @@ class RangeTests(Backend):
             assert 1 <= count <= most
         assert len(read(subject, queue, first_id, next_id)) == 10
 
-    def test_a_reader_that_goes_on_behind_the_last_id_sees_each_item_once(self, subject: StorageUnderTest) -> None:
+    def test_reading_on_from_the_last_id_returns_each_item_once(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, *[b"%03d" % number * 10 for number in range(50)])
         everything = read_all(subject, queue)
         found: list[tuple[int, bytes]] = []
@@ -111,7 +111,7 @@ class RangeTests(Backend):
 
     # Repeated reads.
 
-    def test_the_answer_is_the_same_every_time(self, subject: StorageUnderTest) -> None:
+    def test_range_can_be_read_repeatedly(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         subject.put(queue, b"more")
@@ -119,7 +119,7 @@ class RangeTests(Backend):
         assert read_all(subject, queue)[: len(before)] == before
         assert len(read_all(subject, queue)) == len(before) + 1
 
-    def test_expired_items_are_included(self, subject: StorageUnderTest) -> None:
+    def test_range_includes_expired_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], b"expired", 1, 2)
         subject.put(queue, b"not expired")
@@ -127,7 +127,7 @@ class RangeTests(Backend):
         subject.clock.advance(10**6)
         assert [data for _, data in read_all(subject, queue)] == [b"expired", b"not expired"]
 
-    def test_takes_and_confirms_out_of_order_change_no_answer(self, subject: StorageUnderTest) -> None:
+    def test_takes_and_confirms_do_not_change_a_range(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         opened = [subject.open(queue).xid for _ in range(6)]
@@ -139,9 +139,7 @@ class RangeTests(Backend):
         assert IItemRanges(queue).first_id == before[0][0]
         assert read_all(subject, queue) == before
 
-    def test_what_was_taken_from_the_head_may_be_released_and_the_rest_keeps_its_ids(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_taken_head_may_be_released_without_changing_other_ids(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         for _ in range(3):
@@ -152,7 +150,7 @@ class RangeTests(Backend):
         assert read_all(subject, queue) == [pair for pair in before if pair[0] >= ranges.first_id]
 
     @requires("durable")
-    def test_the_answer_is_the_same_after_restarts_and_kills(self, subject: StorageUnderTest) -> None:
+    def test_range_is_unchanged_after_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         for again in (subject.killed(), subject.restarted()):
@@ -160,7 +158,7 @@ class RangeTests(Backend):
 
     # Uncommitted items.
 
-    def test_what_is_not_committed_is_invisible(self, subject: StorageUnderTest) -> None:
+    def test_uncommitted_items_are_not_in_a_range(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
         before = read_all(subject, queue)
@@ -172,7 +170,7 @@ class RangeTests(Backend):
         assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
 
     @requires("durable")
-    def test_what_is_being_committed_is_invisible_until_it_is_safe(self, subject: StorageUnderTest) -> None:
+    def test_item_is_in_a_range_only_after_its_commit(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=0)
         subject.put(queue, *ITEMS)
         subject.commit(queue)
@@ -191,7 +189,7 @@ class RangeTests(Backend):
 
     # Releases.
 
-    def test_what_is_released_is_gone_for_everybody(self, subject: StorageUnderTest) -> None:
+    def test_released_items_are_removed_from_the_queue(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, b"four", b"five5", b"sixsix")
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         IItemRanges(queue).release(ids[2])
@@ -200,7 +198,7 @@ class RangeTests(Backend):
         assert read_all(subject, queue) == [(ids[2], b"sixsix")]
         assert subject.take_all_data(queue) == [b"sixsix"]
 
-    def test_a_release_of_what_was_looked_at_or_put_back_takes_it_away(self, subject: StorageUnderTest) -> None:
+    def test_release_removes_peeked_and_put_back_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         queue.put_back([subject.open(queue).xid], False)
@@ -209,7 +207,7 @@ class RangeTests(Backend):
         assert queue.items == 6
         assert subject.take_all_data(queue) == ITEMS[4:]
 
-    def test_a_release_counts_what_was_taken_already_once(self, subject: StorageUnderTest) -> None:
+    def test_release_does_not_count_taken_items_twice(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         subject.get(queue)
@@ -220,7 +218,7 @@ class RangeTests(Backend):
         assert (queue.items, queue.bytes) == (4, 4)
         assert subject.take_all_data(queue) == ITEMS[6:]
 
-    def test_to_release_again_or_less_is_harmless(self, subject: StorageUnderTest) -> None:
+    def test_repeated_or_smaller_release_changes_nothing(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         for place in (5, 5, 2, 0, 5):
@@ -229,7 +227,7 @@ class RangeTests(Backend):
             assert read_all(subject, queue) == pairs[5:]
             assert queue.items == 5
 
-    def test_everything_can_be_released(self, subject: StorageUnderTest) -> None:
+    def test_all_items_can_be_released(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
         IItemRanges(queue).release(next_id)
@@ -241,7 +239,7 @@ class RangeTests(Backend):
         assert read_all(subject, queue) == [(next_id, b"new")]
 
     @requires("durable")
-    def test_a_release_is_safe_at_the_commit(self, subject: StorageUnderTest) -> None:
+    def test_committed_release_is_durable(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         IItemRanges(queue).release(pairs[4][0])
@@ -253,7 +251,7 @@ class RangeTests(Backend):
             assert (found.items, again.take_all_data(found)) == (6, ITEMS[4:])
 
     @requires("durable")
-    def test_a_release_that_is_not_committed_may_be_lost_whole(self, subject: StorageUnderTest) -> None:
+    def test_uncommitted_release_may_be_lost_whole(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         IItemRanges(queue).release(pairs[4][0])
@@ -262,7 +260,7 @@ class RangeTests(Backend):
 
     # Holds.
 
-    def test_without_a_hold_there_is_no_reader(self, subject: StorageUnderTest) -> None:
+    def test_queue_without_a_hold_has_no_reader(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         assert IItemRanges(queue).reader is None
         IItemRanges(queue).hold(b"spark")
@@ -270,7 +268,7 @@ class RangeTests(Backend):
         IItemRanges(queue).end_hold()
         assert IItemRanges(queue).reader is None
 
-    def test_a_hold_begins_with_what_is_in_the_queue(self, subject: StorageUnderTest) -> None:
+    def test_hold_begins_at_the_head(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         for _ in range(3):
             subject.get(queue)
@@ -278,7 +276,7 @@ class RangeTests(Backend):
         IItemRanges(queue).hold(b"spark")
         assert [data for _, data in read_all(subject, queue)] == ITEMS[3:]
 
-    def test_what_is_held_stays_whatever_becomes_of_it(self, subject: StorageUnderTest) -> None:
+    def test_held_items_stay_after_takes_and_expiry(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         before = read_all(subject, queue)
@@ -297,7 +295,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert (queue.items, read_all(subject, queue)[: len(before)]) == (0, before)
 
-    def test_what_is_released_of_a_hold_is_kept_no_more(self, subject: StorageUnderTest) -> None:
+    def test_released_items_are_no_longer_held(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ranges = IItemRanges(queue)
         ranges.hold(b"spark")
@@ -311,7 +309,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert (ranges.first_id, read_all(subject, queue)) == (ranges.next_id, [])
 
-    def test_when_a_hold_ends_what_was_taken_goes_and_the_rest_stays(self, subject: StorageUnderTest) -> None:
+    def test_end_of_a_hold_drops_only_taken_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ranges = IItemRanges(queue)
         ranges.hold(b"spark")
@@ -324,7 +322,7 @@ class RangeTests(Backend):
         assert subject.take_all_data(queue) == ITEMS[4:]
 
     @requires("durable")
-    def test_a_hold_outlives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
+    def test_hold_survives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         before = read_all(subject, queue)
@@ -337,7 +335,7 @@ class RangeTests(Backend):
             assert (found.items, read_all(again, found)) == (0, before[2:])
 
     @requires("durable")
-    def test_that_a_hold_has_ended_outlives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
+    def test_end_of_a_hold_survives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         subject.take_all_data(queue)
@@ -349,13 +347,13 @@ class RangeTests(Backend):
             assert (IItemRanges(found).reader, read_all(again, found)) == (None, [])
 
     @requires("durable")
-    def test_a_hold_that_is_not_committed_may_be_lost(self, subject: StorageUnderTest) -> None:
+    def test_uncommitted_hold_may_be_lost(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         again = subject.killed()
         assert IItemRanges(again.queue()).reader in (None, b"spark")
 
-    def test_a_deleted_queue_has_no_hold_when_it_comes_again(self, subject: StorageUnderTest) -> None:
+    def test_recreated_queue_has_no_hold(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         subject.commit(queue)
@@ -363,7 +361,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert IItemRanges(subject.queue()).reader is None
 
-    def test_the_hold_of_a_child_is_its_own(self, subject: StorageUnderTest) -> None:
+    def test_hold_of_a_child_does_not_affect_siblings(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in (b"fan", b"fan+a", b"fan+b")]
         IItemRanges(queues[1]).hold(b"spark")
         for data in ITEMS:
@@ -375,7 +373,7 @@ class RangeTests(Backend):
         assert [IItemRanges(queue).reader for queue in queues] == [None, b"spark", None]
         assert [[data for _, data in read_all(subject, queue)] for queue in queues] == [[], ITEMS, []]
 
-    def test_a_range_ends_where_it_has_so_many_items(self, subject: StorageUnderTest) -> None:
+    def test_range_is_limited_by_item_count(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ranges = IItemRanges(queue)
         ranges.hold(b"spark")
@@ -389,7 +387,7 @@ class RangeTests(Backend):
         assert ranges.end_of(ranges.next_id, 3) == ranges.next_id
 
     @requires("durable")
-    def test_behind_a_restart_the_next_items_are_found_at_once(self, subject: StorageUnderTest) -> None:
+    def test_range_finds_items_directly_after_a_restart(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         subject.commit(queue)
@@ -406,7 +404,7 @@ class RangeTests(Backend):
     # Ids are never reused.
 
     @requires("durable")
-    def test_ids_go_on_over_restarts_and_kills(self, subject: StorageUnderTest) -> None:
+    def test_ids_continue_after_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         given: list[int] = []
         for turn in range(6):
             queue = begin(subject, b"%d" % turn)
@@ -420,7 +418,7 @@ class RangeTests(Backend):
 
     # Fanout.
 
-    def test_children_have_ranges_of_their_own(self, subject: StorageUnderTest) -> None:
+    def test_each_child_has_its_own_range(self, subject: StorageUnderTest) -> None:
         names = [b"fan", b"fan+a", b"fan+b"]
         queues = [subject.queue(name) for name in names]
         for data in ITEMS:
@@ -433,7 +431,7 @@ class RangeTests(Backend):
         assert [read_all(subject, queue) for queue in queues] == [before[0], before[1][7:], before[2]]
         assert [queue.items for queue in queues] == [10, 3, 10]
 
-    def test_an_item_for_one_child_alone_is_in_no_range_of_another(self, subject: StorageUnderTest) -> None:
+    def test_item_for_one_child_is_not_in_ranges_of_others(self, subject: StorageUnderTest) -> None:
         parent, child, sibling = (subject.queue(name) for name in (b"fan", b"fan+a", b"fan+b"))
         subject.storage.put([parent, child, sibling], b"first", ADD_MS, 0)
         subject.put(child, b"for the child")

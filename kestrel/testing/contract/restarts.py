@@ -21,7 +21,7 @@ class RestartTests(Backend):
 
     # Owners.
 
-    def test_a_second_owner_is_refused_and_the_first_goes_on(self, subject: StorageUnderTest) -> None:
+    def test_second_storage_is_refused_and_the_first_continues(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         threads = SteppedThreads()
@@ -34,12 +34,12 @@ class RestartTests(Backend):
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"a"]
 
-    def test_a_closed_storage_has_let_go_what_it_owned(self, subject: StorageUnderTest) -> None:
+    def test_closed_storage_releases_its_folder(self, subject: StorageUnderTest) -> None:
         assert subject.restarted().loaded == {}
 
     # Restarts.
 
-    def test_a_restart_brings_the_items_as_they_were(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_items_unchanged(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], bytes(range(256)), 1, 2)
         subject.put(queue, b"", b"last")
@@ -52,7 +52,7 @@ class RestartTests(Backend):
         ]
 
     @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-    def test_a_restart_brings_bytes_of_all_kinds_as_they_are(self, subject: StorageUnderTest, data: bytes) -> None:
+    def test_restart_keeps_arbitrary_bytes(self, subject: StorageUnderTest, data: bytes) -> None:
         queue = subject.queue()
         subject.put(queue, data, b"next")
         subject.commit(queue)
@@ -60,13 +60,13 @@ class RestartTests(Backend):
         assert again.take_all_data(again.queue()) == [data, b"next"]
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_a_restart_brings_a_queue_of_any_legal_name(self, subject: StorageUnderTest, name: bytes) -> None:
+    def test_restart_keeps_queues_of_any_valid_name(self, subject: StorageUnderTest, name: bytes) -> None:
         subject.put(subject.queue(name), name)
         again = subject.restarted()
         assert list(again.loaded) == [name]
         assert again.take_all_data(again.queue(name)) == [name]
 
-    def test_names_that_look_alike_are_different_queues_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_similar_names_are_different_queues_after_a_restart(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"A", b"\xe9", b"\xc3\xa9", b"a+", b"a+b", b"a+B", b"a%2B", b"+b"]
         for name in names:
             subject.put(subject.queue(name), name)
@@ -74,7 +74,7 @@ class RestartTests(Backend):
         assert sorted(again.loaded) == sorted(names)
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
-    def test_many_queues_have_what_each_of_them_had_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_many_queues_apart(self, subject: StorageUnderTest) -> None:
         names = [b"q%d" % number for number in range(50)]
         for turn in range(3):
             for name in names:
@@ -83,12 +83,12 @@ class RestartTests(Backend):
         left = {name: again.take_all_data(again.queue(name)) for name in names}
         assert left == {name: [b"%b-%d" % (name, turn) for turn in range(3)] for name in names}
 
-    def test_the_queues_that_a_start_brings_are_the_live_ones(self, subject: StorageUnderTest) -> None:
+    def test_queues_of_a_start_are_the_live_ones(self, subject: StorageUnderTest) -> None:
         subject.put(subject.queue(b"a"), b"1")
         again = subject.restarted()
         assert again.loaded[b"a"] is again.queue(b"a")
 
-    def test_a_restart_says_how_many_items_it_found(self, subject: StorageUnderTest) -> None:
+    def test_restart_reports_the_number_of_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"four", b"five5", b"")
         subject.get(queue)
@@ -96,11 +96,11 @@ class RestartTests(Backend):
         again = subject.restarted().queue()
         assert (again.replayed_items, again.items, again.bytes, again.open_reads) == (2, 2, 5, 0)
 
-    def test_an_empty_queue_is_known_again_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_empty_queues(self, subject: StorageUnderTest) -> None:
         subject.queue(b"parent+child")
         assert list(subject.restarted().loaded) == [b"parent+child"]
 
-    def test_an_item_put_to_many_queues_is_in_each_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_an_item_in_each_of_many_queues(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y", b"other"]
         subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
         subject.get(subject.queue(b"a+x"))
@@ -108,14 +108,14 @@ class RestartTests(Backend):
         left = [again.take_all_data(again.queue(name)) for name in names]
         assert left == [[b"item"], [], [b"item"], [b"item"]]
 
-    def test_a_put_to_a_child_alone_is_there_alone_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_a_put_to_one_child_only_there(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y"]
         for name in names:
             subject.put(subject.queue(name), name)
         again = subject.restarted()
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
-    def test_what_was_taken_confirmed_or_cleared_is_gone_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_does_not_restore_removed_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"taken", b"confirmed", b"cleared")
         subject.get(queue)
@@ -125,7 +125,7 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"new"]
 
-    def test_what_was_confirmed_out_of_order_is_gone_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_does_not_restore_items_confirmed_out_of_order(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"%d" % number for number in range(6)])
         xids = [subject.open(queue).xid for _ in range(5)]
@@ -134,14 +134,14 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"0", b"2", b"4", b"5"]
 
-    def test_an_xid_of_the_last_run_is_open_no_more(self, subject: StorageUnderTest) -> None:
+    def test_xid_is_not_open_after_a_restart(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         xid = subject.open(queue).xid
         again = subject.restarted().queue()
         assert (again.is_open(xid), again.confirm([xid]), again.items) == (False, 0, 1)
 
-    def test_open_reads_come_back_in_the_order_in_which_they_were_opened(self, subject: StorageUnderTest) -> None:
+    def test_restart_puts_open_reads_back_in_order(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"%d" % number for number in range(6)])
         xids = [subject.open(queue).xid for _ in range(4)]
@@ -150,7 +150,7 @@ class RestartTests(Backend):
         assert again.take_all_data(again.queue()) == [b"0", b"2", b"3", b"4", b"5"]
 
     @requires("order_kept")
-    def test_what_was_put_back_stays_in_that_order_over_restarts(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_the_order_of_put_back_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c", b"d")
         a, b, c = (subject.open(queue).xid for _ in range(3))
@@ -159,7 +159,7 @@ class RestartTests(Backend):
         assert again.take_all_data(again.queue()) == [b"c", b"a", b"b", b"d"]
 
     @requires("errors_kept")
-    def test_errors_last_as_long_as_the_item_and_a_restart_adds_none(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_error_counts(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"failed twice", b"never failed", b"open")
         for _ in range(2):
@@ -172,7 +172,7 @@ class RestartTests(Backend):
             errors = {item.data: item.errors for item in subject.look_through(subject.queue())}
             assert errors == {b"failed twice": 2, b"never failed": 0, b"open": 0}
 
-    def test_a_queue_goes_on_over_many_restarts(self, subject: StorageUnderTest) -> None:
+    def test_queue_works_over_many_restarts(self, subject: StorageUnderTest) -> None:
         expected: list[bytes] = []
         for turn in range(10):
             queue = subject.queue()
@@ -187,16 +187,14 @@ class RestartTests(Backend):
 
     # Deleting.
 
-    def test_a_deleted_queue_is_not_known_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_does_not_restore_a_deleted_queue(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         subject.commit(queue)
         subject.storage.delete(queue)
         assert subject.restarted().loaded == {}
 
-    def test_what_was_deleted_is_not_in_the_new_queue_of_that_name_after_a_restart(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_restart_restores_only_the_new_queue_of_a_deleted_name(self, subject: StorageUnderTest) -> None:
         old = subject.queue()
         subject.put(old, b"old", b"open")
         subject.open(old)
@@ -206,7 +204,7 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"new"]
 
-    def test_deleting_twice_leaves_the_new_queue_to_those_who_come_next(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_the_new_queue_after_a_second_deletion(self, subject: StorageUnderTest) -> None:
         old = subject.queue()
         subject.put(old, b"old")
         subject.commit(old)
@@ -219,9 +217,7 @@ class RestartTests(Backend):
         again = subject.killed()
         assert again.take_all_data(again.queue()) == [b"new"]
 
-    def test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made(
-        self, subject: StorageUnderTest
-    ) -> None:
+    def test_kill_after_a_committed_deletion_restores_nothing(self, subject: StorageUnderTest) -> None:
         old = subject.queue()
         subject.put(old, b"old")
         subject.commit(old)
@@ -230,7 +226,7 @@ class RestartTests(Backend):
         again = subject.killed()
         assert again.take_all_data(again.queue()) == []
 
-    def test_a_parent_that_is_deleted_leaves_its_children_after_a_restart(self, subject: StorageUnderTest) -> None:
+    def test_restart_keeps_children_of_a_deleted_parent(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y"]
         subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
         subject.commit(*(subject.queue(name) for name in names))
@@ -241,7 +237,7 @@ class RestartTests(Backend):
 
     # Kills.
 
-    def test_a_kill_after_the_commit_loses_nothing(self, subject: StorageUnderTest) -> None:
+    def test_kill_after_a_commit_loses_nothing(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c", b"d")
         subject.get(queue)
@@ -251,7 +247,7 @@ class RestartTests(Backend):
         again = subject.killed()
         assert again.take_all_data(again.queue()) == [b"c", b"d"]
 
-    def test_a_kill_loses_of_what_was_not_committed_the_end_only(self, subject: StorageUnderTest) -> None:
+    def test_kill_loses_only_the_end_of_uncommitted_changes(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b")
         subject.commit(queue)
@@ -262,7 +258,7 @@ class RestartTests(Backend):
             again = subject.killed()
             assert again.take_all_data(again.queue()) in history
 
-    def test_a_kill_and_another_find_the_same(self, subject: StorageUnderTest) -> None:
+    def test_second_kill_finds_the_same_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c")
         subject.open(queue)
@@ -271,7 +267,7 @@ class RestartTests(Backend):
         second = first.killed()
         assert first.take_all_data(first.queue()) == second.take_all_data(second.queue()) == [b"a", b"b", b"c"]
 
-    def test_a_folder_that_was_never_used_is_an_empty_storage(self, tmp_path: Path) -> None:
+    def test_unused_folder_is_an_empty_storage(self, tmp_path: Path) -> None:
         subject = StorageUnderTest(self, tmp_path / "new")
         assert subject.loaded == {}
         subject.end()

@@ -27,7 +27,7 @@ class UpkeepTests(Backend):
         yield subject
         subject.end()
 
-    def test_what_was_taken_takes_no_room_for_long(self, kept_small: StorageUnderTest) -> None:
+    def test_space_of_taken_items_is_freed(self, kept_small: StorageUnderTest) -> None:
         queue = kept_small.queue()
         items = [b"%05d" % number * 20 for number in range(PUT_BYTES // 100)]
         for number, data in enumerate(items):
@@ -46,7 +46,7 @@ class UpkeepTests(Backend):
         again = kept_small.restarted()
         assert again.take_all_data(again.queue()) == items[-3:]
 
-    def test_what_was_deleted_takes_no_room_for_long(self, kept_small: StorageUnderTest) -> None:
+    def test_space_of_deleted_queues_is_freed(self, kept_small: StorageUnderTest) -> None:
         old = kept_small.queue()
         for _ in range(PUT_BYTES // 1000):
             kept_small.put(old, *[b"." * 100] * 10)
@@ -65,7 +65,7 @@ class UpkeepTests(Backend):
             " that the storage will reuse"
         )
 
-    def test_upkeep_of_a_queue_that_nobody_uses_makes_it_no_larger(self, kept_small: StorageUnderTest) -> None:
+    def test_maintenance_does_not_grow_an_idle_queue(self, kept_small: StorageUnderTest) -> None:
         queue = kept_small.queue()
         kept_small.put(queue, *[b"%03d" % number for number in range(50)])
         kept_small.commit(queue)
@@ -76,7 +76,7 @@ class UpkeepTests(Backend):
             assert queue.disk_bytes <= size
         assert (queue.items, queue.bytes) == (50, 150)
 
-    def test_upkeep_changes_no_contents(self, kept_small: StorageUnderTest) -> None:
+    def test_maintenance_keeps_the_items(self, kept_small: StorageUnderTest) -> None:
         tracked = ModelCheckedStorage(kept_small)
         names = [b"a", b"a+x", b"a+y", b"other"]
         for turn in range(30):

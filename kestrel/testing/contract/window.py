@@ -52,9 +52,7 @@ class WindowTests(WindowedBackend):
     """Successful fills."""
 
     @pytest.mark.parametrize("is_committed", [True, False])
-    def test_items_beyond_the_limit_stay_out_of_memory_and_come_in_order(
-        self, small: StorageUnderTest, is_committed: bool
-    ) -> None:
+    def test_items_beyond_the_limit_are_read_in_order(self, small: StorageUnderTest, is_committed: bool) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         if is_committed:
@@ -64,7 +62,7 @@ class WindowTests(WindowedBackend):
         assert small.take_all_data(queue) == ITEMS
         assert (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes) == (0, 0, 0, 0)
 
-    def test_puts_and_takes_in_turn_keep_the_order(self, small: StorageUnderTest) -> None:
+    def test_alternating_puts_and_takes_keep_the_order(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         put, taken = 0, 0
         for turn in range(30):
@@ -80,7 +78,7 @@ class WindowTests(WindowedBackend):
         assert small.take_all_data(queue) == [b"%04d" % number * 10 for number in range(taken, put)]
 
     @requires("durable")
-    def test_a_restart_brings_all_of_it_and_takes_no_more_memory(self, small: StorageUnderTest) -> None:
+    def test_restart_keeps_all_items_and_the_memory_limit(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         small.commit(queue)
@@ -91,13 +89,13 @@ class WindowTests(WindowedBackend):
 
     # Operations during a fill.
 
-    def test_a_fill_brings_the_head(self, small: StorageUnderTest) -> None:
+    def test_fill_loads_the_head(self, small: StorageUnderTest) -> None:
         queue, _, left, filling = page_out_head(small)
         assert (queue.items, queue.open_reads) == (len(left), 1)
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == left
 
-    def test_a_queue_may_be_cleared_meanwhile(self, small: StorageUnderTest) -> None:
+    def test_queue_can_be_cleared_during_a_fill(self, small: StorageUnderTest) -> None:
         queue, xid, _, filling = page_out_head(small)
         queue.clear()
         assert (queue.items, queue.bytes, queue.peek(), queue.take(False)) == (0, 0, None, None)
@@ -107,21 +105,21 @@ class WindowTests(WindowedBackend):
         queue.put_back([xid], False)
         assert small.take_all_data(queue) == ITEMS[:1]
 
-    def test_a_queue_may_be_cleared_and_get_new_items_meanwhile(self, small: StorageUnderTest) -> None:
+    def test_queue_can_be_cleared_and_filled_during_a_fill(self, small: StorageUnderTest) -> None:
         queue, _, _, filling = page_out_head(small)
         queue.clear()
         small.put(queue, b"new", *ITEMS)
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [b"new", *ITEMS]
 
-    def test_items_may_be_put_meanwhile(self, small: StorageUnderTest) -> None:
+    def test_items_can_be_put_during_a_fill(self, small: StorageUnderTest) -> None:
         queue, _, left, filling = page_out_head(small)
         small.put(queue, b"new")
         assert queue.items == len(left) + 1
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [*left, b"new"]
 
-    def test_what_is_put_back_meanwhile_is_the_head(self, small: StorageUnderTest) -> None:
+    def test_put_back_during_a_fill_becomes_the_head(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         queue.put_back([xid], False)
         head = queue.take(True)
@@ -131,13 +129,13 @@ class WindowTests(WindowedBackend):
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [ITEMS[0], *left]
 
-    def test_an_open_read_may_be_confirmed_meanwhile(self, small: StorageUnderTest) -> None:
+    def test_open_read_can_be_confirmed_during_a_fill(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         assert queue.confirm([xid]) == 1
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == left
 
-    def test_a_commit_may_be_made_meanwhile(self, small: StorageUnderTest) -> None:
+    def test_queue_can_be_committed_during_a_fill(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         queue.confirm([xid])
         small.put(queue, b"new")
@@ -145,7 +143,7 @@ class WindowTests(WindowedBackend):
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [*left, b"new"]
 
-    def test_a_queue_may_be_deleted_meanwhile_and_what_was_read_goes_nowhere(self, small: StorageUnderTest) -> None:
+    def test_deletion_during_a_fill_discards_the_read(self, small: StorageUnderTest) -> None:
         queue, _, _, filling = page_out_head(small)
         outcome = DeferredOutcome(filling)
         small.storage.delete(queue)
@@ -156,7 +154,7 @@ class WindowTests(WindowedBackend):
         assert outcome.is_there
         assert small.take_all_data(new) == [b"new"]
 
-    def test_the_server_may_stop_meanwhile(self, small: StorageUnderTest) -> None:
+    def test_storage_can_be_closed_during_a_fill(self, small: StorageUnderTest) -> None:
         _, _, _, filling = page_out_head(small)
         outcome = DeferredOutcome(filling)
         small.close()
@@ -168,9 +166,7 @@ class WindowTests(WindowedBackend):
 class WindowFaultTests(WindowedBackend):
     """Failed fills."""
 
-    def test_a_head_that_cannot_be_read_leaves_things_as_they_are_and_is_read_later(
-        self, small: StorageUnderTest
-    ) -> None:
+    def test_failed_fill_changes_nothing_and_can_be_repeated(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         disk = small.faulty_disk
         disk.fail("read", errno.EIO)
