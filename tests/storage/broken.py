@@ -1,124 +1,127 @@
-"""Storages with one fault each, and the one that they were made of: all of them run the contract suite.
+"""Storages with one bug each, derived from the example backend. All of them run the contract suite.
 
-Not collected with the other tests: `test_contract_suite.py` runs it, and sees what fails.
+pytest does not collect this module with the other tests. `test_contract_suite.py` runs it and checks which tests fail.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from examples.backend import Entry, LinesQueue, LinesStorage, _all_lines, line
 from kestrel.config.model import QueueSettings
-from kestrel.storage.interfaces import InThread, IQueueStorage, SettingsFor
+from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.contract.backend import StorageUnderTest
-from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
-from tests.storage.tiny import Family, Stored, TinyQueue, TinyStorage, TinyStorageFactory
+from tests.storage.test_example import TestExample
 
 
-class TestUnbroken(OnFaultyDisk, StorageContract):
-    factory = TinyStorageFactory()
-    has_window = True
-    storage_class: type[TinyStorage] = TinyStorage
-
-    def make(self, folder: Path, clock: Clock, in_thread: InThread) -> TinyStorage:
-        return self.storage_class(str(folder).encode(), clock, in_thread, self.disk)
-
-    def refuse_puts(self, subject: StorageUnderTest) -> None:
-        subject.storage.refusal = "for a test"
-
+class TestUnbroken(TestExample):
     def compact(self, subject: StorageUnderTest, queue: IQueueStorage) -> None:
-        subject.storage.compact(queue.family)
+        if queue.disk_bytes:
+            old_path, queue.path = queue.path, subject.storage._new_path(queue.name)
+            subject.storage._replace(old_path, queue.path, _all_lines(queue))
+            queue.disk_bytes = os.path.getsize(queue.path)
 
 
-class LosesTheLastItem(TinyStorage):
-    """At a start the newest item of each queue is missing."""
+class LosesTheLastItem(LinesStorage):
+    """A start loses the newest item of each queue."""
 
-    def load(self, name: bytes, settings_for: SettingsFor) -> Family:
-        family = super().load(name, settings_for)
-        for queue in family.queues.values():
-            if queue.order:
-                queue.order.pop()
-                queue.window_items = min(queue.window_items, len(queue.order))
-                queue.replayed_items = len(queue.order)
-        return family
-
-
-class ReordersOnAbort(TinyStorage):
-    """What is put back is not in the order that was asked for."""
-
-    def queue(self, name: bytes, settings: QueueSettings) -> TinyQueue:
-        queue = super().queue(name, settings)
-        queue.put_back = lambda xids, failed: TinyQueue.put_back(queue, xids[::-1], failed)  # type: ignore[method-assign]
+    def _load(self, path: bytes, size: int) -> LinesQueue | None:
+        queue = super()._load(path, size)
+        if queue is not None and queue.items:
+            queue.bytes -= len(queue._waiting.pop().data)
+            queue.replayed_items -= 1
         return queue
 
 
-class ForgetsConfirms(TinyStorage):
-    """What was confirmed is there again after a start."""
+class ReordersOnAbort(LinesStorage):
+    """Items are put back in the reverse order."""
 
-    def replay(self, family: Family, record: dict[str, Any], settings_for: SettingsFor) -> None:
-        if record["op"] != "done":
-            super().replay(family, record, settings_for)
-
-
-class DoublesOnCompaction(TinyStorage):
-    """A compaction writes every item twice."""
-
-    def record_put(self, family: Family, item_id: int, queues: Any, stored: Stored) -> None:
-        super().record_put(family, item_id, queues, stored)
-        if family is not self.families[family.name]:
-            super().record_put(family, item_id, queues, stored)
+    def queue(self, name: bytes, settings: QueueSettings) -> LinesQueue:
+        queue = super().queue(name, settings)
+        queue.put_back = lambda xids, failed: LinesQueue.put_back(queue, xids[::-1], failed)  # type: ignore[method-assign]
+        return queue
 
 
-class MixesTwoQueues(TinyStorage):
-    """Names that differ in the case of a letter alone are one file."""
+class ForgetsConfirms(LinesStorage):
+    """Confirmed items return after a start."""
 
-    def path(self, family_name: bytes) -> bytes:
-        return super().path(family_name.lower())
+    def queue(self, name: bytes, settings: QueueSettings) -> LinesQueue:
+        queue = super().queue(name, settings)
+
+        def confirm(xids: Sequence[int]) -> int:
+            count = LinesQueue.confirm(queue, xids)
+            queue.recorded.pop()
+            return count
+
+        queue.confirm = confirm  # type: ignore[method-assign]
+        return queue
 
 
-class AcknowledgesBeforeTheCommit(TinyStorage):
-    """A commit is said to be safe when a thread is yet to begin it."""
+class DoublesOnCompaction(LinesStorage):
+    """A compaction writes each item twice."""
 
-    def commit(self, queues: Sequence[TinyQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        self.in_thread(super().commit, queues)
+    def _replace(self, old: bytes, path: bytes, data: bytes) -> None:
+        name, *puts = data.splitlines(keepends=True)
+        copies = [line(kind, number + 0.5, *fields) for kind, number, *fields in map(json.loads, puts)]
+        super()._replace(old, path, b"".join((name, *puts, *copies)))
+
+
+class MixesTwoQueues(LinesStorage):
+    """Names that differ only in case share a file."""
+
+    def _new_path(self, name: bytes) -> bytes:
+        return super()._new_path(name.lower())
+
+
+class AcknowledgesBeforeTheCommit(LinesStorage):
+    """A commit is reported as safe before its thread has begun."""
+
+    def commit(self, queues: Sequence[LinesQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        self._in_thread(super().commit, queues)
         return ()
 
 
-class AcknowledgesALaterBatch(TinyStorage):
-    """A sync that failed is forgotten: the queue goes on, and the next sync is believed."""
+class AcknowledgesALaterBatch(LinesStorage):
+    """A queue remains in use after a failed commit."""
 
-    def sync_failed(self, family: Family, failure: Failure) -> None:
-        failure.raiseException()
+    def _write(self, queue: LinesQueue, data: bytes, kept: list[Entry]) -> Deferred[None]:
+        def ignore(failure: Failure) -> Failure:
+            queue.failure = None
+            return failure
 
-
-class TruncatesZeros(TinyStorage):
-    """Zeros at the end of an item are lost on the disk."""
-
-    def encoded(self, data: bytes) -> str:
-        return super().encoded(data.rstrip(b"\0"))
+        return super()._write(queue, data, kept).addErrback(ignore)
 
 
-class LeaksDeletedQueues(TinyStorage):
-    """A queue that was deleted is there again after a start."""
+class TruncatesZeros(LinesStorage):
+    """Zeros at the end of an item are lost on disk."""
 
-    def replay(self, family: Family, record: dict[str, Any], settings_for: SettingsFor) -> None:
-        if record["op"] != "drop":
-            super().replay(family, record, settings_for)
+    def put(self, queues: Sequence[LinesQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        super().put(queues, data, add_ms, expiry_ms)
+        for queue in queues:
+            queue.recorded[-1] = queue._waiting[-1]._replace(data=data.rstrip(b"\0")).line()
 
 
-class KeepsWhatHasDied(TinyStorage):
-    """With an object that has died nothing is deleted."""
+class LeaksDeletedQueues(LinesStorage):
+    """A deleted queue returns after a start."""
 
-    def delete(self, queue: TinyQueue) -> None:
+    def _erase(self, path: bytes) -> None:
+        self._disk.sync_folder(self._folder)
+
+
+class KeepsWhatHasDied(LinesStorage):
+    """Deleting a failed object deletes nothing."""
+
+    def delete(self, queue: LinesQueue) -> None:
         if queue.failure is None:
             super().delete(queue)
         else:
-            queue.family = self.queue(queue.name, queue.settings).family
+            queue.is_deleted = True
 
 
 class TestLosesTheLastItem(TestUnbroken):

@@ -14,8 +14,10 @@ from xml.etree import ElementTree
 import pytest
 from twisted.internet.task import Clock
 
+from examples.backend import LinesStorage, LinesStorageFactory
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.disk_faults import begin
 from kestrel.testing.contract.model_check import ModelItem, differences
@@ -24,7 +26,6 @@ from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, O
 from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from tests.child import LONG_S, PATIENCE_S
 from tests.storage import broken, broken_databases
-from tests.storage.tiny import TinyStorage, TinyStorageFactory
 
 ROOT = Path(__file__).parents[2]
 BROKEN = "tests/storage/broken.py"
@@ -132,7 +133,11 @@ def test_a_storage_that_is_not_broken_passes_everything_but_what_it_does_not_pro
     assert {name: ended for name, ended in of_it.items() if ended != {"passed"} and name not in skipped} == {}
     assert skipped == set(broken.TestUnbroken.left_out)
     assert set(broken.TestUnbroken.left_out.values()) == {
+        "needs capability 'errors_kept'",
         "needs capability 'order_kept'",
+        "needs capability 'ranges'",
+        "needs capability 'shared_fanout'",
+        "needs hook 'has_window'",
         "needs the base class OnFaultyDatabase",
     }
 
@@ -145,9 +150,7 @@ def test_a_database_that_is_not_broken_passes_everything(outcomes: Outcomes) -> 
     assert of_it == {name: {"skipped" if name in left_out else "passed"} for name in of_it}
 
 
-@pytest.mark.parametrize(
-    ("name", "test"), [(name, test) for name, tests in CAUGHT_BY.items() for test in tests]
-)
+@pytest.mark.parametrize(("name", "test"), [(name, test) for name, tests in CAUGHT_BY.items() for test in tests])
 def test_a_broken_storage_is_caught(outcomes: Outcomes, name: str, test: str) -> None:
     assert {"failure"} <= outcomes[name, test] <= {"failure", "passed"}
     assert outcomes["TestUnbroken", test] == {"passed"}
@@ -212,10 +215,10 @@ def test_a_class_says_what_it_leaves_out() -> None:
 
 def test_a_durable_backend_without_a_faulty_disk_is_told_which_base_class_opens_its_tests() -> None:
     class WithoutDisk(StorageContract):
-        factory = TinyStorageFactory()
+        factory = LinesStorageFactory()
 
-        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> TinyStorage:
-            return TinyStorage(os.fsencode(folder), clock, in_thread)
+        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> LinesStorage:
+            return LinesStorage(os.fsencode(folder), in_thread, MemoryLimit())
 
     assert WithoutDisk.left_out[TEST_OF_A_DISK] == "needs the base class OnFaultyDisk"
 
@@ -225,7 +228,6 @@ def test_a_class_that_lacks_its_factory_or_its_make_is_an_error_and_not_left_out
         type("TestAcme", (StorageContract,), {"factory": MemoryStorageFactory()})
     with pytest.raises(TypeError, match=r"^TestAcme does not define factory, the backend's IStorageFactory: no"):
         type("TestAcme", (StorageContract,), {"make": lambda self, folder, clock, in_thread: MemoryStorage()})
-
 
     with pytest.raises(TypeError, match=r"^TestAcme does not define make_database, which returns an IDatabase: no"):
         type("TestAcme", (OnFaultyDatabase, StorageContract), {"factory": MemoryStorageFactory()})
@@ -255,10 +257,10 @@ def test_a_class_of_a_database_says_what_it_leaves_out() -> None:
 
 def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Path) -> None:
     class Forgetful(OnFaultyDisk, StorageContract):
-        factory = TinyStorageFactory()
+        factory = LinesStorageFactory()
 
-        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> TinyStorage:
-            return TinyStorage(os.fsencode(folder), clock, in_thread)
+        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> LinesStorage:
+            return LinesStorage(os.fsencode(folder), in_thread, MemoryLimit())
 
     backend = Forgetful()
     subject = StorageUnderTest(backend, tmp_path / "queues")
