@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.storage.backends import BACKENDS, Backend
-from tests.storage.lives import Restarts
+from tests.storage.crash_trials import RestartCache
 from tests.storage.serving import IN_MEMORY, NEVER, PERIODIC, SYNCED, Machine
 
 
@@ -82,6 +82,6 @@ def last_words(_frozen: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def restarts(backend: Backend) -> Restarts:
+def restarts(backend: Backend) -> RestartCache:
     """Shared, since many a death leaves the same files."""
-    return Restarts(backend)
+    return RestartCache(backend)

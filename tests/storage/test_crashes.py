@@ -20,37 +20,37 @@ from kestrel.journal.segments import decode_segments, encode_segment
 from kestrel.storage.interfaces import IContinue
 from tests.journal.made import REMOVE, addx, open_
 from tests.storage.backends import Backend, journal_only
-from tests.storage.histories import State, item_of
-from tests.storage.lives import (
+from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
-    Life,
-    LivedQueue,
-    MortalDisk,
+    CrashDisk,
+    CrashTrial,
     Pace,
-    Restarts,
-    Trial,
-    check_deaths_one_after_the_other,
-    check_each_byte,
-    left_by,
+    RestartCache,
+    StorageRun,
+    TrackedQueue,
+    check_torn_writes,
+    crash_in_each_start,
+    files_after_crash,
     write_files,
 )
+from tests.storage.histories import State, item_of
 
 pytestmark = pytest.mark.usefixtures("last_words")
 
 # Scenarios.
 
-Scenario: TypeAlias = Callable[[LivedQueue], Iterator[None]]
+Scenario: TypeAlias = Callable[[TrackedQueue], Iterator[None]]
 """What happens to a queue; each yield ends a step."""
 
 
-def of(scenario: Scenario) -> Callable[[Life], Iterator[None]]:
-    """The scenario, of the one queue of a life."""
-    return lambda life: scenario(life.queue())
+def of(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
+    """The scenario, of the one queue of a run."""
+    return lambda run: scenario(run.queue())
 
 
-def many_puts_then_a_drain(queue: LivedQueue) -> Iterator[None]:
+def many_puts_then_a_drain(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(5):
         queue.put(4)
         yield
@@ -59,7 +59,7 @@ def many_puts_then_a_drain(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def puts_and_plain_gets_interleaved_at_a_depth(queue: LivedQueue) -> Iterator[None]:
+def puts_and_plain_gets_interleaved_at_a_depth(queue: TrackedQueue) -> Iterator[None]:
     queue.put(4)
     yield
     queue.put(5)
@@ -73,7 +73,7 @@ def puts_and_plain_gets_interleaved_at_a_depth(queue: LivedQueue) -> Iterator[No
         yield
 
 
-def open_reads_held_across_everything_then_confirmed_or_put_back(queue: LivedQueue) -> Iterator[None]:
+def open_reads_held_across_everything_then_confirmed_or_put_back(queue: TrackedQueue) -> Iterator[None]:
     queue.put(4)
     held = [queue.open()]
     yield
@@ -95,7 +95,7 @@ def open_reads_held_across_everything_then_confirmed_or_put_back(queue: LivedQue
     yield
 
 
-def emptied_again_and_again(queue: LivedQueue) -> Iterator[None]:
+def emptied_again_and_again(queue: TrackedQueue) -> Iterator[None]:
     for each in range(5):
         queue.put(2)
         yield
@@ -109,7 +109,7 @@ def emptied_again_and_again(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def clear_in_the_middle_of_a_backlog(queue: LivedQueue) -> Iterator[None]:
+def clear_in_the_middle_of_a_backlog(queue: TrackedQueue) -> Iterator[None]:
     for puts in (3, 1):
         for _ in range(puts):
             queue.put(5)
@@ -129,7 +129,7 @@ def clear_in_the_middle_of_a_backlog(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def delete_and_re_create(queue: LivedQueue) -> Iterator[None]:
+def delete_and_re_create(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(4):
         queue.put(4)
         yield
@@ -151,7 +151,7 @@ def delete_and_re_create(queue: LivedQueue) -> Iterator[None]:
     yield
 
 
-def drain_while_more_is_put(queue: LivedQueue) -> Iterator[None]:
+def drain_while_more_is_put(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(3):
         queue.put(4)
         yield
@@ -163,7 +163,7 @@ def drain_while_more_is_put(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def open_reads_only_and_many(queue: LivedQueue) -> Iterator[None]:
+def open_reads_only_and_many(queue: TrackedQueue) -> Iterator[None]:
     held: list[int] = []
     for _ in range(6):
         queue.put(2)
@@ -182,7 +182,7 @@ def open_reads_only_and_many(queue: LivedQueue) -> Iterator[None]:
     yield
 
 
-def work_that_goes_on_in_steps(queue: LivedQueue) -> Iterator[None]:
+def work_that_goes_on_in_steps(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(3):
         queue.put(4)
         yield
@@ -215,25 +215,25 @@ SCENARIOS: dict[str, Scenario] = {
 @pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_wherever_the_process_or_the_machine_dies_the_queue_is_there_once_and_in_order(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_death(restarts)
+    CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
 
 
 @journal_only
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
 def test_wherever_the_process_or_the_machine_dies_a_step_of_work_and_the_next_are_never_both_there(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int | None, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(work_that_goes_on_in_steps), sync_journal_ms, pace, backend).check_every_death(restarts)
+    CrashTrial(folder, of(work_that_goes_on_in_steps), sync_journal_ms, pace, backend).check_every_crash(restarts)
 
 
 # The harness itself: what a death leaves is known without one, and a storage that breaks its word is found out.
 
 
 def without_inodes(path: str, contents: bytes) -> bytes:
-    """The contents of a file; of a segment log with 0 in place of the inodes, which are others in each life."""
+    """The contents of a file; of a segment log with 0 in place of the inodes, which are others in each run."""
     if not path.startswith(".kestrel/segments/"):
         return contents
     whole, position = b"", 0
@@ -246,16 +246,16 @@ def without_inodes(path: str, contents: bytes) -> bytes:
     return whole + bytes(torn)
 
 
-def told(life: Life, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
+def told(run: StorageRun, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
     """What a death now leaves in files, and what is promised of the queues."""
     promises = [
         f"{name!r} is {queue.history.promise(sync_journal_ms, has_machine_died=has_machine_died)}"
-        for name, queue in life.queues.items()
+        for name, queue in run.queues.items()
         for has_machine_died in (False, True)
     ]
     left = {
         death: {path: without_inodes(path, contents) for path, contents in files.items()}
-        for death, files in left_by(life)
+        for death, files in files_after_crash(run)
     }
     return left, promises
 
@@ -265,24 +265,24 @@ def told(life: Life, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str
 def test_what_a_death_would_leave_is_what_it_leaves(
     folder: Path, backend: Backend, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    trial = Trial(folder, of(clear_in_the_middle_of_a_backlog), sync_journal_ms, pace, backend)
+    trial = CrashTrial(folder, of(clear_in_the_middle_of_a_backlog), sync_journal_ms, pace, backend)
     expected: list[object] = []
-    whole = trial.live(look=lambda life: expected.append(told(life, sync_journal_ms)))
+    whole = trial.run(look=lambda run: expected.append(told(run, sync_journal_ms)))
     assert len(expected) == len(whole.disk.calls) > 50
     for calls in range(0, len(expected), 3):
-        life = trial.live(calls)
-        assert life.disk.is_dead
-        assert told(life, sync_journal_ms) == expected[calls], f"after {calls} operations"
+        run = trial.run(calls)
+        assert run.disk.is_dead
+        assert told(run, sync_journal_ms) == expected[calls], f"after {calls} operations"
 
 
-class LyingDisk(MortalDisk):
+class LyingDisk(CrashDisk):
     """Says that it has synced a file, and has not."""
 
     def sync(self, descriptor: int) -> None:
         self._check("sync")
 
 
-class ForgetfulDisk(MortalDisk):
+class ForgetfulDisk(CrashDisk):
     """Says that it has written, and every other time it has not."""
 
     def write(self, descriptor: int, data: bytes) -> None:
@@ -292,7 +292,7 @@ class ForgetfulDisk(MortalDisk):
             super().write(descriptor, data)
 
 
-class RepeatingDisk(MortalDisk):
+class RepeatingDisk(CrashDisk):
     """Writes everything twice."""
 
     def write(self, descriptor: int, data: bytes) -> None:
@@ -300,7 +300,7 @@ class RepeatingDisk(MortalDisk):
         super().write(descriptor, data)
 
 
-class SwappingDisk(MortalDisk):
+class SwappingDisk(CrashDisk):
     """Writes the second before the first."""
 
     def __init__(self, folder: Path) -> None:
@@ -317,7 +317,7 @@ class SwappingDisk(MortalDisk):
             self._first = None
 
 
-def too_little_for_a_second_file(queue: LivedQueue) -> Iterator[None]:
+def too_little_for_a_second_file(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(4):
         queue.put()
         yield
@@ -326,20 +326,20 @@ def too_little_for_a_second_file(queue: LivedQueue) -> Iterator[None]:
 
 
 def check_with(
-    make_disk: Callable[[Path], MortalDisk],
+    make_disk: Callable[[Path], CrashDisk],
     folder: Path,
-    restarts: Restarts,
+    restarts: RestartCache,
     backend: Backend,
     sync_journal_ms: int | None,
 ) -> None:
     pace = PACES["threads run at once"]
     scenario = of(too_little_for_a_second_file)
-    Trial(folder, scenario, sync_journal_ms, pace, backend, make_disk=make_disk).check_every_death(restarts)
+    CrashTrial(folder, scenario, sync_journal_ms, pace, backend, make_disk=make_disk).check_every_crash(restarts)
 
 
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
 def test_a_disk_that_lies_about_its_syncs_is_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int
+    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int
 ) -> None:
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
         check_with(LyingDisk, folder, restarts, backend, sync_journal_ms)
@@ -348,7 +348,7 @@ def test_a_disk_that_lies_about_its_syncs_is_found_out(
 @journal_only
 @pytest.mark.parametrize("make_disk", [ForgetfulDisk, RepeatingDisk, SwappingDisk])
 def test_what_a_disk_does_wrong_when_it_writes_is_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, make_disk: Callable[[Path], MortalDisk]
+    folder: Path, restarts: RestartCache, backend: Backend, make_disk: Callable[[Path], CrashDisk]
 ) -> None:
     with pytest.raises(AssertionError, match=r"the process died.* a start found"):
         check_with(make_disk, folder, restarts, backend, None)
@@ -356,39 +356,39 @@ def test_what_a_disk_does_wrong_when_it_writes_is_found_out(
 
 @pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
 def test_a_disk_that_does_nothing_wrong_is_not_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int | None
+    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int | None
 ) -> None:
-    check_with(MortalDisk, folder, restarts, backend, sync_journal_ms)
+    check_with(CrashDisk, folder, restarts, backend, sync_journal_ms)
 
 
 # Each byte of a write.
 
 
-def a_record_of_each_kind(life: Life) -> None:
-    queue = life.queue()
+def a_record_of_each_kind(run: StorageRun) -> None:
+    queue = run.queue()
     queue.put(3)
     held = queue.open()
     queue.get()
     queue.put_back(held)
     queue.confirm(queue.open())
-    if IContinue.providedBy(queue.contents):
+    if IContinue.providedBy(queue.store):
         queue.continue_(queue.open())
 
 
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_of_a_write_that_was_cut_short_at_any_byte_the_whole_records_count(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    check_each_byte(folder, of(scenario), pace, backend, a_record_of_each_kind, restarts)
+    check_torn_writes(folder, of(scenario), pace, backend, a_record_of_each_kind, restarts)
 
 
 @journal_only
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
 def test_of_a_step_of_work_and_the_next_that_are_cut_short_at_any_byte_one_is_there(
-    folder: Path, restarts: Restarts, backend: Backend, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, pace: Pace
 ) -> None:
-    check_each_byte(folder, of(work_that_goes_on_in_steps), pace, backend, a_record_of_each_kind, restarts)
+    check_torn_writes(folder, of(work_that_goes_on_in_steps), pace, backend, a_record_of_each_kind, restarts)
 
 
 # A start that dies.
@@ -400,7 +400,7 @@ def records(*numbers: int) -> bytes:
 
 
 class Ruin(NamedTuple):
-    """What was left of a queue, and the items that a start finds in it. Their numbers are greater than a life's."""
+    """What was left of a queue, and the items that a start finds in it. Their numbers are greater than a run's."""
 
     items: State
     files: dict[str, bytes]
@@ -462,11 +462,11 @@ RUINS = {
 }
 
 
-def nothing_more(queue: LivedQueue) -> Iterator[None]:
+def nothing_more(queue: TrackedQueue) -> Iterator[None]:
     yield
 
 
-def a_little_more(queue: LivedQueue) -> Iterator[None]:
+def a_little_more(queue: TrackedQueue) -> Iterator[None]:
     queue.put()
     yield
     queue.get()
@@ -479,19 +479,19 @@ def a_little_more(queue: LivedQueue) -> Iterator[None]:
 @pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
 @pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
 def test_a_start_that_dies_anywhere_is_taken_up_by_the_next(
-    folder: Path, restarts: Restarts, backend: Backend, ruin: Ruin, sync_journal_ms: int | None, scenario: Scenario
+    folder: Path, restarts: RestartCache, backend: Backend, ruin: Ruin, sync_journal_ms: int | None, scenario: Scenario
 ) -> None:
     pace = PACES["threads run at once"]
-    trial = Trial(folder, of(scenario), sync_journal_ms, pace, backend, files=ruin.files, items={NAME: ruin.items})
-    trial.check_every_death(restarts)
+    trial = CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend, files=ruin.files, items={NAME: ruin.items})
+    trial.check_every_crash(restarts)
 
 
 @journal_only
 @pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
 def test_starts_that_die_one_after_the_other_each_a_little_later_are_taken_up_by_the_next(
-    folder: Path, restarts: Restarts, backend: Backend, ruin: Ruin
+    folder: Path, restarts: RestartCache, backend: Backend, ruin: Ruin
 ) -> None:
     left = folder / "left"
     write_files(left, ruin.files)
-    check_deaths_one_after_the_other(left, backend)
+    crash_in_each_start(left, backend)
     assert restarts.found_in(left).get(NAME, ()) == ruin.items

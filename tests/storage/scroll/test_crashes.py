@@ -26,57 +26,57 @@ from kestrel.scroll.records import (
     encode_targets,
 )
 from tests.storage.backends import Backend, scroll_only
-from tests.storage.histories import State, item_of
-from tests.storage.lives import (
+from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
-    Life,
-    LivedQueue,
-    MortalDisk,
+    CrashDisk,
+    CrashTrial,
     Pace,
-    Restarts,
-    Trial,
-    check_deaths_one_after_the_other,
-    check_each_byte,
+    RestartCache,
+    StorageRun,
+    TrackedQueue,
+    check_torn_writes,
+    crash_in_each_start,
     write_files,
 )
+from tests.storage.histories import State, item_of
 
 pytestmark = [pytest.mark.usefixtures("last_words"), scroll_only]
 
 
 class Family:
-    """A parent with two children, in a life of their storage."""
+    """A parent with two children, in a run of their storage."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        self.parent = life.queue()
-        self.left = life.queue(NAME + b"+left")
-        self.right = life.queue(NAME + b"+right")
+    def __init__(self, run: StorageRun) -> None:
+        self.run = run
+        self.parent = run.queue()
+        self.left = run.queue(NAME + b"+left")
+        self.right = run.queue(NAME + b"+right")
 
     def make(self) -> None:
         """All three are there from now on."""
         for queue in (self.parent, self.left, self.right):
-            assert queue.contents.failure is None
+            assert queue.store.failure is None
 
     def put(self, items: int = 1) -> None:
         """Put so many items to the parent, and so to all that are there."""
         self.put_but_to(None, items)
 
-    def put_but_to(self, full: LivedQueue | None, items: int = 1) -> None:
+    def put_but_to(self, full: TrackedQueue | None, items: int = 1) -> None:
         """The same while one of them is full, which goes without."""
-        queues = [each for each in (self.parent, self.left, self.right) if each.is_there and each is not full]
+        queues = [each for each in (self.parent, self.left, self.right) if each.exists and each is not full]
         for _ in range(items):
-            self.life.put(queues)
+            self.run.put(queues)
 
 
 Scenario: TypeAlias = Callable[[Family], Iterator[None]]
 """What happens to a family; each yield ends a step."""
 
 
-def of(scenario: Scenario) -> Callable[[Life], Iterator[None]]:
-    """The scenario, of a family in that life."""
-    return lambda life: scenario(Family(life))
+def of(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
+    """The scenario, of a family in that run."""
+    return lambda run: scenario(Family(run))
 
 
 def all_get_what_the_parent_gets(family: Family) -> Iterator[None]:
@@ -226,14 +226,14 @@ def children_come_later(family: Family) -> Iterator[None]:
     family.parent.get()
     held = family.parent.open()
     yield
-    assert family.left.contents.items == 0
+    assert family.left.store.items == 0
     family.put(2)
     yield
     family.parent.confirm(held)
     family.left.get()
     yield
     family.parent.put()
-    assert family.right.contents.items == 0
+    assert family.right.store.items == 0
     family.put(2)
     yield
     family.right.get()
@@ -307,12 +307,12 @@ SYNCS_AND_PACES = [
 @pytest.mark.parametrize(("sync_journal_ms", "pace"), SYNCS_AND_PACES)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_wherever_the_process_or_the_machine_dies_each_queue_is_there_and_its_own(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_death(restarts)
+    CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
 
 
-class LyingDisk(MortalDisk):
+class LyingDisk(CrashDisk):
     """Says that it has synced a file, and has not."""
 
     def sync(self, descriptor: int) -> None:
@@ -321,19 +321,19 @@ class LyingDisk(MortalDisk):
 
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
 def test_a_disk_that_lies_about_its_syncs_is_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int
+    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int
 ) -> None:
     pace = PACES["threads run at once"]
     scenario = of(all_get_what_the_parent_gets)
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
-        Trial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_death(restarts)
+        CrashTrial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_crash(restarts)
 
 
 # Each byte of a write.
 
 
-def something_of_everything(life: Life) -> None:
-    family = Family(life)
+def something_of_everything(run: StorageRun) -> None:
+    family = Family(run)
     family.make()
     family.put()
     family.left.put(2)
@@ -351,9 +351,9 @@ def something_of_everything(life: Life) -> None:
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_of_writes_that_were_cut_short_at_any_byte_the_whole_records_count(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    written = check_each_byte(folder, of(scenario), pace, backend, something_of_everything, restarts)
+    written = check_torn_writes(folder, of(scenario), pace, backend, something_of_everything, restarts)
     assert {".read." in torn.name for torn in written} == {False, True}
 
 
@@ -395,7 +395,7 @@ DELETED_FILE = encode_state(ReaderState(DoneSet(1), is_deleted=True))
 
 class Ruin(NamedTuple):
     """What was left of a journal, and the items that a start finds in its queues. Their numbers are greater than a
-    life's."""
+    run's."""
 
     items: dict[bytes, State]
     files: dict[str, bytes]
@@ -508,16 +508,16 @@ RUINS = {
 }
 
 
-def nothing_more(life: Life) -> Iterator[None]:
+def nothing_more(run: StorageRun) -> Iterator[None]:
     yield
 
 
-def a_little_more(life: Life) -> Iterator[None]:
-    queues = [*life.queues.values()]
+def a_little_more(run: StorageRun) -> Iterator[None]:
+    queues = [*run.queues.values()]
     for queue in queues:
-        assert queue.contents.items == len(queue.history.items)
+        assert queue.store.items == len(queue.history.items)
     if queues:
-        life.put(queues)
+        run.put(queues)
         yield
         queues[0].get()
         queues[-1].put()
@@ -532,22 +532,22 @@ def a_little_more(life: Life) -> Iterator[None]:
 @pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
 def test_a_start_that_dies_anywhere_is_taken_up_by_the_next(
     folder: Path,
-    restarts: Restarts,
+    restarts: RestartCache,
     backend: Backend,
     ruin: Ruin,
     sync_journal_ms: int | None,
-    scenario: Callable[[Life], Iterator[None]],
+    scenario: Callable[[StorageRun], Iterator[None]],
 ) -> None:
     pace = PACES["threads run at once"]
-    trial = Trial(folder, scenario, sync_journal_ms, pace, backend, files=ruin.files, items=ruin.items)
-    trial.check_every_death(restarts)
+    trial = CrashTrial(folder, scenario, sync_journal_ms, pace, backend, files=ruin.files, items=ruin.items)
+    trial.check_every_crash(restarts)
 
 
 @pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
 def test_starts_that_die_one_after_the_other_each_a_little_later_are_taken_up_by_the_next(
-    folder: Path, restarts: Restarts, backend: Backend, ruin: Ruin
+    folder: Path, restarts: RestartCache, backend: Backend, ruin: Ruin
 ) -> None:
     left = folder / "left"
     write_files(left, ruin.files)
-    check_deaths_one_after_the_other(left, backend)
+    crash_in_each_start(left, backend)
     assert restarts.found_in(left) == ruin.items
