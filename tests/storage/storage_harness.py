@@ -1,27 +1,38 @@
-"""A storage with one queue, for tests that control its threads, its clock and its disk."""
+"""Storages over a folder, for tests that control their threads, clock and disk."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pytest
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
+from kestrel.errors import QueueFailed
 from kestrel.item import Item
+from kestrel.storage.interfaces import IQueueStorage, SettingsFor
 from kestrel.storage.journal.storage import JournalStorage
-from kestrel.testing.faults import KillableDisk
+from kestrel.testing.contract.backend import DeferredOutcome
+from kestrel.testing.faults import FaultyDisk, KillableDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import MakeStorage
 
 NOW_MS: Final = 1_700_000_000_000
+
+MAX_FILLS: Final = 100
+"""The number of fills after which the head must be in memory. One is usual, but tiny files may hold no item."""
+
+MAX_JOBS: Final = 1000
+"""The number of jobs after which a test is considered stuck."""
 
 each_pack_step = pytest.mark.parametrize(
     "step",
@@ -36,25 +47,30 @@ each_pack_step = pytest.mark.parametrize(
 """Runs a test for each step of a rewrite or pack."""
 
 
-class StorageHarness:
-    """A storage over a folder, with its queue "work". Threads run when the test asks for it or waits for a result."""
+class RunningStorage:
+    """A storage that `start` starts. Its jobs run when a test asks for it or waits for a result."""
 
     def __init__(
         self,
         folder: Path,
-        settings: QueueSettings,
+        settings_for: SettingsFor,
         *,
+        clock: Clock | None = None,
+        disk: FaultyDisk | None = None,
+        threads: SteppedThreads | None = None,
         make_storage: MakeStorage = JournalStorage,
         now_ms: int = NOW_MS,
-        disk: KillableDisk | None = None,
     ) -> None:
+        """`now_ms` is the wall clock when `clock` is at 0."""
         self.folder = folder
-        self.settings = settings
-        self.clock = Clock()
-        self.threads = SteppedThreads()
+        self.clock = clock or Clock()
         self.disk = disk or KillableDisk()
-        self._make_storage = make_storage
+        self.threads = SteppedThreads() if threads is None else threads
+        self.loaded: dict[bytes, IQueueStorage] = {}
+        """The queues that the start has found."""
+        self._settings_for = settings_for
         self._now_ms = now_ms
+        self._is_closed = False
         self.storage = make_storage(
             os.fsencode(folder), self.clock, self.threads, reserve_bytes=1, now_ms=self.now_ms, disk=self.disk
         )
@@ -63,9 +79,105 @@ class StorageHarness:
         return self._now_ms + int(self.clock.seconds() * 1000)
 
     def start(self) -> Self:
-        """Start the storage and open the queue."""
-        self.storage.start(lambda name: self.settings)
-        self.threads.run_all()
+        """Start the storage. All queues must be loaded, without open reads."""
+        loaded = self.wait(DeferredOutcome(self.storage.start(self._settings_for)))
+        assert isinstance(loaded, dict)
+        for queue in loaded.values():
+            assert not isinstance(queue, Failure), queue
+            assert (queue.open_reads, queue.replayed_items) == (0, queue.items)
+        self.loaded = loaded
+        return self
+
+    def run_all(self) -> None:
+        """Run all jobs, and the jobs that they add."""
+        for _ in range(MAX_JOBS):
+            if not self.threads:
+                self.clock.advance(0)  # calls of the next tick
+                if not self.threads:
+                    return
+            self.threads.run_one()
+        raise AssertionError("jobs add more jobs without end")
+
+    def wait(self, outcome: DeferredOutcome) -> object:
+        """Run jobs until the Deferred fires. Return its result, or raise its failure."""
+        for _ in range(MAX_JOBS):
+            if outcome.is_there:
+                break
+            if self.threads:
+                self.threads.run_one()
+            else:
+                self.clock.advance(0)
+        assert outcome.is_there, "all jobs have run, but the Deferred has not fired"
+        return outcome.result()
+
+    def head(
+        self, queue: IQueueStorage, look: Callable[[], Item | None], filling: DeferredOutcome | None = None
+    ) -> Item | None:
+        """Return the result of a take or peek once the head is in memory. `filling` is a fill that is under way."""
+        for _ in range(MAX_FILLS):
+            item = look()
+            if item is not None:
+                return item
+            if filling is None:
+                deferred = queue.fill()
+                if deferred is None:
+                    return look()
+                filling = DeferredOutcome(deferred)
+            self.wait(filling)
+            filling = None
+        raise AssertionError(f"the head is not in memory after {MAX_FILLS} fills")
+
+    def drain(self, queue: IQueueStorage) -> Iterator[Item]:
+        """Take all items of a queue."""
+        while (item := self.head(queue, partial(queue.take, False))) is not None:
+            yield item
+        assert (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes) == (0, 0, 0, 0)
+
+    def close(self) -> None:
+        """Close the storage, unless it is closed. It must have waited for its jobs and closed all files."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.wait(DeferredOutcome(self.storage.close()))
+        assert not self.threads, "the storage did not wait for a job"
+        assert not self.disk.open_descriptors
+
+    def abandon(self) -> None:
+        """Close the storage, and all files even if that fails."""
+        with suppress(Exception):
+            self.close()
+        while self.disk.open_descriptors:
+            os.close(self.disk.open_descriptors.pop())
+
+    def file_bytes(self, name: bytes) -> int:
+        """Return the size of all files of the queue of that name."""
+        prefixes = (name + b".", name + b"~~")
+        with os.scandir(os.fsencode(self.folder)) as entries:
+            return sum(
+                entry.stat().st_size for entry in entries if entry.name == name or entry.name.startswith(prefixes)
+            )
+
+
+class StorageHarness(RunningStorage):
+    """A storage with its queue "work"."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: QueueSettings,
+        *,
+        disk: FaultyDisk | None = None,
+        make_storage: MakeStorage = JournalStorage,
+        now_ms: int = NOW_MS,
+    ) -> None:
+        super().__init__(folder, lambda name: settings, disk=disk, make_storage=make_storage, now_ms=now_ms)
+        self.settings = settings
+        self._make_storage = make_storage
+
+    def start(self) -> Self:
+        """Start the storage, run all jobs, and open the queue."""
+        super().start()
+        self.run_all()
         self.reopen()
         return self
 
@@ -96,27 +208,20 @@ class StorageHarness:
 
     def take(self, opened: bool = False) -> Item:
         """Take the head of a queue that is not empty, without a commit. Load it first if it is on disk only."""
-        while (item := self.queue.take(opened)) is None:
-            filling = self.queue.fill()
-            if filling is not None:
-                self._wait(filling)
+        item = self.head(self.queue, partial(self.queue.take, opened))
+        assert item is not None, "the queue is empty, but should have an item"
         return item
 
-    def commit(self) -> Failure | None:
+    def commit(self) -> QueueFailed | None:
         """Commit the queue, and run jobs until the commit ends. Return its failure."""
-        failures = [self._wait(safe) for _, safe in self.storage.commit([self.queue])]
-        return failures[0] if failures else None
-
-    def _wait(self, deferred: Deferred[Any]) -> Failure | None:
-        results: list[object] = []
-        deferred.addBoth(results.append)
-        while not results:
-            self.threads.run_one()
-        return results[0] if isinstance(results[0], Failure) else None
+        for _, safe in self.storage.commit([self.queue]):
+            try:
+                self.wait(DeferredOutcome(safe))
+            except QueueFailed as failure:
+                return failure
+        return None
 
     def close(self) -> None:
-        """Close the storage on a disk that works. It must have closed all its files."""
+        """Close the storage on a disk that works."""
         self.disk.mend()
-        self.storage.close()
-        self.threads.run_all()
-        assert self.disk.open_descriptors == set()
+        super().close()

@@ -18,12 +18,12 @@ from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
-from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.faults import FaultyDisk, KillableDisk
 from tests.journal.made import addx, continue_, open_
 from tests.journal.reference import EIGHT, items_after, read
 from tests.storage import test_journal, test_memory
+from tests.storage.storage_harness import RunningStorage
 from tests.storage.test_journal import NOW_MS
-from tests.storage.test_read_behind_history import QuickDisk, Running
 
 TINY = QueueSettings(
     max_memory_size_bytes=64,
@@ -93,13 +93,14 @@ class Journals:
     def __init__(self, folder: Path, settings: QueueSettings) -> None:
         self.folder = folder
         self.settings = settings
-        self.disk: FaultyDisk = QuickDisk()
+        self.disk: FaultyDisk = KillableDisk()
         self._start()
 
     def _start(self) -> None:
         self.clock = Clock()
-        self.running = Running(self.folder, self.clock, self.disk)
-        self.running.start(lambda name: self.settings)
+        self.running = RunningStorage(
+            self.folder, lambda name: self.settings, clock=self.clock, disk=self.disk, now_ms=NOW_MS
+        ).start()
         self.queue = self.running.storage.queue(b"work", self.settings)
 
     def put(self, data: bytes) -> None:

@@ -470,7 +470,7 @@ def test_rewrite_keeps_errors_at_each_step(small: ModelledQueue, step: str) -> N
     until_rewrite(small)
     change_all_errors(small, held)
     done = check_at(small, step)
-    small.threads.run_all()
+    small.run_all()
     assert (done, small.queue.stats["journal_rewrites"]) == ([step], 1)
     small.check()
     small.check_files(*small.files())
@@ -482,7 +482,7 @@ def test_rewrite_has_the_expected_size(small: ModelledQueue) -> None:
     fail_and_hold(small)
     until_rewrite(small)
     expected = small.queue.live_bytes
-    small.threads.run_all()
+    small.run_all()
     assert small.queue.disk_bytes == small.queue.live_bytes == expected
 
 
@@ -501,7 +501,7 @@ def test_pack_keeps_errors_at_each_step(small: ModelledQueue, step: str) -> None
     while not done:
         assert small.get().errors == 0
         small.commit()
-        small.threads.run_all()
+        small.run_all()
     assert (small.queue.stats["journal_packs"], small.queue.stats["journal_rewrites"]) == (1, 0)
     small.check()
     small.check_files(*small.files())

@@ -46,7 +46,7 @@ class NumberedQueue(StorageHarness):
         self.next_number = 0
         self._commits = 0
 
-    def commit(self) -> Failure | None:
+    def commit(self) -> QueueFailed | None:
         self._commits += 1
         return super().commit()
 
@@ -131,7 +131,7 @@ def test_items_are_loaded_before_the_memory_is_empty(bench: NumberedQueue) -> No
     for _ in range(150):
         assert bench.queue.take(False) is not None
         bench.commit()
-        bench.threads.run_all()
+        bench.run_all()
 
 
 @journal_only
@@ -158,7 +158,7 @@ def test_items_cleared_during_a_fill_do_not_return(bench: NumberedQueue) -> None
     assert filling is not None
     bench.queue.clear()
     bench.put_next(30)
-    bench.threads.run_all()
+    bench.run_all()
     assert filling.called
     assert bench.get(30) == list(range(100, 130))
     assert bench.queue.items == 0
@@ -166,14 +166,14 @@ def test_items_cleared_during_a_fill_do_not_return(bench: NumberedQueue) -> None
 
 def test_failed_read_fails_one_fill_and_loses_nothing(bench: NumberedQueue) -> None:
     bench.put_next(100)
-    bench.threads.run_all()
+    bench.run_all()
     taken = list(iter(lambda: bench.queue.take(False), None))
     filling = bench.queue.fill()
     assert filling is not None
     bench.disk.fail("read", errno.EIO, times=1)
     failures: list[Failure] = []
     filling.addErrback(failures.append)
-    bench.threads.run_all()
+    bench.run_all()
     assert failures[0].check(QueueFailed)
     assert "Input/output error" in failures[0].getErrorMessage()
     assert bench.get(100 - len(taken)) == list(range(len(taken), 100))
@@ -191,7 +191,7 @@ def test_large_queue_is_freed_in_a_thread(bench: NumberedQueue) -> None:
 @journal_only
 def test_damage_in_a_file_that_is_read_costs_the_rest_of_that_file_only(bench: NumberedQueue) -> None:
     bench.put_next(100)
-    bench.threads.run_all()
+    bench.run_all()
     victim = sorted(bench.folder.glob("work.*"))[2]
     contents = victim.read_bytes()
     record = len(contents) // 9
@@ -208,7 +208,7 @@ def test_damage_in_a_file_that_is_read_costs_the_rest_of_that_file_only(bench: N
         failures: list[Failure] = []
         if filling is not None:
             filling.addErrback(failures.append)
-            bench.threads.run_all()
+            bench.run_all()
         if failures and bench.commit() is not None:
             bench.reopen()
     assert found == [*range(22), *range(27, 100)]
@@ -222,14 +222,14 @@ def test_damage_in_a_file_that_is_read_costs_the_rest_of_that_file_only(bench: N
 def test_files_of_an_emptied_queue_are_removed(bench: NumberedQueue) -> None:
     bench.put_next(100)
     assert bench.get(100) == list(range(100))
-    bench.threads.run_all()
+    bench.run_all()
     assert bench.files() == {"work": 0}
 
 
 def test_emptied_queue_frees_its_room(bench: NumberedQueue) -> None:
     bench.put_next(100)
     bench.get(100)
-    bench.threads.run_all()
+    bench.run_all()
     assert sum(bench.files().values()) <= bench.max_file_bytes
     bench.put_next(3)
     assert bench.killed().get_all() == [100, 101, 102]
@@ -240,7 +240,7 @@ def test_files_of_a_queue_that_is_never_empty_stay_small(bench: NumberedQueue) -
     for _ in range(300):
         bench.put_next()
         bench.get()
-        bench.threads.run_all()
+        bench.run_all()
         assert sum(bench.files().values()) <= bench.max_file_bytes
     assert bench.killed().get_all() == list(range(300, 305))
 
@@ -249,14 +249,14 @@ def test_files_shrink_while_a_backlog_is_drained(bench: NumberedQueue) -> None:
     bench.put_next(300)
     for number in range(300):
         assert bench.get() == [number]
-        bench.threads.run_all()
+        bench.run_all()
         assert sum(bench.files().values()) <= bench.max_file_bytes
 
 
 @journal_only
 def test_puts_alone_rewrite_nothing(bench: NumberedQueue) -> None:
     bench.put_next(300)
-    bench.threads.run_all()
+    bench.run_all()
     assert (bench.queue.stats["journal_rewrites"], bench.queue.stats["journal_packs"]) == (0, 0)
     assert bench.queue.disk_bytes == bench.queue.live_bytes
 
@@ -265,12 +265,12 @@ def test_puts_alone_rewrite_nothing(bench: NumberedQueue) -> None:
 def test_many_open_reads_cause_few_rewrites(bench: NumberedQueue) -> None:
     bench.put_next(100)
     bench.get(100, opened=True)
-    bench.threads.run_all()
+    bench.run_all()
     before = bench.queue.stats["journal_rewrites"]
     for _ in range(100):
         bench.put_next()
         bench.get()
-        bench.threads.run_all()
+        bench.run_all()
     assert bench.queue.stats["journal_rewrites"] - before <= 3
 
 
@@ -280,7 +280,7 @@ def test_deep_backlog_is_packed_without_loss(bench: NumberedQueue) -> None:
     for number in range(3, 250):
         bench.put_next()
         assert bench.get() == [number]
-        bench.threads.run_all()
+        bench.run_all()
     bench.queue.put_back(held, False)
     bench.commit()
     assert not bench.is_journal or bench.queue.stats["journal_packs"] > 0
@@ -294,7 +294,7 @@ def test_backlog_is_rewritten_if_a_pack_would_free_too_little(tmp_path: Path) ->
         bench.commit()
     for number in range(1900):
         assert bench.get() == [number]
-        bench.threads.run_all()
+        bench.run_all()
     assert bench.queue.behind_items == 0 or bench.queue.stats["journal_rewrites"] > 0
     assert bench.queue.disk_bytes <= 2 * bench.queue.live_bytes + MAX_JOURNAL_BYTES + MEMORY_BYTES
     assert bench.killed().get_all() == list(range(1900, 2000))
@@ -325,7 +325,7 @@ class TestRewrite:
     def test_queue_works_during_the_rewrite(self, bench: NumberedQueue, numbers: list[int]) -> None:
         bench.put_next(2)
         assert bench.get(3) == numbers[:3]
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.queue.stats["journal_rewrites"] == 1
         assert bench.killed().get_all() == [*numbers[3:], bench.next_number - 2, bench.next_number - 1]
 
@@ -334,7 +334,7 @@ class TestRewrite:
         self, bench: NumberedQueue, numbers: list[int], step: str
     ) -> None:
         bench.disk.before(step, lambda: bench.storage.delete(bench.queue))
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.files() == {}
 
     @each_pack_step
@@ -347,7 +347,7 @@ class TestRewrite:
             bench.put_next()
 
         bench.disk.before(step, recreate)
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.killed().get_all() == [bench.next_number - 1]
 
     @each_pack_step
@@ -355,7 +355,7 @@ class TestRewrite:
         self, bench: NumberedQueue, numbers: list[int], step: str
     ) -> None:
         bench.disk.before(step, bench.fail_queue)
-        bench.threads.run_all()
+        bench.run_all()
         self.check_reopened(bench, numbers)
 
     def test_queue_is_not_reopened_while_its_files_are_renamed(self, bench: NumberedQueue, numbers: list[int]) -> None:
@@ -368,13 +368,12 @@ class TestRewrite:
             errors.append(str(refused.value))
 
         bench.disk.before(crash_points.PACK_PUBLISHED, fail_and_reopen)
-        bench.threads.run_all()
+        bench.run_all()
         assert errors == ["the queue's files are being replaced: try again in a moment"]
         self.check_reopened(bench, numbers)
 
     def test_stop_leaves_the_items_and_no_temporary_file(self, bench: NumberedQueue, numbers: list[int]) -> None:
-        bench.storage.close()
-        bench.threads.run_all()
+        bench.close()
         self.check_no_temporary_file(bench)
         assert bench.killed().get_all() == numbers
 
@@ -383,7 +382,7 @@ class TestRewrite:
         self, bench: NumberedQueue, numbers: list[int], operation: str
     ) -> None:
         bench.disk.fail(operation, errno.ENOSPC, times=1)
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.queue.stats["journal_rewrites"] == 0
         self.check_no_temporary_file(bench)
         bench.put_next()
@@ -392,29 +391,29 @@ class TestRewrite:
         bench.clock.advance(RETRY_S)
         bench.put_next()
         bench.get()
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.queue.stats["journal_rewrites"] == 1
         assert bench.killed().get_all() == [number + 2 for number in numbers]
 
     def test_failed_rewrite_of_an_unused_queue_is_retried(self, bench: NumberedQueue, numbers: list[int]) -> None:
         bench.disk.fail("write", errno.ENOSPC, times=1)
-        bench.threads.run_all()
+        bench.run_all()
         bench.clock.advance(RETRY_S)
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.queue.stats["journal_rewrites"] == 1
         assert bench.killed().get_all() == numbers
 
     def test_rewrite_without_enough_room_is_not_tried(self, bench: NumberedQueue, numbers: list[int]) -> None:
         bench.disk.room = 300
         before = len(bench.disk.calls)
-        bench.threads.run_all()
+        bench.run_all()
         assert bench.disk.calls[before:] == []
         bench.disk.room = None
         assert bench.killed().get_all() == numbers
 
     def test_new_file_whose_name_cannot_be_synced_is_dropped(self, bench: NumberedQueue, numbers: list[int]) -> None:
         bench.disk.before(crash_points.PACK_PUBLISHED, lambda: bench.disk.fail("sync_folder", errno.EIO, times=1))
-        bench.threads.run_all()
+        bench.run_all()
         self.check_no_temporary_file(bench)
         assert bench.killed().get_all() == numbers
         bench.put_next()
@@ -425,7 +424,7 @@ class TestRewrite:
         self, bench: NumberedQueue, numbers: list[int], operation: str
     ) -> None:
         bench.disk.before(crash_points.PACK_PUBLISHED_FOR_GOOD, lambda: bench.disk.fail(operation, errno.EIO, times=1))
-        bench.threads.run_all()
+        bench.run_all()
         bench.put(b"0" * DATA_BYTES)
         assert bench.commit() is not None
         self.check_reopened(bench, numbers)
@@ -436,7 +435,7 @@ def test_removes_are_synced_before_a_pack_omits_their_items(tmp_path: Path) -> N
     bench.put_next(100)
     while not bench.queue.stats["journal_packs"]:
         bench.get()
-        bench.threads.run_all()
+        bench.run_all()
     other = bench.without_power()
     assert int(other.take().data) == int(bench.take().data)
     other.close()
@@ -447,12 +446,12 @@ def test_failed_sync_of_a_pack_leads_to_a_rewrite(tmp_path: Path) -> None:
     bench = numbered_queue(tmp_path, sync_journal_ms=500)
     bench.put_next(100)
     bench.clock.advance(1)
-    bench.threads.run_all()
+    bench.run_all()
     bench.disk.before(crash_points.PACK_SYNCED, lambda: bench.disk.fail("sync", errno.EIO, times=1))
     taken = 0
     while crash_points.PACK_SYNCED not in bench.disk.calls:
         bench.get()
-        bench.threads.run_all()
+        bench.run_all()
         taken += 1
     assert (bench.queue.failure, bench.queue.stats["journal_packs"]) == (None, 0)
     assert bench.without_power().get_all() == list(range(taken, 100))
@@ -480,25 +479,25 @@ class TestReopeningALargeQueue:
         for _ in range(3):
             self.check_refused(failed.reopen)
         assert len(failed.threads) == 1
-        failed.threads.run_all()
+        failed.run_all()
         failed.reopen()
         assert failed.get(20) == list(range(20))
 
     def test_prevents_a_deletion(self, failed: NumberedQueue) -> None:
         self.check_refused(failed.reopen)
         self.check_refused(lambda: failed.storage.delete(failed.queue))
-        failed.threads.run_all()
+        failed.run_all()
         failed.reopen()
         failed.storage.delete(failed.queue)
-        failed.threads.run_all()
+        failed.run_all()
         assert failed.files() == {}
 
     def test_is_retried_after_a_failed_read(self, failed: NumberedQueue) -> None:
         self.check_refused(failed.reopen)
         failed.disk.fail("read", errno.EIO, times=2)  # the segment log is optional, the journal is not
-        failed.threads.run_all()
+        failed.run_all()
         self.check_refused(failed.reopen)
-        failed.threads.run_all()
+        failed.run_all()
         failed.reopen()
         assert isinstance(failed.queue, JournalQueue)
 
@@ -510,7 +509,7 @@ def closed(bench: NumberedQueue, *, compacts: bool) -> dict[str, int]:
     """Close the storage. Return the sizes of the files."""
     ended: list[None] = []
     bench.storage.close(compacts).addCallback(ended.append)
-    bench.threads.run_all()
+    bench.run_all()
     assert ended == [None]
     assert bench.disk.open_descriptors == set()
     return bench.files()
