@@ -483,7 +483,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 class RestartCache:
-    """The items that restarts find in files. The same files are tried only once."""
+    """The items that restarts find in files. Equal files are tried only once."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

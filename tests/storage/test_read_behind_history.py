@@ -351,7 +351,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
             self._continue(compared, xid, size)
 
     def _continue(self, compared: ComparedQueue, xid: int, size: int) -> None:
-        """Confirm an open read and put an item at the same moment. With an xid that is not open, only put."""
+        """Confirm an open read and put an item at the same moment. If the xid is not open, only put the item."""
         self._next_ms += 2 if self._next_ms % 256 == 6 else 1  # `IContinue` would store 7 as 8
         item = ((b"%d;" % self._next_ms + FILLER)[:size], self._next_ms, 0)
         assert isinstance(compared.queue, JournalQueue)
@@ -461,7 +461,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
                 self._histories[compared.name].mark_synced(state)
 
     def _end_outcomes(self) -> None:
-        """Forget commits and fills that have ended, none of which may have failed."""
+        """Forget the commits and fills that have ended. None may have failed."""
         for each in self._queues.values():
             if each.commit is not None and each.commit.is_there:
                 each.commit.result()

@@ -165,10 +165,29 @@ def test_queue_deleted_before_its_sync_begins_does_not_return(
 
 
 class TestSyncJournalReload:
-    def test_from_never_to_0_syncs_at_once(self, machine: Machine, server: Server, client: Client) -> None:
+    @pytest.mark.parametrize(
+        ("old", "new", "is_synced_at_once"),
+        [
+            pytest.param(NEVER, SYNCED, True, id="from never to 0"),
+            pytest.param(NEVER, PERIODIC, False, id="from never to a period"),
+            pytest.param(HOURLY, PERIODIC, False, id="from a long to a short period"),
+        ],
+    )
+    def test_earlier_items_are_synced_as_the_new_setting_says(
+        self,
+        machine: Machine,
+        server: Server,
+        client: Client,
+        old: QueueSettings,
+        new: QueueSettings,
+        is_synced_at_once: bool,
+    ) -> None:
+        server.reload(old, b"work")
         client.talk(put(b"work", b"a"))
-        server.reload(SYNCED, b"work")
+        server.reload(new, b"work")
         server.settle()
+        assert drain(machine.fail_power(server), b"work") == ([b"a"] if is_synced_at_once else [])
+        sync_period(server)
         assert drain(machine.fail_power(server), b"work") == [b"a"]
 
     def test_from_never_to_0_loses_nothing_if_the_sync_fails(
@@ -188,14 +207,6 @@ class TestSyncJournalReload:
             server.settle()
         assert drain(server, b"work") == [*items, b"new"]
 
-    def test_from_never_to_a_period_syncs_within_it(self, machine: Machine, server: Server, client: Client) -> None:
-        client.talk(put(b"work", b"a"))
-        server.reload(PERIODIC, b"work")
-        server.settle()
-        assert drain(machine.fail_power(server), b"work") == []
-        sync_period(server)
-        assert drain(machine.fail_power(server), b"work") == [b"a"]
-
     def test_from_a_long_period_to_0_does_not_delay_puts(
         self, machine: Machine, server: Server, client: Client
     ) -> None:
@@ -204,15 +215,6 @@ class TestSyncJournalReload:
         server.reload(SYNCED, b"work")
         assert client.talk(put(b"work", b"b")) == STORED
         assert drain(machine.fail_power(server), b"work") == [b"a", b"b"]
-
-    def test_from_a_long_to_a_short_period_syncs_within_the_short_one(
-        self, machine: Machine, server: Server, client: Client
-    ) -> None:
-        server.reload(HOURLY, b"work")
-        client.talk(put(b"work", b"a"))
-        server.reload(PERIODIC, b"work")
-        sync_period(server)
-        assert drain(machine.fail_power(server), b"work") == [b"a"]
 
     def test_from_0_to_never_answers_waiting_puts(self, server: Server, client: Client) -> None:
         assert client.ask(put(b"synced", b"a")) == b""
