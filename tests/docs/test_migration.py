@@ -19,7 +19,7 @@ import pytest
 
 import kestrel
 from tests.journal import reference
-from tests.journal.made import NOW_MS
+from tests.journal.restarts import NOW_MS
 from tests.journal.test_recorded import GOLDEN
 from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
 from tests.tools.other_servers import Darner, OtherServer, Siberite, serving

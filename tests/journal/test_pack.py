@@ -14,7 +14,8 @@ from kestrel.journal.fileset import QueueFiles, group_by_queue
 from kestrel.journal.pack import finish_interrupted, publish, write_temporary
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
-from tests.journal.made import NOW_MS, REMOVE, addx, files_of, open_
+from tests.journal.handwritten import REMOVE, addx, open_
+from tests.journal.restarts import NOW_MS, files_of
 
 OLD = {
     "work.1000": addx(b"gone") + addx(b"open") + addx(b"a"),

@@ -17,16 +17,8 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import group_by_queue
 from tests.journal import reference
-from tests.journal.made import (
-    NOW_MS,
-    Journal,
-    files_of,
-    restarted_errors,
-    restarted_items,
-    save_xid,
-    set_aside,
-    unremove,
-)
+from tests.journal.handwritten import save_xid, unremove
+from tests.journal.restarts import NOW_MS, Journal, files_of, restarted_errors, restarted_items, set_aside
 from tests.sample import EVERY_PLACE
 
 GOLDEN: Final = Path(__file__).with_name("golden")

@@ -10,7 +10,8 @@ import pytest
 
 from kestrel.journal.writer import JournalWriter
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import addx, files_of
+from tests.journal.handwritten import addx
+from tests.journal.restarts import files_of
 
 A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
 

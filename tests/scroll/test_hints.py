@@ -16,8 +16,8 @@ from kestrel.scroll import item_cursor, writer_file
 from kestrel.scroll.hints import FileHint, decode_hint, encode_hint, hint_path
 from kestrel.scroll.writer_file import Counts, WriterFile, WriterMark, WriterTally
 from kestrel.scroll.writer_index import index_writer_file
-from tests.journal.made import BytesReader
-from tests.scroll.made import WRITER, put, targets
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import WRITER, put, targets
 
 CONTENTS = {
     b"work.1": WRITER + b"".join(put(item_id, bytes(100)) for item_id in range(1, 101)),

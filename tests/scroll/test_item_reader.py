@@ -9,25 +9,14 @@ import pytest
 from kestrel.disk.reader import PART_BYTES
 from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
 from kestrel.scroll.records import MAX_DATA_BYTES, decode_put, id_of
-from tests.journal.made import BytesReader, i32, i64
-from tests.scroll.made import WRITER, T, put, read_head, targets, with_data
+from tests.journal.handwritten import BytesReader, i32, i64
+from tests.scroll.handwritten import WRITER, T, put, read_head, targets, with_data
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
 WIDE_PUT = b"\x89" + i32(4) + i32(3) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
 ROOM = 1 << 40
 MANY = 1 << 40
-
-
-class CountingReader(BytesReader):
-    """A reader that counts the bytes read."""
-
-    read_bytes = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        data = super().read(offset, size)
-        self.read_bytes += len(data)
-        return data
 
 
 def read_all(
@@ -129,7 +118,7 @@ def test_bytes_behind_the_end_are_ignored() -> None:
 
 def test_nothing_is_read_at_the_end() -> None:
     contents = WRITER + put(1, b"a")
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     assert read_items(reader, len(contents), len(contents), 2, b"y", MANY, ROOM) == ([], 2, len(contents))
     assert reader.read_bytes == 0
 
@@ -198,14 +187,14 @@ def test_each_item_is_read_once_with_any_room(seed: int, target_reader: bytes) -
 
 def test_at_most_about_one_mebibyte_is_read_at_once() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     read = read_items(reader, 4, len(contents), 1, b"y", MANY, ROOM)
     assert len(read.records) * 1025 <= reader.read_bytes <= PART_BYTES + 4096
 
 
 def test_little_room_means_little_reading() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     read_items(reader, 4, len(contents), 1, b"y", MANY, 10_000)
     assert reader.read_bytes <= 20_000
 
@@ -223,7 +212,7 @@ def test_item_larger_than_a_part_is_complete(size: int) -> None:
 def test_data_of_large_skipped_item_is_not_read() -> None:
     large = bytes(8 * PART_BYTES)
     contents = WRITER + put(1, large) + X_ALONE + put(2, large) + put(3, b"c")
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     read = read_items(reader, 4, len(contents), 2, b"y", MANY, 100)
     assert ([id_of(record) for record in read.records], reader.read_bytes < PART_BYTES) == ([3], True)
 

@@ -29,8 +29,8 @@ from kestrel.scroll.records import (
     encode_targets,
     id_of,
 )
-from tests.journal.made import i32, i64
-from tests.scroll.made import DELETED, T, done_ranges, errors, put, read_done, read_head, targets, with_data
+from tests.journal.handwritten import i32, i64
+from tests.scroll.handwritten import DELETED, T, done_ranges, errors, put, read_done, read_head, targets, with_data
 
 IDS = st.integers(1, LARGEST_ID)
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)

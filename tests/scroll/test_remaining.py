@@ -11,9 +11,8 @@ from kestrel.scroll import item_cursor, writer_file
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark
 from kestrel.scroll.writer_index import HintMismatch, index_writer_file
-from tests.journal.made import BytesReader
-from tests.scroll.made import WRITER, put, targets
-from tests.scroll.test_writer_index import CountingReader
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import WRITER, put, targets
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
@@ -169,7 +168,7 @@ def test_file_that_cannot_be_opened_is_an_error() -> None:
 def test_file_without_marks_is_read_once_despite_many_holes() -> None:
     folder = Folder(items(*range(1, 20_001)))
     folder.files[0].marks.clear()
-    reader = CountingReader(folder.contents_of(b"work.1"))
+    reader = BytesReader(folder.contents_of(b"work.1"))
     done = [(first, first + 98) for first in range(1, 20_000, 100)]
     assert count_remaining(b"y", 0, done, folder.files, lambda _: reader) == Counts(200, 2000)
     assert reader.read_bytes < 1.2 * reader.size

@@ -20,24 +20,13 @@ from kestrel.scroll.writer_file import (
     WriterTally,
 )
 from kestrel.scroll.writer_index import HintMismatch, check_index, count_in_ranges, count_up_to, index_writer_file
-from tests.journal.made import BytesReader, i32, i64
-from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targets, with_data
+from tests.journal.handwritten import BytesReader, i32, i64
+from tests.scroll.handwritten import READER, WRITER, T, put, read_done, read_head, targets, with_data
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
 WIDE_PUT = b"\x89" + i32(4) + i32(0) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
 """A PUT with 9 words, of which the last has no meaning."""
-
-
-class CountingReader(BytesReader):
-    """A reader that counts the bytes read."""
-
-    read_bytes = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        data = super().read(offset, size)
-        self.read_bytes += len(data)
-        return data
 
 
 def surveyed(contents: bytes, floor_id: int = 0) -> tuple[WriterFile, ReadEnd]:
@@ -288,7 +277,7 @@ def test_truncated_file_keeps_its_whole_items() -> None:
 def test_data_of_large_items_is_not_read() -> None:
     sizes = [LARGE_ITEM_BYTES, 1 << 20, 5 << 20, 100_000, 3 << 20]
     contents = WRITER + b"".join(put(item_id, bytes(size)) for item_id, size in enumerate(sizes, 1))
-    reader, file = CountingReader(contents), WriterFile(b"work.1", 1)
+    reader, file = BytesReader(contents), WriterFile(b"work.1", 1)
     end = index_writer_file(reader, file)
     assert (end.problem, file.tally.of(b"x")) == (None, Counts(5, sum(sizes)))
     assert reader.read_bytes <= (1 << 20) + 5 * SMALL_READ_BYTES + 4
@@ -296,7 +285,7 @@ def test_data_of_large_items_is_not_read() -> None:
 
 def test_small_items_are_read_once() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(100)) for item_id in range(1, 30_001))
-    reader, file = CountingReader(contents), WriterFile(b"work.1", 1)
+    reader, file = BytesReader(contents), WriterFile(b"work.1", 1)
     index_writer_file(reader, file)
     assert file.tally.of(b"x") == Counts(30_000, 3_000_000)
     assert reader.read_bytes < len(contents) + 10_000
@@ -406,7 +395,7 @@ def test_counts_within_ranges_are_found(target_reader: bytes) -> None:
 def test_finding_an_item_reads_at_most_one_mark_interval() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(75)) for item_id in range(1, 50_001))
     file, _ = surveyed(contents)
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     assert count_up_to(reader, file, b"x", 12_345) == Counts(12_345, 12_345 * 75)
     assert reader.read_bytes <= 2 * MARK_BYTES
 
@@ -414,7 +403,7 @@ def test_finding_an_item_reads_at_most_one_mark_interval() -> None:
 def test_counts_before_and_after_a_file_need_no_reading() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(75)) for item_id in range(11, 1001))
     file, _ = surveyed(contents)
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     assert count_up_to(reader, file, b"x", 10) == NO_ITEMS
     assert count_up_to(reader, file, b"x", 1000) == count_up_to(reader, file, b"x", 5000) == Counts(990, 990 * 75)
     assert reader.read_bytes == 0

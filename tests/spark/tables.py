@@ -13,7 +13,7 @@ from kestrel.spark.source import KestrelSource
 from kestrel.spark.table.reader import JournalReader
 from tests.journal import reference
 from tests.scroll import independent
-from tests.scroll.made import READER, WRITER
+from tests.scroll.handwritten import READER, WRITER
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from kestrel.spark.fleet.columns import ITEMS, TEXT_ITEMS
 from kestrel.spark.fleet_cli import main
-from tests.journal.made import REMOVE, addx
+from tests.journal.handwritten import REMOVE, addx
 from tests.spark.test_docs import PAGE, first_columns
 from tests.spark.walks import section
 from tests.tools.tool_processes import fill

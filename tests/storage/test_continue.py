@@ -19,7 +19,7 @@ from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.faults import FaultyDisk, KillableDisk
-from tests.journal.made import addx, continue_, open_
+from tests.journal.handwritten import addx, continue_, open_
 from tests.journal.reference import EIGHT, items_after, read
 from tests.storage import test_journal, test_memory
 from tests.storage.storage_harness import RunningStorage

@@ -18,7 +18,7 @@ import pytest
 
 from kestrel.journal.segments import decode_segments, encode_segment
 from kestrel.storage.interfaces import IContinue
-from tests.journal.made import REMOVE, addx, open_
+from tests.journal.handwritten import REMOVE, addx, open_
 from tests.storage.backends import Backend, journal_only
 from tests.storage.crash_trials import (
     NAME,

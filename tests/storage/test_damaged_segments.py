@@ -20,7 +20,8 @@ from kestrel.journal.segments import decode_segments, encode_segment
 from kestrel.testing.faults import KillableDisk, ProcessDied
 from kestrel.tools.qpack.command import main as qpack
 from tests.journal import reference
-from tests.journal.made import NOW_MS, addx
+from tests.journal.handwritten import addx
+from tests.journal.restarts import NOW_MS
 from tests.sample import examples
 from tests.storage.storage_harness import StorageHarness
 

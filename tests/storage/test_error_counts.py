@@ -17,7 +17,7 @@ from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.rewrite import Boundary
 from tests.journal import reference
-from tests.journal.made import REMOVE, addx, confirm, open_, save_xid, unremove
+from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, unremove
 from tests.storage.storage_harness import StorageHarness, each_pack_step
 
 DEFAULT: Final = QueueSettings()

@@ -16,7 +16,7 @@ from kestrel.escaping import unescape_name
 from kestrel.tools.cli.command import main
 from kestrel.tools.clock import Clock
 from kestrel.tools.convert import command as convert
-from tests.journal.made import NOW_MS
+from tests.journal.restarts import NOW_MS
 from tests.server.running import Processes, Server
 
 Convert = Callable[..., tuple[int, str, str]]

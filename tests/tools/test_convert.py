@@ -28,8 +28,9 @@ from kestrel.tools.convert import sources as convert_sources
 from kestrel.tools.convert import targets as convert_targets
 from kestrel.tools.convert.conversion_folders import ConversionFolder
 from kestrel.tools.convert.merge import QueueItems, merge_queues
-from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
+from tests.journal.handwritten import REMOVE, add, addx, confirm, open_, save_xid, unremove
+from tests.journal.restarts import NOW_MS, files_of
+from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
 from tests.tools.conftest import Convert

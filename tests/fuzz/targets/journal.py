@@ -12,8 +12,8 @@ from tests.fuzz import journals
 from tests.fuzz.fed import Fed, cut, fed, mending
 from tests.fuzz.target import Target
 from tests.journal import reference
-from tests.journal.comparison import check_against_the_reference, seen
-from tests.journal.made import NOW_MS, BytesReader
+from tests.journal.handwritten import BytesReader
+from tests.journal.restarts import NOW_MS, check_against_the_reference, seen
 
 MOST_FILES = 3
 MOST_ITEMS = 10

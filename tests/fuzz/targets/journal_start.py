@@ -12,8 +12,8 @@ from kestrel.scroll.records import WRITER_MAGIC
 from tests.fuzz import journals
 from tests.fuzz.folders import QuickDisk, a_folder
 from tests.fuzz.target import Target
-from tests.journal.comparison import check_recovery
-from tests.journal.made import Journal, addx, files_of
+from tests.journal.handwritten import addx
+from tests.journal.restarts import Journal, check_recovery, files_of
 
 
 def check(data: bytes) -> None:

@@ -20,8 +20,9 @@ from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, reader_units
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qdump import command as qdump
-from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
+from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
+from tests.journal.restarts import files_of, restarted_errors, restarted_items
+from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
 from tests.tools.tool_processes import fill
 

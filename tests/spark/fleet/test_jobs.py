@@ -21,16 +21,8 @@ from kestrel.spark.fleet.verify import verify
 from kestrel.spark.fleet_cli import main
 from kestrel.tools.qpack import command as qpack
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import (
-    REMOVE,
-    addx,
-    files_of,
-    open_,
-    restarted_errors,
-    restarted_items,
-    save_xid,
-    unremove,
-)
+from tests.journal.handwritten import REMOVE, addx, open_, save_xid, unremove
+from tests.journal.restarts import files_of, restarted_errors, restarted_items
 from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, rows_of, said_by_qpack, told
 from tests.tools.tool_processes import fill
 

@@ -14,7 +14,8 @@ from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
 from kestrel.spark.fleet.units import Unit, UnitKind, folder_units, folders_of
 from kestrel.tools.qpack import command as qpack
-from tests.journal.made import REMOVE, addx, files_of
+from tests.journal.handwritten import REMOVE, addx
+from tests.journal.restarts import files_of
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, reports_of, said_by_qpack, told
 from tests.tools.tool_processes import fill
 

@@ -15,8 +15,9 @@ from kestrel.errors import FolderInUse
 from kestrel.spark.fleet.import_target import ImportTarget
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import addx, files_of
-from tests.scroll.made import WRITER, put
+from tests.journal.handwritten import addx
+from tests.journal.restarts import files_of
+from tests.scroll.handwritten import WRITER, put
 from tests.tools.tool_processes import fill
 
 

@@ -25,8 +25,8 @@ from kestrel.spark.fleet.units import (
 )
 from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import addx
-from tests.scroll.made import READER, WRITER, put, read_done, read_head
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
 from tests.tools.tool_processes import fill
 
 SCROLL = {

@@ -16,8 +16,9 @@ from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack import command as qpack
-from tests.journal.made import REMOVE, addx, files_of
-from tests.scroll.made import READER, read_done, read_head
+from tests.journal.handwritten import REMOVE, addx
+from tests.journal.restarts import files_of
+from tests.scroll.handwritten import READER, read_done, read_head
 from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, reports_of, said_by_qpack, told
 from tests.tools.tool_processes import fill
 

@@ -15,7 +15,8 @@ from kestrel.journal.fileset import current_name, temporary_name
 from kestrel.spark.fleet import import_writer
 from kestrel.spark.fleet.import_writer import ImportWriter
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import NOW_MS, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
+from tests.journal.handwritten import addx, open_, save_xid, unremove
+from tests.journal.restarts import NOW_MS, files_of, restarted_errors, restarted_items
 
 SCHEMA = pa.schema(
     [

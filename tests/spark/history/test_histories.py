@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from kestrel.spark.history.histories import histories
-from tests.journal.made import REMOVE, addx, confirm, open_
-from tests.scroll.made import READER, WRITER, put, read_head
+from tests.journal.handwritten import REMOVE, addx, confirm, open_
+from tests.scroll.handwritten import READER, WRITER, put, read_head
 from tests.spark.history.told import histories_in
 
 

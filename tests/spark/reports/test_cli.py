@@ -15,7 +15,7 @@ from kestrel.spark.report_cli import main
 from kestrel.spark.reports.report_folder import ReportFolder
 from kestrel.spark.reports.report_text import MARK
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import REMOVE, addx, confirm, open_, unremove
+from tests.journal.handwritten import REMOVE, addx, confirm, open_, unremove
 
 START_MS: Final = 1_700_000_000_000
 NOW_MS: Final = START_MS + 100_000

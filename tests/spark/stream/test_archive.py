@@ -18,8 +18,8 @@ from kestrel.spark.columns import RECORDS
 from kestrel.spark.failures import BadJournal, SourceFailed
 from kestrel.spark.stream.archive_options import MOST_FILES
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import addx
-from tests.scroll.made import WRITER, put, read_head
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import WRITER, put, read_head
 from tests.scroll.storages import Opener, Scrolls
 from tests.spark.stream.tailing import Stream, data
 from tests.spark.tables import source, table

@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
-from tests.scroll.made import WRITER, put
+from tests.scroll.handwritten import WRITER, put
 from tests.spark.stream.tailing import Stream, data
 
 A = Arrival("one", b"/srv/archive", b"archive~work.1", 0, 100, b"sample")

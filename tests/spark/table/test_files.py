@@ -13,8 +13,8 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.planned_file import FileKind, PlannedFile
-from tests.journal.made import addx
-from tests.scroll.made import READER, WRITER, put, read_head
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import READER, WRITER, put, read_head
 
 A = addx(b"a")
 LONG = b"long" * 60

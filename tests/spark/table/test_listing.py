@@ -13,7 +13,7 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.listing import list_folder
 from kestrel.spark.table.locations import JournalLocation
 from kestrel.spark.table.planned_file import PlannedFile
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 
 A, B = addx(b"a"), addx(b"bb")
 

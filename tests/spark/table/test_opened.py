@@ -14,7 +14,7 @@ from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.planned_reader import PlannedReader
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 
 A, B = addx(b"a" * 400), addx(b"b" * 400)
 

@@ -20,8 +20,8 @@ from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.slice_reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
-from tests.journal.made import add_xid, addx, open_, state_dump
-from tests.scroll.made import READER, WRITER, put, read_head, targets
+from tests.journal.handwritten import add_xid, addx, open_, state_dump
+from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
 from tests.spark.tables import Row, journal_reader, source, table
 
 A, B = addx(b"a" * 30), addx(b"b" * 30)

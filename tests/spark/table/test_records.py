@@ -22,7 +22,7 @@ from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.slice_reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
-from tests.journal.made import (
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     add,
@@ -35,7 +35,7 @@ from tests.journal.made import (
     state_dump,
     unremove,
 )
-from tests.scroll.made import (
+from tests.scroll.handwritten import (
     DELETED,
     READER,
     WRITER,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -17,18 +16,11 @@ from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S
 from kestrel.storage.scroll.sync_scheduler import LARGEST_BYTES
 from kestrel.testing.faults import ProcessDied
-from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head
+from tests.scroll.handwritten import READER, WRITER, errors, put, read_done, read_head
 from tests.scroll.storages import NEVER, PERIODIC, SYNCED, Opener, Scrolls, new_folder
 
 FAMILY = (b"work", b"work+x", b"work+y")
 EACH_SETTING = pytest.mark.parametrize("settings", [NEVER, PERIODIC, SYNCED], ids=["never", "period", "synced"])
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def family_of(scrolls: Scrolls) -> list[ScrollQueue]:
@@ -214,7 +206,7 @@ def test_a_commit_waits_for_it_and_is_not_lost(start: Opener, settings: QueueSet
     scrolls.threads.run_all()
     assert (outcomes, parts(scrolls)) == ([None], [at(500) + read_head(501)] * 3)
     assert heads_after_a_crash(start, scrolls) == [501] * 3
-    assert [item.data for item in start.crashed(scrolls).take_all_of(b"work")][-1] == b"1001"
+    assert [item.data for item in start.crashed(scrolls).take_all(b"work")][-1] == b"1001"
 
 
 @EACH_SETTING
@@ -350,7 +342,7 @@ def test_when_it_fails_nothing_is_lost_and_it_is_tried_again(
     assert scrolls.reader("x")[18:].startswith((errors(_501=1), read_head(500) + errors(_501=1)))
     assert max(map(len, parts(scrolls))) < 100
     assert not [name for name in scrolls.files() if "~~" in name]
-    assert [item.data for item in start.crashed(scrolls).take_all_of(b"work+x")][-1] == b"1001"
+    assert [item.data for item in start.crashed(scrolls).take_all(b"work+x")][-1] == b"1001"
 
 
 def test_however_often_it_fails_the_file_grows_by_what_was_recorded_alone(start: Opener) -> None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed
+from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed
 from tests.scroll.storages import Opener, Scrolls
 
 ITEMS = range(1, 31)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def folder_of(path: Path, **files: bytes) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import StorageError
 from kestrel.storage.scroll.maintenance import LARGE_LAST_FILE_BYTES
 from kestrel.storage.scroll.queue import ScrollQueue
-from tests.scroll.made import WRITER, put
+from tests.scroll.handwritten import WRITER, put
 from tests.scroll.storages import Opener, Scrolls
 
 SMALL = QueueSettings(default_journal_size_bytes=500)
@@ -21,13 +20,6 @@ SMALL_PERIODIC = QueueSettings(default_journal_size_bytes=500, sync_journal_ms=5
 ITEM = bytes(75)
 """Four of them fill a small file: 4 bytes and 100 for each are 404, and a fifth has no room."""
 FAMILY = (b"work", b"work+x", b"work+y")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def put_each(scrolls: Scrolls, queues: list[ScrollQueue], items: int) -> None:
@@ -528,7 +520,7 @@ def test_what_the_archive_did_not_take_does_not_come_back_when_its_queue_is_dele
     scrolls.commit(new)
     assert scrolls.writers() != []
     again = start.again(scrolls)
-    assert [item.data for item in again.take_all_of(b"work")] == [b"fresh"]
+    assert [item.data for item in again.take_all(b"work")] == [b"fresh"]
 
 
 def test_a_stop_that_compacts_archives_the_last_file(start: Opener, archive: Path) -> None:

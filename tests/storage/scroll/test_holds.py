@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,12 @@ import pytest
 from kestrel.config.model import QueueSettings
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import ScrollQueue
-from tests.journal.made import i64
-from tests.scroll.made import READER, WRITER, put, read_done, read_head, targets, with_data
+from tests.journal.handwritten import i64
+from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head, targets, with_data
 from tests.scroll.storages import NEVER, PERIODIC, SYNCED, Opener, Scrolls
 
 SMALL_FILES = QueueSettings(default_journal_size_bytes=60)
 LARGE = 1 << 30
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def held(scrolls: Scrolls, *items: bytes) -> ScrollQueue:

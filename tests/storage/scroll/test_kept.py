@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +19,12 @@ from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll import storage as scroll_storage
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit
-from tests.journal.made import BytesReader
-from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head, sealed, with_data
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import READER, WRITER, errors, put, read_done, read_head, sealed, with_data
 from tests.scroll.storages import NEVER, PERIOD_S, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
 
 FAMILY = (b"work", b"work+x", b"work+y")
 OWN_MEMORY = QueueSettings(max_memory_size_bytes=1)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def family_of(scrolls: Scrolls) -> list[ScrollQueue]:

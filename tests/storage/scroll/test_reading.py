@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +13,10 @@ from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
 from kestrel.storage.total_memory import MemoryLimit
-from tests.scroll.made import READER, done_ranges, errors, read_done, read_head, sealed
+from tests.scroll.handwritten import READER, done_ranges, errors, read_done, read_head, sealed
 from tests.scroll.storages import SYNCED, Opener, Scrolls
 
 FAMILY = (b"work", b"work+x", b"work+y")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def filled(scrolls: Scrolls, items: int, size: int) -> ScrollQueue:
@@ -458,7 +449,7 @@ def test_what_is_released_is_gone_and_the_counts_are_right_wherever_it_ends(
     assert queue.open_reads == len(is_open & set(left))
     assert queue.items == len(left) - queue.open_reads
     assert queue.bytes == sum(len(b"%d " % number) for number in left if number not in is_open)
-    assert sorted(number_of(item.data) for item in start.crashed(scrolls).take_all_of(name)) == left
+    assert sorted(number_of(item.data) for item in start.crashed(scrolls).take_all(name)) == left
     taken = [number_of(item.data) for item in scrolls.take_all(queue)]
     assert sorted(taken) == [number for number in left if number not in is_open]
     assert (queue.items, queue.bytes) == (0, 0)

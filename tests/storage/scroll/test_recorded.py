@@ -6,7 +6,7 @@ import base64
 import json
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +18,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.scroll import item_cursor, writer_file
 from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
+from tests.scroll.handwritten import READER, T, read_done, read_head, sealed, unsealed
 from tests.scroll.independent import puts_in, queues_in
-from tests.scroll.made import READER, T, read_done, read_head, sealed, unsealed
 from tests.scroll.storages import Opener, Scrolls, files_in
 
 GOLDEN: Final = Path(__file__).parents[2] / "scroll" / "golden"
@@ -52,13 +52,6 @@ def recorded() -> list[Recorded]:
 
 RECORDED: Final = recorded()
 EACH: Final = pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case.case}/{case.folder}")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 # Read.
@@ -552,7 +545,7 @@ def test_whatever_is_under_way_meanwhile_the_same_is_found_when_it_has_ended(
             again = start.crashed(lived.scrolls)
             assert sorted(again.loaded) == sorted(lived.model)
             assert {
-                name: [(item.data, item.errors) for item in again.take_all_of(name)] for name in lived.model
+                name: [(item.data, item.errors) for item in again.take_all(name)] for name in lived.model
             } == lived.expected()
             again.close()
     lived.scrolls.close()

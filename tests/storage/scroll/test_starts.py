@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,17 +17,10 @@ import pytest
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import ScrollQueue
-from tests.scroll.made import READER, WRITER, done_ranges, errors, put, read_done, read_head, sealed, targets
+from tests.scroll.handwritten import READER, WRITER, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.storages import Opener, Scrolls
 
 HINT: Final = Path(".kestrel") / "hints" / "work"
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 def large(folder: Path, items: int = 200_000) -> None:
@@ -379,14 +372,14 @@ def test_damage_that_a_hint_has_passed_over_is_repaired_when_it_is_found(
     (folder / "work.1").write_bytes(contents[:middle] + b"\xff" * 9 + contents[middle + 9 :])
     bare = shutil.copytree(folder, tmp_path / "bare")
     (bare / HINT).unlink()
-    left = [item.id for item in start(bare).take_all_of(b"work")]
+    left = [item.id for item in start(bare).take_all(b"work")]
     scrolls = start(folder)
     with pytest.raises(QueueFailed):
-        scrolls.take_all_of(b"work")
+        scrolls.take_all(b"work")
     with suppress(QueueFailed):  # what is large takes its time
         scrolls.queue()
     scrolls.threads.run_all()
-    assert [item.id for item in scrolls.take_all_of(b"work")] == left
+    assert [item.id for item in scrolls.take_all(b"work")] == left
 
 
 # Readers.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,20 +19,13 @@ from kestrel.storage.scroll.factory import ScrollStorageFactory
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
+from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
 from tests.scroll.independent import queues_in
-from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
 from tests.scroll.storages import PERIODIC, SYNCED, Opener, Scrolls
 from tests.storage.conftest import AllowDescriptors
 
 FIRST = "work.1700000000000"
 NEW_READER = READER + read_head(0) + read_done()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
 
 
 # What is in the files.

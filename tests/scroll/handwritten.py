@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from tests.journal.made import i32, i64
+from tests.journal.handwritten import i32, i64
 
 WRITER = b"\x27\x64\x26\x03"
 READER = b"\x26\x3c\x26\x03"

@@ -1,86 +1,24 @@
-"""Hand-written records, from the table of the format, and files read back through the real storage."""
+"""Replays and restarts over journal files, and checks of them against the reference reader."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
-from kestrel.disk.reader import FileReader
 from kestrel.item import Item
+from kestrel.journal.replay import ReplayEnd, replay
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.window import Window
 from kestrel.testing.threads import SteppedThreads
+from tests.journal import reference
+from tests.journal.handwritten import BytesReader
 
 NOW_MS = 1_700_003_600_000
 """The time of the recorded journals."""
-
-
-def i32(number: int) -> bytes:
-    return number.to_bytes(4, "little", signed=True)
-
-
-def i64(number: int) -> bytes:
-    return number.to_bytes(8, "little", signed=True)
-
-
-def add(data: bytes, expiry_s: int = 0) -> bytes:
-    return b"\x00" + i32(4 + len(data)) + i32(expiry_s) + data
-
-
-REMOVE = b"\x01"
-
-
-def addx(data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> bytes:
-    return b"\x02" + i32(16 + len(data)) + i64(add_ms) + i64(expiry_ms) + data
-
-
-REMOVE_TENTATIVE = b"\x03"
-
-
-def save_xid(xid: int) -> bytes:
-    return b"\x04" + i32(xid)
-
-
-def unremove(xid: int) -> bytes:
-    return b"\x05" + i32(xid)
-
-
-def confirm(xid: int) -> bytes:
-    return b"\x06" + i32(xid)
-
-
-def add_xid(xid: int, data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> bytes:
-    return b"\x07" + i32(xid) + addx(data, add_ms, expiry_ms)[1:]
-
-
-def continue_(xid: int, data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> bytes:
-    return b"\x08" + i32(xid) + addx(data, add_ms, expiry_ms)[1:]
-
-
-def state_dump(xid: int, *restated: bytes, count: int | None = None) -> bytes:
-    """Return a STATE_DUMP followed by these ADD_XIDs; `count` replaces their number."""
-    return b"\x08" + i32(xid) + i32(len(restated) if count is None else count) + b"".join(restated)
-
-
-def open_(xid: int) -> bytes:
-    return b"\x09" + i32(xid)
-
-
-class BytesReader(FileReader):
-    """A journal file in memory."""
-
-    def __init__(self, contents: bytes) -> None:
-        self._contents = contents
-        self.size = len(contents)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self._contents[offset : offset + size]
-
-    def close(self) -> None:
-        pass
 
 
 class ReplayedWindow(Window):
@@ -169,3 +107,56 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def set_aside(folder: Path) -> list[bytes]:
     """Return the contents of the quarantined copies of damaged files."""
     return list(files_of(folder / ".kestrel" / "damaged").values())
+
+
+def replayed(contents: bytes) -> tuple[ReplayedWindow, ReplayEnd]:
+    """Replay a file into an empty queue, and return the queue and how the replay ended."""
+    window = ReplayedWindow()
+    return window, replay(BytesReader(contents), window, NOW_MS)
+
+
+def check_against_the_reference(*files: bytes) -> None:
+    """Check that replaying these files in order gives what the reference reader says."""
+    window, queue = ReplayedWindow(), reference.Queue(NOW_MS)
+    for contents in files:
+        end = replay(BytesReader(contents), window, NOW_MS)
+        reading = reference.read(contents)
+        queue.do(reading.records)
+        assert (end.offset, end.records) == (reading.end, len(reading.records))
+        assert (end.problem is None) == (reading.problem == "")
+        assert end.is_unfinished == (reading.problem == "unfinished")
+        assert end.is_closed == reading.is_closed
+        assert (window.items, window.open_xids()) == (len(queue.items), sorted(queue.opened))
+        assert window.bytes == sum(len(data) for data, _, _ in queue.items)
+        assert (window.last_xid, window.next_xid()) == (queue.last_xid, queue.next_xid())
+    window.put_back(window.open_xids(), False)
+    items = list(iter(lambda: window.take(False), None))
+    assert [seen(item) for item in items] == queue.after_a_restart()
+    assert [item.errors for item in items] == queue.errors_after_a_restart()
+
+
+def seen(item: Item) -> tuple[bytes, int, int]:
+    """Return data, add time and expiry of an item."""
+    return item.data, item.add_ms, item.expiry_ms
+
+
+def check_recovery(folder: Path, contents: bytes, disk: Disk | None = None) -> None:
+    """Start over these contents, and check that no byte and no good record is lost."""
+    folder.mkdir()
+    (folder / "work").write_bytes(contents)
+    reading = reference.read(contents)
+    journal = Journal(folder, disk)
+    assert not isinstance(journal.loaded[b"work"], Failure)
+    items = reference.items_after(contents, now_ms=NOW_MS)
+    kept = files_of(folder).get(f"work.{NOW_MS}" if reading.is_closed else "work")
+    if kept is None:  # the closed file of an empty queue is erased
+        assert (reading.is_closed, items, journal.items(), set_aside(folder)) == (True, [], [], [])
+        journal.close()
+        return
+    if reading.problem == "damaged" and reading.end == 0:
+        assert (kept, set_aside(folder)) == (b"", [contents])
+    else:
+        assert len(kept) == reading.end
+        assert kept + b"".join(set_aside(folder)) == contents
+    assert journal.items() == items
+    journal.close()
