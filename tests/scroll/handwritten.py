@@ -49,6 +49,16 @@ def with_data(command: int, data: bytes) -> bytes:
     return bytes([command << 4 | 1]) + i32(len(data)) + data
 
 
+def writer_file(*items: bytes, first_id: int = 1) -> bytes:
+    """Return a writer file with these items, whose ids follow each other."""
+    return WRITER + b"".join(put(item_id, data) for item_id, data in enumerate(items, first_id))
+
+
+def reader_file(head: int, *done: int) -> bytes:
+    """Return a reader file as libkestrel writes it, without checksums."""
+    return READER + read_head(head) + read_done(*done)
+
+
 def checksum(records: bytes) -> bytes:
     return with_data(15, zlib.crc32(records).to_bytes(4, "little"))
 

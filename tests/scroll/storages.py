@@ -276,6 +276,10 @@ class Scrolls:
         """Return the content of a reader file without its checksums."""
         return unsealed((self.folder / f"work.read.{part}").read_bytes())
 
+    def family_readers(self) -> list[bytes]:
+        """Return the content of the reader files of a family."""
+        return [self.reader(part) for part in (":own", "x", "y")]
+
     def left_behind(self) -> Path:
         """Copy the folder as a crash of the process would leave it."""
         return Path(shutil.copytree(self.folder, new_folder(self.folder, "left-behind")))
