@@ -13,17 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from kestrel.scroll.done_set import DoneSet
-from kestrel.scroll.reader_file import ReaderState, encode_state
-from kestrel.scroll.records import (
-    READER_MAGIC,
-    WRITER_MAGIC,
-    Targets,
-    encode_put,
-    encode_read_done,
-    encode_read_head,
-    encode_targets,
-)
+from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, reader_file, sealed, targets
 from tests.storage.backends import Backend, scroll_only
 from tests.storage.histories import State, item_of
 from tests.storage.lives import (
@@ -366,30 +356,15 @@ RIGHT = NAME + b"+right"
 def items(*numbers: int, first_id: int | None = None) -> bytes:
     """Return records of these items. The id of an item is its number less 1000, or counts from `first_id`."""
     ids = (number - 1000 if first_id is None else first_id + place for place, number in enumerate(numbers))
-    return b"".join(encode_put(item_id, *item_of(number)) for item_id, number in zip(ids, numbers, strict=True))
+    return b"".join(put(item_id, *item_of(number)) for item_id, number in zip(ids, numbers, strict=True))
 
 
 def writer(*records: bytes) -> bytes:
     """Return a writer file."""
-    return WRITER_MAGIC + b"".join(records)
+    return WRITER + b"".join(records)
 
 
-def reader(head: int, *done: int) -> bytes:
-    """Return a reader file."""
-    return READER_MAGIC + encode_read_head(head) + encode_read_done(done)
-
-
-def only_for(*readers: bytes) -> bytes:
-    """Return targets: the next item is only for these readers."""
-    return encode_targets(Targets(frozenset(readers), False))
-
-
-def for_all_but(*readers: bytes) -> bytes:
-    """Return targets: the next item is for all readers but these."""
-    return encode_targets(Targets(frozenset(readers), True))
-
-
-DELETED_FILE = encode_state(ReaderState(DoneSet(1), is_deleted=True))
+DELETED_FILE = sealed(read_head(1) + read_done() + DELETED)
 
 
 class CrashedFolder(NamedTuple):
@@ -401,49 +376,51 @@ class CrashedFolder(NamedTuple):
 
 TWO = {"work.1000": writer(items(1001, 1002, 1003)), "work.2000": writer(items(1004, 1005))}
 
-FAMILY = {"work.read.:own": reader(2), "work.read.left": reader(0, 2, 3), "work.read.right": reader(4)}
+FAMILY = {"work.read.:own": reader_file(2), "work.read.left": reader_file(0, 2, 3), "work.read.right": reader_file(4)}
 
 CRASHED_FOLDERS = {
     "a truncated last item": CrashedFolder(
-        {PARENT: (1002,)}, {"work.1000": writer(items(1001, 1002, 1003)[:-5]), "work.read.": reader(1)}
+        {PARENT: (1002,)}, {"work.1000": writer(items(1001, 1002, 1003)[:-5]), "work.read.": reader_file(1)}
     ),
     "a truncated magic": CrashedFolder(
-        {PARENT: (1003,)}, {**TWO, "work.2000": WRITER_MAGIC[:3], "work.read.": reader(2)}
+        {PARENT: (1003,)}, {**TWO, "work.2000": WRITER[:3], "work.read.": reader_file(2)}
     ),
     "targets without their item": CrashedFolder(
         {PARENT: (1001,), LEFT: (1001,), RIGHT: (1001,)},
         {
-            "work.1000": writer(items(1001), only_for(b"left")),
-            **{name: reader(0) for name in FAMILY},
+            "work.1000": writer(items(1001), targets(0, b"left")),
+            **{name: reader_file(0) for name in FAMILY},
         },
     ),
     "targets before some items": CrashedFolder(
         {PARENT: (1001, 1003), LEFT: (1002, 1003), RIGHT: (1001, 1003)},
         {
             "work.1000": writer(
-                *(for_all_but(b"left"), items(1001)),
-                *(only_for(b"left"), items(1002)),
-                *(items(1003), only_for(b"left")[:-1]),
+                *(targets(1, b"left"), items(1001)),
+                *(targets(0, b"left"), items(1002)),
+                *(items(1003), targets(0, b"left")[:-1]),
             ),
-            **{name: reader(0) for name in FAMILY},
+            **{name: reader_file(0) for name in FAMILY},
         },
     ),
     "zeros at the end": CrashedFolder(
-        {PARENT: (1002, 1003)}, {"work.1000": writer(items(1001, 1002, 1003), bytes(99)), "work.read.": reader(1)}
+        {PARENT: (1002, 1003)}, {"work.1000": writer(items(1001, 1002, 1003), bytes(99)), "work.read.": reader_file(1)}
     ),
     "temporary files": CrashedFolder(
         {PARENT: (1005,)},
         {
             **TWO,
             "work.2000~~3000": writer(items(1004)),
-            "work.read.": reader(4),
-            "work.read.~~3001": reader(5),
-            "work.read.left~~3002": reader(3)[:5],
+            "work.read.": reader_file(4),
+            "work.read.~~3001": reader_file(5),
+            "work.read.left~~3002": reader_file(3)[:5],
         },
     ),
-    "a truncated reader file": CrashedFolder({PARENT: (1003, 1004, 1005)}, {**TWO, "work.read.": reader(2, 5)[:-3]}),
+    "a truncated reader file": CrashedFolder(
+        {PARENT: (1003, 1004, 1005)}, {**TWO, "work.read.": reader_file(2, 5)[:-3]}
+    ),
     "a reader file truncated in its magic": CrashedFolder(
-        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": READER_MAGIC[:2]}
+        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": READER[:2]}
     ),
     "a reader file with other contents": CrashedFolder(
         {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": b"something else"}
@@ -461,46 +438,46 @@ CRASHED_FOLDERS = {
     "only deleted readers": CrashedFolder({}, {**TWO, **dict.fromkeys(FAMILY, DELETED_FILE)}),
     "damage in the middle": CrashedFolder(
         {PARENT: (1002, 1004, 1005)},
-        {**TWO, "work.1000": writer(items(1001, 1002), b"\x86\xff", items(1003)), "work.read.": reader(1)},
+        {**TWO, "work.1000": writer(items(1001, 1002), b"\x86\xff", items(1003)), "work.read.": reader_file(1)},
     ),
     "a writer file with other contents": CrashedFolder(
-        {PARENT: (1002, 1003)}, {**TWO, "work.2000": b"something else", "work.read.": reader(1)}
+        {PARENT: (1002, 1003)}, {**TWO, "work.2000": b"something else", "work.read.": reader_file(1)}
     ),
     "a writer file of zeros": CrashedFolder(
-        {PARENT: (1002, 1003)}, {**TWO, "work.2000": bytes(60), "work.read.": reader(1)}
+        {PARENT: (1002, 1003)}, {**TWO, "work.2000": bytes(60), "work.read.": reader_file(1)}
     ),
-    "an unneeded writer file": CrashedFolder({PARENT: (1005,)}, {**TWO, "work.read.": reader(4)}),
+    "an unneeded writer file": CrashedFolder({PARENT: (1005,)}, {**TWO, "work.read.": reader_file(4)}),
     "only unneeded files": CrashedFolder(
-        {PARENT: (), LEFT: ()}, {**TWO, "work.read.:own": reader(5), "work.read.left": reader(5)}
+        {PARENT: (), LEFT: ()}, {**TWO, "work.read.:own": reader_file(5), "work.read.left": reader_file(5)}
     ),
     "a head beyond the last item": CrashedFolder(
-        {PARENT: ()}, {**TWO, "work.read.": encode_state(ReaderState(DoneSet(9)))}
+        {PARENT: ()}, {**TWO, "work.read.": sealed(read_head(9) + read_done())}
     ),
     "a head beyond the last item without a checksum": CrashedFolder(
-        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": reader(9)}
+        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": reader_file(9)}
     ),
     "repeated ids": CrashedFolder(
         {PARENT: (1002, 1003, 1006)},
-        {**TWO, "work.2000": writer(items(1004, 1005, 1006, first_id=2)), "work.read.": reader(1)},
+        {**TWO, "work.2000": writer(items(1004, 1005, 1006, first_id=2)), "work.read.": reader_file(1)},
     ),
     "many writer files": CrashedFolder(
         {PARENT: tuple(range(1004, 1012)), LEFT: (1003, *range(1006, 1012))},
         {
             **{f"work.{number}": writer(items(number)) for number in range(1001, 1012)},
-            "work.read.:own": reader(3),
-            "work.read.left": reader(2, 4, 5),
+            "work.read.:own": reader_file(3),
+            "work.read.left": reader_file(2, 4, 5),
         },
     ),
     "all of these": CrashedFolder(
         {PARENT: (1003, 1004), RIGHT: (1003, 1004, 1006)},
         {
             "work.1000": writer(items(1001, 1002, 1003), b"\xff", items(1011)),
-            "work.2000": writer(items(1004), only_for(b"left"), items(1005), only_for(b"right"), items(1006)),
-            "work.3000": writer(for_all_but(b"right"), items(1007)[:-1]),
-            "work.read.:own": reader(2, 5, 6)[:-8] + b"\x91",
+            "work.2000": writer(items(1004), targets(0, b"left"), items(1005), targets(0, b"right"), items(1006)),
+            "work.3000": writer(targets(1, b"right"), items(1007)[:-1]),
+            "work.read.:own": reader_file(2, 5, 6)[:-8] + b"\x91",
             "work.read.left": DELETED_FILE,
-            "work.read.right": reader(2, 5),
-            "work.read.right~~4000": reader(2),
+            "work.read.right": reader_file(2, 5),
+            "work.read.right~~4000": reader_file(2),
             "work.4000~~4001": writer(items(1012)),
             ".kestrel/hints/work": b"not even a hint",
         },

@@ -19,6 +19,7 @@ from tests.storage.serving import (
     PERIODIC,
     STORED,
     SYNCED,
+    Client,
     Machine,
     Server,
     drain,
@@ -56,6 +57,19 @@ def run_one(server: Server) -> None:
     server.end_tick()
 
 
+def fail_put(server: Server, name: bytes, operation: str = "write", torn_bytes: int = 0) -> None:
+    """Put an item to a queue while an operation of the disk fails, and check that the client gets an error."""
+    server.disk.fail(operation, errno.EIO, times=1, torn_bytes=torn_bytes)
+    assert is_server_error(server.client().talk(put(name, b"lost")))
+
+
+def pass_seconds(server: Server, seconds: int) -> None:
+    """Let time pass and all threads run, second by second."""
+    for _ in range(seconds):
+        server.pass_time(1)
+        server.settle()
+
+
 # Failed writes.
 
 
@@ -71,8 +85,7 @@ class TestWriteFails:
     def test_failed_put_changes_no_queue_of_the_family(
         self, machine: Machine, server: Server, name: bytes, torn_bytes: int
     ) -> None:
-        server.disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
-        assert is_server_error(server.client().talk(put(name, b"lost")))
+        fail_put(server, name, torn_bytes=torn_bytes)
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second"]] * 3
 
@@ -100,8 +113,7 @@ class TestWriteFails:
     def test_late_close_does_not_end_another_clients_read(self, server: Server) -> None:
         holder, other = server.client(), server.client()
         holder.talk(b"get work+right/open\r\n")
-        server.disk.fail("write", errno.EIO, times=1)
-        server.client().talk(put(LEFT, b"lost"))
+        fail_put(server, LEFT)
         assert other.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         holder.talk(b"get work+right/close\r\n")
         other.hang_up()
@@ -111,8 +123,7 @@ class TestWriteFails:
         drain(server, RIGHT)
         waiting = server.client()
         assert waiting.talk(b"get work+right/t=5000\r\n") == b""
-        server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(LEFT, b"lost")))
+        fail_put(server, LEFT)
         assert waiting.received() == b""
         assert server.client().talk(put(PARENT, b"third")) == STORED
         assert waiting.received() == value(RIGHT, b"third")
@@ -123,8 +134,7 @@ class TestWriteFails:
         assert holder.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         assert server.client().talk(b"get work+right\r\n") == value(RIGHT, b"second")
         assert waiting.talk(b"get work+right/t=5000\r\n") == b""
-        server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(LEFT, b"lost")))
+        fail_put(server, LEFT)
         assert waiting.received() == value(RIGHT, b"first")
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
         assert drain(server, RIGHT) == []
@@ -132,9 +142,8 @@ class TestWriteFails:
     def test_later_puts_are_accepted_and_survive_restarts(self, machine: Machine, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
-            server.disk.fail("write", errno.EIO, times=1, torn_bytes=9)
             server.disk.fail("cut", errno.EIO, times=1)
-            assert is_server_error(client.talk(put(name, b"lost")))
+            fail_put(server, name, torn_bytes=9)
             assert client.talk(put(name, name)) == STORED
         for after in (machine.crash(server), machine.restart(server)):
             assert drained(after) == [
@@ -147,8 +156,7 @@ class TestWriteFails:
         self, machine: Machine, server: Server
     ) -> None:
         client = server.client()
-        server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(client.talk(put(LEFT, b"lost")))
+        fail_put(server, LEFT)
         assert client.talk(b"delete work+right\r\n") == DELETED
         assert client.talk(put(PARENT, b"third") + put(RIGHT, b"anew")) == STORED + STORED
         for after in (machine.crash(server), server):
@@ -168,44 +176,39 @@ class TestLargeFamily:
         assert all(client.talk(put(name, name)) == STORED for name in self.CHILDREN)
         return server
 
+    @staticmethod
+    def waiter_behind_an_open_read(server: Server) -> Client:
+        """Return a client that waits for the only item of a child, which another client has open."""
+        holder, waiting = server.client(), server.client()
+        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
+        assert waiting.talk(b"get work+1/t=30000\r\n") == b""
+        return waiting
+
     @pytest.mark.parametrize("operation", ["sync", "write"])
     def test_waiter_gets_the_requeued_item_after_a_failure(
         self, server: Server, operation: str
     ) -> None:
-        holder, waiting = server.client(), server.client()
-        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
-        assert waiting.talk(b"get work+1/t=30000\r\n") == b""
-        server.disk.fail(operation, errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
-        server.pass_time(2)
-        server.settle()
+        waiting = self.waiter_behind_an_open_read(server)
+        fail_put(server, b"work+0", operation)
+        pass_seconds(server, 2)
         assert waiting.received() == value(b"work+1", b"work+1")
 
     @pytest.mark.parametrize("operation", ["open_read", "list"])
     def test_waiter_is_served_after_delayed_reopening(
         self, server: Server, operation: str
     ) -> None:
-        holder, waiting = server.client(), server.client()
-        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
-        assert waiting.talk(b"get work+1/t=30000\r\n") == b""
-        server.disk.fail("write", errno.EIO, times=1)
+        waiting = self.waiter_behind_an_open_read(server)
         server.disk.fail(operation, errno.EIO)
-        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
-        for _ in range(5):
-            server.pass_time(1)
-            server.settle()
+        fail_put(server, b"work+0")
+        pass_seconds(server, 5)
         assert waiting.received() == b""
         server.disk.mend()
-        for _ in range(3):
-            server.pass_time(1)
-            server.settle()
+        pass_seconds(server, 3)
         assert waiting.received() == value(b"work+1", b"work+1")
 
     def test_all_queues_are_reopened_without_a_request(self, machine: Machine, server: Server) -> None:
-        server.disk.fail("sync", errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
-        server.pass_time(2)
-        server.settle()
+        fail_put(server, b"work+0", "sync")
+        pass_seconds(server, 2)
         client = server.client()
         assert [client.talk(b"get %b/peek\r\n" % name) for name in self.CHILDREN] == [
             value(name, name) for name in self.CHILDREN
@@ -256,8 +259,7 @@ class TestSyncFailsWithSyncJournal0:
     def test_later_puts_to_any_queue_are_durable(self, machine: Machine, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
-            server.disk.fail("sync", errno.EIO, times=1)
-            assert is_server_error(client.talk(put(name, b"lost")))
+            fail_put(server, name, "sync")
             assert client.talk(put(name, name)) == STORED
         for after in (machine.crash(server), machine.fail_power(server), machine.restart(server)):
             assert drained(after) == [[b"first", PARENT], [b"first", PARENT, LEFT], [b"first", PARENT, RIGHT]]
