@@ -73,7 +73,7 @@ REMAINING = {
 
 
 @pytest.mark.parametrize(("head", "done", "remaining", "opened"), REMAINING.values(), ids=REMAINING)
-def test_items_not_done_remain_and_only_partly_done_files_are_opened(
+def test_remaining_items_are_counted_with_few_opened_files(
     head: int, done: list[Range], remaining: int, opened: list[bytes]
 ) -> None:
     folder = Folder(*THREE_FILES)

@@ -189,7 +189,7 @@ def test_truncated_record_is_unfinished_at_its_start(last: bytes) -> None:
 
 
 @pytest.mark.parametrize("zeros", [1, 24, 25, 33, 100, 1000, (1 << 20) + 7])
-def test_any_number_of_zeros_is_a_good_end_and_closes_the_file(zeros: int) -> None:
+def test_any_number_of_zeros_closes_the_file(zeros: int) -> None:
     file, end = indexed(GOOD + bytes(zeros))
     assert (end.offset, end.problem, file.size, file.is_closed) == (len(GOOD), None, len(GOOD), True)
 

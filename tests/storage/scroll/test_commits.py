@@ -244,7 +244,7 @@ def test_take_after_a_failed_sync_is_durable(start: Opener) -> None:
     assert start.power_failed(scrolls).data() == [b"b", b"c"]
 
 
-def test_commit_waits_if_no_file_can_be_opened_for_its_sync(start: Opener) -> None:
+def test_commit_waits_while_no_file_can_be_opened(start: Opener) -> None:
     scrolls, queue = start.queue(b"a", b"b", settings=SYNCED)
     queue.take(False)
     outcomes = scrolls.begin_commit(queue)

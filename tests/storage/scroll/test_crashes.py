@@ -147,11 +147,11 @@ def one_confirms_and_another_has_open_reads(family: Family) -> Iterator[None]:
     yield
     family.right.get(2)
     family.left.put_back(first[0])
-    held = family.parent.open()
+    opened = family.parent.open()
     family.put(3)
     yield
     family.left.get(2)
-    family.parent.confirm(held)
+    family.parent.confirm(opened)
     family.right.confirm(family.right.open())
     yield
     family.parent.clear()
@@ -213,12 +213,12 @@ def children_are_created_later(family: Family) -> Iterator[None]:
     family.parent.put(3)
     yield
     family.parent.get()
-    held = family.parent.open()
+    opened = family.parent.open()
     yield
     assert family.left.contents.items == 0
     family.put(2)
     yield
-    family.parent.confirm(held)
+    family.parent.confirm(opened)
     family.left.get()
     yield
     family.parent.put()
@@ -309,9 +309,7 @@ class LyingDisk(MortalDisk):
 
 
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-def test_lying_disk_is_detected(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int
-) -> None:
+def test_lying_disk_is_detected(folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int) -> None:
     pace = PACES["threads run at once"]
     scenario = of(all_get_the_items_of_the_parent)
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
@@ -321,16 +319,16 @@ def test_lying_disk_is_detected(
 # Each byte of a write.
 
 
-def something_of_everything(life: Life) -> None:
+def one_change_of_each_kind(life: Life) -> None:
     family = Family(life)
     family.create()
     family.put()
     family.left.put(2)
     family.put()
-    held = [family.left.open() for _ in range(4)]
-    family.left.put_back(held[0], held[2])
-    family.left.confirm(held[1])
-    family.left.confirm(held[3])
+    opened = [family.left.open() for _ in range(4)]
+    family.left.put_back(opened[0], opened[2])
+    family.left.confirm(opened[1])
+    family.left.confirm(opened[3])
     family.right.put()
     family.right.get()
     family.put_but_to(family.right)
@@ -339,10 +337,10 @@ def something_of_everything(life: Life) -> None:
 
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_of_writes_that_were_cut_short_at_any_byte_the_whole_records_count(
+def test_writes_cut_at_any_byte_keep_the_whole_records(
     folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    written = check_each_byte(folder, of(scenario), pace, backend, something_of_everything, restarts)
+    written = check_each_byte(folder, of(scenario), pace, backend, one_change_of_each_kind, restarts)
     assert {".read." in torn.name for torn in written} == {False, True}
 
 

@@ -89,9 +89,7 @@ class TestWriteFails:
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second"]] * 3
 
-    def test_other_changes_of_the_tick_fail_too(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_other_changes_of_the_tick_fail_too(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         server.disk.fail("write", errno.EIO, times=1)
         clients[0].send(put(LEFT, b"lost"))
@@ -152,9 +150,7 @@ class TestWriteFails:
                 [b"first", b"second", PARENT, RIGHT],
             ]
 
-    def test_child_can_be_recreated_after_a_failure_of_its_sibling(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_child_can_be_recreated_after_a_failure_of_its_sibling(self, machine: Machine, server: Server) -> None:
         client = server.client()
         fail_put(server, LEFT)
         assert client.talk(b"delete work+right\r\n") == DELETED
@@ -185,18 +181,14 @@ class TestLargeFamily:
         return waiting
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_waiter_gets_the_requeued_item_after_a_failure(
-        self, server: Server, operation: str
-    ) -> None:
+    def test_waiter_gets_the_requeued_item_after_a_failure(self, server: Server, operation: str) -> None:
         waiting = self.waiter_behind_an_open_read(server)
         fail_put(server, b"work+0", operation)
         pass_seconds(server, 2)
         assert waiting.received() == value(b"work+1", b"work+1")
 
     @pytest.mark.parametrize("operation", ["open_read", "list"])
-    def test_waiter_is_served_after_delayed_reopening(
-        self, server: Server, operation: str
-    ) -> None:
+    def test_waiter_is_served_after_delayed_reopening(self, server: Server, operation: str) -> None:
         waiting = self.waiter_behind_an_open_read(server)
         server.disk.fail(operation, errno.EIO)
         fail_put(server, b"work+0")
@@ -227,9 +219,7 @@ class TestSyncFailsWithSyncJournal0:
         assert server.client().talk(put(PARENT, b"first")) == STORED
         return server
 
-    def test_all_pending_commits_fail_and_nothing_returns(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_all_pending_commits_fail_and_nothing_returns(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
         server.disk.fail("sync", errno.EIO, times=1)
         assert clients[0].ask(put(LEFT, b"lost")) == b""
@@ -264,9 +254,7 @@ class TestSyncFailsWithSyncJournal0:
         for after in (machine.crash(server), machine.fail_power(server), machine.restart(server)):
             assert drained(after) == [[b"first", PARENT], [b"first", PARENT, LEFT], [b"first", PARENT, RIGHT]]
 
-    def test_pending_put_survives_deletion_of_a_sibling(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_pending_put_survives_deletion_of_a_sibling(self, machine: Machine, server: Server) -> None:
         client, deleting = server.client(), server.client()
         assert client.ask(put(PARENT, b"second")) == b""
         reply = deleting.ask(b"delete work+left\r\n")
@@ -275,9 +263,7 @@ class TestSyncFailsWithSyncJournal0:
         for after in (machine.crash(server), machine.fail_power(server)):
             assert drained(after) == [[b"first", b"second"], [], [b"first", b"second"]]
 
-    def test_no_reply_is_sent_before_its_change_is_durable(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_no_reply_is_sent_before_its_change_is_durable(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         clients[0].send(put(PARENT, b"second"))
         server.end_tick()
@@ -332,18 +318,14 @@ class TestSyncFailsWithPeriod:
         for after in (machine.crash(failed), machine.fail_power(failed), machine.restart(failed)):
             assert drained(after) == self.LEFT_OVER
 
-    def test_earlier_puts_and_gets_survive_a_crash_during_repair(
-        self, machine: Machine, failed: Server
-    ) -> None:
+    def test_earlier_puts_and_gets_survive_a_crash_during_repair(self, machine: Machine, failed: Server) -> None:
         while len(failed.threads):
             assert drained(machine.crash(failed)) == self.LEFT_OVER
             run_one(failed)
         assert drained(machine.crash(failed)) == self.LEFT_OVER
 
     @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder"])
-    def test_failed_repair_replays_all_queues(
-        self, machine: Machine, failed: Server, operation: str
-    ) -> None:
+    def test_failed_repair_replays_all_queues(self, machine: Machine, failed: Server, operation: str) -> None:
         failed.disk.fail(operation, errno.EIO, times=1)
         other = failed.client()
         other.send(b"get work\r\n")
@@ -353,9 +335,7 @@ class TestSyncFailsWithPeriod:
             assert drained(after) == self.LEFT_OVER
 
     @pytest.mark.parametrize("steps", range(4))
-    def test_child_deleted_during_repair_does_not_return(
-        self, machine: Machine, failed: Server, steps: int
-    ) -> None:
+    def test_child_deleted_during_repair_does_not_return(self, machine: Machine, failed: Server, steps: int) -> None:
         for _ in range(min(steps, len(failed.threads))):
             run_one(failed)
         deleting = failed.client()
@@ -369,9 +349,7 @@ class TestSyncFailsWithPeriod:
             assert drained(after) == [self.LEFT_OVER[0], [], self.LEFT_OVER[2]]
 
     @pytest.mark.parametrize("steps", range(4))
-    def test_child_created_during_repair_has_later_items(
-        self, machine: Machine, failed: Server, steps: int
-    ) -> None:
+    def test_child_created_during_repair_has_later_items(self, machine: Machine, failed: Server, steps: int) -> None:
         for _ in range(min(steps, len(failed.threads))):
             run_one(failed)
         client = failed.client()
@@ -409,9 +387,7 @@ def test_file_is_never_synced_again_after_a_failed_sync(
 
 
 class TestFullDisk:
-    def test_first_put_to_full_disk_is_stored_and_later_ones_refused(
-        self, machine: Machine
-    ) -> None:
+    def test_first_put_to_full_disk_is_stored_others_refused(self, machine: Machine) -> None:
         server = family(machine, others=NEVER)
         client = server.client()
         server.disk.room = 0

@@ -83,9 +83,7 @@ def test_put_to_a_hundred_children_writes_the_item_once(start: Opener) -> None:
     ],
     ids=["only a child", "only the parent", "all but a child", "all but the parent"],
 )
-def test_put_to_some_readers_writes_targets_before_the_item(
-    start: Opener, receivers: list[int], record: bytes
-) -> None:
+def test_put_to_some_readers_writes_targets_before_the_item(start: Opener, receivers: list[int], record: bytes) -> None:
     scrolls, family = start.family(b"for all")
     before = scrolls.files()
     scrolls.disk.done.clear()
@@ -144,7 +142,7 @@ def test_error_count_belongs_to_one_reader(start: Opener) -> None:
 # New readers.
 
 
-def test_parent_has_a_file_of_its_own_beside_an_unreadable_child(start: Opener) -> None:
+def test_parent_has_its_own_file_beside_an_unreadable_child(start: Opener) -> None:
     files = {"work.5": writer_file(b"a"), "work.read.x": NEW_READER}
     scrolls = start.over(files, arrange=lambda disk: disk.cannot_read("work.read.x"))
     scrolls.queue()

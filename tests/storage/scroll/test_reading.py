@@ -284,7 +284,7 @@ def test_damaged_file_is_repaired_and_readable_items_served(start: Opener) -> No
     assert scrolls.queue().stats["journal_repaired_bytes"] > 0
 
 
-def test_damage_found_by_reading_ahead_is_reported_at_the_next_fill(start: Opener) -> None:
+def test_damage_found_by_reading_ahead_is_reported_at_next_fill(start: Opener) -> None:
     scrolls, queue = start.queue(*[bytes(50_000)] * 20)
     in_memory = queue.mem_items
     damage(scrolls, len(WRITER) + in_memory * 50_025, 10)

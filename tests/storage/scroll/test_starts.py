@@ -140,7 +140,7 @@ def test_deleted_queue_leaves_no_hint(start: Opener) -> None:
     assert scrolls.files() == {}
 
 
-def test_hint_from_before_a_failed_write_is_not_used_for_new_items(start: Opener) -> None:
+def test_hint_is_not_used_after_a_failed_write(start: Opener) -> None:
     scrolls, family = start.family(*[bytes(30)] * 10_000, settings=SYNCED)
     scrolls.put(family, b"for all, lost.", b"last")
     outcomes = scrolls.begin_commit(*family[:2])

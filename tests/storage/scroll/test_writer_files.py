@@ -184,7 +184,7 @@ def test_file_with_items_of_one_reader_depends_on_that_reader(start: Opener) -> 
     assert len(scrolls.writers()) == 1
 
 
-def test_synced_files_with_items_of_siblings_are_erased_by_a_checkpoint(start: Opener) -> None:
+def test_checkpoint_erases_synced_files_with_items_of_siblings(start: Opener) -> None:
     settings = QueueSettings(sync_journal_ms=0, default_journal_size_bytes=40)
     scrolls, (_, x) = start.family(children=1, settings=settings)
     scrolls.put_and_commit(x, *[b"0123456789"] * 4)
@@ -250,7 +250,7 @@ def test_power_failure_loses_no_item_with_erased_files(start: Opener, settings: 
 
 
 @pytest.mark.parametrize("settings", [NEVER, SMALL_PERIODIC, SMALL_SYNCED], ids=["never", "period", "synced"])
-def test_power_failure_after_the_last_file_is_erased_repeats_no_id(start: Opener, settings: QueueSettings) -> None:
+def test_power_failure_after_erasing_last_file_repeats_no_id(start: Opener, settings: QueueSettings) -> None:
     scrolls, family = start.family(bytes(LARGE_LAST_FILE_BYTES), b"small", settings=settings)
     scrolls.put_and_commit(family, bytes(LARGE_LAST_FILE_BYTES))
     scrolls.pass_time(1)
@@ -320,7 +320,7 @@ def test_no_file_is_erased_while_a_reader_is_unreadable(start: Opener) -> None:
     assert len(again.writers()) == 1
 
 
-def test_file_that_cannot_be_erased_is_erased_at_the_next_start(start: Opener) -> None:
+def test_next_start_erases_file_that_could_not_be_erased(start: Opener) -> None:
     scrolls, queue = small_files(start, 12)
     scrolls.disk.fail("erase", errno.EIO)
     take(scrolls, queue, 10)
@@ -401,7 +401,7 @@ def test_archived_copy_is_durable_before_the_file_is_erased(start: Opener, archi
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "open_read", "read", "erase"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_file_that_cannot_be_archived_is_archived_at_the_next_start(
+def test_next_start_archives_file_that_could_not_be_archived(
     start: Opener, archive: Path, operation: str, error: int
 ) -> None:
     scrolls, expected = two_files_done(start, archive)

@@ -124,7 +124,7 @@ def reads_of(queue_memory: int, limit: MemoryLimit) -> list[tuple[int, int]]:
     return asked
 
 
-def test_read_is_bounded_by_a_mebibyte_and_the_memory_of_the_queue() -> None:
+def test_read_is_bounded_by_one_mebibyte_and_queue_memory() -> None:
     assert reads_of(1 << 30, MemoryLimit()) == [(READ_ITEMS, READ_BYTES)]
     assert reads_of(1000, MemoryLimit()) == [(READ_ITEMS, 1000)]
     assert reads_of(0, MemoryLimit()) == [(READ_ITEMS, 1)]

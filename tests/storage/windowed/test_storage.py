@@ -133,7 +133,7 @@ def test_prompt_database_may_refuse_many_queues_together() -> None:
         assert commit(storage, *queues) == [failure and "the database refused it"] * MANY
 
 
-def test_name_can_be_deleted_and_reused_many_times_in_one_tick() -> None:
+def test_name_can_be_reused_many_times_in_one_tick() -> None:
     database = PromptDatabase()
     storage = storage_over(database)
     deleted = []
@@ -241,7 +241,7 @@ def test_waiter_is_served_although_a_batch_of_its_queue_failed() -> None:
     assert reader.take() == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
 
 
-def test_lost_ownership_stops_delivery_of_items_in_memory_and_being_read() -> None:
+def test_lost_ownership_stops_delivery_of_items() -> None:
     database = SlowDatabase()
     server = MemoryServer(storage_over(database))
     reader, waiter, writer = server.connect(), server.connect(), server.connect()
