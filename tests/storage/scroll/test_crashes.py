@@ -15,21 +15,21 @@ import pytest
 
 from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, reader_file, sealed, targets
 from tests.storage.backends import Backend, scroll_only
-from tests.storage.histories import State, item_of
-from tests.storage.lives import (
+from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
-    Life,
-    LivedQueue,
-    MortalDisk,
+    CrashDisk,
+    CrashTrial,
     Pace,
-    Restarts,
-    Trial,
-    check_deaths_one_after_the_other,
-    check_each_byte,
+    RestartCache,
+    StorageRun,
+    TrackedQueue,
+    check_torn_writes,
+    crash_in_each_start,
     write_files,
 )
+from tests.storage.histories import State, item_of
 
 pytestmark = [pytest.mark.usefixtures("last_words"), scroll_only]
 
@@ -37,35 +37,35 @@ pytestmark = [pytest.mark.usefixtures("last_words"), scroll_only]
 class Family:
     """A parent with two children, while their storage runs."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        self.parent = life.queue()
-        self.left = life.queue(NAME + b"+left")
-        self.right = life.queue(NAME + b"+right")
+    def __init__(self, run: StorageRun) -> None:
+        self.run = run
+        self.parent = run.queue()
+        self.left = run.queue(NAME + b"+left")
+        self.right = run.queue(NAME + b"+right")
 
     def create(self) -> None:
         """Create all three queues."""
         for queue in (self.parent, self.left, self.right):
-            assert queue.contents.failure is None
+            assert queue.store.failure is None
 
     def put(self, items: int = 1) -> None:
         """Put this many items to the parent and its existing children."""
         self.put_but_to(None, items)
 
-    def put_but_to(self, full: LivedQueue | None, items: int = 1) -> None:
+    def put_but_to(self, full: TrackedQueue | None, items: int = 1) -> None:
         """Put this many items to all existing queues except a full one."""
-        queues = [each for each in (self.parent, self.left, self.right) if each.is_there and each is not full]
+        queues = [each for each in (self.parent, self.left, self.right) if each.exists and each is not full]
         for _ in range(items):
-            self.life.put(queues)
+            self.run.put(queues)
 
 
 Scenario: TypeAlias = Callable[[Family], Iterator[None]]
 """Operations on a family. Each yield ends a step."""
 
 
-def of(scenario: Scenario) -> Callable[[Life], Iterator[None]]:
+def of(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
     """Return the scenario with a family of this storage."""
-    return lambda life: scenario(Family(life))
+    return lambda run: scenario(Family(run))
 
 
 def all_get_the_items_of_the_parent(family: Family) -> Iterator[None]:
@@ -215,14 +215,14 @@ def children_are_created_later(family: Family) -> Iterator[None]:
     family.parent.get()
     opened = family.parent.open()
     yield
-    assert family.left.contents.items == 0
+    assert family.left.store.items == 0
     family.put(2)
     yield
     family.parent.confirm(opened)
     family.left.get()
     yield
     family.parent.put()
-    assert family.right.contents.items == 0
+    assert family.right.store.items == 0
     family.put(2)
     yield
     family.right.get()
@@ -296,12 +296,12 @@ SYNCS_AND_PACES = [
 @pytest.mark.parametrize(("sync_journal_ms", "pace"), SYNCS_AND_PACES)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_crash_at_any_step_keeps_each_queue_and_mixes_none(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_death(restarts)
+    CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
 
 
-class LyingDisk(MortalDisk):
+class LyingDisk(CrashDisk):
     """A disk that reports syncs without doing them."""
 
     def sync(self, descriptor: int) -> None:
@@ -309,18 +309,18 @@ class LyingDisk(MortalDisk):
 
 
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-def test_lying_disk_is_detected(folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int) -> None:
+def test_lying_disk_is_detected(folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int) -> None:
     pace = PACES["threads run at once"]
     scenario = of(all_get_the_items_of_the_parent)
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
-        Trial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_death(restarts)
+        CrashTrial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_crash(restarts)
 
 
 # Each byte of a write.
 
 
-def one_change_of_each_kind(life: Life) -> None:
-    family = Family(life)
+def one_change_of_each_kind(run: StorageRun) -> None:
+    family = Family(run)
     family.create()
     family.put()
     family.left.put(2)
@@ -338,9 +338,9 @@ def one_change_of_each_kind(life: Life) -> None:
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_writes_cut_at_any_byte_keep_the_whole_records(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, pace: Pace
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    written = check_each_byte(folder, of(scenario), pace, backend, one_change_of_each_kind, restarts)
+    written = check_torn_writes(folder, of(scenario), pace, backend, one_change_of_each_kind, restarts)
     assert {".read." in torn.name for torn in written} == {False, True}
 
 
@@ -483,16 +483,16 @@ CRASHED_FOLDERS = {
 }
 
 
-def no_operations(life: Life) -> Iterator[None]:
+def no_operations(run: StorageRun) -> Iterator[None]:
     yield
 
 
-def a_few_operations(life: Life) -> Iterator[None]:
-    queues = [*life.queues.values()]
+def a_few_operations(run: StorageRun) -> Iterator[None]:
+    queues = [*run.queues.values()]
     for queue in queues:
-        assert queue.contents.items == len(queue.history.items)
+        assert queue.store.items == len(queue.history.items)
     if queues:
-        life.put(queues)
+        run.put(queues)
         yield
         queues[0].get()
         queues[-1].put()
@@ -507,22 +507,22 @@ def a_few_operations(life: Life) -> Iterator[None]:
 @pytest.mark.parametrize("crashed", CRASHED_FOLDERS.values(), ids=CRASHED_FOLDERS)
 def test_crash_during_a_start_is_repaired_by_the_next(
     folder: Path,
-    restarts: Restarts,
+    restarts: RestartCache,
     backend: Backend,
     crashed: CrashedFolder,
     sync_journal_ms: int | None,
-    scenario: Callable[[Life], Iterator[None]],
+    scenario: Callable[[StorageRun], Iterator[None]],
 ) -> None:
     pace = PACES["threads run at once"]
-    trial = Trial(folder, scenario, sync_journal_ms, pace, backend, files=crashed.files, items=crashed.items)
-    trial.check_every_death(restarts)
+    trial = CrashTrial(folder, scenario, sync_journal_ms, pace, backend, files=crashed.files, items=crashed.items)
+    trial.check_every_crash(restarts)
 
 
 @pytest.mark.parametrize("crashed", CRASHED_FOLDERS.values(), ids=CRASHED_FOLDERS)
 def test_repeated_crashes_during_starts_are_repaired(
-    folder: Path, restarts: Restarts, backend: Backend, crashed: CrashedFolder
+    folder: Path, restarts: RestartCache, backend: Backend, crashed: CrashedFolder
 ) -> None:
     left = folder / "left"
     write_files(left, crashed.files)
-    check_deaths_one_after_the_other(left, backend)
+    crash_in_each_start(left, backend)
     assert restarts.found_in(left) == crashed.items
