@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -28,7 +28,7 @@ class TestUnbroken(TestExample):
             queue.disk_bytes = os.path.getsize(queue.path)
 
 
-class LosesTheLastItem(LinesStorage):
+class LosesNewestItem(LinesStorage):
     """A start loses the newest item of each queue."""
 
     def _load(self, path: bytes, size: int) -> LinesQueue | None:
@@ -39,7 +39,7 @@ class LosesTheLastItem(LinesStorage):
         return queue
 
 
-class ReordersOnAbort(LinesStorage):
+class ReversesAbortedItems(LinesStorage):
     """Items are put back in the reverse order."""
 
     def queue(self, name: bytes, settings: QueueSettings) -> LinesQueue:
@@ -63,7 +63,7 @@ class ForgetsConfirms(LinesStorage):
         return queue
 
 
-class DoublesOnCompaction(LinesStorage):
+class DuplicatesItemsInCompaction(LinesStorage):
     """A compaction writes each item twice."""
 
     def _replace(self, old: bytes, path: bytes, data: bytes) -> None:
@@ -72,14 +72,14 @@ class DoublesOnCompaction(LinesStorage):
         super()._replace(old, path, b"".join((name, *puts, *copies)))
 
 
-class MixesTwoQueues(LinesStorage):
+class IgnoresCaseOfNames(LinesStorage):
     """Names that differ only in case share a file."""
 
     def _new_path(self, name: bytes) -> bytes:
         return super()._new_path(name.lower())
 
 
-class AcknowledgesBeforeTheCommit(LinesStorage):
+class AcknowledgesBeforeCommit(LinesStorage):
     """A commit is reported as safe before its thread has begun."""
 
     def commit(self, queues: Sequence[LinesQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
@@ -87,7 +87,7 @@ class AcknowledgesBeforeTheCommit(LinesStorage):
         return ()
 
 
-class AcknowledgesALaterBatch(LinesStorage):
+class ForgetsFailedSync(LinesStorage):
     """A queue remains in use after a failed commit."""
 
     def _write(self, queue: LinesQueue, data: bytes, kept: list[Entry]) -> Deferred[None]:
@@ -98,7 +98,7 @@ class AcknowledgesALaterBatch(LinesStorage):
         return super()._write(queue, data, kept).addErrback(ignore)
 
 
-class TruncatesZeros(LinesStorage):
+class DropsTrailingZeros(LinesStorage):
     """Zeros at the end of an item are lost on disk."""
 
     def put(self, queues: Sequence[LinesQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
@@ -107,14 +107,14 @@ class TruncatesZeros(LinesStorage):
             queue.recorded[-1] = queue._waiting[-1]._replace(data=data.rstrip(b"\0")).line()
 
 
-class LeaksDeletedQueues(LinesStorage):
+class RestoresDeletedQueues(LinesStorage):
     """A deleted queue returns after a start."""
 
     def _erase(self, path: bytes) -> None:
         self._disk.sync_folder(self._folder)
 
 
-class KeepsWhatHasDied(LinesStorage):
+class IgnoresDeleteOfFailedQueue(LinesStorage):
     """Deleting a failed object deletes nothing."""
 
     def delete(self, queue: LinesQueue) -> None:
@@ -124,41 +124,34 @@ class KeepsWhatHasDied(LinesStorage):
             queue.is_deleted = True
 
 
-class TestLosesTheLastItem(TestUnbroken):
-    storage_class = LosesTheLastItem
+FOUND_BY: Final[Mapping[type[LinesStorage], tuple[str, ...]]] = {
+    LosesNewestItem: (
+        "test_restart_keeps_items_unchanged",
+        "test_kill_after_a_commit_loses_nothing",
+    ),
+    ReversesAbortedItems: ("test_first_xid_put_back_becomes_the_head",),
+    ForgetsConfirms: (
+        "test_restart_does_not_restore_items_confirmed_out_of_order",
+        "test_kill_after_a_commit_loses_nothing",
+    ),
+    DuplicatesItemsInCompaction: (
+        "test_space_of_taken_items_is_freed",
+        "test_maintenance_keeps_the_items",
+    ),
+    IgnoresCaseOfNames: ("test_similar_names_are_different_queues_after_a_restart",),
+    AcknowledgesBeforeCommit: (
+        "test_acknowledged_commit_survives_a_kill",
+        "test_synced_commit_survives_a_power_failure",
+    ),
+    ForgetsFailedSync: ("test_changes_recorded_during_a_failed_commit_fail",),
+    DropsTrailingZeros: ("test_restart_keeps_arbitrary_bytes",),
+    RestoresDeletedQueues: (
+        "test_restart_does_not_restore_a_deleted_queue",
+        "test_kill_after_a_committed_deletion_restores_nothing",
+    ),
+    IgnoresDeleteOfFailedQueue: ("test_deletion_of_a_failed_object_deletes_the_reopened_queue",),
+}
+"""The contract tests that find each bug."""
 
-
-class TestReordersOnAbort(TestUnbroken):
-    storage_class = ReordersOnAbort
-
-
-class TestForgetsConfirms(TestUnbroken):
-    storage_class = ForgetsConfirms
-
-
-class TestDoublesOnCompaction(TestUnbroken):
-    storage_class = DoublesOnCompaction
-
-
-class TestMixesTwoQueues(TestUnbroken):
-    storage_class = MixesTwoQueues
-
-
-class TestAcknowledgesBeforeTheCommit(TestUnbroken):
-    storage_class = AcknowledgesBeforeTheCommit
-
-
-class TestAcknowledgesALaterBatch(TestUnbroken):
-    storage_class = AcknowledgesALaterBatch
-
-
-class TestTruncatesZeros(TestUnbroken):
-    storage_class = TruncatesZeros
-
-
-class TestLeaksDeletedQueues(TestUnbroken):
-    storage_class = LeaksDeletedQueues
-
-
-class TestKeepsWhatHasDied(TestUnbroken):
-    storage_class = KeepsWhatHasDied
+for bug in FOUND_BY:
+    globals()[f"Test{bug.__name__}"] = type(f"Test{bug.__name__}", (TestUnbroken,), {"storage_class": bug})
