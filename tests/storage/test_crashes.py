@@ -1,18 +1,17 @@
-"""Wherever the process or the machine dies: what was acknowledged is there at the next start, once and in order.
+"""Wherever the process or the machine dies, acknowledged items are there at the next start, once and in order.
 
-A *scenario* is what happens to one queue, step by step; each step ends with a commit. It is lived through once, and
-before each of the disk's operations it is looked what a death in its place would leave, with a half-done write. What
-a start makes of the files that are left (the process died) and of what the medium holds (the machine did) must be
-a state that the queue was in after one of its records, and none before the last that was promised.
+A *scenario* changes one queue step by step, and each step ends with a commit. It runs once. Before each disk operation
+the test computes the files that a crash would leave, with half of a write done. A start from these files must find a
+state of the queue that is not older than the last promised one.
 
-The limits are so small that a backlog of a few items is several times what memory and files may hold.
+The limits are so small that a few items exceed the memory and the files several times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -37,20 +36,26 @@ from tests.storage.crash_trials import (
 )
 from tests.storage.histories import State, item_of
 
-pytestmark = pytest.mark.usefixtures("last_words")
+pytestmark = pytest.mark.usefixtures("report_unhandled_failures")
+
+AT_ONCE = PACES["threads run at once"]
+
+each_pace = pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+two_paces = pytest.mark.parametrize("pace", [AT_ONCE, PACES["threads run seldom"]], ids=["at once", "seldom"])
+each_sync = pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
 
 # Scenarios.
 
 Scenario: TypeAlias = Callable[[TrackedQueue], Iterator[None]]
-"""What happens to a queue; each yield ends a step."""
+"""Changes to a queue. Each yield ends a step."""
 
 
-def of(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
-    """The scenario, of the one queue of a run."""
+def on_one_queue(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
+    """Return a scenario for a whole storage, which has one queue."""
     return lambda run: scenario(run.queue())
 
 
-def many_puts_then_a_drain(queue: TrackedQueue) -> Iterator[None]:
+def puts_then_drain(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(5):
         queue.put(4)
         yield
@@ -59,7 +64,7 @@ def many_puts_then_a_drain(queue: TrackedQueue) -> Iterator[None]:
         yield
 
 
-def puts_and_plain_gets_interleaved_at_a_depth(queue: TrackedQueue) -> Iterator[None]:
+def alternating_puts_and_gets(queue: TrackedQueue) -> Iterator[None]:
     queue.put(4)
     yield
     queue.put(5)
@@ -73,7 +78,7 @@ def puts_and_plain_gets_interleaved_at_a_depth(queue: TrackedQueue) -> Iterator[
         yield
 
 
-def open_reads_held_across_everything_then_confirmed_or_put_back(queue: TrackedQueue) -> Iterator[None]:
+def late_confirms_and_aborts(queue: TrackedQueue) -> Iterator[None]:
     queue.put(4)
     held = [queue.open()]
     yield
@@ -95,7 +100,7 @@ def open_reads_held_across_everything_then_confirmed_or_put_back(queue: TrackedQ
     yield
 
 
-def emptied_again_and_again(queue: TrackedQueue) -> Iterator[None]:
+def repeatedly_emptied(queue: TrackedQueue) -> Iterator[None]:
     for each in range(5):
         queue.put(2)
         yield
@@ -109,7 +114,7 @@ def emptied_again_and_again(queue: TrackedQueue) -> Iterator[None]:
         yield
 
 
-def clear_in_the_middle_of_a_backlog(queue: TrackedQueue) -> Iterator[None]:
+def flushed_backlog(queue: TrackedQueue) -> Iterator[None]:
     for puts in (3, 1):
         for _ in range(puts):
             queue.put(5)
@@ -129,7 +134,7 @@ def clear_in_the_middle_of_a_backlog(queue: TrackedQueue) -> Iterator[None]:
         yield
 
 
-def delete_and_re_create(queue: TrackedQueue) -> Iterator[None]:
+def deleted_and_recreated(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(4):
         queue.put(4)
         yield
@@ -151,7 +156,7 @@ def delete_and_re_create(queue: TrackedQueue) -> Iterator[None]:
     yield
 
 
-def drain_while_more_is_put(queue: TrackedQueue) -> Iterator[None]:
+def drain_during_puts(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(3):
         queue.put(4)
         yield
@@ -163,7 +168,7 @@ def drain_while_more_is_put(queue: TrackedQueue) -> Iterator[None]:
         yield
 
 
-def open_reads_only_and_many(queue: TrackedQueue) -> Iterator[None]:
+def many_open_reads(queue: TrackedQueue) -> Iterator[None]:
     held: list[int] = []
     for _ in range(6):
         queue.put(2)
@@ -182,7 +187,7 @@ def open_reads_only_and_many(queue: TrackedQueue) -> Iterator[None]:
     yield
 
 
-def work_that_goes_on_in_steps(queue: TrackedQueue) -> Iterator[None]:
+def continued_work(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(3):
         queue.put(4)
         yield
@@ -196,44 +201,57 @@ def work_that_goes_on_in_steps(queue: TrackedQueue) -> Iterator[None]:
         yield
 
 
-SCENARIOS: dict[str, Scenario] = {
-    scenario.__name__.replace("_", " "): scenario
-    for scenario in (
-        many_puts_then_a_drain,
-        puts_and_plain_gets_interleaved_at_a_depth,
-        open_reads_held_across_everything_then_confirmed_or_put_back,
-        emptied_again_and_again,
-        clear_in_the_middle_of_a_backlog,
-        delete_and_re_create,
-        drain_while_more_is_put,
-        open_reads_only_and_many,
-    )
-}
+each_scenario = pytest.mark.parametrize(
+    "scenario",
+    [
+        puts_then_drain,
+        alternating_puts_and_gets,
+        late_confirms_and_aborts,
+        repeatedly_emptied,
+        flushed_backlog,
+        deleted_and_recreated,
+        drain_during_puts,
+        many_open_reads,
+    ],
+)
+
+CheckEveryCrash: TypeAlias = Callable[..., None]
 
 
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_wherever_the_process_or_the_machine_dies_the_queue_is_there_once_and_in_order(
-    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
+@pytest.fixture
+def check_every_crash(folder: Path, restarts: RestartCache, backend: Backend) -> CheckEveryCrash:
+    """A function that runs a scenario and checks a crash before each disk operation."""
+
+    def check(scenario: Scenario, sync_journal_ms: int | None, pace: Pace = AT_ONCE, **options: Any) -> None:
+        trial = CrashTrial(folder, on_one_queue(scenario), sync_journal_ms, pace, backend, **options)
+        trial.check_every_crash(restarts)
+
+    return check
+
+
+@each_pace
+@each_sync
+@each_scenario
+def test_crash_at_any_operation_keeps_promised_items(
+    check_every_crash: CheckEveryCrash, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
+    check_every_crash(scenario, sync_journal_ms, pace)
 
 
 @journal_only
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-def test_wherever_the_process_or_the_machine_dies_a_step_of_work_and_the_next_are_never_both_there(
-    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int | None, pace: Pace
+@each_pace
+@each_sync
+def test_crash_never_leaves_both_items_of_a_continue(
+    check_every_crash: CheckEveryCrash, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    CrashTrial(folder, of(work_that_goes_on_in_steps), sync_journal_ms, pace, backend).check_every_crash(restarts)
+    check_every_crash(continued_work, sync_journal_ms, pace)
 
 
-# The harness itself: what a death leaves is known without one, and a storage that breaks its word is found out.
+# The harness: it computes what a crash leaves, and it finds disks that break their promises.
 
 
 def without_inodes(path: str, contents: bytes) -> bytes:
-    """The contents of a file; of a segment log with 0 in place of the inodes, which are others in each run."""
+    """Return a file's contents. In a segment log, replace the inodes by 0, because they differ in each run."""
     if not path.startswith(".kestrel/segments/"):
         return contents
     whole, position = b"", 0
@@ -241,49 +259,49 @@ def without_inodes(path: str, contents: bytes) -> bytes:
         position += len(encode_segment(segment))
         whole += encode_segment(segment._replace(inode=0, next_inode=0))
     torn = bytearray(contents[position:])
-    for varying in (slice(4, 8), slice(16, 32)):  # the checksum and the inodes of a record that is half written
+    for varying in (slice(4, 8), slice(16, 32)):  # the checksum and the inodes of a half-written record
         torn[varying] = bytes(len(torn[varying]))
     return whole + bytes(torn)
 
 
-def told(run: StorageRun, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
-    """What a death now leaves in files, and what is promised of the queues."""
+def crash_now(run: StorageRun, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
+    """Return the files that each kind of crash would leave now, and the promised states of the queues."""
     promises = [
         f"{name!r} is {queue.history.promise(sync_journal_ms, has_machine_died=has_machine_died)}"
         for name, queue in run.queues.items()
         for has_machine_died in (False, True)
     ]
     left = {
-        death: {path: without_inodes(path, contents) for path, contents in files.items()}
-        for death, files in files_after_crash(run)
+        crash: {path: without_inodes(path, contents) for path, contents in files.items()}
+        for crash, files in files_after_crash(run)
     }
     return left, promises
 
 
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-def test_what_a_death_would_leave_is_what_it_leaves(
+@each_pace
+@each_sync
+def test_computed_crash_equals_a_real_one(
     folder: Path, backend: Backend, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    trial = CrashTrial(folder, of(clear_in_the_middle_of_a_backlog), sync_journal_ms, pace, backend)
+    trial = CrashTrial(folder, on_one_queue(flushed_backlog), sync_journal_ms, pace, backend)
     expected: list[object] = []
-    whole = trial.run(look=lambda run: expected.append(told(run, sync_journal_ms)))
+    whole = trial.run(look=lambda run: expected.append(crash_now(run, sync_journal_ms)))
     assert len(expected) == len(whole.disk.calls) > 50
     for calls in range(0, len(expected), 3):
         run = trial.run(calls)
         assert run.disk.is_dead
-        assert told(run, sync_journal_ms) == expected[calls], f"after {calls} operations"
+        assert crash_now(run, sync_journal_ms) == expected[calls], f"after {calls} operations"
 
 
 class LyingDisk(CrashDisk):
-    """Says that it has synced a file, and has not."""
+    """A disk that reports syncs that it does not make."""
 
     def sync(self, descriptor: int) -> None:
         self._check("sync")
 
 
 class ForgetfulDisk(CrashDisk):
-    """Says that it has written, and every other time it has not."""
+    """A disk that omits every other write."""
 
     def write(self, descriptor: int, data: bytes) -> None:
         if self.calls.count("write") % 2:
@@ -293,7 +311,7 @@ class ForgetfulDisk(CrashDisk):
 
 
 class RepeatingDisk(CrashDisk):
-    """Writes everything twice."""
+    """A disk that makes each write twice."""
 
     def write(self, descriptor: int, data: bytes) -> None:
         super().write(descriptor, data)
@@ -301,7 +319,7 @@ class RepeatingDisk(CrashDisk):
 
 
 class SwappingDisk(CrashDisk):
-    """Writes the second before the first."""
+    """A disk that makes pairs of writes in the wrong order."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -317,7 +335,7 @@ class SwappingDisk(CrashDisk):
             self._first = None
 
 
-def too_little_for_a_second_file(queue: TrackedQueue) -> Iterator[None]:
+def too_few_items_for_a_second_file(queue: TrackedQueue) -> Iterator[None]:
     for _ in range(4):
         queue.put()
         yield
@@ -325,46 +343,31 @@ def too_little_for_a_second_file(queue: TrackedQueue) -> Iterator[None]:
     yield
 
 
-def check_with(
-    make_disk: Callable[[Path], CrashDisk],
-    folder: Path,
-    restarts: RestartCache,
-    backend: Backend,
-    sync_journal_ms: int | None,
-) -> None:
-    pace = PACES["threads run at once"]
-    scenario = of(too_little_for_a_second_file)
-    CrashTrial(folder, scenario, sync_journal_ms, pace, backend, make_disk=make_disk).check_every_crash(restarts)
-
-
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-def test_a_disk_that_lies_about_its_syncs_is_found_out(
-    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int
-) -> None:
+def test_disk_with_false_syncs_is_found(check_every_crash: CheckEveryCrash, sync_journal_ms: int) -> None:
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
-        check_with(LyingDisk, folder, restarts, backend, sync_journal_ms)
+        check_every_crash(too_few_items_for_a_second_file, sync_journal_ms, make_disk=LyingDisk)
 
 
 @journal_only
 @pytest.mark.parametrize("make_disk", [ForgetfulDisk, RepeatingDisk, SwappingDisk])
-def test_what_a_disk_does_wrong_when_it_writes_is_found_out(
-    folder: Path, restarts: RestartCache, backend: Backend, make_disk: Callable[[Path], CrashDisk]
+def test_disk_with_wrong_writes_is_found(
+    check_every_crash: CheckEveryCrash, make_disk: Callable[[Path], CrashDisk]
 ) -> None:
     with pytest.raises(AssertionError, match=r"the process died.* a start found"):
-        check_with(make_disk, folder, restarts, backend, None)
+        check_every_crash(too_few_items_for_a_second_file, None, make_disk=make_disk)
 
 
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-def test_a_disk_that_does_nothing_wrong_is_not_found_out(
-    folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int | None
-) -> None:
-    check_with(CrashDisk, folder, restarts, backend, sync_journal_ms)
+@each_sync
+def test_correct_disk_passes(check_every_crash: CheckEveryCrash, sync_journal_ms: int | None) -> None:
+    check_every_crash(too_few_items_for_a_second_file, sync_journal_ms)
 
 
-# Each byte of a write.
+# Torn writes.
 
 
-def a_record_of_each_kind(run: StorageRun) -> None:
+def change_in_every_way(run: StorageRun) -> None:
+    """Make a record of each kind."""
     queue = run.queue()
     queue.put(3)
     held = queue.open()
@@ -375,32 +378,32 @@ def a_record_of_each_kind(run: StorageRun) -> None:
         queue.continue_(queue.open())
 
 
-@pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_of_a_write_that_was_cut_short_at_any_byte_the_whole_records_count(
+@two_paces
+@each_scenario
+def test_whole_records_of_a_torn_write_count(
     folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    check_torn_writes(folder, of(scenario), pace, backend, a_record_of_each_kind, restarts)
+    check_torn_writes(folder, on_one_queue(scenario), pace, backend, change_in_every_way, restarts)
 
 
 @journal_only
-@pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
-def test_of_a_step_of_work_and_the_next_that_are_cut_short_at_any_byte_one_is_there(
+@two_paces
+def test_torn_continue_leaves_one_of_its_items(
     folder: Path, restarts: RestartCache, backend: Backend, pace: Pace
 ) -> None:
-    check_torn_writes(folder, of(work_that_goes_on_in_steps), pace, backend, a_record_of_each_kind, restarts)
+    check_torn_writes(folder, on_one_queue(continued_work), pace, backend, change_in_every_way, restarts)
 
 
-# A start that dies.
+# Crashes in a start.
 
 
 def records(*numbers: int) -> bytes:
-    """These items, put."""
+    """Return the records of puts of these items."""
     return b"".join(addx(*item_of(number)) for number in numbers)
 
 
-class Ruin(NamedTuple):
-    """What was left of a queue, and the items that a start finds in it. Their numbers are greater than a run's."""
+class LeftFiles(NamedTuple):
+    """Files of a queue, and the items that a start finds in them. Their numbers are larger than those of new items."""
 
     items: State
     files: dict[str, bytes]
@@ -412,43 +415,43 @@ PACK = {
     "work.2000.pack": records(1001) + open_(7) + records(1002) + open_(8) + records(1004, 1005),
 }
 
-RUINS = {
-    "a last record that is cut short": Ruin(
+LEFT_FILES = {
+    "a last record that is cut short": LeftFiles(
         (1001, 1002, 1003), {"work": records(1001, 1002) + open_(1) + records(1003, 1004)[:-7]}
     ),
-    "zeros at the end": Ruin((1002,), {"work": records(1001, 1002) + REMOVE + bytes(99)}),
-    "a temporary file": Ruin((1001,), {"work": records(1001), "work~~123": records(1002, 1003)[:-1]}),
-    "a temporary file alone": Ruin((), {"work~~123": records(1001)}),
-    "open reads": Ruin(
+    "zeros at the end": LeftFiles((1002,), {"work": records(1001, 1002) + REMOVE + bytes(99)}),
+    "a temporary file": LeftFiles((1001,), {"work": records(1001), "work~~123": records(1002, 1003)[:-1]}),
+    "only a temporary file": LeftFiles((), {"work~~123": records(1001)}),
+    "open reads": LeftFiles(
         (1002, 1001, 1003, 1004), {"work": records(1003, 1002, 1001) + open_(6) + open_(3) + open_(5) + records(1004)}
     ),
-    "a pack and what it replaces": Ruin(
+    "a pack and the files that it replaces": LeftFiles(
         (1001, 1002, 1004, 1005, 1006), {**PACK, "work.3000": records(1006), "work": records(1007)[:-1]}
     ),
-    "a pack and a part of what it replaces": Ruin(
+    "a pack and some of the files that it replaces": LeftFiles(
         (1002, 1004, 1005),
         {"work.2000": PACK["work.2000"], "work.2000.pack": PACK["work.2000.pack"], "work": b"\6\7\0\0\0"},
     ),
-    "two packs": Ruin(
+    "two packs": LeftFiles(
         (1001, 1002, 1004, 1005, 1006), {**PACK, "work.1500.pack": PACK["work.1000"], "work": records(1006)}
     ),
-    "damage in a rotated file": Ruin(
+    "damage in a rotated file": LeftFiles(
         (1001, 1002, 1004, 1005),
         {"work.1000": records(1001, 1002) + b"\xff" + records(1003), "work.2000": records(1004), "work": records(1005)},
     ),
-    "a rotated file that is no journal": Ruin(
+    "a rotated file that is no journal": LeftFiles(
         (1001, 1002), {"work.1000": records(1001), "work.2000": b"\xffsomething else", "work": records(1002)}
     ),
-    "no current file": Ruin((1001, 1002), {"work.1000": records(1001), "work.2000": records(1002)}),
-    "files of a deleted queue": Ruin((1001,), {"work": records(1001), ".kestrel/erase/17": records(1002)}),
-    "many rotated files": Ruin(
+    "no current file": LeftFiles((1001, 1002), {"work.1000": records(1001), "work.2000": records(1002)}),
+    "files of a deleted queue": LeftFiles((1001,), {"work": records(1001), ".kestrel/erase/17": records(1002)}),
+    "many rotated files": LeftFiles(
         tuple(range(1004, 1013)),
         {
             **{f"work.{number}": records(number) + REMOVE * (number < 1004) for number in range(1001, 1012)},
             "work": records(1012),
         },
     ),
-    "all of it": Ruin(
+    "all of these": LeftFiles(
         (1001, 1002, 1004, 1005, 1006, 1008),
         {
             **PACK,
@@ -462,11 +465,14 @@ RUINS = {
 }
 
 
-def nothing_more(queue: TrackedQueue) -> Iterator[None]:
+each_left = pytest.mark.parametrize("left", LEFT_FILES.values(), ids=LEFT_FILES)
+
+
+def no_changes(queue: TrackedQueue) -> Iterator[None]:
     yield
 
 
-def a_little_more(queue: TrackedQueue) -> Iterator[None]:
+def a_few_changes(queue: TrackedQueue) -> Iterator[None]:
     queue.put()
     yield
     queue.get()
@@ -475,23 +481,21 @@ def a_little_more(queue: TrackedQueue) -> Iterator[None]:
 
 
 @journal_only
-@pytest.mark.parametrize("scenario", [nothing_more, a_little_more])
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-def test_a_start_that_dies_anywhere_is_taken_up_by_the_next(
-    folder: Path, restarts: RestartCache, backend: Backend, ruin: Ruin, sync_journal_ms: int | None, scenario: Scenario
+@pytest.mark.parametrize("scenario", [no_changes, a_few_changes])
+@each_sync
+@each_left
+def test_start_after_a_crash_in_a_start_loses_nothing(
+    check_every_crash: CheckEveryCrash, left: LeftFiles, sync_journal_ms: int | None, scenario: Scenario
 ) -> None:
-    pace = PACES["threads run at once"]
-    trial = CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend, files=ruin.files, items={NAME: ruin.items})
-    trial.check_every_crash(restarts)
+    check_every_crash(scenario, sync_journal_ms, files=left.files, items={NAME: left.items})
 
 
 @journal_only
-@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-def test_starts_that_die_one_after_the_other_each_a_little_later_are_taken_up_by_the_next(
-    folder: Path, restarts: RestartCache, backend: Backend, ruin: Ruin
+@each_left
+def test_series_of_crashes_in_starts_loses_nothing(
+    folder: Path, restarts: RestartCache, backend: Backend, left: LeftFiles
 ) -> None:
-    left = folder / "left"
-    write_files(left, ruin.files)
-    crash_in_each_start(left, backend)
-    assert restarts.found_in(left).get(NAME, ()) == ruin.items
+    queues = folder / "left"
+    write_files(queues, left.files)
+    crash_in_each_start(queues, backend)
+    assert restarts.found_in(queues).get(NAME, ()) == left.items

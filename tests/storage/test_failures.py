@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from tests.storage.backends import journal_only
-from tests.storage.serving import (
+from tests.storage.faulty_server import (
     END,
     PERIOD_S,
     RESERVE_BYTES,

@@ -30,7 +30,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import journal_only
 from tests.storage.conftest import AllowDescriptors
-from tests.storage.serving import (
+from tests.storage.faulty_server import (
     NEVER,
     PERIOD_S,
     PERIODIC,

@@ -31,7 +31,7 @@ from tests.storage.crash_trials import (
 )
 from tests.storage.histories import State, item_of
 
-pytestmark = [pytest.mark.usefixtures("last_words"), scroll_only]
+pytestmark = [pytest.mark.usefixtures("report_unhandled_failures"), scroll_only]
 
 
 class Family:

@@ -12,7 +12,7 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from tests.storage.backends import scroll_only
-from tests.storage.serving import (
+from tests.storage.faulty_server import (
     END,
     NEVER,
     PERIOD_S,
