@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.storage.backends import BACKENDS, Backend
 from tests.storage.crash_trials import RestartCache
 from tests.storage.faulty_server import IN_MEMORY, NEVER, PERIODIC, SYNCED, Machine
+from tests.torture.damage import quick_folder
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -58,9 +57,8 @@ def allow_descriptors(monkeypatch: pytest.MonkeyPatch) -> AllowDescriptors:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder for many small files, in memory if the system has a file system there."""
-    memory = "/dev/shm"
-    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        yield Path(folder)
+    with quick_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

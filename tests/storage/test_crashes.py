@@ -55,20 +55,22 @@ def on_one_queue(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
     return lambda run: scenario(run.queue())
 
 
-def puts_then_drain(queue: TrackedQueue) -> Iterator[None]:
-    for _ in range(5):
-        queue.put(4)
+def put_in_steps(queue: TrackedQueue, *counts: int) -> Iterator[None]:
+    """Put that many items in each step."""
+    for count in counts:
+        queue.put(count)
         yield
+
+
+def puts_then_drain(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 4, 4, 4, 4, 4)
     while queue.history.items:
         queue.get(4)
         yield
 
 
 def alternating_puts_and_gets(queue: TrackedQueue) -> Iterator[None]:
-    queue.put(4)
-    yield
-    queue.put(5)
-    yield
+    yield from put_in_steps(queue, 4, 5)
     for _ in range(5):
         queue.put()
         queue.get()
@@ -80,21 +82,21 @@ def alternating_puts_and_gets(queue: TrackedQueue) -> Iterator[None]:
 
 def late_confirms_and_aborts(queue: TrackedQueue) -> Iterator[None]:
     queue.put(4)
-    held = [queue.open()]
+    xids = [queue.open()]
     yield
     for _ in range(4):
         queue.put(3)
-        held.append(queue.open())
+        xids.append(queue.open())
         yield
         queue.get()
         yield
-    queue.put_back(held[3], held[1])
+    queue.put_back(xids[3], xids[1])
     yield
-    queue.confirm(held[0])
-    again = queue.open()
+    queue.confirm(xids[0])
+    xid = queue.open()
     yield
-    queue.put_back(held[4])
-    queue.confirm(again)
+    queue.put_back(xids[4])
+    queue.confirm(xid)
     yield
     queue.get(3)
     yield
@@ -116,16 +118,14 @@ def repeatedly_emptied(queue: TrackedQueue) -> Iterator[None]:
 
 def flushed_backlog(queue: TrackedQueue) -> Iterator[None]:
     for puts in (3, 1):
-        for _ in range(puts):
-            queue.put(5)
-            yield
-        held = queue.open()
+        yield from put_in_steps(queue, *[5] * puts)
+        xid = queue.open()
         queue.get_from_memory(at_most=5)
         yield
         queue.clear()
         yield
         queue.put(2)
-        queue.put_back(held)
+        queue.put_back(xid)
         yield
         queue.clear()
         queue.put()
@@ -135,31 +135,22 @@ def flushed_backlog(queue: TrackedQueue) -> Iterator[None]:
 
 
 def deleted_and_recreated(queue: TrackedQueue) -> Iterator[None]:
-    for _ in range(4):
-        queue.put(4)
-        yield
+    yield from put_in_steps(queue, 4, 4, 4, 4)
     queue.open()
     queue.get_from_memory(at_most=5)
     queue.delete()
-    queue.put(5)
-    yield
-    for _ in range(2):
-        queue.put(5)
-        yield
+    yield from put_in_steps(queue, 5, 5, 5)
     queue.get(2)
     yield
     queue.delete()
     yield
-    queue.put(2)
-    yield
+    yield from put_in_steps(queue, 2)
     queue.get(2)
     yield
 
 
 def drain_during_puts(queue: TrackedQueue) -> Iterator[None]:
-    for _ in range(3):
-        queue.put(4)
-        yield
+    yield from put_in_steps(queue, 4, 4, 4)
     while queue.history.items:
         queue.get()
         queue.put()
@@ -169,35 +160,33 @@ def drain_during_puts(queue: TrackedQueue) -> Iterator[None]:
 
 
 def many_open_reads(queue: TrackedQueue) -> Iterator[None]:
-    held: list[int] = []
+    xids: list[int] = []
     for _ in range(6):
         queue.put(2)
-        held += [queue.open(), queue.open()]
+        xids += [queue.open(), queue.open()]
         yield
-    queue.confirm(*held[3:6])
+    queue.confirm(*xids[3:6])
     yield
-    queue.put_back(held[10], held[2], held[0])
+    queue.put_back(xids[10], xids[2], xids[0])
     yield
-    held += [queue.open(), queue.open(), queue.open()]
+    xids += [queue.open(), queue.open(), queue.open()]
     yield
-    queue.confirm(*held[11:])
+    queue.confirm(*xids[11:])
     yield
-    queue.put_back(held[1])
+    queue.put_back(xids[1])
     queue.get()
     yield
 
 
 def continued_work(queue: TrackedQueue) -> Iterator[None]:
-    for _ in range(3):
-        queue.put(4)
-        yield
+    yield from put_in_steps(queue, 4, 4, 4)
     for _ in range(5):
-        held = [queue.open(), queue.open(), queue.open()]
+        xids = [queue.open(), queue.open(), queue.open()]
         yield
-        queue.continue_(held[1], held[0])
+        queue.continue_(xids[1], xids[0])
         yield
         queue.get()
-        queue.continue_(held[2])
+        queue.continue_(xids[2])
         yield
 
 
@@ -294,7 +283,7 @@ def test_computed_crash_equals_a_real_one(
 
 
 class LyingDisk(CrashDisk):
-    """A disk that reports syncs that it does not make."""
+    """A disk that only claims to sync."""
 
     def sync(self, descriptor: int) -> None:
         self._check("sync")
@@ -336,9 +325,7 @@ class SwappingDisk(CrashDisk):
 
 
 def too_few_items_for_a_second_file(queue: TrackedQueue) -> Iterator[None]:
-    for _ in range(4):
-        queue.put()
-        yield
+    yield from put_in_steps(queue, 1, 1, 1, 1)
     queue.get()
     yield
 
@@ -370,9 +357,9 @@ def change_in_every_way(run: StorageRun) -> None:
     """Make a record of each kind."""
     queue = run.queue()
     queue.put(3)
-    held = queue.open()
+    xid = queue.open()
     queue.get()
-    queue.put_back(held)
+    queue.put_back(xid)
     queue.confirm(queue.open())
     if IContinue.providedBy(queue.store):
         queue.continue_(queue.open())

@@ -47,7 +47,7 @@ def fill(server: Server, queue: bytes) -> None:
 
 
 def fail_syncs(server: Server, queue: bytes) -> list[bytes]:
-    """Fill the queue, and put an item of which no sync works. Returns the acknowledged items."""
+    """Fill the queue, and put another item while all syncs fail. Returns the acknowledged items."""
     fill(server, queue)
     fail_all_syncs(server.disk)
     is_stored = server.client().talk(put(queue, b"in vain")) == STORED

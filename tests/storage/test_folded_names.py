@@ -21,7 +21,7 @@ REFUSED = b"CLIENT_ERROR the file system of the queues does not tell this name f
 
 
 class FoldingDisk(Disk):
-    """The real disk, which claims that it does not distinguish all names."""
+    """The real disk, which claims to fold names."""
 
     def folds_names(self, folder: bytes, entry: bytes) -> bool:
         return True

@@ -33,7 +33,7 @@ def described(description: str) -> IStorage:
 
 
 def refusal_of(description: str) -> str:
-    """Return the message with which a description is refused, which must be one line."""
+    """Return the error message of a description. Fail if it has several lines."""
     with pytest.raises(BadStorageArgument) as refused:
         described(description)
     message = str(refused.value)
