@@ -74,7 +74,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.commit(queue)
         assert (before, (subject.folder / "work").read_bytes()) == (b"", put_records(b"a"))
 
-    def test_a_batch_is_one_write(self, subject: StorageUnderTest) -> None:
+    def test_batch_is_one_write(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"a"] * 100)
         queue.take(True)
