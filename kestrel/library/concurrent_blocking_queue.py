@@ -4,14 +4,43 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from enum import Enum
+from typing import Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from kestrel.library.full_policy import FullPolicy
-from kestrel.library.recursion_limit import RecursionLimit
+MAX_SYNCHRONOUS_CALLBACKS: Final = 100
+"""Maximum number of results in a row that are available when the call returns."""
+
+
+class RecursionLimit:
+    """A counter of results that are available when a call returns.
+
+    A callback that runs at once may call again, deeper on the stack each time. At the limit, the next result must wait
+    for a later tick.
+    """
+
+    __slots__ = ("_answers",)
+
+    def __init__(self) -> None:
+        self._answers = 0
+
+    def may_recurse(self) -> bool:
+        """Count a result. Return False, and restart the count, if the result must wait for a later tick."""
+        self._answers = (self._answers + 1) % (MAX_SYNCHRONOUS_CALLBACKS + 1)
+        return self._answers > 0
+
+
+class FullPolicy(Enum):
+    """The action of a put to a full queue."""
+
+    REFUSE_PUTS = "refuse puts"
+    """Refuse the item."""
+    DROP_OLDEST = "drop the oldest"
+    """Append the item, and drop the item at the head."""
+
 
 T = TypeVar("T")
 
