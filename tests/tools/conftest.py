@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -35,13 +34,6 @@ maxItemSize = 1
 name = "orders"
 destinationQueues = ["work", "small"]
 """
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    """Starts servers in a scratch folder, and sees to it that none is left."""
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import logging
 import pickle
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,12 +33,6 @@ maxItemSize = 10
 """
 
 DATA = "data BINARY"
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 @pytest.fixture
