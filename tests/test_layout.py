@@ -14,8 +14,8 @@ PACKAGE = ROOT / "kestrel"
 FLOORS = (
     {"spark", "load"},
     {"tools"},
-    {"server", "library", "client"},
     {"testing"},
+    {"server", "library", "client"},
     {"admin"},
     {"net"},
     {"session"},
@@ -38,7 +38,7 @@ STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config", "cluster"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
 
-CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster", "member_servers"}
+CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster"}
 """The modules of `kestrel.client` that are Twisted's; a Spark worker imports the others."""
 
 BACKENDS = (

@@ -15,8 +15,8 @@ FOR_TESTS_ALONE = PACKAGE / "testing" / "contract"
 """Whoever inherits these tests has the tools that they are run with."""
 ON_SPARK = PACKAGE / "spark"
 SPEAK_TO_ZOOKEEPER = [
-    *(PACKAGE / "cluster" / name for name in ("kazoo_connection.py", "zookeeper.py", "follower.py")),
-    *(PACKAGE / "server" / name for name in ("server_set.py", "advertised_member.py")),
+    *(PACKAGE / "cluster" / name for name in ("zookeeper.py", "follower.py")),
+    *(PACKAGE / "server" / name for name in ("server_set.py", "zookeeper.py")),
 ]
 """They are imported when a server set is named, and `require_kazoo` has found what they want."""
 

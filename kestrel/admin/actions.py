@@ -8,7 +8,7 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kestrel.admin.details import queue_named
+from kestrel.admin.api import queue_named
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
 from kestrel.admin.server_view import ServerView
 from kestrel.errors import UnknownStatus

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import Cooperator, LoopingCall
-from twisted.logger import Logger
+from twisted.internet.task import Cooperator
 
 from kestrel.admin.ostrich_stats import (
     OstrichStats,
@@ -19,9 +17,7 @@ from kestrel.admin.ostrich_stats import (
 )
 from kestrel.admin.request_response import HttpError
 from kestrel.admin.server_view import ServerView
-from kestrel.admin.time_slices import ignore_scheduler_stopped
-
-log = Logger(__name__)
+from kestrel.admin.time_slices import SlicedLoop
 
 MIN_PERIOD_S: Final = 60
 MAX_PERIOD_S: Final = 86_400
@@ -133,24 +129,16 @@ class _PeriodSampler:
 
     def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator, seconds: int) -> None:
         self._server_view = server_view
-        self._cooperator = cooperator
         self._before = OstrichStats(SavedQueueStats())
         self._latest: OstrichStats | None = None
-        self._timer = LoopingCall(self._take)
-        self._timer.clock = clock
-        self._timer.start(seconds, now=True).addErrback(
-            lambda failure: log.failure("Sampling for a period failed", failure)
-        )
+        self._loop = SlicedLoop(clock, cooperator, self._steps, "Sampling for a period failed")
+        self._loop.start(seconds)
 
     def stop(self) -> None:
         """Stop the timer."""
-        if self._timer.running:
-            self._timer.stop()
+        self._loop.stop()
 
-    def _take(self) -> Deferred[object]:
-        return self._cooperator.cooperate(self._steps()).whenDone().addErrback(ignore_scheduler_stopped)
-
-    def _steps(self) -> Iterator[None]:
+    def _steps(self, _: int) -> Iterator[None]:
         for now in gather_all_stats(self._server_view):
             if now is None:
                 yield None

@@ -15,9 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from kestrel.admin.histogram_summary import add_histograms
 from kestrel.admin.request_response import AdminRequest, AdminResponse
-from kestrel.admin.server_view import ServerView
+from kestrel.admin.server_view import ServerView, add_histograms
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.manager import QueueManager

@@ -10,8 +10,7 @@ from typing import Any, Final, Protocol
 
 from attrs import field, frozen
 
-from kestrel.admin.histogram_summary import add_histograms, summarize
-from kestrel.admin.server_view import ServerView
+from kestrel.admin.server_view import ServerView, add_histograms, summarize
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.queue import Queue

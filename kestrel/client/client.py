@@ -29,27 +29,21 @@ from twisted.python.failure import Failure
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.arguments import Name, check_options, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.call import Call
-from kestrel.client.choice import GETS_PER_SERVER, RandomChoice
-from kestrel.client.closing_errors import closes_connection, never_closes_connection
-from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
+from kestrel.client.choice import GETS_PER_SERVER, NoServerReasons, RandomChoice
+from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import (
-    CannotConnect,
     ClientFailure,
     ConnectionFailed,
-    OpenReadsError,
     Refused,
-    RequestError,
 )
-from kestrel.client.member_servers import MemberServers
-from kestrel.client.members import NoServerReasons, no_server_reasons, parse_single_server_set
-from kestrel.client.memcache import MemcacheCalls
+from kestrel.client.members import no_server_reasons, parse_single_server_set
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline, StreamItems
-from kestrel.client.plan import Plan, follow_async, naming_server, search, somewhere
+from kestrel.client.plan import Plan, end_read, follow_async, naming_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
-from kestrel.client.roster import Roster
+from kestrel.client.roster import MemberServers, Roster
 from kestrel.client.server import Server
-from kestrel.client.thrift import OpenRead, ThriftCalls
+from kestrel.client.thrift import OpenRead
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
 
@@ -119,15 +113,10 @@ class Client:
         max_item_bytes: int = MAX_ITEM_BYTES,
         random: Random | None = None,
     ) -> None:
-        if protocol not in DEFAULT_PORTS:
-            raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(DEFAULT_PORTS)}")
         if max_connections < 2:
             raise ValueError("max_connections must be at least 2: one shared, and one for requests that wait")
         check_options(timeout_s, tls)
-        self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
-        self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
-        if self._memcache is not None:
-            self._dialect = MemcacheDialect(self._memcache)
+        self._dialect = make_dialect(protocol, max_item_bytes)
         self._repeats = repeats
         chance = random or Random()
         if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
@@ -145,7 +134,7 @@ class Client:
                 max_connections=max_connections,
                 random=chance,
                 waits_for_backoff=self._roster.all_backing_off,
-                closes_connection=never_closes_connection if self._memcache is None else closes_connection,
+                closes_connection=self._dialect.closes_connection,
             )
 
         def make_member(address: Address) -> Server:
@@ -278,18 +267,12 @@ class Client:
 
     async def _finish(self, held: _AsyncOpenRead, make_call: Callable[[], Call[None]]) -> None:
         """End an open read. If its connection has ended and the read does not depend on it, use another connection."""
+
+        async def ask(is_own: bool) -> None:
+            await (held.connection.ask(make_call()) if is_own else self._ask(held.server, make_call()))
+
         with naming_server(held.server):
-            try:
-                await held.connection.ask(make_call())
-            except ConnectionFailed as failure:
-                if self._dialect.reads_are_of_connection:
-                    raise
-                try:
-                    await self._ask(held.server, make_call())
-                except OpenReadsError:
-                    if isinstance(failure, CannotConnect):
-                        raise
-                    raise failure from None  # the first attempt may have confirmed the read
+            await follow_async(end_read(is_of_connection=self._dialect.reads_are_of_connection), ask)
 
     async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _AsyncOpenRead | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
@@ -320,7 +303,7 @@ class Client:
         chooses another one.
         """
         name = name_bytes(queue)
-        calls = self._memcache_calls()
+        calls = self._dialect.memcache()
         count = 0
 
         async def begin(server: Server) -> _AsyncMonitor:
@@ -369,11 +352,11 @@ class Client:
 
         Endpoints are named by their position in `servers`: the second one is ``servers[1]``.
         """
-        return await self._of_all(self._memcache_calls().stats)
+        return await self._of_all(self._dialect.memcache().stats)
 
     async def dump_config(self, *queues: Name) -> dict[str, dict[bytes, dict[str, str]]]:
         """Return the settings of the given queues and aliases, or of all, by server as in `stats`. Only on memcache."""
-        calls, names = self._memcache_calls(), [name_bytes(queue) for queue in queues]
+        calls, names = self._dialect.memcache(), [name_bytes(queue) for queue in queues]
         return await self._of_all(lambda: calls.dump_config(*names))
 
     async def status(self) -> dict[str, str]:
@@ -390,11 +373,6 @@ class Client:
     async def version(self) -> dict[str, str]:
         """Return the release of each server, by name as in `stats`."""
         return await self._of_all(self._dialect.version)
-
-    def _memcache_calls(self) -> MemcacheCalls:
-        if self._memcache is None:
-            raise RequestError("thrift has no such request; use the memcache protocol")
-        return self._memcache
 
     # Choosing servers.
 

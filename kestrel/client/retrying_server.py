@@ -11,9 +11,9 @@ from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import check_options
 from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
+from kestrel.client.connection import ConnectionPool
 from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.plan import naming_server
-from kestrel.client.pool import ConnectionPool
 from kestrel.client.thrift import ThriftCalls
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kestrel.address import DEFAULT_PORTS
 from kestrel.client.call import Call
-from kestrel.client.closing_errors import closes_connection, never_closes_connection
-from kestrel.client.dialect import MemcacheDialect, ThriftDialect
+from kestrel.client.dialect import MemcacheDialect, ThriftDialect, closes_connection, never_closes_connection
 from kestrel.client.errors import Refused
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import OpenRead, ThriftCalls

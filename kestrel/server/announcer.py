@@ -8,20 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from kestrel.cluster.member import READ, SERVER_SETS, WRITE
 from kestrel.cluster.zookeeper import connection_problem
 from kestrel.queues.status import StatusLevel
-from kestrel.server.interfaces import IServerSet
 from kestrel.storage.interfaces import InThread
 
 log = Logger(__name__)
+
+
+class IServerSet(Interface):
+    """The membership of one server in one server set.
+
+    Both methods are called in a thread, never at the same time, and may block. They may raise any exception. They are
+    called again after a failure, in each new session, and once a minute.
+    """
+
+    def join() -> None:
+        """Make the server a member for the duration of this session. It may already be one."""
+
+    def leave() -> None:
+        """Remove the server from the set. It may already be removed."""
+
 
 SETS_OF: Final[Mapping[StatusLevel, frozenset[str]]] = {
     StatusLevel.UP: frozenset({READ, WRITE}),
@@ -46,21 +61,11 @@ STOP_TIMEOUT_S: Final = 3.0
 """How long a stop waits for ZooKeeper."""
 
 
-class ZooKeeperClient(Protocol):
-    """The methods of kazoo's client that the announcer uses. States are the texts CONNECTED, SUSPENDED and LOST."""
-
-    handler: Any
-
-    connected: bool
-
-    def add_listener(self, listener: Callable[[Any], object]) -> None: ...
-    def start_async(self) -> object: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Announcer:
     """The membership of one server. `sets` are the two server sets by name; `where` describes them in the log.
+
+    `client` is a kazoo client, or an object with its `add_listener`, `start_async`, `stop` and `close`. States are the
+    texts CONNECTED, SUSPENDED and LOST.
 
     It has one task: make the server a member of exactly the wanted sets. It repeats the task when the wanted sets
     change, after each failure, in each new session, which starts without nodes, and once a minute.
@@ -68,7 +73,7 @@ class Announcer:
 
     def __init__(
         self,
-        client: ZooKeeperClient,
+        client: Any,
         sets: Mapping[str, IServerSet],
         where: str,
         clock: IReactorTime,

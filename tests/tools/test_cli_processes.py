@@ -131,7 +131,7 @@ class FirstOfAll(Random):
 
 
 def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kestrel.client.blocking_servers.Random", FirstOfAll)
+    monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     read_only = talk((b"".join(A_B_C), STORED + b"SERVER_ERROR the server is ReadOnly\r\n"))
     with scripted(read_only) as one, scripted(talk((b"".join(A_B_C[1:]), STORED * 2))) as two:
         names = ["--server", one.address, "--server", two.address]
@@ -141,7 +141,7 @@ def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pyt
 def test_a_load_that_is_in_doubt_ends_though_another_server_could_have_the_rest(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kestrel.client.blocking_servers.Random", FirstOfAll)
+    monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
         status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")

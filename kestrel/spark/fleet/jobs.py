@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.spark.fleet.units import SCHEMA, Unit, assign_tasks
 from kestrel.tools.files.folder import Folder
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kestrel.address import DEFAULT_PORTS
-from kestrel.cluster.kazoo_extra import KazooMissing
-from kestrel.cluster.uri import is_server_set
+from kestrel.cluster.uri import KazooMissing, is_server_set
 from kestrel.tools.arguments import (
     ENVIRONMENT,
     add_tls_options,

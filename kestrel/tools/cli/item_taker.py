@@ -76,7 +76,7 @@ class ItemTaker:
                 del self._connections[address]
 
     def _close_departed(self) -> None:
-        for address in self._connections.keys() - set(self._servers.asked.addresses):
+        for address in self._connections.keys() - set(self._servers.asked.servers):
             self._connections.pop(address).close()
 
     def _connection_to(self, address: Address) -> BlockingConnection:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.tools.arguments import make_parser
 from kestrel.tools.convert.conversion_folders import ConversionFolder, check_folders

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import DistinctFound, Found, FoundFile, FoundJournal, FoundScroll

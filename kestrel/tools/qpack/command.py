@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import show_path
