@@ -18,6 +18,7 @@ from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
 from kestrel.tls import TlsOptions
+from tests.client import memory_world
 
 TIMEOUT_S = 10.0
 
@@ -32,17 +33,11 @@ class FirstOfAll(Random):
         return b
 
 
-class World:
+class World(memory_world.World):
     """Some servers in memory, and a client that asks them in their order."""
 
     def __init__(self, servers: int = 1, **options: Any) -> None:
-        self.network = MemoryNetwork()
-        self.servers = [MemoryServer(clock=self.network.clock) for _ in range(servers)]
-        self.endpoints = [self.network.endpoint(server) for server in self.servers]
-        options = {"timeout_s": TIMEOUT_S, "random": FirstOfAll(), **options}
-        self.client = Client(self.network.clock, self.endpoints, **options)
-        self.run, self.begin, self.result = self.network.run, self.network.begin, self.network.result
-        self.advance = self.network.advance
+        super().__init__(servers, **{"timeout_s": TIMEOUT_S, "random": FirstOfAll(), **options})
 
     def connections(self) -> list[int]:
         """How many each server has."""
