@@ -8,13 +8,14 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from kestrel.errors import KestrelError, QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.library.concurrent_blocking_queue import RecursionLimit
 from kestrel.queues.queue import Queue
 from kestrel.queues.tick_scheduler import TickScheduler
+from kestrel.queues.timer import Timer
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
@@ -164,9 +165,9 @@ class _DeferredWaiter(Generic[T]):
         """The queue that this waiter has joined, or None."""
         is_blocking = deadline_s is None or deadline_s > 0
         self._waiter = Waiter(self._item_arrived, opens=opens, peeks=peeks, is_blocking=is_blocking)
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock, self._time_is_over)
         if deadline_s is not None and is_blocking:
-            self._timer = clock.callLater(deadline_s, self._time_is_over)
+            self._timer.start(deadline_s)
 
     def join(self) -> None:
         """Enter the line, unless the wait has already ended. The item may arrive before this returns."""
@@ -183,7 +184,6 @@ class _DeferredWaiter(Generic[T]):
             self._queue.join(self._waiter)
 
     def _time_is_over(self) -> None:
-        self._timer = None
         if self._queue is None:
             self._waiter.is_blocking = False
         elif self._queue.is_head_pending:
@@ -195,9 +195,7 @@ class _DeferredWaiter(Generic[T]):
     def _leave(self) -> None:
         if self._queue is not None:
             self._queue.waiters.leave(self._waiter)
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        self._timer.stop()
 
     def _item_arrived(self, item: Item | None, error: Exception | None) -> None:
         self._leave()
