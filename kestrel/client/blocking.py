@@ -60,8 +60,7 @@ class BlockingServers(ServerChoices[Address]):
             FixedServers(parse_addresses(given, protocol)) if uri is None else FollowedServers(uri, protocol, timeout_s)
         )
         super().__init__(random or Random(), seconds, gets_per_server, self.members.no_server_reason)
-        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
-        self.pool = ConnectionPool((), timeout_s, context, server_name)
+        self.pool = ConnectionPool((), timeout_s, tls)
         self._met: Addresses | None = None
         self.refresh()
 

@@ -15,6 +15,7 @@ from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import CannotConnect, ConnectionFailed, Refused, ServerError
 from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 
@@ -199,7 +200,7 @@ class BlockingConnection:
 class ConnectionPool:
     """A pool that keeps as many connections to each server as were in use at the same time.
 
-    Connections to servers outside `addresses` are not kept. `server_name` is the expected name in certificates.
+    Connections to servers outside `addresses` are not kept. Raises OSError for an unusable file of `tls`.
 
     A forked process does not use the connections of its parent: both would read each other's replies.
     """
@@ -208,14 +209,13 @@ class ConnectionPool:
         self,
         addresses: Iterable[Address],
         timeout_s: float,
-        tls: ssl.SSLContext | None,
-        server_name: str | None,
+        tls: TlsOptions | None,
     ) -> None:
         self._idle: dict[Address, list[BlockingConnection]] = {address: [] for address in addresses}
         self._all: WeakSet[BlockingConnection] = WeakSet()
         self._timeout_s = timeout_s
-        self._tls = tls
-        self._server_name = server_name
+        self._context = None if tls is None else tls.context()
+        self._server_name = None if tls is None else tls.server_name
 
     def use(self, addresses: Iterable[Address]) -> None:
         """Keep connections to these servers from now on. Connections to other servers are closed when they are no
@@ -237,7 +237,7 @@ class ConnectionPool:
             connection = idle.pop()
             if connection.is_at_rest():
                 return connection
-        connection = BlockingConnection.to(address, self._timeout_s, self._tls, self._server_name)
+        connection = BlockingConnection.to(address, self._timeout_s, self._context, self._server_name)
         self._all.add(connection)
         return connection
 

@@ -49,8 +49,7 @@ class RetryingServer:
     ) -> None:
         check_options(timeout_s, tls)
         self.address = parse_address(server, DEFAULT_PORTS["thrift"])
-        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
-        self._pool = ConnectionPool([self.address], timeout_s, context, server_name)
+        self._pool = ConnectionPool([self.address], timeout_s, tls)
         self._calls = ThriftCalls(max_item_bytes=max_item_bytes)
         self._patience_s = patience_s
         self._seconds = seconds

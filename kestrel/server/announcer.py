@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import Interface
@@ -19,6 +19,7 @@ from zope.interface import Interface
 from kestrel.cluster.member import READ, SERVER_SETS, WRITE
 from kestrel.cluster.zookeeper import connection_problem
 from kestrel.queues.status import StatusLevel
+from kestrel.queues.timer import Timer
 from kestrel.storage.interfaces import InThread
 
 log = Logger(__name__)
@@ -90,8 +91,9 @@ class Announcer:
         self._is_connected = False
         self._is_due = False
         self._working: Deferred[None] | None = None
-        self._again: IDelayedCall | None = None
-        self._slow_join_warning: IDelayedCall | None = None
+        self._start_again = Timer(clock, self._begin)
+        self._try_again = Timer(clock, self._reconcile)
+        self._slow_join_warning = Timer(clock, self._warn_slow_join)
         self._pause_s = MIN_RETRY_S
         self._problem = ""
         self._is_loss_logged = False
@@ -105,11 +107,10 @@ class Announcer:
     def start(self, status: StatusLevel) -> None:
         """Connect, and join the sets of `status` as soon as there is a session."""
         self._wanted = SETS_OF[status]
-        self._slow_join_warning = self._clock.callLater(SLOW_JOIN_WARNING_S, self._warn_slow_join)
+        self._slow_join_warning.start(SLOW_JOIN_WARNING_S)
         self._begin()
 
     def _begin(self) -> None:
-        self._again = None
         self._in_thread(self._start_client).addErrback(self._on_start_failed)
 
     def _start_client(self) -> None:
@@ -127,10 +128,9 @@ class Announcer:
     def _on_start_failed(self, failure: Failure) -> None:
         if not self._is_stopping:
             self._complain("Cannot start ZooKeeper's client; trying again: {reason}", failure)
-            self._again = self._clock.callLater(self._longer_pause_s(), self._begin)
+            self._start_again.start(self._longer_pause_s())
 
     def _warn_slow_join(self) -> None:
-        self._slow_join_warning = None
         if self._is_connected:
             log.warn("ZooKeeper is slow: {where} may not name this server yet", where=self._where)
             return
@@ -215,9 +215,9 @@ class Announcer:
         self._pause_s = MIN_RETRY_S
         if self._is_due or self._is_stopping or not self._is_connected:
             return  # the session has changed, or a later change is due
-        self._cancel_slow_join_warning()
+        self._slow_join_warning.stop()
         self._is_loss_logged = False
-        self._again = self._clock.callLater(RECHECK_S, self._try_again)
+        self._try_again.start(RECHECK_S)
         if sets != self.is_in:
             self.is_in = sets
             self._may_be_named = bool(sets)
@@ -229,11 +229,11 @@ class Announcer:
         if self._is_connected:  # otherwise the lost connection has already been logged
             self._complain("This server cannot join or leave {where}, and tries again: {reason}", failure)
         self._stop_waiting()
-        self._again = self._clock.callLater(self._longer_pause_s(), self._try_again)
+        self._try_again.start(self._longer_pause_s())
 
     def _complain(self, sentence: str, failure: Failure) -> None:
         """Log a failure, unless it was the last one logged."""
-        self._cancel_slow_join_warning()
+        self._slow_join_warning.stop()
         problem = _reason(failure)
         if problem != self._problem:
             self._problem = problem
@@ -244,31 +244,21 @@ class Announcer:
         self._pause_s = min(2 * pause_s, MAX_RETRY_S)
         return pause_s
 
-    def _try_again(self) -> None:
-        self._again = None
-        self._reconcile()
-
     def _has_ended(self, _: object) -> None:
         self._working = None
         if self._is_due:
             self._reconcile()
 
     def _stop_waiting(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-
-    def _cancel_slow_join_warning(self) -> None:
-        if self._slow_join_warning is not None:
-            self._slow_join_warning.cancel()
-            self._slow_join_warning = None
+        self._start_again.stop()
+        self._try_again.stop()
 
     def stop(self) -> Deferred[None]:
         """Leave the sets and end the session. Fires when that is done, after `STOP_TIMEOUT_S`, or at once if there is
         no connection. If it is not done by then, ZooKeeper ends the session.
         """
         self._stop_waiting()
-        self._cancel_slow_join_warning()
+        self._slow_join_warning.stop()
         self._is_stopping = True
         self._is_due = False
         stopped: Deferred[None] = Deferred()
