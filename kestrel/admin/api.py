@@ -1,25 +1,35 @@
-"""The data of the dashboard and of `kestrel-cli top`: a row for each queue, and all details of one."""
+"""Handlers of `/api`: the data of the dashboard and of `kestrel-cli top`, and changes of the server or a queue.
+
+Each change needs a POST request of an administrator, and writes a log line.
+"""
 
 from __future__ import annotations
 
 import base64
+import gc
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_list, json_response
 from kestrel.admin.server_view import ServerView, add_histograms, summarize_all
+from kestrel.errors import UnknownStatus
 from kestrel.escaping import show_name, show_names
 from kestrel.item import Item
+from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.stat_definitions import QueueSnapshot, ServerSnapshot, queue_stats, server_stats, traffic_stats
 from kestrel.queues.stats import CHILDREN_PLACEHOLDER, iter_child_batches
 from kestrel.queues.waiters import Waiter
+from kestrel.storage.barrier import Batch
+
+log = Logger(__name__)
 
 COLUMNS: Final = (
     "name",
@@ -215,3 +225,80 @@ def _shown(item: Item, now_ms: int) -> dict[str, object]:
         "data_base64": base64.b64encode(item.data[:SHOWN_BYTES]).decode("ascii"),
         "is_whole": len(item.data) <= SHOWN_BYTES,
     }
+
+
+def change_status(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
+    """Change the server's status to the one called `name`, such as `ReadOnly`. Raises `HttpError` for other names."""
+    try:
+        changing = server_view.control.status.change(name)
+    except UnknownStatus as error:
+        raise HttpError(409, str(error)) from None
+    return changing.addCallback(lambda _: _done(f"the status is {server_view.control.status.published.value}"))
+
+
+def reload(server_view: ServerView, request: AdminRequest) -> Deferred[AdminResponse]:
+    """Reload the configuration."""
+    return server_view.control.reload().addCallback(lambda _: _done("the configuration was read again"))
+
+
+def shutdown(server_view: ServerView, request: AdminRequest) -> AdminResponse:
+    """Shut the server down after the response is sent."""
+    answer = _done("the server is shutting down")
+    return AdminResponse(answer.pieces, answer.content_type, done=server_view.control.shutdown)
+
+
+def collect_garbage(server_view: ServerView, request: AdminRequest) -> AdminResponse:
+    """Run Python's garbage collector. The server handles no other request meanwhile."""
+    return _done(f"{gc.collect()} objects were freed")
+
+
+def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
+    """Delete all items of a queue, except open reads."""
+    _check_change(server_view)
+    items = queue_named(server_view, name).store.items
+    return _when_safe(server_view.manager.flush(name), lambda: f"{items} items of {show_name(name)} were flushed")
+
+
+def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
+    """Delete a queue with its items and open reads."""
+    _check_change(server_view)
+    queue_named(server_view, name)
+    return _when_safe(server_view.manager.delete(name), lambda: f"{show_name(name)} was deleted")
+
+
+def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
+    """Remove the expired items at the head of a queue."""
+    _check_change(server_view)
+    queue_named(server_view, name)
+
+    def swept(result: ExpiredFlushResult) -> Deferred[AdminResponse]:
+        return _when_safe(result.batch, lambda: f"{result.items} expired items of {show_name(name)} were removed")
+
+    return server_view.manager.flush_expired(name).addCallback(swept)
+
+
+def _check_change(server_view: ServerView) -> None:
+    status = server_view.control.status
+    if not status.takes_writes:
+        raise HttpError(503, f"the server is {status.in_force.value}")
+
+
+def _when_safe(batch: Batch | None, sentence: Callable[[], str]) -> Deferred[AdminResponse]:
+    answering: Deferred[AdminResponse] = Deferred()
+
+    def settled() -> None:
+        if batch is not None and batch.failure is not None:
+            answering.errback(batch.failure)
+        else:
+            answering.callback(_done(sentence()))
+
+    if batch is None:
+        settled()
+    else:
+        batch.when_settled(settled)
+    return answering
+
+
+def _done(sentence: str) -> AdminResponse:
+    log.info("By the admin port: {sentence}", sentence=sentence)
+    return json_response({"done": sentence})

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 
 from kestrel.admin.ostrich_stats import (
+    Gathering,
     OstrichStats,
     SavedQueueStats,
     gather_all_stats,
@@ -50,12 +51,11 @@ class IntervalStats:
         for period in self._periods.values():
             period.stop()
 
-    def period_stats(self, given: bytes) -> Iterator[OstrichStats | None]:
+    def period_stats(self, given: bytes) -> Gathering:
         """Return the statistics of the last complete period of `given` seconds.
 
-        Until the first period is complete, return the statistics from the server's start to its beginning. The iterator
-        yields None until it has gathered the statistics. Raise `HttpError` if the period is invalid or a limit is
-        reached.
+        Until the first period is complete, return the statistics from the server's start to its beginning. Raise
+        `HttpError` if the period is invalid or a limit is reached.
         """
         seconds = _whole_number(given)
         if seconds < MIN_PERIOD_S:
@@ -74,10 +74,10 @@ class IntervalStats:
         self._asked_s[seconds] = self._clock.seconds()
         return period.newest()
 
-    def namespace_stats(self, name: bytes) -> Iterator[OstrichStats | None]:
+    def namespace_stats(self, name: bytes) -> Gathering:
         """Return the statistics since the previous request for the namespace `name`, or since the server's start.
 
-        The iterator yields None until it has gathered the statistics. Raise `HttpError` if a limit is reached.
+        Raise `HttpError` if a limit is reached.
         """
         self._forget_some()
         if name not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
@@ -111,13 +111,10 @@ class IntervalStats:
             else:
                 self._namespaces.pop(request, None)
 
-    def _since_last(self, name: bytes) -> Iterator[OstrichStats | None]:
-        for now in gather_all_stats(self._server_view):
-            if now is None:
-                yield None
-                continue
-            earlier, self._namespaces[name] = self._namespaces[name], now
-            yield stats_delta(now, earlier)
+    def _since_last(self, name: bytes) -> Gathering:
+        now = yield from gather_all_stats(self._server_view)
+        earlier, self._namespaces[name] = self._namespaces[name], now
+        return stats_delta(now, earlier)
 
 
 KEPT_BY_PERIOD: Final = 2
@@ -138,16 +135,15 @@ class _PeriodSampler:
         """Stop the timer."""
         self._loop.stop()
 
-    def _steps(self, _: int) -> Iterator[None]:
-        for now in gather_all_stats(self._server_view):
-            if now is None:
-                yield None
-            else:
-                self._latest, self._before = stats_delta(now, self._before), now
+    def _steps(self, _: int) -> Iterator[bytes]:
+        now = yield from gather_all_stats(self._server_view)
+        self._latest, self._before = stats_delta(now, self._before), now
 
-    def newest(self) -> Iterator[OstrichStats | None]:
+    def newest(self) -> Gathering:
         """Return the last saved statistics, or those since the server's start if none are saved yet."""
-        return gather_server_stats(self._server_view) if self._latest is None else iter((self._latest,))
+        if self._latest is None:
+            return (yield from gather_server_stats(self._server_view))
+        return self._latest
 
 
 def _whole_number(given: bytes) -> int:

@@ -12,8 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 
-from kestrel.admin import actions, stats
-from kestrel.admin.api import head, overview, queue_details, server_details
+from kestrel.admin import api, stats
 from kestrel.admin.history import StatsHistory, history
 from kestrel.admin.interval_stats import IntervalStats
 from kestrel.admin.metrics import metrics
@@ -48,32 +47,32 @@ class Routes:
                     (b"server_info",): stats.server_info,
                     (b"stats",): partial(stats.stats, self.interval_stats),
                     (b"threads",): stats.threads,
-                    (b"api", b"overview"): overview,
-                    (b"api", b"server"): server_details,
+                    (b"api", b"overview"): api.overview,
+                    (b"api", b"server"): api.server_details,
                     (b"api", b"history"): partial(history, self.history),
                 },
                 "POST": {
-                    (b"gc",): actions.collect_garbage,
-                    (b"quiesce",): partial(actions.change_status, name=b"Quiescent"),
-                    (b"reload",): actions.reload,
-                    (b"shutdown",): actions.shutdown,
-                    (b"api", b"reload"): actions.reload,
-                    (b"api", b"shutdown"): actions.shutdown,
+                    (b"gc",): api.collect_garbage,
+                    (b"quiesce",): partial(api.change_status, name=b"Quiescent"),
+                    (b"reload",): api.reload,
+                    (b"shutdown",): api.shutdown,
+                    (b"api", b"reload"): api.reload,
+                    (b"api", b"shutdown"): api.shutdown,
                 },
             },
         )
         self._of_queues = _for(
             server_view,
             {
-                "GET": {(): queue_details, (b"head",): head},
+                "GET": {(): api.queue_details, (b"head",): api.head},
                 "POST": {
-                    (b"delete",): actions.delete,
-                    (b"flush",): actions.flush,
-                    (b"flush_expired",): actions.flush_expired,
+                    (b"delete",): api.delete,
+                    (b"flush",): api.flush,
+                    (b"flush_expired",): api.flush_expired,
                 },
             },
         )
-        self._statuses = _for(server_view, {"GET": {}, "POST": {(): actions.change_status}})
+        self._statuses = _for(server_view, {"GET": {}, "POST": {(): api.change_status}})
 
     def start(self) -> None:
         """Start to sample the history. Called when the queues are loaded."""

@@ -10,7 +10,7 @@ from threading import enumerate as all_threads
 from typing import Final
 
 from kestrel.admin.interval_stats import IntervalStats
-from kestrel.admin.ostrich_stats import OstrichStats, gather_server_stats, sections
+from kestrel.admin.ostrich_stats import Gathering, gather_server_stats, sections
 from kestrel.admin.request_response import (
     JSON,
     TEXT,
@@ -85,28 +85,22 @@ def _wants_text(request: AdminRequest) -> bool:
     return request.path[-1].endswith(b".txt")
 
 
-def _as_json(gathered: Iterator[OstrichStats | None], prefix: str) -> Iterator[bytes]:
-    for figures in gathered:
-        if figures is None:
-            yield b""
-            continue
-        before = b"{"
-        for name, parts in sections(figures, prefix):
-            yield before + f'"{name}":'.encode()
-            yield from json_object(parts)
-            before = b","
-        yield b"}"
+def _as_json(gathering: Gathering, prefix: str) -> Iterator[bytes]:
+    figures = yield from gathering
+    before = b"{"
+    for name, parts in sections(figures, prefix):
+        yield before + f'"{name}":'.encode()
+        yield from json_object(parts)
+        before = b","
+    yield b"}"
 
 
-def _as_text(gathered: Iterator[OstrichStats | None], prefix: str) -> Iterator[bytes]:
-    for figures in gathered:
-        if figures is None:
-            yield b""
-            continue
-        for name, parts in sections(figures, prefix):
-            yield f"{name}:\n".encode()
-            for part in parts:
-                yield "".join(f"  {key}: {_shown(value)}\n" for key, value in part.items()).encode()
+def _as_text(gathering: Gathering, prefix: str) -> Iterator[bytes]:
+    figures = yield from gathering
+    for name, parts in sections(figures, prefix):
+        yield f"{name}:\n".encode()
+        for part in parts:
+            yield "".join(f"  {key}: {_shown(value)}\n" for key, value in part.items()).encode()
 
 
 def _shown(value: object) -> str:

@@ -33,7 +33,7 @@ class SlicedLoop:
     """
 
     def __init__(
-        self, clock: IReactorTime, cooperator: Cooperator, steps: Callable[[int], Iterator[None]], message: str
+        self, clock: IReactorTime, cooperator: Cooperator, steps: Callable[[int], Iterator[object]], message: str
     ) -> None:
         self._cooperator = cooperator
         self._steps = steps

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.config.load import loads
-from kestrel.disk.files import Disk
-from kestrel.disk.name_folding import check_distinct_when_folded, fold_name
+from kestrel.disk.files import Disk, check_distinct_when_folded, fold_name
 from kestrel.errors import BadQueueName
 from kestrel.testing.server import MemoryServer
 from tests.storage.backends import Backend, journal_only
