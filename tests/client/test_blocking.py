@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from random import Random
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -23,6 +22,7 @@ from kestrel.client.errors import (
 )
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.errors import BadQueueName
+from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import Connection, reset, scripted, talk, talk_and_stay
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 
@@ -75,13 +75,6 @@ def both(addresses: list[str]) -> Iterator[BlockingClient]:
     with make_client(*addresses) as client:
         client.delete("work")
         yield client
-
-
-class FirstOfAll(Random):
-    """Chance that always chooses the first."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
 
 
 def make_client(*servers: str, timeout_s: float = PATIENCE_S, **options: Any) -> BlockingClient:

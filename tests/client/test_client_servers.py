@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -19,18 +18,9 @@ from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
 from kestrel.tls import TlsOptions
 from tests.client import memory_world
+from tests.client.first_choice import FirstOfAll
 
 TIMEOUT_S = 10.0
-
-
-class FirstOfAll(Random):
-    """Chance that always chooses the first, and always the longest pause."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
 
 
 class World(memory_world.World):

@@ -10,14 +10,13 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
 from kestrel.tools.clock import Clock
 from kestrel.tools.progress import LARGE_LOAD_BYTES
 from tests.child import Child
+from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.conftest import CONFIG, Cli
@@ -121,13 +120,6 @@ def test_what_is_sent_behind_a_refusal_was_not_put(cli: Cli) -> None:
         f"kestrel-cli: {server.address} refused or failed: the server is ReadOnly\n"
         "kestrel-cli: 1 item put; not put: 2 to 3\n"
     )
-
-
-class FirstOfAll(Random):
-    """Chance that always chooses the first."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
 
 
 def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
