@@ -225,9 +225,9 @@ class Client:
             call = self._dialect.get(name, wait_ms)
             if not timeout:
                 return await self._ask(server, call)
-            # a cancelled get drops this connection
-            async with server.own(wait_ms) as connection:
-                return await connection.ask(call)
+            with naming_server(server):
+                async with server.own(wait_ms) as connection:  # a cancelled get drops this connection
+                    return await connection.ask(call)
 
         return await self._search(ask, timeout)
 
@@ -276,13 +276,14 @@ class Client:
 
     async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _AsyncOpenRead | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
-        connection = await server.take(wait_ms)
-        read = None
-        try:
-            read = await connection.ask(call)
-        finally:
-            if read is None:
-                server.give_back(connection)
+        with naming_server(server):
+            connection = await server.take(wait_ms)
+            read = None
+            try:
+                read = await connection.ask(call)
+            finally:
+                if read is None:
+                    server.give_back(connection)
         return None if read is None else _AsyncOpenRead(server, connection, read)
 
     async def peek(self, queue: Name) -> bytes | None:
@@ -308,13 +309,14 @@ class Client:
 
         async def begin(server: Server) -> _AsyncMonitor:
             stream = calls.monitor(name, seconds, max_items)
-            connection = await server.take()
-            items = connection.stream(stream)
-            try:
-                return _AsyncMonitor(server, connection, await items.next(), items)
-            except BaseException:
-                server.give_back(connection)
-                raise
+            with naming_server(server):
+                connection = await server.take()
+                items = connection.stream(stream)
+                try:
+                    return _AsyncMonitor(server, connection, await items.next(), items)
+                except BaseException:
+                    server.give_back(connection)
+                    raise
 
         # Before the first item, another server can be asked without duplicates.
         server, connection, item, items = await self._somewhere(self._roster.reads, begin, repeats=True)
@@ -379,26 +381,23 @@ class Client:
     async def _ask(self, server: Server, call: Call[T]) -> T:
         return await self._share(server, lambda connection: connection.ask(call))
 
-    async def _ask_of(self, server: Server, call: Call[T]) -> T:
-        with naming_server(server):
-            return await self._ask(server, call)
-
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
         """Ask over the shared connection. If the refusal of an earlier request closes it, ask again, up to twice.
 
         The third attempt uses an exclusive connection, where no other request can interfere.
         """
-        for _ in range(2):
-            with suppress(ClosedByEarlierRefusal):
-                return await ask(await server.shared())
-        async with server.own() as connection:
-            return await ask(connection)
+        with naming_server(server):
+            for _ in range(2):
+                with suppress(ClosedByEarlierRefusal):
+                    return await ask(await server.shared())
+            async with server.own() as connection:
+                return await ask(connection)
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         await self._meet()
         servers = self._roster.all_servers()
         calls = [make_call() for _ in servers]
-        values = await _all([self._ask_of(server, call) for server, call in zip(servers, calls, strict=True)])
+        values = await _all([self._ask(server, call) for server, call in zip(servers, calls, strict=True)])
         return {server.name: value for server, value in zip(servers, values, strict=True)}
 
     async def _somewhere(
@@ -406,19 +405,14 @@ class Client:
     ) -> T:
         await self._meet()
         plan: Plan[Server, T, T] = somewhere(choice, repeats=repeats)
-        return await follow_async(plan, _naming_server(ask))
+        return await follow_async(plan, ask)
 
     async def _search(self, ask: Callable[[Server, int], Awaitable[T | None]], timeout: float) -> T | None:
         plan: Plan[tuple[Server, int], T | None, T | None]
         await self._meet()
         is_alone = self._members is None and len(self._roster.servers) == 1
         plan = search(self._roster.reads, to_milliseconds(timeout), is_alone=is_alone)
-
-        async def ask_named(question: tuple[Server, int]) -> T | None:
-            with naming_server(question[0]):
-                return await ask(*question)
-
-        return await follow_async(plan, ask_named)
+        return await follow_async(plan, lambda question: ask(*question))
 
     async def _meet(self) -> None:
         """Wait until the servers are known."""
@@ -448,16 +442,6 @@ def _endpoints(
 def _endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s: float) -> IStreamClientEndpoint:
     endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *address, timeout=timeout_s)
     return endpoint if tls is None else tls_endpoint(tls, address.host, endpoint)
-
-
-def _naming_server(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:
-    """Wrap `ask` so that its failures name the server."""
-
-    async def ask_named(server: Server) -> T:
-        with naming_server(server):
-            return await ask(server)
-
-    return ask_named
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
