@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from kestrel.spark import report_cli
 from kestrel.spark.columns import HISTORIES
-from kestrel.spark.history import journal, scroll
+from kestrel.spark.history import histories, journal
 from tests.server.running import Processes
 from tests.spark.walks import section, walk
 
@@ -39,4 +39,4 @@ def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsy
 def test_the_columns_and_states_of_histories_are_told() -> None:
     journals = (getattr(journal, name) for name in ("QUEUED", "OPEN", "REMOVED", "CONFIRMED", "CONTINUED"))
     listed = first_columns(section(PAGE, "Histories of items"))
-    assert listed == [*HISTORIES.names, *journals, scroll.DONE]
+    assert listed == [*HISTORIES.names, *journals, histories.DONE]

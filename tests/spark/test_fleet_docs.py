@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from kestrel.spark.fleet.columns import ITEMS, TEXT_ITEMS
+from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS
 from kestrel.spark.fleet_cli import main
 from tests.journal.handwritten import REMOVE, addx
 from tests.spark.test_docs import PAGE, first_columns
@@ -47,4 +47,5 @@ def test_it_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_its_columns_are_those_of_items() -> None:
     listed = first_columns(section(PAGE, TITLE).partition("### Items out and in")[2])
-    assert listed == [*ITEMS.names, *[name for name in TEXT_ITEMS.names if name not in ITEMS.names]]
+    names = EXPORTED_ITEMS.names
+    assert listed == [*names, *[name for name in EXPORTED_TEXTS.names if name not in names]]

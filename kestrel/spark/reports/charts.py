@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.formatting import (
+from kestrel.spark.reports.report_data import RedeliveryFigures, ReportSection, SummaryFigures, WaitingFigures
+from kestrel.spark.reports.report_text import (
     format_count,
     format_duration_range,
     format_label,
@@ -22,7 +23,6 @@ from kestrel.spark.reports.formatting import (
     format_percent,
     format_time,
 )
-from kestrel.spark.reports.report_data import RedeliveryFigures, ReportSection, SummaryFigures, WaitingFigures
 from kestrel.spark.reports.svg import FIRST, FOURTH, INK, SECOND, THIRD, as_svg, settings
 
 _WIDTH: Final = 5.4

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet.items import ItemSelection, export_rows
+from kestrel.spark.fleet.export import ItemSelection, export_rows
 from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.units import Unit, folders_of, reader_units
 from kestrel.tools.files.folder import Folder

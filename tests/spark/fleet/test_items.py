@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet import items
-from kestrel.spark.fleet.items import ItemSelection, export_rows
-from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, reader_units
+from kestrel.spark.fleet import export
+from kestrel.spark.fleet.export import ItemSelection, export_rows
+from kestrel.spark.fleet.units import Unit, folders_of, reader_units
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found_files import FoundJournal
 from kestrel.tools.qdump import command as qdump
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
@@ -131,11 +132,11 @@ def test_text_is_text_and_all_else_is_base64(tmp_path: Path) -> None:
 
 
 def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "MOST_ROWS", 3)
-    monkeypatch.setattr(items, "MOST_BYTES", 100)
+    monkeypatch.setattr(export, "MOST_ROWS", 3)
+    monkeypatch.setattr(export, "MOST_BYTES", 100)
     sizes = [1, 1, 1, 1, 200, 60, 60, 1]
     fill(tmp_path, {"work": b"".join(addx(b"x" * size) for size in sizes)})
-    batches = list(alone(Unit(0, "s", bytes(tmp_path), UnitKind.JOURNAL, (b"work",)), ItemSelection.QUEUED))
+    batches = list(alone(Unit(0, "s", bytes(tmp_path), FoundJournal(b"work")), ItemSelection.QUEUED))
     assert [batch.num_rows for batch in batches] == [3, 2, 2, 1]
     positions = [position for batch in batches for position in batch.column("position").to_pylist()]
     assert positions == list(range(8))
@@ -145,7 +146,7 @@ def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
     """What comes before a batch is handed over has not been read on: the next is read when it is wanted."""
     fill(tmp_path, {"work": b"".join(addx(b"x" * 1000) for _ in range(20_000))})
     disk = CountingDisk()
-    batches = alone(Unit(0, "s", bytes(tmp_path), UnitKind.JOURNAL, (b"work",)), ItemSelection.ADDED, disk)
+    batches = alone(Unit(0, "s", bytes(tmp_path), FoundJournal(b"work")), ItemSelection.ADDED, disk)
     next(batches)
     assert disk.bytes_read < 8 * 1024 * 1024
     batches.close()  # type: ignore[attr-defined]
@@ -169,7 +170,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -
     disk.fail("read", errno.EIO, times=1)
     rows = [
         row
-        for batch in alone(Unit(7, "s", bytes(tmp_path), UnitKind.FOLDER), ItemSelection.QUEUED, disk)
+        for batch in alone(Unit(7, "s", bytes(tmp_path)), ItemSelection.QUEUED, disk)
         for row in batch.to_pylist()
     ]
     assert [row["data"] for row in rows] == [b"y", None]
@@ -187,7 +188,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
             "c": addx(b"4"),
         },
     )
-    batches = alone(Unit(0, "s", bytes(tmp_path), UnitKind.FOLDER), ItemSelection.QUEUED)
+    batches = alone(Unit(0, "s", bytes(tmp_path)), ItemSelection.QUEUED)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["queue"], row["position"], row["data"], row["errors"]) for row in rows] == [
         ("b", 0, b"1", 3),

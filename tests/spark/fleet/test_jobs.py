@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.export import ExportFormat, export, items_of
+from kestrel.spark.fleet.export import ExportFormat, ItemSelection, export, items_of
 from kestrel.spark.fleet.importing import import_items, read_items
-from kestrel.spark.fleet.items import ItemSelection
 from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack
 from kestrel.spark.fleet.verify import verify

@@ -12,7 +12,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
-from kestrel.spark.fleet.units import Unit, UnitKind, folder_units, folders_of
+from kestrel.spark.fleet.units import Unit, folder_units, folders_of
 from kestrel.tools.qpack import command as qpack
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
@@ -69,7 +69,7 @@ def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path
     (path / ".kestrel").mkdir()
     lock = FolderLock(bytes(path / ".kestrel" / "lock"))
     try:
-        (report,) = reports_of([Unit(0, "web1", bytes(path), UnitKind.FOLDER)], pack_folder)
+        (report,) = reports_of([Unit(0, "web1", bytes(path))], pack_folder)
     finally:
         lock.release()
     assert "/\\x1b[2J\\xff: stop it first" in report.remarks[0]

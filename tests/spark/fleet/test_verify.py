@@ -11,7 +11,7 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.spark.fleet.outcome_rows import format_outcomes
-from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, queue_units
+from kestrel.spark.fleet.units import Unit, folders_of, queue_units
 from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
@@ -84,7 +84,7 @@ def test_a_queue_that_cannot_be_read_is_a_row_and_the_others_go_on(tmp_path: Pat
 def test_a_folder_that_cannot_be_listed_is_a_row(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EACCES)
-    (batch,) = alone(Unit(0, "web1", bytes(tmp_path), UnitKind.FOLDER), NOW_MS, disk)
+    (batch,) = alone(Unit(0, "web1", bytes(tmp_path)), NOW_MS, disk)
     (row,) = batch.to_pylist()
     assert (row["server"], row["queue"], row["state"], row["status"]) == ("web1", None, "failed", 1)
     assert row["reason"] == "cannot be read: Permission denied; run this as the user that the server runs as"

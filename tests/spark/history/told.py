@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kestrel.spark.columns import HISTORIES, RECORDS
-from kestrel.spark.history.replay import GROUP, ORDER, Limits, replay_histories
+from kestrel.spark.history.histories import GROUP, ORDER, Limits, replay_histories
 from tests.spark.tables import Row, table
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from kestrel.spark.stream.offsets import Offset
+from kestrel.spark.stream.queue_reader import Offset
 
 Row: TypeAlias = "dict[str, Any]"
 

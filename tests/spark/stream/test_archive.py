@@ -16,7 +16,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import RECORDS
 from kestrel.spark.failures import BadJournal, SourceFailed
-from kestrel.spark.stream.archive_options import MOST_FILES
+from kestrel.spark.table.options import MOST_FILES
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import WRITER, put, read_head

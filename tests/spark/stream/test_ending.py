@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kestrel.spark.stream.shutdown import exit_on_sigterm
+from kestrel.spark.stream.open_reads import exit_on_sigterm
 from tests.child import Child, join
 
 _WAITS = """
 import signal, sys
-from kestrel.spark.stream.shutdown import exit_on_sigterm, ignore_sigterm
+from kestrel.spark.stream.open_reads import exit_on_sigterm, ignore_sigterm
 {before}
 exit_on_sigterm()
 try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kestrel.spark.stream.fair_shares import FairShares, RoundRobin
+from kestrel.spark.stream.queue_reader import FairShares, RoundRobin
 
 
 def shares(amount: int, wanted: list[int]) -> list[int]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.open_reads import MOST_READS, OpenReadsReader
-from kestrel.spark.stream.stream_options import OPEN_BYTES, Delivery, StreamOptions
+from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions
 from tests.spark.stream.fakes import A, B, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
 

@@ -9,8 +9,8 @@ from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.open_reads import OpenReadsReader
+from kestrel.spark.stream.options import Delivery, StreamOptions, parse_stream_options
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.stream_options import Delivery, StreamOptions, parse_stream_options
 
 ONCE = {"delivery": "at_least_once"}
 

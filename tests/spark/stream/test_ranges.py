@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.offsets import Offset
+from kestrel.spark.stream.options import Delivery, StreamOptions
+from kestrel.spark.stream.queue_reader import Offset
 from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, RangesReader, slices_of
-from kestrel.spark.stream.stream_options import Delivery, StreamOptions
 from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
 

@@ -15,9 +15,9 @@ from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.open_reads import OpenReadsReader
+from kestrel.spark.stream.options import Delivery, StreamOptions
 from kestrel.spark.stream.ranges import RangesReader
 from kestrel.spark.stream.servers import StreamServers
-from kestrel.spark.stream.stream_options import Delivery, StreamOptions
 from tests.server.running import Processes
 from tests.spark.stream.fakes import A, B, C, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between

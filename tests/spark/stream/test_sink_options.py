@@ -6,8 +6,8 @@ import pytest
 
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
+from kestrel.spark.stream.options import SinkOptions, parse_sink_options
 from kestrel.spark.stream.servers import StreamServers
-from kestrel.spark.stream.sink_options import SinkOptions, parse_sink_options
 from tests.spark.stream.ddl import columns_of
 
 WORK = {"servers": "mq1", "queue": "work"}

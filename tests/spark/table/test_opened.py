@@ -12,8 +12,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
-from kestrel.spark.table.planned_file import PlannedFile
-from kestrel.spark.table.planned_reader import PlannedReader
+from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 from tests.journal.handwritten import addx
 
 A, B = addx(b"a" * 400), addx(b"b" * 400)

@@ -18,7 +18,7 @@ from kestrel.spark.failures import BadJournal, SourceFailed
 from kestrel.spark.table import planned_file
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
-from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
 from tests.journal.handwritten import add_xid, addx, open_, state_dump
 from tests.scroll.handwritten import READER, WRITER, put, read_head, targets

@@ -20,7 +20,7 @@ from kestrel.spark.table import slices
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.planned_file import PlannedFile
-from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
 from tests.journal.handwritten import (
     REMOVE,
