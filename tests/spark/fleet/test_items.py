@@ -16,7 +16,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.spark.fleet import export
 from kestrel.spark.fleet.export import ItemSelection, export_rows
-from kestrel.spark.fleet.units import Unit, folders_of, reader_units
+from kestrel.spark.fleet.units import Unit, reader_units
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import FoundJournal
@@ -24,7 +24,7 @@ from kestrel.tools.qdump import command as qdump
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
 from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
-from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
+from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, places, rows_of
 from tests.tools.tool_processes import fill
 
 Qdump = Callable[..., tuple[int, bytes, list[str]]]
@@ -60,7 +60,7 @@ def test_of_every_recorded_queue_they_are_those_that_qdump_prints(
     recorded: Path, which: ItemSelection, dump: Qdump
 ) -> None:
     queues = by_queue(rows_of(recorded, which=which))
-    units = reader_units(Disk(), folders_of([str(recorded)], None), [])
+    units = reader_units(Disk(), places(recorded), [])
     printed = b""
     for queue, rows in queues.items():
         status, out, _ = dump(OPTIONS[which], "--queue", queue, recorded)
@@ -169,9 +169,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)
     rows = [
-        row
-        for batch in alone(Unit(7, "s", bytes(tmp_path)), ItemSelection.QUEUED, disk)
-        for row in batch.to_pylist()
+        row for batch in alone(Unit(7, "s", bytes(tmp_path)), ItemSelection.QUEUED, disk) for row in batch.to_pylist()
     ]
     assert [row["data"] for row in rows] == [b"y", None]
     problem = rows[1]["problem"]
@@ -199,7 +197,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
 
 def test_a_queue_that_was_deleted_meanwhile_is_a_problem(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x")})
-    (unit,) = reader_units(Disk(), folders_of([str(tmp_path)], None), [])
+    (unit,) = reader_units(Disk(), places(tmp_path), [])
     os.unlink(tmp_path / "work")
     (batch,) = alone(unit, ItemSelection.QUEUED)
     (row,) = batch.to_pylist()

@@ -24,6 +24,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
+from tests.spark.fleet.folders import places
 from tests.tools.tool_processes import fill
 
 SCROLL = {
@@ -46,7 +47,7 @@ def two(tmp_path: Path) -> str:
 
 
 def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: str) -> None:
-    units = queue_units(Disk(), folders_of([two], None), [])
+    units = queue_units(Disk(), places(two), [])
     assert brief(units) == [
         ("web1", FoundScroll(b"news")),
         ("web1", FoundJournal(b"work")),
@@ -65,18 +66,18 @@ def test_exporting_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
         ("all", FoundScroll(b"news", (b"b",))),
         ("all", FoundJournal(b"work")),
     ]
-    assert len(reader_units(Disk(), folders_of([two], None), [])) == 5
+    assert len(reader_units(Disk(), places(two), [])) == 5
 
 
 def test_packing_has_a_unit_for_each_folder_that_has_one_of_the_queues(two: str) -> None:
-    units = folder_units(Disk(), folders_of([two], None), [b"mail"])
+    units = folder_units(Disk(), places(two), [b"mail"])
     assert brief(units) == [("web2", (b"mail",))]
-    assert len(folder_units(Disk(), folders_of([two], None), [])) == 2
+    assert len(folder_units(Disk(), places(two), [])) == 2
 
 
 def test_a_queue_that_no_folder_has_is_named(two: str) -> None:
     with pytest.raises(SourceFailed, match="no folder has a queue missing: kestrel-qdump -q"):
-        queue_units(Disk(), folders_of([two], None), [b"work", b"missing"])
+        queue_units(Disk(), places(two), [b"work", b"missing"])
 
 
 def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_looked_into_is_left_whole_to_a_task(two: str) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EIO, times=1)
-    units = queue_units(disk, folders_of([two], None), [b"work"])
+    units = queue_units(disk, places(two), [b"work"])
     assert brief(units) == [("web1", (b"work",)), ("web2", FoundJournal(b"work"))]
 
 
@@ -97,7 +98,7 @@ def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
     for server in ("web1", "web2"):
         fill(tmp_path / server, {name: addx(b"x") for name in "abc"})
         os.utime(tmp_path / server, (1, 1))
-    units = queue_units(Disk(), folders_of([str(tmp_path / "*")], None), [])
+    units = queue_units(Disk(), places(tmp_path / "*"), [])
     disk = FaultyDisk()
     rows = list(map_units_by_folder(units[::2] + units[1::2], lambda unit, folder: verify_unit(unit, folder, 1), disk))
     assert len(rows) == 6

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from kestrel.spark.history.histories import histories
 from tests.journal.handwritten import REMOVE, addx, confirm, open_
 from tests.scroll.handwritten import READER, WRITER, put, read_head
-from tests.spark.history.told import histories_in
+from tests.spark.tables import histories_in
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ from tests.journal.restarts import restarted_errors, restarted_items
 from tests.journal.test_recorded import CASES, GOLDEN
 from tests.server.running import Processes
 from tests.spark.history.model import told
-from tests.spark.history.told import histories_in
+from tests.spark.tables import histories_in
 
 XIDS = st.integers(1, 3)
 TIMES = st.integers(1, 9)

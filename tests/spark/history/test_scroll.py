@@ -25,7 +25,7 @@ from tests.scroll.handwritten import (
 )
 from tests.scroll.independent import queues_in
 from tests.scroll.test_independent import FOLDERS, GOLDEN, written_folder
-from tests.spark.history.told import histories_in
+from tests.spark.tables import histories_in
 
 IDS = st.integers(1, 9)
 NAMES = st.sampled_from([b":own", b"a", b"b"])

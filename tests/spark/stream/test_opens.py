@@ -8,48 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.open_reads import MOST_READS, OpenReadsReader
-from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions
-from tests.spark.stream.fakes import A, B, World
+from kestrel.spark.stream.open_reads import MOST_READS
+from tests.spark.stream.fakes import A, B, World, numbered, opens
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
 
-
-def opens(
-    world: World,
-    *addresses: str,
-    max_rows: int = 100,
-    max_bytes: int = OPEN_BYTES,
-    slices: int = 4,
-    schema: StructType = ITEMS,
-) -> OpenReadsReader:
-    """A driver's reader of some servers, or of all."""
-    servers = world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices, max_bytes=max_bytes)
-    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
-
-
 # Batches.
-
-
-def test_items_of_all_servers_come_in_the_order_of_their_server() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 25))
-    world[B].put(*numbered(100, 7))
-    checkpoint = Checkpoint()
-    query = Query(opens(world, max_rows=10), checkpoint)
-    while query.trigger():
-        pass
-    assert [each for each in checkpoint.data() if len(each) < 3] == numbered(0, 25)
-    assert [each for each in checkpoint.data() if len(each) == 3] == numbered(100, 7)
-    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
 
 
 def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
@@ -59,15 +24,6 @@ def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
     Query(opens(world), checkpoint).trigger()
     nothing = dict.fromkeys(("item_id", "add_ms", "expiry_ms"))
     assert checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
-
-
-def test_some_columns_in_any_order_may_be_asked_for() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    checkpoint = Checkpoint()
-    asked = StructType([StructField("item_id", LongType()), StructField("server", StringType())])
-    Query(opens(world, schema=asked), checkpoint).trigger()
-    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", None), ("server", A)]]
 
 
 def test_without_items_the_offset_is_the_one_before() -> None:
@@ -285,21 +241,6 @@ def test_what_a_lost_answer_had_comes_again() -> None:
 # A trigger that ends.
 
 
-def test_available_now_takes_no_more_than_waited_at_its_beginning() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 23))
-    checkpoint = Checkpoint()
-    reader = opens(world, max_rows=10)
-    reader.prepareForTriggerAvailableNow()
-    query = Query(reader, checkpoint)
-    for _ in range(10):
-        query.trigger()
-        world[A].put(b"later")
-        world[B].put(b"later")
-    assert checkpoint.data() == numbered(0, 23)
-    assert world[A].open == {}, "the last batch is confirmed"
-
-
 def test_available_now_ends_where_others_take_items() -> None:
     world = World(A)
     world[A].put(*numbered(0, 10))
@@ -331,25 +272,6 @@ def test_a_trigger_that_never_confirms_is_refused() -> None:
     reader = opens(World(A))
     with pytest.raises(SourceFailed, match=r"use trigger\(availableNow=True\)"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work"'),
-        ({"delivery": "exactly_once"}, r'option\("delivery", "exactly_once"\), not "at_least_once"'),
-    ],
-    ids=["queue", "delivery"],
-)
-def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sentence: str) -> None:
-    reader = opens(World(A))
-    theirs = {**reader.initialOffset(), **change}
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.latestOffset(theirs, ReadMaxRows(1))
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.commit(theirs)
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.partitions(theirs, theirs)
 
 
 # Whatever happens.

@@ -9,28 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.options import Delivery, StreamOptions
 from kestrel.spark.stream.queue_reader import Offset
-from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, RangesReader, slices_of
-from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World
+from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, slices_of
+from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World, numbered, ranges
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
-
-
-def ranges(
-    world: World, *addresses: str, max_rows: int = 100, slices: int = 4, schema: StructType = ITEMS, reader: str = "s"
-) -> RangesReader:
-    """A driver's reader of some servers, or of all."""
-    servers = world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, max_rows, slices, reader.encode())
-    return RangesReader(options, schema, world.connections(servers))
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def offset(**ids: int) -> Offset:
@@ -57,20 +41,6 @@ def test_a_stream_begins_with_the_first_item_that_is_not_released() -> None:
     assert [world[each].reader for each in (A, B)] == [b"s", b"s"], "from now on they keep what there is"
 
 
-def test_every_item_of_all_servers_comes_once_and_in_the_order_of_its_server() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 25))
-    world[B].put(*numbered(100, 7))
-    checkpoint = Checkpoint()
-    query = Query(ranges(world, max_rows=10), checkpoint)
-    while query.trigger():
-        pass
-    data = checkpoint.data()
-    assert [each for each in data if len(each) < 3] == numbered(0, 25)
-    assert [each for each in data if len(each) == 3] == numbered(100, 7)
-    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
-
-
 def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
     world = World(A)
     world[A].put(b"x", gap=6)
@@ -78,15 +48,6 @@ def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
     Query(ranges(world), checkpoint).trigger()
     row = {"server": A, "queue": "work", "item_id": 7, "add_ms": 1007, "expiry_ms": None, "data": b"x"}
     assert checkpoint.rows() == [row]
-
-
-def test_some_columns_in_any_order_may_be_asked_for() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    checkpoint = Checkpoint()
-    asked = StructType([StructField("item_id", LongType()), StructField("server", StringType())])
-    Query(ranges(world, schema=asked), checkpoint).trigger()
-    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", 1), ("server", A)]]
 
 
 def test_without_new_items_the_offset_is_the_one_before() -> None:
@@ -315,20 +276,6 @@ def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
 # A trigger that ends.
 
 
-def test_available_now_reads_what_is_there_and_nothing_that_comes_later() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 23))
-    checkpoint = Checkpoint()
-    reader = ranges(world, max_rows=10)
-    reader.prepareForTriggerAvailableNow()
-    query = Query(reader, checkpoint)
-    for _ in range(10):
-        query.trigger()
-        world[A].put(b"later")
-        world[B].put(b"later")
-    assert checkpoint.data() == numbered(0, 23)
-
-
 def test_available_now_ends_when_everything_is_acknowledged() -> None:
     world = World(A, B)
     world[A].put(*numbered(0, 25))
@@ -448,27 +395,6 @@ def test_a_batch_of_a_server_that_is_named_no_more_says_so() -> None:
     world = World(A, B)
     with pytest.raises(SourceFailed, match="a batch has items of b:2229, which is not in the option servers: name it"):
         ranges(world, A).partitions(offset(a=1, b=1), offset(a=1, b=2))
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work": use that value, or another'),
-        ({"reader": "other"}, r'option\("reader", "other"\), not "s"'),
-        ({"delivery": "at_least_once"}, r'option\("delivery", "at_least_once"\), not "exactly_once"'),
-    ],
-    ids=["queue", "reader", "delivery"],
-)
-def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sentence: str) -> None:
-    reader = ranges(World(A))
-    ours, theirs = offset(a=1), {**offset(a=1), **change}
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.latestOffset(theirs, ReadMaxRows(1))
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.commit(theirs)
-    for start, end in ((ours, theirs), (theirs, ours)):
-        with pytest.raises(SourceFailed, match=sentence):
-            reader.partitions(start, end)
 
 
 def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,27 +15,16 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.open_reads import OpenReadsReader
 from kestrel.spark.stream.options import Delivery, StreamOptions
 from kestrel.spark.stream.ranges import RangesReader
 from kestrel.spark.stream.servers import StreamServers
 from tests.server.running import Processes
+from tests.spark.stream import fakes
 from tests.spark.stream.fakes import A, B, C, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
-
-def ranges(world: World, *members: str) -> RangesReader:
-    """A driver's reader of the set in which these are now."""
-    servers = world.server_set(*members)
-    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, 100, reader=b"s")
-    return RangesReader(options, ITEMS, world.connections(servers))
-
-
-def opens(world: World, *members: str) -> OpenReadsReader:
-    """The same, at least once."""
-    servers = world.server_set(*members)
-    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, 100)
-    return OpenReadsReader(options, ITEMS, world.connections(servers), lambda: None)
+ranges = partial(fakes.ranges, in_set=True)
+opens = partial(fakes.opens, in_set=True)
 
 
 # Exactly once.
