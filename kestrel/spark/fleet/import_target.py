@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
@@ -157,14 +157,13 @@ def _some(names: Sequence[bytes]) -> str:
     return f"{'the queue' if len(names) == 1 else count(len(names), 'queue')} {shown}{more}"
 
 
-WRITTEN: Final = StructType(
-    [
-        StructField("queue", StringType(), False),
-        StructField("number", LongType(), False),
-        StructField("items", LongType(), False),
-        StructField("bytes", LongType(), False),
-        StructField("problem", StringType(), True),
-    ]
+WRITTEN: Final = (
+    StructType()
+    .add("queue", StringType(), False)
+    .add("number", LongType(), False)
+    .add("items", LongType(), False)
+    .add("bytes", LongType(), False)
+    .add("problem", StringType())
 )
 """One row for each queue: the number and contents of its temporary file, or the problem that prevented it."""
 

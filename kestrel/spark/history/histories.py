@@ -31,65 +31,6 @@ from kestrel.spark.table.planned_file import JOURNAL, FileKind
 DONE: Final = "done"
 
 
-class ScrollItemState(NamedTuple):
-    """The state of an item in one of the queues."""
-
-    queue: str
-    state: str
-    errors: int
-    position: int | None
-    """Position in the queue after a restart, if the item is still there."""
-
-
-class _Reader:
-    """A queue of the scroll."""
-
-    def __init__(self, queue: str, state: ReaderState) -> None:
-        self.queue = queue
-        self.state = state
-        self.left = 0
-
-
-class ScrollHistory:
-    """The replay of one scroll. Pass the reader files to `said_by` first, then each item in order to `item`."""
-
-    def __init__(self, journal: str) -> None:
-        self._journal = journal
-        self._said: dict[bytes, tuple[str, ReaderStateBuilder]] = {}
-        self._readers: Mapping[bytes, _Reader] | None = None
-        self._last_id = 0
-
-    def said_by(self, reader: bytes, queue: str) -> ReaderStateBuilder:
-        """Return the state of a reader file of that queue, for adding its records."""
-        return self._said.setdefault(reader, (queue, ReaderStateBuilder()))[1]
-
-    def item(
-        self, item_id: int, errors: int, targets: Targets | None, *, is_archived: bool
-    ) -> Iterator[ScrollItemState]:
-        """Yield the item's state in each queue that it was put to; nothing unless its id is higher than all before.
-
-        Without a reader file, the only queue is done with archived items, which no reader needs, but not with others.
-        """
-        if item_id <= self._last_id:
-            return
-        self._last_id = item_id
-        if self._readers is None:
-            self._readers = self._all_readers()
-        for name, reader in self._readers.items():
-            if targets is not None and not targets.has(name):
-                continue
-            is_done = item_id in reader.state.done or (is_archived and not self._said)
-            count = reader.state.errors.get(item_id, errors)
-            yield ScrollItemState(reader.queue, DONE if is_done else QUEUED, count, None if is_done else reader.left)
-            reader.left += not is_done
-
-    def _all_readers(self) -> Mapping[bytes, _Reader]:
-        if not self._said:
-            return {OWN_READER: _Reader(self._journal, ReaderState())}
-        states = {name: (queue, said.state()) for name, (queue, said) in self._said.items()}
-        return {name: _Reader(queue, state) for name, (queue, state) in states.items() if not state.is_deleted}
-
-
 MOST_ROWS: Final = 1 << 13
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes of data at which a batch of histories is complete."""
@@ -200,9 +141,66 @@ def _record(row: _RecordRow) -> JournalFileRecord:
 # Scrolls with all their queues.
 
 
+class _ScrollQueue:
+    """A queue of a scroll."""
+
+    def __init__(self, name: str, state: ReaderState) -> None:
+        self.name = name
+        self.state = state
+        self.left = 0
+
+
+class _ScrollHistory:
+    """The replay of one scroll for each of its queues.
+
+    Pass the reader files to `said_by` first, then each item in order to `item`. So memory holds only the ids that
+    readers are done with. Reader files record neither times nor open reads.
+    """
+
+    def __init__(self, journal: str) -> None:
+        self._journal = journal
+        self._said: dict[bytes, tuple[str, ReaderStateBuilder]] = {}
+        self._queues: Mapping[bytes, _ScrollQueue] | None = None
+        self._last_id = 0
+
+    def said_by(self, reader: bytes, queue: str) -> ReaderStateBuilder:
+        """Return the state of a reader file of that queue, for adding its records."""
+        return self._said.setdefault(reader, (queue, ReaderStateBuilder()))[1]
+
+    def item(self, row: _RecordRow, targets: Targets | None) -> Iterator[_History]:
+        """Yield the item's history in each queue that it was put to; nothing unless its id is higher than all before.
+
+        Without a reader file, the only queue is done with archived items, which no reader needs, but not with others.
+        """
+        item_id = row.item_id
+        if item_id is None or item_id <= self._last_id:
+            return
+        self._last_id = item_id
+        if self._queues is None:
+            self._queues = self._all_queues()
+        is_unread = row.kind == FileKind.ARCHIVED.value and not self._said
+        for reader, queue in self._queues.items():
+            if targets is not None and not targets.has(reader):
+                continue
+            is_done = is_unread or item_id in queue.state.done
+            state, position = (DONE, None) if is_done else (QUEUED, queue.left)
+            errors = queue.state.errors.get(item_id, max(0, row.errors or 0))
+            owner = row.server, row.folder, row.format, row.journal, queue.name, row.file, row.offset
+            item = item_id, row.add_ms, row.expiry_ms, row.data_bytes
+            unknown = None, None, None, None, None, None
+            yield *owner, *item, state, None, None, errors, None, position, *unknown, row.data
+            queue.left += not is_done
+
+    def _all_queues(self) -> Mapping[bytes, _ScrollQueue]:
+        if not self._said:
+            return {OWN_READER: _ScrollQueue(self._journal, ReaderState())}
+        states = {reader: (queue, said.state()) for reader, (queue, said) in self._said.items()}
+        return {reader: _ScrollQueue(queue, state) for reader, (queue, state) in states.items() if not state.is_deleted}
+
+
 def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
     first = next(rows)
-    history = ScrollHistory(first.journal)
+    history = _ScrollHistory(first.journal)
     targets: Targets | None = None
     file = first.file
     for row in chain((first,), rows):
@@ -212,17 +210,14 @@ def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
             _apply_reader_record(row, history)
             continue
         if row.opcode == RecordCommand.PUT:
-            assert row.item_id is not None
-            is_archived = row.kind == FileKind.ARCHIVED.value
-            for read in history.item(row.item_id, max(0, row.errors or 0), targets, is_archived=is_archived):
-                yield _as_read(row, read)
+            yield from history.item(row, targets)
         targets = None
         if row.targets is not None:
             readers = frozenset(reader.encode() for reader in row.targets["readers"])
             targets = Targets(readers, row.targets["are_left_out"])
 
 
-def _apply_reader_record(row: _RecordRow, history: ScrollHistory) -> None:
+def _apply_reader_record(row: _RecordRow, history: _ScrollHistory) -> None:
     """Apply a record of a reader file."""
     said = history.said_by(_reader_of(row.file), row.queue)
     if row.opcode == RecordCommand.READ_HEAD:
@@ -240,13 +235,6 @@ def _reader_of(file_name: str) -> bytes:
     """Return the reader's name as in a TARGETS record."""
     file = scrolls.parse_file_name(file_name.encode())
     return (file.part if file is not None else b"") or OWN_READER
-
-
-def _as_read(row: _RecordRow, read: ScrollItemState) -> _History:
-    owner = row.server, row.folder, row.format, row.journal, read.queue, row.file, row.offset
-    item = row.item_id, row.add_ms, row.expiry_ms, row.data_bytes
-    unknown = None, None, None, None, None, None
-    return *owner, *item, read.state, None, None, read.errors, None, read.position, *unknown, row.data
 
 
 def histories(

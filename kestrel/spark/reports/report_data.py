@@ -83,13 +83,9 @@ class WaitingFigures:
 
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Return the bounds of each percentile by its name."""
-        pairs = {
-            "p50": (self.p50_least_ms, self.p50_most_ms),
-            "p95": (self.p95_least_ms, self.p95_most_ms),
-            "p99": (self.p99_least_ms, self.p99_most_ms),
-            "max": (self.max_least_ms, self.max_most_ms),
-        }
-        return {name: (least, most) for name, (least, most) in pairs.items() if least is not None and most is not None}
+        names = ("p50", "p95", "p99", "max")
+        pairs = {name: (getattr(self, f"{name}_least_ms"), getattr(self, f"{name}_most_ms")) for name in names}
+        return {name: pair for name, pair in pairs.items() if None not in pair}
 
 
 @dataclass(frozen=True, slots=True)

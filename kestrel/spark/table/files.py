@@ -48,13 +48,6 @@ _Key: TypeAlias = tuple[str, bytes]
 """Format, and queue name or stem."""
 
 
-class _StableGroup(NamedTuple):
-    """The planned files of a journal whose names were the same before and after their inspection."""
-
-    group: _ListedGroup
-    files: list[PlannedFile]
-
-
 def list_folder(disk: Disk, place: JournalLocation) -> list[PlannedFile]:
     """Return the live files of a folder, without archived ones. Raises `SourceFailed` or OSError.
 
@@ -78,19 +71,19 @@ def _at_one_moment(
 
     A journal that first appears after the second listing causes no further attempt, and may be missing from the result.
     """
-    settled: dict[_Key, _StableGroup] = {}
+    settled: dict[_Key, tuple[_ListedGroup, list[PlannedFile]]] = {}
     groups = listed(disk, place.folder)
     wanted = set(groups)
     for attempt in range(_ATTEMPTS):
         for key, group in groups.items():
             if key not in settled and (files := _looked_at(disk, place, group)) is not None:
-                settled[key] = _StableGroup(group, files)
+                settled[key] = group, files
         groups = listed(disk, place.folder)
-        settled = {key: each for key, each in settled.items() if groups.get(key) == each.group}
+        settled = {key: each for key, each in settled.items() if groups.get(key) == each[0]}
         if attempt == 0:
             wanted |= set(groups)  # a listing may miss a file during its rename
         if wanted & set(groups) <= set(settled):
-            return [file for each in settled.values() for file in each.files]
+            return [file for _, files in settled.values() for file in files]
     names = ", ".join(sorted(groups[key].journal for key in wanted & set(groups) - set(settled)))
     raise SourceFailed(f"{place.shown_folder}: the files of {names} are being renamed all the time; try again")
 

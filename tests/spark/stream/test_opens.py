@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.open_reads import MOST_READS
 from tests.spark.stream.fakes import A, B, World, numbered, opens
-from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
 # Batches.
 
@@ -54,27 +54,24 @@ def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
     reader = opens(world, max_rows=20_000)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert sorted(len(task.items) for task in tasks_between(reader, start, end)) == [100, 2500, 2500]
+    assert sorted(len(task.items) for task in reader.partitions(start, end)) == [100, 2500, 2500]
 
 
 def test_a_batch_has_about_as_many_bytes_as_it_may() -> None:
     world = World(A)
     world[A].put(*[b"x" * 100] * 200)
-    checkpoint = Checkpoint()
-    query = Query(opens(world, max_rows=1000, max_bytes=5000), checkpoint)
-    while query.trigger():
-        pass
-    assert [len(rows) for rows in checkpoint.sink.values()] == [50, 50, 50, 50]
+    query = Query(opens(world, max_rows=1000, max_bytes=5000))
+    query.drain()
+    assert [len(rows) for rows in query.checkpoint.sink.values()] == [50, 50, 50, 50]
 
 
 def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() -> None:
     world = World(A)
     world[A].max_open = 2
     world[A].put(*numbered(0, 11))
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == numbered(0, 11)
+    assert query.checkpoint.data() == numbered(0, 11)
 
 
 def test_open_reads_that_are_not_confirmed_yet_do_not_keep_back_others() -> None:
@@ -97,7 +94,7 @@ def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
 
 def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> None:
     world = World(A)
-    query = Query(opens(world), Checkpoint())
+    query = Query(opens(world))
     for _ in range(3):
         query.trigger()
     assert world[A].asked == ["get"] * 3
@@ -110,7 +107,7 @@ def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> N
 def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
     world = World(A)
     world[A].put(*numbered(0, MOST_READS + 5))
-    query = Query(opens(world, max_rows=2 * MOST_READS), Checkpoint())
+    query = Query(opens(world, max_rows=2 * MOST_READS))
     query.trigger()
     assert len(world[A].open) == MOST_READS + 5
     query.trigger()
@@ -134,8 +131,7 @@ def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> N
     world = World(A, B)
     world[A].put(b"a")
     world[B].put(b"b")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     query.trigger()
     world[A].is_away = True
     query.trigger()
@@ -144,14 +140,13 @@ def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> N
     world.sleep(60)
     query.trigger()
     assert len(world[A].open) == 0
-    assert sorted(checkpoint.data()) == [b"a", b"b"]
+    assert sorted(query.checkpoint.data()) == [b"a", b"b"]
 
 
 def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     world = World(A)
     world[A].put(b"1", b"2")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     query.trigger()
     world[A].hold_ends()
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
@@ -159,7 +154,7 @@ def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.L
     assert [record.message.partition(",")[0] for record in caplog.records] == [
         "a:2229: 2 done items were no longer open reads and are delivered again"
     ]
-    assert checkpoint.data() == [b"1", b"2", b"1", b"2"]
+    assert query.checkpoint.data() == [b"1", b"2", b"1", b"2"]
 
 
 def test_a_stop_gives_back_what_is_not_done() -> None:
@@ -217,25 +212,23 @@ def test_a_server_that_is_away_does_not_keep_the_others() -> None:
     world = World(A, B)
     world[A].is_away = True
     world[B].put(b"b")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == [b"b"]
+    assert query.checkpoint.data() == [b"b"]
     assert world.now_s == 0
 
 
 def test_what_a_lost_answer_had_comes_again() -> None:
     world = World(A)
     world[A].put(b"1")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     world[A].loses_answers = True
     assert not query.trigger()
     world[A].loses_answers = False
     world[A].hold_ends()
     world.sleep(60)
     assert query.trigger()
-    assert checkpoint.data() == [b"1"]
+    assert query.checkpoint.data() == [b"1"]
 
 
 # A trigger that ends.
@@ -244,13 +237,12 @@ def test_what_a_lost_answer_had_comes_again() -> None:
 def test_available_now_ends_where_others_take_items() -> None:
     world = World(A)
     world[A].put(*numbered(0, 10))
-    checkpoint = Checkpoint()
     reader = opens(world)
     reader.prepareForTriggerAvailableNow()
     del world[A].waiting[4:]
-    query = Query(reader, checkpoint)
+    query = Query(reader)
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == numbered(0, 4)
+    assert query.checkpoint.data() == numbered(0, 4)
 
 
 def test_available_now_fails_rather_than_leave_a_server_out_and_gives_back_what_it_took() -> None:

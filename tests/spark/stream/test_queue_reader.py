@@ -21,13 +21,11 @@ def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: A
     world = World(A, B)
     world[A].put(*numbered(0, 25))
     world[B].put(*numbered(100, 7))
-    checkpoint = Checkpoint()
-    query = Query(made(world, max_rows=10), checkpoint)
-    while query.trigger():
-        pass
-    assert [each for each in checkpoint.data() if len(each) < 3] == numbered(0, 25)
-    assert [each for each in checkpoint.data() if len(each) == 3] == numbered(100, 7)
-    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
+    query = Query(made(world, max_rows=10))
+    query.drain()
+    assert [each for each in query.checkpoint.data() if len(each) < 3] == numbered(0, 25)
+    assert [each for each in query.checkpoint.data() if len(each) == 3] == numbered(100, 7)
+    assert all(len(rows) <= 10 for rows in query.checkpoint.sink.values())
 
 
 @pytest.mark.parametrize(("made", "item_id"), [(ranges, 1), (opens, None)])
@@ -44,15 +42,14 @@ def test_some_columns_in_any_order_may_be_asked_for(made: Any, item_id: int | No
 def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: Any) -> None:
     world = World(A, B)
     world[A].put(*numbered(0, 23))
-    checkpoint = Checkpoint()
     reader = made(world, max_rows=10)
     reader.prepareForTriggerAvailableNow()
-    query = Query(reader, checkpoint)
+    query = Query(reader)
     for _ in range(10):
         query.trigger()
         world[A].put(b"later")
         world[B].put(b"later")
-    assert checkpoint.data() == numbered(0, 23)
+    assert query.checkpoint.data() == numbered(0, 23)
     assert world[A].open == {}, "the last batch is confirmed"
 
 
