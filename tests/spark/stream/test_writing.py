@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kestrel.client.blocking import BlockingClient
 from kestrel.client.put_batch import BATCH_ITEMS
 from kestrel.keyed import split
 from kestrel.spark.failures import SourceFailed
@@ -20,6 +19,7 @@ from kestrel.spark.stream.queue_writer import ItemsPut, QueueStreamWriter, Queue
 from tests.client.scripted import scripted
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 from tests.spark.stream.ddl import columns_of
+from tests.spark.stream.live import address_of, taken
 
 CONFIG = """
 queuePath = "queues"
@@ -40,10 +40,6 @@ def server(processes: Processes) -> Server:
     return processes.serve(CONFIG, "--thrift", ANY_PORT)
 
 
-def address_of(server: Server) -> str:
-    return f"127.0.0.1:{server.port_of('thrift')}"
-
-
 def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str) -> QueueWriter:
     """As it comes to a task."""
     given = {"servers": servers, "queue": queue, "timeout": str(PATIENCE_S), **options}
@@ -56,12 +52,6 @@ def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str
 def rows(*batches: Any) -> Iterator[pa.RecordBatch]:
     for columns in batches:
         yield pa.RecordBatch.from_pydict(columns)
-
-
-def taken(server: Server, queue: str = "work") -> list[bytes]:
-    """All that is in the queue."""
-    with BlockingClient(address_of(server), "thrift", timeout_s=PATIENCE_S) as client:
-        return list(iter(lambda: client.get(queue), None))
 
 
 def test_rows_are_items_of_the_queue(server: Server) -> None:
