@@ -16,7 +16,6 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPushProducer,
     ISSLTransport,
-    ISystemHandle,
     ITCPTransport,
 )
 from twisted.internet.protocol import Factory, connectionDone
@@ -30,16 +29,15 @@ from kestrel.net.certificate_subject import certificate_subject
 from kestrel.net.rejecting_protocol import RejectingProtocol
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
-from kestrel.session.client_transport import ClientTransport
 from kestrel.session.handlers import HANDLERS
-from kestrel.session.session import Session
+from kestrel.session.session import Session, socket_of
 from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import ServerControl
 
 log = Logger(__name__)
 
 
-class Connection(ClientTransport):
+class Connection:
     """The connection of one client, over TCP, TLS, a Unix socket or any other endpoint (`IProtocol`).
 
     It is the push producer of its transport, so that the server stops reading from a client that does not read replies.
@@ -50,7 +48,7 @@ class Connection(ClientTransport):
         self.factory = connections
         # Any: the methods of a stream transport are spread over several Twisted interfaces.
         self.transport: Any = None
-        self.session: Session = connections.session(self)
+        self.session: Session = connections.session()
 
     def makeConnection(self, transport: Any) -> None:
         """Attach the transport."""
@@ -97,46 +95,13 @@ class Connection(ClientTransport):
         finally:  # otherwise it would count against maxConnections forever
             self._connections.closed(self)
 
-    def peer_has_closed(self) -> bool:
-        """Return True if a plain connection has ended and no received bytes are left to read. Always False for TLS."""
-        handle = _socket_of(self.transport)
-        if handle is None:
-            return False
-        try:
-            return not handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError as error:
-            return not isinstance(error, BlockingIOError)
-
     def handle(self) -> socket.socket | None:
         """Return the connection's socket, or the one below TLS, if it has one."""
-        return _socket_of(self.transport) or _socket_of(getattr(self.transport, "transport", None))
-
-    def write(self, data: bytes) -> None:
-        """Pass replies to the transport."""
-        self.transport.write(data)
-
-    def close_when_sent(self) -> None:
-        """Close the connection when all written bytes are sent. A TLS transport would otherwise wait for its producer
-        forever.
-        """
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()
+        return socket_of(self.transport) or socket_of(getattr(self.transport, "transport", None))
 
     def abort(self) -> None:
         """Close the connection at once and drop unsent bytes."""
         self.transport.abortConnection()
-
-    @property
-    def peer(self) -> str:
-        """Name of the client for the log."""
-        return "gone" if self.transport is None else str(self.transport.getPeer())
-
-    def set_reading(self, is_wanted: bool) -> None:
-        """Start or pause reading from the client."""
-        if is_wanted:
-            self.transport.resumeProducing()
-        else:
-            self.transport.pauseProducing()
 
     def pauseProducing(self) -> None:
         """Stop making replies: the transport's buffer is full."""
@@ -193,11 +158,11 @@ class ConnectionFactory(Factory):
         reply, _ = self._make_codec().error(Command(), error)
         return RejectingProtocol(reply)
 
-    def session(self, connection: Connection) -> Session:
+    def session(self) -> Session:
         """Return a new session for a connection."""
         codec = self._make_codec()
         access = Access(self._context, self._control.status, codec, is_trusted=self._is_trusted)
-        return Session(self._context, codec, self._control, HANDLERS, access, connection)
+        return Session(self._context, codec, self._control, HANDLERS, access)
 
     def opened(self, connection: Connection) -> None:
         """Register and count a new connection. If there are too many to write or read, its session refuses that."""
@@ -205,19 +170,20 @@ class ConnectionFactory(Factory):
         counters, settings = self._counters, self._context.settings
         counters.total_connections += 1
         counters.curr_connections += 1
-        access = connection.session.access
+        session = connection.session
+        access = session.access
         access.refuses_writes = _is_over(counters.curr_connections, settings.refuse_writes_over)
         access.refuses_reads = _is_over(counters.curr_connections, settings.refuse_reads_over)
-        connection.session.began()
+        session.began(connection.transport)
         if settings.traces_sessions:
-            log.info("Session opened: {peer}", peer=connection.peer)
+            log.info("Session opened: {peer}", peer=connection.session.peer)
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection, and reduce the count."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
         if self._context.settings.traces_sessions:
-            log.info("Session closed: {peer}", peer=connection.peer)
+            log.info("Session closed: {peer}", peer=connection.session.peer)
         if not self._connections and self._emptied is not None:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
@@ -226,7 +192,7 @@ class ConnectionFactory(Factory):
         """Log a TLS failure of a client."""
         # OpenSSL's errors are lists of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
-        self._context.refusal_log.log(connection.peer, connection.session.access.identity, f"TLS: {', '.join(reasons)}")
+        connection.session.log_refusal(f"TLS: {', '.join(reasons)}")
 
     @property
     def count(self) -> int:
@@ -255,11 +221,6 @@ class ConnectionFactory(Factory):
         """Abort all connections that are still open."""
         for connection in list(self._connections):
             connection.abort()
-
-
-def _socket_of(transport: Any) -> socket.socket | None:
-    handle = transport.getHandle() if ISystemHandle.providedBy(transport) else None
-    return handle if isinstance(handle, socket.socket) else None
 
 
 def _is_over(connections: int, limit: int | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from kestrel import commands, errors
 from kestrel.escaping import escape_non_ascii
 from kestrel.protocols.buffer import NoLineEnd
-from kestrel.protocols.codec import LineCodec, Stat
+from kestrel.protocols.codec import Codec, Stat
 from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
 MAX_LINE_BYTES: Final = 8 * 1024
@@ -68,8 +68,8 @@ _PARSED_LINES: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
 """Cache of parsed lines, for all clients."""
 
 
-class MemcacheCodec(LineCodec):
-    """The memcache codec of one connection (`kestrel.protocols.codec.LineCodec`).
+class MemcacheCodec(Codec):
+    """The memcache codec of one connection (`kestrel.protocols.codec.Codec`).
 
     It holds at most a line, or an item with its line, and one network read after it.
     """

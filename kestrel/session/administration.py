@@ -10,11 +10,10 @@ from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
 from kestrel.escaping import show_name
-from kestrel.protocols.codec import LineCodec
+from kestrel.protocols.codec import Codec
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.stat_definitions import ServerSnapshot, Stat, server_stats
 from kestrel.queues.stats import iter_encoded_stats
-from kestrel.session.codecs import line_codec
 from kestrel.session.long_reply import LongReply
 from kestrel.session.session import Handlers, Session
 
@@ -70,7 +69,7 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 
 def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
-    codec, manager = line_codec(session), session.manager
+    codec, manager = session.codec, session.manager
     snapshot = ServerSnapshot(manager, session.control.version, session.control.uptime_s())
     for _ in snapshot.gather():
         yield b""
@@ -80,7 +79,7 @@ def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     yield codec.end_of_list(command)
 
 
-def _encode_queue_stats(codec: LineCodec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
+def _encode_queue_stats(codec: Codec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
     prefix = f"queue_{show_name(name)}_"
     return codec.stats(command, [(prefix + figure, value) for figure, value in figures])
 
@@ -91,7 +90,7 @@ def dump_stats(session: Session, command: commands.DumpStats) -> None:
 
 
 def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterator[bytes]:
-    codec, manager = line_codec(session), session.manager
+    codec, manager = session.codec, session.manager
     named = dict.fromkeys(command.queues)
     for name in named or manager.names_in_order():
         # otherwise it was deleted meanwhile
@@ -106,7 +105,7 @@ def dump_config(session: Session, command: commands.DumpConfig) -> None:
 
 
 def _dump_config_pieces(session: Session, command: commands.DumpConfig) -> Iterator[bytes]:
-    codec = line_codec(session)
+    codec = session.codec
     for name, settings in session.control.iter_config(command.queues):
         yield codec.dump_stats(command, name, settings)
     yield codec.end_of_list(command)

@@ -9,7 +9,6 @@ from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES
 from kestrel.queues.queue import Queue
-from kestrel.session.codecs import get_many_codec
 from kestrel.session.item_feed import NO_LIMIT, ItemFeed
 from kestrel.session.session import Handlers, Session
 
@@ -20,7 +19,7 @@ def get_many(session: Session, command: commands.GetMany) -> None:
     session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(command.queue)
     if queue is None or command.max_items == 0:
-        session.outbox.reply(get_many_codec(session).items(command, ()))
+        session.outbox.reply(session.codec.items(command, ()))
     else:
         _GetManySink(session, command, queue).begin()
 
@@ -79,7 +78,7 @@ class _GetManySink:
             self._items.clear()  # the queue's recovery has put them back
             self._bytes = 0
         size = len(item.data) + ITEM_OVERHEAD_BYTES
-        codec = get_many_codec(self._session)
+        codec = self._session.codec
         if self._items and self._bytes + size > codec.max_reply_bytes:
             self._is_full = True
             self._queue.put_back([item.xid], failed=False)
@@ -146,7 +145,7 @@ class _GetManySink:
         if not items:
             session.counters.get_misses += 1
             queue.histograms.add_miss(session.clock.seconds() - self._began_s, is_blocking=command.wait_ms > 0)
-            session.outbox.reply(get_many_codec(session).items(command, ()), queue.unsettled_batch)
+            session.outbox.reply(session.codec.items(command, ()), queue.unsettled_batch)
             return
         session.counters.get_hits += len(items)
         is_leased = command.auto_abort_ms > 0
@@ -168,7 +167,7 @@ class _GetManySink:
 
         numbered = [(item.data, number) for item, number in zip(items, numbers, strict=True)]
         session.outbox.reply(
-            get_many_codec(session).items(command, numbered),
+            session.codec.items(command, numbered),
             queue.touch(),
             sent=sent,
             answers_waiter=self._has_waited,

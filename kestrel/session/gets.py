@@ -9,7 +9,6 @@ from kestrel import commands, errors
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
-from kestrel.session.codecs import line_codec
 from kestrel.session.item_feed import ItemFeed
 from kestrel.session.open_reads import ConnectionOpenRead
 from kestrel.session.session import Handlers, Session
@@ -27,7 +26,7 @@ def get(session: Session, command: commands.Get) -> None:
     if command.aborts:
         ended = session.open_reads.abort_oldest(name)
     if command.aborts or (command.closes and not command.opens):
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     session.access.check_get(name)
     if command.peeks:
@@ -37,7 +36,7 @@ def get(session: Session, command: commands.Get) -> None:
         session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(name)
     if queue is None:
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:
@@ -60,7 +59,7 @@ def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item
     A blocking get always takes with an open read. If the client did not ask to open it, it is confirmed when the reply
     is sent, or put back if it is not.
     """
-    reply = line_codec(session).item(command, item.data)
+    reply = session.codec.item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
         session.outbox.reply(reply, queue.unsettled_batch)
@@ -111,7 +110,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
             session.counters.get_misses += 1
             if not command.peeks:
                 queue.histograms.add_miss(session.clock.seconds() - waiter.began_s, is_blocking=is_blocking)
-            session.outbox.reply(line_codec(session).no_item(command), queue.unsettled_batch or ended)
+            session.outbox.reply(session.codec.no_item(command), queue.unsettled_batch or ended)
         else:
             _reply_with_item(session, command, queue, item, is_open=is_open)
         session.finish_command()
@@ -150,11 +149,11 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     queue = session.manager.queue_to_read(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     sink = _MonitorSink(session, command, queue, ended)
     if not sink.may_open():
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     feed = sink.feed = ItemFeed(sink, queue, max_items)
     if session.wait_for_client(
@@ -189,7 +188,7 @@ class _MonitorSink:
     def deliver(self, item: Item) -> None:
         session = self._session
         session.counters.get_hits += 1
-        reply = line_codec(session).item(self._command, item.data)
+        reply = session.codec.item(self._command, item.data)
         self._unsent_reads.append(session.open_reads.add(self._queue, item))
         session.outbox.reply(reply, self._queue.touch(), sent=self._sent_one, lost=self._lost_one)
 
@@ -216,7 +215,7 @@ class _MonitorSink:
     def feed_ended(self, error: Exception | None) -> None:
         self._is_over = True
         if error is None:
-            self._session.outbox.reply(line_codec(self._session).no_item(self._command), self._ended)
+            self._session.outbox.reply(self._session.codec.no_item(self._command), self._ended)
         else:
             self._session.refuse(error)
         self._session.finish_command()

@@ -9,7 +9,6 @@ from kestrel.item import Item
 from kestrel.protocols.codec import QueueInfo
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
-from kestrel.session.codecs import get_many_codec
 from kestrel.session.session import Handlers, Session
 
 
@@ -19,12 +18,12 @@ def inspect(session: Session, command: commands.Inspect) -> None:
     session.counters.cmd_peek += 1
     queue = session.manager.queue_to_read(command.queue)
     if queue is None:
-        session.outbox.reply(get_many_codec(session).queue_info(command, QueueInfo()))
+        session.outbox.reply(session.codec.queue_info(command, QueueInfo()))
         return
 
     def tell(head: Item | None) -> None:
         info = _info(queue, head, session.manager.now_ms())
-        session.outbox.reply(get_many_codec(session).queue_info(command, info), queue.unsettled_batch)
+        session.outbox.reply(session.codec.queue_info(command, info), queue.unsettled_batch)
 
     def head_is_known(head: Item | None, error: Exception | None) -> None:
         if error is None:
