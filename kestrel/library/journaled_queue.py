@@ -266,7 +266,7 @@ class FolderJournaledQueue:
         put_ms = self._context.now_ms() if add_ms is None else add_ms
         self._storage.put([reader.store for reader in readers], data, put_ms, expiry_ms)
         self._puts += 1
-        both = combine_batches([reader.item_was_put(len(data)) for reader in readers])
+        both = combine_batches([reader.item_was_put(len(data), expiry_ms) for reader in readers])
         assert both is not None
         return when_batch_safe(both)
 

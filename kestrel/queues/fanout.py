@@ -13,13 +13,14 @@ class FanoutChildren:
     """Parents and their children, by name, whether usable now or not."""
 
     def __init__(self) -> None:
-        self._children: dict[bytes, list[bytes]] = {}
+        self.by_parent: dict[bytes, list[bytes]] = {}
+        """The children of each parent that has any, in the order of their names."""
 
     def add(self, name: bytes) -> None:
         """Add a queue. If it is a child, its parent's items go to it from now on."""
         parent = parent_of(name)
         if parent is not None:
-            children = self._children.setdefault(parent, [])
+            children = self.by_parent.setdefault(parent, [])
             if name not in children:
                 children.append(name)
                 children.sort()
@@ -27,12 +28,12 @@ class FanoutChildren:
     def remove(self, name: bytes) -> None:
         """Remove a queue. Its own children stay."""
         parent = parent_of(name)
-        if parent in self._children and name in self._children[parent]:
-            self._children[parent].remove(name)
-            if not self._children[parent]:
-                del self._children[parent]
+        if parent in self.by_parent and name in self.by_parent[parent]:
+            self.by_parent[parent].remove(name)
+            if not self.by_parent[parent]:
+                del self.by_parent[parent]
 
     def children_of(self, name: bytes) -> list[bytes]:
         """Return the children of a queue, in the order of their names."""
-        children = self._children.get(name)
+        children = self.by_parent.get(name)
         return _NONE if children is None else children

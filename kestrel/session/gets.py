@@ -10,9 +10,9 @@ from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.session.item_feed import ItemFeed
-from kestrel.session.open_reads import ConnectionOpenRead
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
+from kestrel.storage.interfaces import IQueueStorage
 
 
 def get(session: Session, command: commands.Get) -> None:
@@ -32,7 +32,7 @@ def get(session: Session, command: commands.Get) -> None:
     if command.peeks:
         session.counters.cmd_peek += 1
     else:
-        _check_open_reads(session, name, command.opens)
+        session.open_reads.check_take(name, command.opens, session.settings.max_open_reads)
         session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(name)
     if queue is None:
@@ -45,36 +45,25 @@ def get(session: Session, command: commands.Get) -> None:
         _wait(session, command, queue, ended)
 
 
-def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
-    count = session.open_reads.count(name)
-    if opens and count >= session.settings.max_open_reads:
-        raise errors.TooManyOpenReads(f"too many open reads; limit={session.settings.max_open_reads}")
-    if count and not opens:
-        raise errors.OpenReadExists("a read of this queue is open")
-
-
 def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
     """Reply with an item that was peeked, or taken with or without an open read (`is_open`).
 
-    A blocking get always takes with an open read. If the client did not ask to open it, it is confirmed when the reply
-    is sent, or put back if it is not.
+    An open read that the client asked for is forgotten if the client gets an error instead. A blocking get always takes
+    with an open read. If the client did not ask to open it, it is confirmed when the reply is sent, or put back if it
+    is not.
     """
     reply = session.codec.item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
         session.outbox.reply(reply, queue.unsettled_batch)
     elif not is_open:
-        session.outbox.reply(reply, queue.touch())
+        session.outbox.reply(reply, queue.open_batch)
     elif command.opens:
-        _reply_with_open_read(session, queue, item, reply)
+        open_reads, name, store, xid = session.open_reads, queue.name, queue.store, item.xid
+        open_reads.add(queue, item)
+        session.outbox.reply(reply, queue.open_batch, lost=lambda: open_reads.forget(name, store, xid))
     else:
         _reply_with_waiter_item(session, queue, item, reply)
-
-
-def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
-    """Add the item to the connection's open reads. It is forgotten if the client gets an error instead."""
-    read = session.open_reads.add(queue, item)
-    session.outbox.reply(reply, queue.touch(), lost=lambda: session.open_reads.forget(read))
 
 
 def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
@@ -89,7 +78,7 @@ def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: b
         else:
             queue.put_back([xid], failed=False)
 
-    session.outbox.reply(reply, queue.touch(), sent=sent, answers_waiter=True)
+    session.outbox.reply(reply, queue.open_batch, sent=sent, answers_waiter=True)
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -174,7 +163,8 @@ class _MonitorSink:
         self._command = command
         self._queue = queue
         self._ended = ended
-        self._unsent_reads: deque[ConnectionOpenRead] = deque()
+        self._unsent_reads: deque[tuple[IQueueStorage, int]] = deque()
+        """The store and the xid of each read whose reply is not sent yet."""
         self._is_over = False
         self._has_lost = False
         self.continue_later = session.continue_later
@@ -186,11 +176,12 @@ class _MonitorSink:
         return self._session.is_backpressured
 
     def deliver(self, item: Item) -> None:
-        session = self._session
+        session, queue = self._session, self._queue
         session.counters.get_hits += 1
         reply = session.codec.item(self._command, item.data)
-        self._unsent_reads.append(session.open_reads.add(self._queue, item))
-        session.outbox.reply(reply, self._queue.touch(), sent=self._sent_one, lost=self._lost_one)
+        session.open_reads.add(queue, item)
+        self._unsent_reads.append((queue.store, item.xid))
+        session.outbox.reply(reply, queue.open_batch, sent=self._sent_one, lost=self._lost_one)
 
     def _sent_one(self, was_sent: bool) -> None:
         if was_sent:
@@ -203,11 +194,14 @@ class _MonitorSink:
         self._has_lost = True
         self.feed.cancel()
         self._session.outbox.forget(self._command)
-        for read in self._unsent_reads:
-            self._session.open_reads.forget(read)
-        still_open = [read.xid for read in self._unsent_reads if read.is_open]
+        queue = self._queue
+        for store, xid in self._unsent_reads:
+            self._session.open_reads.forget(queue.name, store, xid)
+        still_open = [
+            xid for store, xid in self._unsent_reads if queue.owns_store(store) and xid in queue.open_read_table
+        ]
         if still_open:
-            self._queue.put_back(still_open, failed=False)
+            queue.put_back(still_open, failed=False)
         if not self._is_over:
             self._is_over = True
             self._session.finish_command()

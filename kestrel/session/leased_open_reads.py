@@ -8,7 +8,6 @@ from typing import Final
 
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
-from kestrel.session.open_reads import ConnectionOpenRead
 from kestrel.storage.barrier import Batch
 
 LEASE_IDS_PER_MS: Final = 4096
@@ -57,7 +56,7 @@ class LeasedOpenReads:
         The caller has already counted it in `counts`; the end of the lease subtracts it. After `auto_abort_ms` the item
         goes back to the head.
         """
-        queue.add_open_read(item, _Lease(self._leases, number, ConnectionOpenRead(queue, item), auto_abort_ms, counts))
+        queue.add_open_read(item, _Lease(self._leases, number, queue, item.xid, auto_abort_ms, counts))
 
     def stop(self) -> None:
         """Record that the server is stopping. From now on leased gets return no items, because clients could not
@@ -78,9 +77,9 @@ class LeasedOpenReads:
         reads = self._open(queue, ids)
         return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None
 
-    def _open(self, queue: bytes, ids: Set[int]) -> list[ConnectionOpenRead]:
+    def _open(self, queue: bytes, ids: Set[int]) -> list[_Lease]:
         known = (self._leases.get(number) for number in ids)
-        reads = [lease.read for lease in known if lease is not None and lease.is_of(queue)]
+        reads = [lease for lease in known if lease is not None and lease.is_of(queue)]
         # the order of taking: ids follow the order of the replies, which may differ
         return sorted(reads, key=attrgetter("xid"))
 
@@ -88,21 +87,31 @@ class LeasedOpenReads:
 class _Lease:
     """One leased read (`kestrel.queues.open_reads.Lease`)."""
 
-    __slots__ = ("_counts", "_id", "_leases", "auto_abort_ms", "read")
+    __slots__ = ("_counts", "_id", "_leases", "_store", "auto_abort_ms", "queue", "xid")
 
     def __init__(
-        self, leases: dict[int, _Lease], number: int, read: ConnectionOpenRead, auto_abort_ms: int, counts: LeaseCounts
+        self,
+        leases: dict[int, _Lease],
+        number: int,
+        queue: Queue,
+        xid: int,
+        auto_abort_ms: int,
+        counts: LeaseCounts,
     ) -> None:
-        self.read = read
+        self.queue = queue
+        self.xid = xid
         self.auto_abort_ms = auto_abort_ms
+        self._store = queue.store
         self._id = number
         self._leases = leases
         self._counts = counts
         leases[number] = self
 
-    def is_of(self, queue: bytes) -> bool:
-        return self.read.queue.name == queue and self.read.is_open
+    def is_of(self, name: bytes) -> bool:
+        """Return True if it is an open read of the queue `name`."""
+        queue = self.queue
+        return queue.name == name and queue.owns_store(self._store) and self.xid in queue.open_read_table
 
     def ended(self) -> None:
         del self._leases[self._id]
-        self._counts.change(self.read.queue.name, -1)
+        self._counts.change(self.queue.name, -1)

@@ -129,18 +129,19 @@ class Outbox:
             entry = _PendingReplies(self.current_command, reply, batch, sent, lost, answers_waiter)
         self._entries.append(entry)
         if not self._is_release_due:
-            self._release_at_end_of_tick()
+            self._is_release_due = True
+            self._barrier.at_end_of_tick(self._release)
 
     def close(self) -> None:
         """Close the connection after the replies so far. Later replies are dropped."""
         if not self._is_gone:
             self._closes = True
-            if not self._is_release_due:
-                self._release_at_end_of_tick()
+            self._release_at_end_of_tick()
 
     def _release_at_end_of_tick(self) -> None:
-        self._is_release_due = True
-        self._barrier.at_end_of_tick(self._release)
+        if not self._is_release_due:
+            self._is_release_due = True
+            self._barrier.at_end_of_tick(self._release)
 
     def release(self) -> None:
         """Send replies in order, up to the first whose batch is not settled. Send none while paused."""
@@ -281,7 +282,7 @@ class Outbox:
         """Send again: the transport accepts bytes."""
         self.is_paused = False
         self._memory.set_bytes(self.held_bytes)
-        if (self._entries or self._closes) and not self._is_release_due:
+        if self._entries or self._closes:
             self._release_at_end_of_tick()
 
     def lost(self) -> None:

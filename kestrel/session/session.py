@@ -354,10 +354,11 @@ class Session:
     def _update_input(self) -> None:
         """Pause or resume reading, and update the deadline and size of the unfinished request."""
         unparsed_bytes = len(self.codec)
-        self._update_reading(unparsed_bytes)
         unread_bytes = unparsed_bytes + self.pending_put_bytes
-        if (unread_bytes or self._unparsed_bytes) and not self._state.has_ended:
-            self._track_unparsed(unread_bytes)
+        if not (unread_bytes or self._unparsed_bytes) or self._state.has_ended:
+            return  # nothing is held, as before: the transport is not paused
+        self._update_reading(unparsed_bytes)
+        self._track_unparsed(unread_bytes)
 
     def _update_reading(self, unparsed_bytes: int) -> None:
         state = self._state

@@ -65,7 +65,7 @@ class Bench:
         """Put an item as the manager does."""
         assert self.queue.admits(len(data))
         self.storage.put((self.store,), data, self.now_ms, expiry_ms)
-        return self.queue.item_was_put(len(data))
+        return self.queue.item_was_put(len(data), expiry_ms)
 
     def put(self, *items: bytes, expiry_ms: int = 0) -> None:
         for data in items:
