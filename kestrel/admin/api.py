@@ -24,8 +24,15 @@ from kestrel.item import Item
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
-from kestrel.queues.stat_definitions import QueueSnapshot, ServerSnapshot, queue_stats, server_stats, traffic_stats
-from kestrel.queues.stats import CHILDREN_PLACEHOLDER, iter_child_batches
+from kestrel.queues.stat_definitions import (
+    CHILDREN_PLACEHOLDER,
+    QueueSnapshot,
+    ServerSnapshot,
+    iter_child_batches,
+    queue_stats,
+    server_stats,
+    traffic_stats,
+)
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
 

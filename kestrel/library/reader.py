@@ -15,8 +15,7 @@ from kestrel.library.handle import READ_WAS_RETURNED, QueueHandle
 from kestrel.library.journaled_config import JournaledQueueConfig, QueueItem
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_SWEPT_PER_SLICE
-from kestrel.queues.limits import QueueLimits
+from kestrel.queues.limits import MAX_SWEPT_PER_SLICE, QueueLimits
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch

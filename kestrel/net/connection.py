@@ -1,10 +1,10 @@
-"""The Twisted protocol class of all client connections: it moves bytes between a transport and a session."""
+"""The Twisted protocol class of all client connections: it passes the events of a transport to a session."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from OpenSSL import SSL
 from twisted.internet.defer import Deferred, succeed
@@ -18,23 +18,29 @@ from twisted.internet.interfaces import (
     ISSLTransport,
     ITCPTransport,
 )
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from kestrel.commands import Command
 from kestrel.errors import Unavailable
-from kestrel.net.certificate_subject import certificate_subject
-from kestrel.net.rejecting_protocol import RejectingProtocol
+from kestrel.net.tls import certificate_subject
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
-from kestrel.session.handlers import HANDLERS
-from kestrel.session.session import Session, socket_of
+from kestrel.session.administration import ADMINISTRATION
+from kestrel.session.get_many import GET_MANY
+from kestrel.session.gets import GETS
+from kestrel.session.puts import PUTS
+from kestrel.session.ranges import RANGES
+from kestrel.session.session import Handlers, Session, socket_of
 from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import ServerControl
 
 log = Logger(__name__)
+
+HANDLERS: Final[Handlers] = {**PUTS, **GETS, **GET_MANY, **RANGES, **ADMINISTRATION}
+"""The handlers of all commands."""
 
 
 class Connection:
@@ -225,3 +231,19 @@ class ConnectionFactory(Factory):
 
 def _is_over(connections: int, limit: int | None) -> bool:
     return limit is not None and connections > limit
+
+
+class RejectingProtocol(Protocol):
+    """A protocol that sends the reason and closes the connection. With TLS, it skips the reason."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._reply = reply
+
+    def connectionMade(self) -> None:
+        """Reject the client."""
+        assert self.transport is not None
+        if ISSLTransport.providedBy(self.transport):
+            self.transport.abortConnection()
+        else:
+            self.transport.write(self._reply)
+            self.transport.loseConnection()

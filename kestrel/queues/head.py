@@ -13,13 +13,50 @@ from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE
-from kestrel.queues.head_loader import HeadLoader
-from kestrel.queues.limits import QueueLimits
+from kestrel.queues.limits import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE, QueueLimits
 from kestrel.queues.moves import Moves
 from kestrel.storage.barrier import Batch, CommittedQueue
+from kestrel.storage.interfaces import IQueueStorage
 
 log = Logger(__name__)
+
+
+class HeadLoader:
+    """The loading of a queue's head. A result for a store that was replaced meanwhile is ignored.
+
+    `filled` is called when the head is in memory, `failed` when it cannot be read.
+    """
+
+    def __init__(self, filled: Callable[[], object], failed: Callable[[Failure], object]) -> None:
+        self._tell_filled = filled
+        self._tell_failed = failed
+        self.store: IQueueStorage | None = None
+        """The store whose head is being loaded, or None."""
+
+    def begin(self, store: IQueueStorage) -> bool:
+        """Begin to load the head of `store`. Return False if the head in memory is already right."""
+        if self.store is store:
+            return True
+        loading = store.fill()
+        if loading is None:
+            return False
+        self.store = store
+        loading.addCallbacks(self._filled, self._failed, callbackArgs=(store,), errbackArgs=(store,))
+        return self.store is store
+
+    def forget(self) -> None:
+        """Ignore the result: the queue has another store, or none."""
+        self.store = None
+
+    def _filled(self, _: object, store: IQueueStorage) -> None:
+        if self.store is store:
+            self.store = None
+            self._tell_filled()
+
+    def _failed(self, failure: Failure, store: IQueueStorage) -> None:
+        if self.store is store:  # otherwise the queue was reopened meanwhile
+            self.store = None
+            self._tell_failed(failure)
 
 
 class HeadOwner(CommittedQueue):

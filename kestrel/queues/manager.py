@@ -18,21 +18,21 @@ from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import KestrelError, StorageRefused, TooManyQueues
 from kestrel.names import check_queue_name
-from kestrel.queues.aliases import Alias, rebuild_aliases
 from kestrel.queues.context import PutByName, QueueContext
 from kestrel.queues.counters import ServerCounters
-from kestrel.queues.fanout import FanoutChildren
 from kestrel.queues.flush_expired import ExpiredFlush, ExpiredFlushResult
 from kestrel.queues.limits import QueueLimits
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
-from kestrel.queues.store_reopener import StoreReopener
+from kestrel.queues.routing import Alias, FanoutChildren, rebuild_aliases
 from kestrel.queues.tick_scheduler import TickScheduler
+from kestrel.queues.timer import Timer
 from kestrel.storage.barrier import Barrier, Batch, combine_batches
 from kestrel.storage.interfaces import IMeasuring, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
+
 
 RECONFIGURED_QUEUES_PER_SLICE: Final = 1000
 """Limit of queues that get new settings in one slice."""
@@ -519,3 +519,32 @@ def _is_usable(queue: Queue) -> bool:
 def _named_in(config: ResolvedConfig) -> frozenset[bytes]:
     """Return the queues that the operator has named, which maxQueues does not limit."""
     return frozenset(chain(config.config.queues, *config.alias_queues.values()))
+
+
+REOPEN_RETRY_S: Final = 0.5
+"""Wait between two attempts to reopen stores."""
+
+
+class StoreReopener:
+    """A timer that calls `reopen` after a store has failed, and again until it returns True."""
+
+    def __init__(self, reopen: Callable[[], bool], scheduler: TickScheduler, clock: IReactorTime) -> None:
+        self._reopen = reopen
+        self._scheduler = scheduler
+        self._is_under_way = False
+        self._timer = Timer(clock, self._try)
+
+    def begin(self) -> None:
+        """Begin to reopen failed stores in the next tick, unless that is under way."""
+        if not self._is_under_way:
+            self._is_under_way = True
+            self._scheduler.continue_later(self._try)
+
+    def stop(self) -> None:
+        """Stop trying."""
+        self._timer.stop()
+
+    def _try(self) -> None:
+        self._is_under_way = not self._reopen()
+        if self._is_under_way:
+            self._timer.start(REOPEN_RETRY_S)

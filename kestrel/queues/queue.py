@@ -13,9 +13,8 @@ from kestrel.errors import KestrelError, TooFewOpenReads, Unavailable
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_SWEPT_FOR_ROOM, MAX_SWEPT_PER_PUT
 from kestrel.queues.head import Head, HeadOwner
-from kestrel.queues.limits import QueueLimits
+from kestrel.queues.limits import MAX_SWEPT_FOR_ROOM, MAX_SWEPT_PER_PUT, QueueLimits
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import Lease, QueueOpenReads
 from kestrel.queues.queue_histograms import QueueHistograms

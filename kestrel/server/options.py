@@ -21,8 +21,7 @@ from kestrel.escaping import show_name
 from kestrel.server.endpoints import ADMIN, SERVED, endpoints_to_serve, parse_endpoint
 from kestrel.server.service import KestrelService, settings_ignored_by_storage
 from kestrel.server.startup_errors import EX_CONFIG, CannotServe
-from kestrel.storage.capabilities import CAPABILITIES
-from kestrel.storage.interfaces import IStorageFactory
+from kestrel.storage.interfaces import CAPABILITIES, IStorageFactory
 from kestrel.storage.plugins import list_plugins
 from kestrel.storage.registry import FACTORIES
 

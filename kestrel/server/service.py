@@ -35,7 +35,7 @@ from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError, StorageError
 from kestrel.escaping import show_name
 from kestrel.net import hub
-from kestrel.net.hub_port import HubListener
+from kestrel.net.ports import HubListener
 from kestrel.net.tls import ReloadableTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.context import wall_clock_ms

@@ -1,7 +1,7 @@
 """The session of one client: it receives bytes, runs commands one after the other, and sends replies.
 
-A session is independent of transport and protocol. The handlers (`kestrel.session.handlers`) run the commands and use
-the public members of this class. docs/architecture.md follows a command through it.
+It works with any transport and protocol. The handlers in the other modules of this package run the commands and use the
+public members of this class. docs/architecture.md follows a command through it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from kestrel.errors import ClientError, KestrelError, NotAuthorized, RequestTooS
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
 from kestrel.session.idle_timeout import IdleTimeout
-from kestrel.session.leased_open_reads import LeaseCounts
-from kestrel.session.open_reads import ConnectionOpenReads
+from kestrel.session.open_reads import ConnectionOpenReads, LeaseCounts
 from kestrel.session.outbox import Outbox
 from kestrel.session.session_context import SessionContext
 from kestrel.session.session_state import (
@@ -120,7 +119,7 @@ class Session:
         """Number of this client's commands so far."""
         self._request_began_after = -1
         """Value of `_commands_done` when the incomplete request began. At -1 its time starts again."""
-        self._idleness = IdleTimeout(clock, self._timeout_ms, self._waits_for_server, self._timed_out)
+        self._idleness = IdleTimeout(clock, self._timeout_ms, self.waits_for_server, self._timed_out)
 
     # Events from the connection.
 
@@ -208,11 +207,6 @@ class Session:
         self._is_shaking_hands = False
         self._context.request_deadlines.untrack(self)
 
-    @property
-    def waits_for_server(self) -> bool:
-        """Whether the client waits for the server."""
-        return self._waits_for_server()
-
     def abandon(self, why: RequestTooSlow) -> None:
         """Refuse a slow client and close the connection. Abort it if the client would not read the reason."""
         if self._state.has_ended or self._is_shaking_hands:
@@ -253,7 +247,7 @@ class Session:
         exceeds_tick = self._when_replies_sent is not None and self._state is not WAITING
         return exceeds_tick and self.outbox.is_paused
 
-    def _waits_for_server(self) -> bool:
+    def waits_for_server(self) -> bool:
         """Return True if the client waits for the server, not the server for the client."""
         is_busy = self._state in (WAITING, LOADING, DRAINING_LOADING) or self._is_slice_due
         if is_busy and not self._awaits_reader:

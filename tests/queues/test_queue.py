@@ -552,6 +552,21 @@ def test_queue_continues_with_safe_items_after_failed_commit(bench: Bench) -> No
     assert bench.items() == [b"safe"]
 
 
+@pytest.mark.parametrize("opens", [False, True])
+def test_reopened_queue_gives_no_item_that_expires_meanwhile(bench: Bench, opens: bool) -> None:
+    bench.put(b"old", expiry_ms=bench.now_ms + 500)
+    bench.storage.holds_commits = True
+    bench.queue.flush()
+    bench.tick()
+    bench.storage.end_commits(error=StorageError("disk failed"))
+    bench.storage.holds_commits = False
+    bench.tick()
+    assert bench.store.items == 1
+    bench.now_ms += 1000
+    assert bench.queue.take_now(opens) is None
+    assert bench.queue.counters.expired_items == 1
+
+
 def test_failed_commit_gives_open_reads_to_waiters(bench: Bench) -> None:
     bench.put(b"one")
     bench.queue.take_now(opens=True)

@@ -321,7 +321,8 @@ def test_fault_while_disconnecting_one_client_does_not_affect_others(server: Mem
     (second,) = unfinished_._pending
 
     class Broken:
-        waits_for_server = False
+        def waits_for_server(self) -> bool:
+            return False
 
         def abandon(self, why: RequestTooSlow) -> None:
             raise ValueError("internal fault")
