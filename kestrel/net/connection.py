@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from OpenSSL import SSL
+from OpenSSL.crypto import X509
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import (
     IAddress,
@@ -25,7 +26,6 @@ from zope.interface import classImplements
 
 from kestrel.commands import Command
 from kestrel.errors import Unavailable
-from kestrel.net.tls import certificate_subject
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
 from kestrel.session.administration import ADMINISTRATION
@@ -247,3 +247,8 @@ class RejectingProtocol(Protocol):
         else:
             self.transport.write(self._reply)
             self.transport.loseConnection()
+
+
+def certificate_subject(certificate: X509) -> bytes:
+    """Return the subject of a client's certificate in RFC 4514 format, ``CN=orders,O=Example``, in UTF-8."""
+    return certificate.to_cryptography().subject.rfc4514_string().encode()

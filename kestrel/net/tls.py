@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from attrs import frozen
 from OpenSSL import SSL
-from OpenSSL.crypto import X509
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.ssl import CertificateOptions, TLSVersion, trustRootFromCertificates
 from twisted.protocols.tls import TLSMemoryBIOProtocol
@@ -72,8 +71,3 @@ class ReloadableTls:
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Return OpenSSL's object for a new connection, with the current options."""
         return SSL.Connection(self._options.getContext(), None)
-
-
-def certificate_subject(certificate: X509) -> bytes:
-    """Return the subject of a client's certificate in RFC 4514 format, ``CN=orders,O=Example``, in UTF-8."""
-    return certificate.to_cryptography().subject.rfc4514_string().encode()
