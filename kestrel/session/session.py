@@ -283,26 +283,32 @@ class Session:
 
     def _run_slice(self) -> None:
         """Run commands for one slice, if the tick has time for it, and schedule the next one if there may be more."""
-        codec, outbox, scheduler, handlers = self.codec, self.outbox, self.scheduler, self._handlers
+        scheduler = self.scheduler
         if not scheduler.has_time():
             self._schedule_slice()
             return
-        began = scheduler.checked_at_s
-        has_more = True
         self._is_running = True
+        try:
+            has_more = self._run(scheduler.checked_at_s)
+        finally:
+            self._is_running = False
+        if has_more:
+            self._schedule_slice()
+
+    def _run(self, began_s: float) -> bool:
+        """Run commands for one slice, which began at `began_s`. Return True if there may be more to do."""
+        codec, outbox, scheduler, handlers = self.codec, self.outbox, self.scheduler, self._handlers
         for _ in range(MAX_COMMANDS_PER_SLICE):
             state = self._state
             if not state.runs_commands or ((codec.buffer.size or state is DRAINING) and self.is_backpressured):
-                has_more = False
-                break
+                return False
             command = codec.next_command() if codec.buffer.size else None
             if command is None:
                 outbox.current_command = _NO_COMMAND  # the last one may have been a large put
                 if state is DRAINING:
                     self._step(SessionEvent.ALL_DONE)
                     self._close_now()
-                has_more = False
-                break
+                return False
             outbox.current_command = command
             self._commands_done += 1
             try:
@@ -311,11 +317,9 @@ class Session:
                 self.refuse(error)
             except Exception as error:
                 self._failed(error)
-            if codec.buffer.size and scheduler.exceeds_tick(began):
+            if codec.buffer.size and scheduler.exceeds_tick(began_s):
                 break
-        self._is_running = False
-        if has_more:
-            self._schedule_slice()
+        return True
 
     @property
     def is_backpressured(self) -> bool:
