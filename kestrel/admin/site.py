@@ -26,8 +26,8 @@ from kestrel.admin.routes import Routes
 from kestrel.admin.server_view import ServerView
 from kestrel.admin.time_slices import make_cooperator
 from kestrel.errors import KestrelError
+from kestrel.net.connection import certificate_subject
 from kestrel.net.queue_server import QueueServer
-from kestrel.net.tls import certificate_subject
 from kestrel.session.settings import ServerControl
 
 
