@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
 from kestrel.config.setting_kinds import SettingKind
+
+T = TypeVar("T")
 
 KEY: Final = "kestrel.setting"
 """Key of a field's metadata for its `Setting`."""
@@ -22,8 +24,14 @@ class Setting:
     help: str
 
 
-def setting(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
-    """Return metadata for `attrs.field`, with which `settings_of` finds the setting."""
+def setting(kestrel_name: str, kind: SettingKind, help: str, default: T, *, repr: bool = True) -> T:
+    """Return a field with a default that `settings_of` finds. `repr` is as for `attrs.field`."""
+    field: T = attrs.field(default=default, repr=repr, metadata=described(kestrel_name, kind, help))
+    return field
+
+
+def described(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
+    """Return metadata for `attrs.field`, for a setting without a default."""
     return {KEY: Setting(kestrel_name, kind, help)}
 
 

@@ -25,7 +25,7 @@ from kestrel.config.model import (
     TlsSettings,
     ZooKeeperSettings,
 )
-from kestrel.config.setting import Setting, setting, settings_of
+from kestrel.config.setting import Setting, described, settings_of
 from kestrel.config.setting_kinds import QUEUE_NAME, TABLE, TABLES, checked_table, checked_tables
 
 _Settings = TypeVar("_Settings", bound=attrs.AttrsInstance)
@@ -41,7 +41,7 @@ def config_from_tables(tables: Mapping[str, object]) -> Config:
 class _QueueTable(QueueSettings):
     """A ``[[queues]]`` table as an intermediate step, with the built-in defaults for missing settings."""
 
-    name: bytes = attrs.field(metadata=setting("name", QUEUE_NAME, "The queue's name."))
+    name: bytes = attrs.field(metadata=described("name", QUEUE_NAME, "The queue's name."))
 
 
 def _plain_hook(cls: type[_Settings]) -> Callable[[object, object], _Settings]:

@@ -14,9 +14,9 @@ from attrs import evolve
 from twisted.python import usage
 
 from kestrel import __version__
-from kestrel.config.aliases import masked_queues
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
+from kestrel.config.resolved import masked_queues
 from kestrel.escaping import show_name
 from kestrel.server.endpoints import ADMIN, SERVED, endpoints_to_serve, parse_endpoint
 from kestrel.server.service import KestrelService, settings_ignored_by_storage

@@ -22,9 +22,8 @@ from kestrel import __version__, compiled
 from kestrel.address import Address
 from kestrel.cluster.member import SERVER_SETS
 from kestrel.cluster.uri import KazooMissing, require_kazoo
-from kestrel.config.aliases import masked_queues
 from kestrel.config.model import Config, ZooKeeperSettings
-from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.resolved import ResolvedConfig, masked_queues
 from kestrel.config.unused_settings import (
     queue_settings_given,
     queue_settings_over_limit,
