@@ -6,7 +6,16 @@ import re
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from kestrel.tools.convert_config.scala.errors import ScalaError
+from kestrel.errors import KestrelError
+from kestrel.tools.convert_config.scala_tree import Statement
+
+
+class ScalaError(KestrelError):
+    """A text cannot be parsed. `line` is where, counted from 1, and the message contains it."""
+
+    def __init__(self, line: int, sentence: str) -> None:
+        super().__init__(f"line {line}: {sentence}")
+        self.line = line
 
 
 class TokenKind(Enum):
@@ -17,10 +26,13 @@ class TokenKind(Enum):
     """A whole number. All others are OTHER, and so is ``010``, which used to be octal."""
     TEXT = auto()
     SIGN = auto()
-    """A bracket, comma, semicolon or dot, or a whole operator: ``::``, ``=``, ``=>``."""
+    """A bracket, comma, semicolon or dot, a reserved word, or a whole operator: ``::``, ``=``, ``=>``."""
+    BLOCK = auto()
+    """A block in braces, made by the parser."""
     OTHER = auto()
     """Anything that configurations do not use: a character, a fraction, invalid text."""
     LINE_END = auto()
+    """The end of a line, or of several."""
     END = auto()
 
 
@@ -32,6 +44,16 @@ class Token(NamedTuple):
     line: int
     start: int
     end: int
+    last_line: int
+    block: tuple[Statement, ...] = ()
+    """Statements of a BLOCK."""
+
+    def is_sign(self, *signs: str) -> bool:
+        """Return whether this is one of these signs."""
+        return self.kind is TokenKind.SIGN and self.text in signs
+
+
+_RESERVED: Final = ("new", "with", "import", "package")
 
 
 _LONGEST_NUMBER: Final = 20
@@ -59,12 +81,6 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_KINDS: Final = {
-    "name": TokenKind.NAME,
-    "quoted_name": TokenKind.NAME,
-    "bracket": TokenKind.SIGN,
-    "sign": TokenKind.SIGN,
-}
 _ESCAPE: Final = re.compile(r"\\(u+[0-9A-Fa-f]{4}|.)")
 _ESCAPES: Final = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 _EDGE_OF_REMARK: Final = re.compile(r"/\*|\*/")
@@ -72,43 +88,50 @@ _EDGE_OF_REMARK: Final = re.compile(r"/\*|\*/")
 
 def tokens(text: str) -> list[Token]:
     """Split a text into tokens, the last of them END. Raise `ScalaError` for an unterminated string or comment."""
-    found = []
+    found: list[Token] = []
     position, line = 0, 1
     while position < len(text):
         piece = _TOKEN.match(text, position)
         assert piece is not None and piece.lastgroup is not None  # `other` matches any character
         end = piece.end()
-        match piece.lastgroup:
-            case "space" | "remark":
-                pass
-            case "remarks":
-                end = _end_of_remarks(text, end, line)
-            case "open_text":
-                raise ScalaError(line, "a string is not terminated: a quotation mark is missing")
-            case group:
-                found.append(_token(group, piece[0], line, position, end))
-        line += text.count("\n", position, end)
-        position = end
-    found.append(Token(TokenKind.END, "", line, position, position))
+        group = piece.lastgroup
+        if group == "remarks":
+            end = _end_of_remarks(text, end, line)
+        elif group == "open_text":
+            raise ScalaError(line, "a string is not terminated: a quotation mark is missing")
+        last_line = line + text.count("\n", position, end)
+        kind, value = _valued(group, piece[0])
+        if kind is not None and not (kind is TokenKind.LINE_END and found and found[-1].kind is kind):
+            found.append(Token(kind, value, line, position, end, last_line))
+        position, line = end, last_line
+    found.append(Token(TokenKind.END, "", line, position, position, line))
     return found
 
 
-def _token(group: str, written: str, line: int, start: int, end: int) -> Token:
-    if group == "line_end":
-        return Token(TokenKind.LINE_END, "", line, start, end)
-    if group == "raw":
-        # A Unicode escape is one character in some Scala versions, six in others.
-        kind = TokenKind.OTHER if "\\u" in written else TokenKind.TEXT
-        return Token(kind, written[3:-3], line, start, end)
-    if group == "text":
-        said = _unescaped(written[1:-1])
-        return Token(
-            TokenKind.OTHER if said is None else TokenKind.TEXT, written if said is None else said, line, start, end
-        )
-    if group == "number":
-        digits = written.rstrip("lL").replace("_", "")
-        return Token(TokenKind.NUMBER if len(digits) <= _LONGEST_NUMBER else TokenKind.OTHER, digits, line, start, end)
-    return Token(_KINDS.get(group, TokenKind.OTHER), written.strip("`"), line, start, end)
+def _valued(group: str, written: str) -> tuple[TokenKind | None, str]:
+    """Return the kind and the value of a token, or no kind for white space and comments."""
+    match group:
+        case "space" | "remark" | "remarks":
+            return None, ""
+        case "line_end":
+            return TokenKind.LINE_END, ""
+        case "raw":
+            # A Unicode escape is one character in some Scala versions, six in others.
+            return TokenKind.OTHER if "\\u" in written else TokenKind.TEXT, written[3:-3]
+        case "text":
+            value = _unescaped(written[1:-1])
+            return (TokenKind.OTHER, written) if value is None else (TokenKind.TEXT, value)
+        case "number":
+            digits = written.rstrip("lL").replace("_", "")
+            return TokenKind.NUMBER if len(digits) <= _LONGEST_NUMBER else TokenKind.OTHER, digits
+        case "name":
+            return TokenKind.SIGN if written in _RESERVED else TokenKind.NAME, written
+        case "quoted_name":
+            return TokenKind.NAME, written.strip("`")
+        case "bracket" | "sign":
+            return TokenKind.SIGN, written
+        case _:
+            return TokenKind.OTHER, written
 
 
 def _unescaped(written: str) -> str | None:

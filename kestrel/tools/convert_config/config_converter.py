@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
 from kestrel.config.setting import Setting, settings_of
 from kestrel.config.setting_kinds import MAX_COUNT, TABLE, TABLES
-from kestrel.tools.convert_config.scala.tree import (
+from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaAssignment,
     ScalaCall,
@@ -19,7 +19,7 @@ from kestrel.tools.convert_config.scala.tree import (
     Statement,
     UnreadStatement,
 )
-from kestrel.tools.convert_config.scala.values import SpecialValue, Value, last_name, parts, unwrap_some, value
+from kestrel.tools.convert_config.scala_values import SpecialValue, Value, last_name, parts, unwrap_some, value
 
 Tables = dict[str, Any]
 

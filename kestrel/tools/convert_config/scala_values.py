@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from kestrel.config.units import GIB, KIB, MAX_AMOUNT, MIB, TIB, format_duration_ms, format_size
-from kestrel.tools.convert_config.scala.tree import (
+from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaCall,
     ScalaConsList,
