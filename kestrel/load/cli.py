@@ -13,13 +13,10 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from kestrel.client.errors import ClientFailure, ConnectionFailed
-from kestrel.load.flood import flood
-from kestrel.load.leaky_reader import leaky_reader
-from kestrel.load.ledger import Ledger
-from kestrel.load.load_queues import LoadQueues
+from kestrel.load.flows import LoadQueues
 from kestrel.load.load_run import LoadRun
-from kestrel.load.many_clients import many_clients
-from kestrel.load.numbered_items import MAX_ITEMS
+from kestrel.load.load_tools import flood, leaky_reader, many_clients, packing, put_many
+from kestrel.load.numbered_items import MAX_ITEMS, Ledger
 from kestrel.load.options import (
     LoadDefaults,
     LoadOptions,
@@ -29,10 +26,7 @@ from kestrel.load.options import (
     parse_share,
     raise_file_limit,
 )
-from kestrel.load.packing import packing
-from kestrel.load.put_many import put_many
-from kestrel.load.report import format_table, format_verdict, report_json
-from kestrel.load.run_progress import REDRAW_INTERVAL_S, RunProgress
+from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
 from kestrel.tools.arguments import make_parser, wire_duration_s
 from kestrel.tools.connection_errors import ConnectionContext
 from kestrel.tools.output import Output

@@ -13,8 +13,8 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.escaping import unescape_name
 from kestrel.tools.cli.command import main
-from kestrel.tools.clock import Clock
 from kestrel.tools.convert import command as convert
+from kestrel.tools.tool_runner import Clock
 from tests.journal.restarts import NOW_MS
 from tests.server.running import Processes, Server
 

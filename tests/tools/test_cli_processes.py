@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.tools.clock import Clock
 from kestrel.tools.progress import LARGE_LOAD_BYTES
+from kestrel.tools.tool_runner import Clock
 from tests.child import Child
 from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import reset, scripted, talk

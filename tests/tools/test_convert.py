@@ -27,7 +27,7 @@ from kestrel.tools.convert import command as convert
 from kestrel.tools.convert import sources as convert_sources
 from kestrel.tools.convert import targets as convert_targets
 from kestrel.tools.convert.conversion_folders import ConversionFolder
-from kestrel.tools.convert.merge import QueueItems, merge_queues
+from kestrel.tools.convert.sources import QueueItems, merge_queues
 from tests.journal.handwritten import REMOVE, add, addx, confirm, open_, save_xid, unremove
 from tests.journal.restarts import NOW_MS, files_of
 from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets

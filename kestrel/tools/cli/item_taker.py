@@ -10,9 +10,8 @@ from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import ClientFailure, ConnectionFailed
 from kestrel.tools.cli.item_formats import WriteItem
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.formatting import count
+from kestrel.tools.formatting import count, stat_number
 from kestrel.tools.output import Output
-from kestrel.tools.stats_output import stat_number
 from kestrel.tools.tool_runner import ToolFailed, print_error
 
 _MAX_OPEN_READS: Final = 100

@@ -15,8 +15,15 @@ from kestrel.server.process import raise_file_limit
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.tools.arguments import make_parser
 from kestrel.tools.convert.conversion_folders import ConversionFolder, check_folders
-from kestrel.tools.convert.families import Family, FamilyItem, FolderSummer, FolderSums
-from kestrel.tools.convert.report import FolderSize, report_json, report_lines
+from kestrel.tools.convert.families import (
+    Family,
+    FamilyItem,
+    FolderSize,
+    FolderSummer,
+    FolderSums,
+    report_json,
+    report_lines,
+)
 from kestrel.tools.convert.sources import SOURCES, ConversionSource
 from kestrel.tools.convert.staging import ConversionState, Staging
 from kestrel.tools.convert.targets import TARGETS, ConversionTarget

@@ -12,11 +12,10 @@ from kestrel.journal import fileset as journals
 from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
 from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.name_encoding import OWN_READER
-from kestrel.tools.files.formats import Format, Sorter, format_of
+from kestrel.tools.files.formats import Format, Sorter, Strays, format_of
 from kestrel.tools.files.found_files import DistinctFound, Found, FoundJournal, FoundScroll
 from kestrel.tools.files.scrolls import Scroll, ScrollQueueFile, ScrollSnapshot, reader_alone, scrolls_in, writer_alone
 from kestrel.tools.files.snapshot_files import JournalSnapshot, SnapshotFiles
-from kestrel.tools.files.strays import Strays
 from kestrel.tools.formatting import show_path, show_queue
 from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
 

@@ -23,8 +23,7 @@ from kestrel.scroll.records import (
 )
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.scroll.writer_index import index_writer_file
-from kestrel.tools.files.item_tally import ItemTally
-from kestrel.tools.files.scroll_remaining import RemainingItems
+from kestrel.tools.files.scroll_remaining import ItemTally, RemainingItems
 from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.progress import ByteProgress

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import JournalFileRecord
-from kestrel.tools.files.item_tally import ItemTally
 from kestrel.tools.files.journal_contents import JournalContents
+from kestrel.tools.files.scroll_remaining import ItemTally
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.files.summary import (
     age_json,

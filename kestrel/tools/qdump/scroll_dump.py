@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from kestrel.scroll.name_encoding import OWN_READER, QueueLocation, decode_part, queue_name_of
 from kestrel.scroll.records import Held, RecordCommand, Targets
-from kestrel.tools.files.item_tally import ItemTally
 from kestrel.tools.files.scroll_contents import QueueRecord, ScrollContents, ScrollQueueContents
+from kestrel.tools.files.scroll_remaining import ItemTally
 from kestrel.tools.files.scrolls import ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import (

@@ -18,9 +18,15 @@ from kestrel.tools.files.scroll_contents import ScrollContents
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_json, damage_sentence
 from kestrel.tools.formatting import count, show_path, show_queue, show_text, spell_queue
-from kestrel.tools.qpack.outcomes import OutcomeRemark, QueueOutcome, failed_outcome
+from kestrel.tools.qpack.outcomes import (
+    OutcomeRemark,
+    QueueOutcome,
+    ScrollReport,
+    failed_outcome,
+    state_of,
+    unpacked_queue_reports,
+)
 from kestrel.tools.qpack.packing import JournalInspection, pack_queue
-from kestrel.tools.qpack.scroll_reports import ScrollReport, state_of, unpacked_queue_reports
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 
