@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel.config.setting_kinds import QUEUE_NAME, optional
+from kestrel.config.setting import QUEUE_NAME, optional
 from kestrel.config.value_text import entry_path, setting_path
 
 Table = Mapping[str, Any]

@@ -15,8 +15,7 @@ from kestrel.config.server_settings import (
     TlsSettings,
     ZooKeeperSettings,
 )
-from kestrel.config.setting import setting
-from kestrel.config.setting_kinds import TABLE, TABLES
+from kestrel.config.setting import TABLE, TABLES, setting
 
 __all__ = [
     "AdminSettings",

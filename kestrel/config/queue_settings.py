@@ -7,8 +7,7 @@ from typing import Any
 
 import attrs
 
-from kestrel.config.setting import described, setting
-from kestrel.config.setting_kinds import (
+from kestrel.config.setting import (
     BOOLEAN,
     COUNT,
     DURATION,
@@ -17,7 +16,9 @@ from kestrel.config.setting_kinds import (
     QUEUE_NAME,
     QUEUE_NAMES,
     SIZE,
+    described,
     optional,
+    setting,
 )
 from kestrel.config.units import GIB, MIB
 

@@ -10,8 +10,7 @@ from typing import Final
 
 import attrs
 
-from kestrel.config.setting import described, setting
-from kestrel.config.setting_kinds import (
+from kestrel.config.setting import (
     BOOLEAN,
     COUNT,
     DURATION,
@@ -25,10 +24,12 @@ from kestrel.config.setting_kinds import (
     TEXT,
     TEXTS,
     SettingKind,
+    described,
     matching,
     one_of,
     optional,
     secret,
+    setting,
     table_of,
 )
 from kestrel.config.units import KIB, MIB

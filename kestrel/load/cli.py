@@ -20,8 +20,8 @@ from kestrel.load.numbered_items import MAX_ITEMS, Ledger
 from kestrel.load.options import (
     LoadDefaults,
     LoadOptions,
+    add_number,
     add_options,
-    int_in_range,
     options,
     parse_share,
     raise_file_limit,
@@ -86,6 +86,13 @@ _TOOLS: Final = {
     ),
 }
 
+_OWN_NUMBERS: Final = (
+    ("flood", "--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),
+    ("put-many", "--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),
+    ("packing", "--cycles", 1, 1000, 5, "number of cycles, each with --items items"),
+)
+"""Tool, name, least and largest value, default and help of the options of single tools."""
+
 _DESCRIPTION: Final = """\
 Put a load on a Kestrel server, and report throughput, latency and lost items. The tools put items to queues named
 load_..., or to the one of --queue. They refuse a queue that has items, and leave no queue behind."""
@@ -120,33 +127,15 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         )
         add_options(each, tool.defaults)
         parsers[name] = each
-    parsers["flood"].add_argument(
-        "--prefill",
-        metavar="N",
-        type=int_in_range(0, MAX_ITEMS),
-        default=0,
-        help="put N more items before the first get, as a backlog (default: 0)",
-    )
-    parsers["put-many"].add_argument(
-        "--queues",
-        metavar="N",
-        type=int_in_range(1, 10_000),
-        default=1,
-        help="put to N queues in turn, whose names end in _1, _2 and so on (default: 1)",
-    )
-    parsers["packing"].add_argument(
-        "--cycles",
-        metavar="N",
-        type=int_in_range(1, 1000),
-        default=5,
-        help="number of cycles, each with --items items (default: 5)",
-    )
+    for name, option, least, most, default, help in _OWN_NUMBERS:
+        add_number(parsers[name].add_argument, option, least, most, default, help)
     leaky = parsers["leaky-reader"]
     leaky.add_argument(
         "--leak", metavar="SHARE", type=parse_share, default=0.1, help="share of unconfirmed items (default: 0.1)"
     )
     leaky.add_argument(
         "--hold",
+        dest="hold_s",
         metavar="DURATION",
         type=wire_duration_s,
         default=0.5,
@@ -178,8 +167,7 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
         output.object(report_json(arguments.tool, run_stats, **about))
     else:
         if any(request_stats.items for request_stats in run_stats.request_stats_list):
-            for line in format_table(run_stats):
-                output.line(line)
+            output.lines(format_table(run_stats))
         if run_stats.failure is None:
             output.line(format_verdict(run_stats))
     output.flush()

@@ -11,8 +11,7 @@ from kestrel.config.dump import alias_config, queue_config
 from kestrel.config.load import loads
 from kestrel.config.model import AliasSettings, QueueSettings
 from kestrel.config.server_settings import ACL
-from kestrel.config.setting import settings_of
-from kestrel.config.setting_kinds import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, SettingKind, optional
+from kestrel.config.setting import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, SettingKind, optional, settings_of
 from kestrel.escaping import unescape_name
 from tests.config.made import queue_settings
 

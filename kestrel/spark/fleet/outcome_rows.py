@@ -123,10 +123,10 @@ def outcome_batches(
         outcomes.append((failed_outcome(None, str(error), state), error.status if keeps_status else EX_FOUND))
     rows = [
         {
-            **(outcome.json() or {}),
+            **(outcome.fields or {}),
             "server": unit.server,
             "folder": show_path(unit.folder),
-            "line": outcome.text(),
+            "line": outcome.line,
             "remarks": [remark._asdict() for remark in outcome.remarks],
             "status": status,
             "place": unit.number * _PLACES_EACH + place,

@@ -64,8 +64,7 @@ def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int
                 output.line(show_text(line) if output.is_terminal else line)
         else:
             output.line(server_line(str(address), figures, len(queues), len(of_queues)))
-            for line in queue_table(of_queues):
-                output.line(line)
+            output.lines(queue_table(of_queues))
     output.flush()
     for name in sorted(missing):
         print_error(TOOL, f"there is no queue {show_name(name)}")
@@ -204,8 +203,7 @@ def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
         for entry in entries:
             output.object(_json(entry))
     else:
-        for line in align_table(_table(entries)):
-            output.line(line)
+        output.lines(align_table(_table(entries)))
     output.flush()
     return EX_OK
 

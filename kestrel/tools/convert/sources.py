@@ -19,8 +19,7 @@ from kestrel.tools.convert.families import Family, FamilyItem
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import FoundScroll
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
-from kestrel.tools.files.scroll_remaining import iter_boundaries
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, iter_boundaries
 from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_sentence

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
-from kestrel.config.setting import Setting, settings_of
-from kestrel.config.setting_kinds import MAX_COUNT, TABLE, TABLES
+from kestrel.config.setting import MAX_COUNT, TABLE, TABLES, Setting, settings_of
 from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaAssignment,

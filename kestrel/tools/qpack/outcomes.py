@@ -29,14 +29,6 @@ class QueueOutcome(NamedTuple):
     fields: dict[str, Any] | None = None
     """Object of the JSON report; None if there are only remarks."""
 
-    def text(self) -> str | None:
-        """Return the line of the text report, or None."""
-        return self.line
-
-    def json(self) -> dict[str, Any] | None:
-        """Return the object of the JSON report, or None."""
-        return self.fields
-
     @property
     def complaints(self) -> Iterator[str]:
         """Sentences of the remarks that change the exit status."""
@@ -61,55 +53,37 @@ def state_of(files: Sequence[FileReadResult]) -> str:
     return "unfinished" if any(read.end.problem is not None for read in files) else "ok"
 
 
-class ScrollReport:
-    """A report about one queue of a scroll, which covers its reader file and the shared writer files."""
-
-    def __init__(self, contents: ScrollContents, read: ScrollQueueContents) -> None:
-        self._queue = read.queue
-        self._left = read.left
-        self._files = [*contents.writers, *([] if read.file is None else [read.file])]
-        self._shared = contents.writers if len(contents.scroll.queues) > 1 else []
-        self.state = state_of(self._files)
-        if self.state == "ok" and (read.queue.name is None or read.state.is_deleted):
-            self.state = "unnamed" if read.queue.name is None else "deleted"
-
-    @property
-    def bytes(self) -> int:
-        """Total size of the queue's files in bytes, shared ones included."""
-        return sum(read.size for read in self._files)
-
-    @property
-    def complaint(self) -> str | None:
-        """Sentence about a queue that no server can serve because its name is unknown; None otherwise."""
-        if self._queue.name is not None:
-            return None
-        return f"{self._queue.shown_name}: the name of its queue is not known, so no server serves it"
-
-    def text(self) -> str:
-        """Return the line of the text report."""
-        shared = f", {len(self._shared)} of them shared" if self._shared else ""
-        files = f"{count(len(self._files), 'file')}{shared}, {count(self.bytes, 'byte')}"
-        return f"{self._queue.shown_name}: {self.state}: {files}, {count(self._left.items, 'item')}"
-
-    def json(self) -> dict[str, Any]:
-        """Return the object of the JSON report."""
-        return {
-            "queue": _spelled(self._queue),
-            "state": self.state,
-            "items": self._left.items,
-            "files": len(self._files),
-            "shared_files": len(self._shared),
-            "bytes_before": self.bytes,
-            "bytes_after": self.bytes,
-            "damage": damage_json(self._files),
-        }
+def scroll_outcome(contents: ScrollContents, read: ScrollQueueContents) -> QueueOutcome:
+    """Return the result of reading one queue of a scroll: its reader file and the shared writer files."""
+    queue = read.queue
+    files = [*contents.writers, *([] if read.file is None else [read.file])]
+    shared = contents.writers if len(contents.scroll.queues) > 1 else []
+    state = state_of(files)
+    if state == "ok" and (queue.name is None or read.state.is_deleted):
+        state = "unnamed" if queue.name is None else "deleted"
+    remarks: tuple[OutcomeRemark, ...] = ()
+    if queue.name is None:
+        remarks = (OutcomeRemark(f"{queue.shown_name}: the name of its queue is not known, so no server serves it"),)
+    size = sum(each.size for each in files)
+    of_these = f", {len(shared)} of them shared" if shared else ""
+    counted = f"{count(len(files), 'file')}{of_these}, {count(size, 'byte')}, {count(read.left.items, 'item')}"
+    fields = {
+        "queue": _spelled(queue),
+        "state": state,
+        "items": read.left.items,
+        "files": len(files),
+        "shared_files": len(shared),
+        "bytes_before": size,
+        "bytes_after": size,
+        "damage": damage_json(files),
+    }
+    return QueueOutcome(remarks, f"{queue.shown_name}: {state}: {counted}", fields)
 
 
-def unpacked_queue_reports(queues: Sequence[ScrollQueueFile]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the text line and the JSON object for each queue of a scroll, which says that it is not packed."""
-    for queue in queues:
-        text = f"{queue.shown_name}: unchanged: {NOT_PACKED}"
-        yield text, {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}
+def unpacked_outcome(queue: ScrollQueueFile) -> QueueOutcome:
+    """Return the result for a queue of a scroll, which says that it is not packed."""
+    fields = {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}
+    return QueueOutcome((), f"{queue.shown_name}: unchanged: {NOT_PACKED}", fields)
 
 
 def _spelled(queue: ScrollQueueFile) -> str | None:

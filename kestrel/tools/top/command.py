@@ -115,8 +115,7 @@ def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: fl
     now = _first(client)
     found = rows(first, now)
     output = Output()
-    for line in [*header(now, found), *table(visible_rows(found, view), view.sort, None)]:
-        output.line(line)
+    output.lines([*header(now, found), *table(visible_rows(found, view), view.sort, None)])
     output.flush()
     return EX_OK
 

@@ -87,7 +87,7 @@ def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
 def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.qpack.maintenance.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.files.folder.os.geteuid", lambda: owner + 1)
     (report,) = pack_here(tmp_path)
     assert (report.state, report.status) == ("failed", 73)
     assert f"(sudo -u '#{owner}' kestrel-fleet ...)" in report.remarks[0]
