@@ -22,9 +22,9 @@ from kestrel.load.options import (
     LoadOptions,
     add_number,
     add_options,
+    check_file_limit,
     options,
     parse_share,
-    raise_file_limit,
 )
 from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
 from kestrel.tools.arguments import make_parser, wire_duration_s
@@ -158,7 +158,7 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     asked = options(parser, arguments, tool.defaults)
     if tool.total(asked) > MAX_ITEMS:
         parser.error(f"{tool.total(asked):,} items are too many; limit={MAX_ITEMS:,}")
-    raise_file_limit(parser, tool.connections(asked) + 1)
+    check_file_limit(parser, tool.connections(asked) + 1)
     output = Output()
     load_run = _run(arguments.tool, asked)
     run_stats = load_run.run_stats

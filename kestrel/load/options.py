@@ -16,6 +16,7 @@ from kestrel.errors import BadQueueName
 from kestrel.load.load_dialects import PORTS
 from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.names import check_queue_name
+from kestrel.server.reactor import raise_file_limit
 from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
     ENVIRONMENT,
@@ -190,15 +191,13 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults
     return asked
 
 
-def raise_file_limit(parser: ArgumentParser, number_: int) -> None:
-    """Raise the limit of open files for `number_` connections. Exit with a usage error if the system forbids it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def check_file_limit(parser: ArgumentParser, number_: int) -> None:
+    """Raise the limit of open files. Exit with a usage error if the system forbids as many as connections need."""
+    limit = raise_file_limit()
     wanted = number_ + _OTHER_FILES
-    way_out = f"fewer --clients, or ulimit -Hn {wanted}"
-    if hard != resource.RLIM_INFINITY and wanted > hard:
+    if limit != resource.RLIM_INFINITY and wanted > limit:
+        way_out = f"fewer --clients, or ulimit -Hn {wanted}"
         parser.error(f"{number_:,} connections are more than the system allows: {way_out}")
-    if soft != resource.RLIM_INFINITY and wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _address(parser: ArgumentParser, arguments: Namespace) -> Address:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -85,11 +85,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def align_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table: names to the left of their column, all else to the right."""
+def align_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> Iterator[str]:
+    """Yield the lines of a table. The columns in `left`, by default the first one, are aligned to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *others in rows:
-        cells = [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         yield "  ".join(cells).rstrip()
 
 
