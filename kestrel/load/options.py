@@ -16,7 +16,7 @@ from kestrel.errors import BadQueueName
 from kestrel.load.load_dialects import PORTS
 from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.names import check_queue_name
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
     ENVIRONMENT,
