@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Final
@@ -270,6 +270,20 @@ class JournalQueue(Window):
         self.behind_offset, self.behind_skip = read.offset, read.skip
 
     # Calls of the storage.
+
+    @property
+    def stem(self) -> bytes:
+        """The first part of the names of its files."""
+        return self.name
+
+    @property
+    def queues(self) -> Collection[JournalQueue]:
+        """The queue itself, since it shares no file."""
+        return (self,)
+
+    def close_files(self) -> None:
+        """Close the current file."""
+        self.writer.close()
 
     def history_loaded(self, end: int) -> None:
         """Set the offset in the history of the next record."""

@@ -43,7 +43,7 @@ class Deletions:
         self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
         """Journals and the paths of their files, by stem."""
         self._marking: dict[ScrollQueue, Deferred[Any]] = {}
-        """Deferreds that fire when a deletion is on disk, by deleted queue. `commit` removes them."""
+        """Deferreds that fire when a deletion is on disk, by deleted queue. `take_sync` removes them."""
 
     def next_id(self, stem: bytes) -> int:
         """Return the first item id for a new journal. Ids continue those of a journal that is still being erased."""
@@ -153,14 +153,9 @@ class Deletions:
             reason=reason_of(error_of(failure)),
         )
 
-    def commit(self, queue: ScrollQueue) -> Deferred[Any] | None:
-        """Return None if the deletion is as durable as syncJournal requires, or a Deferred that fires when it is."""
-        synced = self._marking.pop(queue, None)
-        if queue.settings.sync_journal_ms == 0:
-            return synced
-        if synced is not None:
-            synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
-        return None
+    def take_sync(self, queue: ScrollQueue) -> Deferred[Any] | None:
+        """Return the Deferred that fires when the deletion of a queue is on disk, once."""
+        return self._marking.pop(queue, None)
 
 
 def _copy_result(deferred: Deferred[Any]) -> Deferred[Any]:

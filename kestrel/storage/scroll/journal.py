@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Final, NoReturn
@@ -124,13 +124,18 @@ class ScrollJournal:
 
     def check_put(self, size: int) -> None:
         """Raise a `StorageError` if the journal cannot accept an item of `size` bytes now."""
-        refusal = self._resources.refusal() or self.journal_refusal
+        refusal = self._resources.disk_reserve.refusal or self.journal_refusal
         if refusal is not None:
             raise StorageRefused(refusal)
         if size > MAX_DATA_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
         if self.memory_limit.is_reached and self._pending_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
             raise StorageRefused("the server's memory is full, and the disk is slow")
+
+    @property
+    def queues(self) -> Collection[ScrollQueue]:
+        """The queues of all readers that are served."""
+        return self.readers.values()
 
     @property
     def queue_name(self) -> bytes:
