@@ -61,6 +61,8 @@ COMPILED = (
     "kestrel.queues.waiters",
     "kestrel.storage.barrier",
     "kestrel.storage.disk_reserve",
+    "kestrel.storage.folder_resources",
+    "kestrel.storage.log.folder_storage",
     "kestrel.storage.journal.storage",
     "kestrel.storage.journal.queue",
     "kestrel.storage.journal.sync_scheduler",

@@ -45,7 +45,8 @@ def wall_clock_ms() -> int:
 class FolderResources:
     """The disk, the threads, and limits for simultaneous work of the queues of one folder.
 
-    `kill` makes the store of a queue fail, or a journal that queues share, and returns the error to report.    """
+    `kill` makes the store of a queue fail, or a journal that queues share, and returns the error to report.
+    """
 
     def __init__(
         self,

@@ -54,17 +54,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         memory: MemoryLimit | None = None,
     ) -> None:
         jobs = Jobs(clock, in_thread)
-        super().__init__(
-            FolderResources(
-                disk or Disk(),
-                folder,
-                jobs,
-                self._kill,
-                reserve_bytes=reserve_bytes,
-                now_ms=now_ms,
-                memory_limit=memory,
-            )
-        )
+        super().__init__(FolderResources(disk or Disk(), folder, jobs, self._kill, reserve_bytes, now_ms, memory))
         self._memory = self._resources.memory_limit
         self._publishing: dict[bytes, Deferred[None]] = {}
         """Failed queues whose files a thread still renames, each with a Deferred that fires when that has ended."""
@@ -82,9 +72,9 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         erase_folder = self._resources.path(ERASE_FOLDER)
         to_erase = self._disk.list_files(erase_folder) if self._disk.is_there(erase_folder) else []
         for name in to_erase:
-            self._erase(erase_folder + b"/" + name)
+            self._erase(self._disk.erase, erase_folder + b"/" + name)
         for name in deleted:
-            self._erase_deleted(name)
+            self._erase(erase_deleted, self._disk, self._folder, name)
         return [
             UnitLoad(name, partial(self._load_at_start, files, settings_for(name)), partial(list, [name]))
             for name, files in queues.items()
@@ -148,9 +138,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
                 self._check_name(name, group_by_queue)
             files = self._remaining_files(name)
             size = sum(self._disk.length(self._resources.path(file_name)) for file_name in files.in_replay_order())
-            return self._open(
-                name, lambda: self._load(files, settings), is_small=size <= self.reload_inline_bytes
-            )
+            return self._open(name, lambda: self._load(files, settings), is_small=size <= self.reload_inline_bytes)
         except OSError as error:
             raise load_failed(error) from error
 
@@ -229,17 +217,13 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         self._retire(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
         published = succeed(None) if maintenance is None else maintenance.rewriter.published()
-        published.addCallback(lambda _: self._erase_deleted(queue.name))
+        published.addCallback(lambda _: self._erase(erase_deleted, self._disk, self._folder, queue.name))
         self._resources.failed_syncs.discard(current_name(queue.name))
 
-    def _erase_deleted(self, name: bytes) -> None:
-        self._jobs.run(erase_deleted, self._disk, self._folder, name).addErrback(
+    def _erase(self, erase: Callable[..., None], *args: object) -> None:
+        """Call `erase` in a thread, and log an error."""
+        self._jobs.run(erase, *args).addErrback(
             lambda failure: log.failure("A deleted queue's files could not be erased; the next start does it", failure)
-        )
-
-    def _erase(self, path: bytes) -> None:
-        self._jobs.run(self._disk.erase, path).addErrback(
-            lambda failure: log.failure("A deleted queue's file could not be erased", failure)
         )
 
     # Puts and commits.

@@ -32,7 +32,7 @@ RELOAD_INLINE_BYTES: Final = 1 << 20
 IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
 
-class Unit(Protocol):
+class LogUnit(Protocol):
     """A queue with its journal files, or a scroll journal with its readers."""
 
     @property
@@ -47,20 +47,8 @@ class Unit(Protocol):
         """Close the descriptors of its files."""
 
 
-class Maintenance(Protocol):
-    """The background work of a unit."""
-
-    @property
-    def sync(self) -> Any:
-        """The scheduler of its syncs."""
-
-    @property
-    def written(self) -> Callable[..., Deferred[None] | None]:
-        """Start the work that is due after a write. Return a Deferred if the commit waits for a sync."""
-
-
-UnitT = TypeVar("UnitT", bound=Unit)
-MaintenanceT = TypeVar("MaintenanceT", bound=Maintenance)
+UnitT = TypeVar("UnitT", bound=LogUnit)
+MaintenanceT = TypeVar("MaintenanceT", bound=Any)
 ResourcesT = TypeVar("ResourcesT", bound=FolderResources)
 
 
@@ -174,9 +162,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
                 loaded.append((load, error))
         return loaded
 
-    def _loaded(
-        self, loaded: Sequence[tuple[UnitLoad, UnitT | Exception]]
-    ) -> dict[bytes, IQueueStorage | Failure]:
+    def _loaded(self, loaded: Sequence[tuple[UnitLoad, UnitT | Exception]]) -> dict[bytes, IQueueStorage | Failure]:
         queues: dict[bytes, IQueueStorage | Failure] = {}
         for load, unit in loaded:
             if isinstance(unit, Exception):
@@ -248,9 +234,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         """
         if not is_small:
             self._loading.add(stem)
-            self._jobs.run(load).addCallbacks(self._opened, self._not_opened).addBoth(
-                lambda _: self._loading.discard(stem)
-            )
+            loading = self._jobs.run(load).addCallbacks(self._opened, self._not_opened)
+            loading.addBoth(lambda _: self._loading.discard(stem))
             raise QueueFailed(IS_LOADING)
         unit = self._disk_reserve.run_with_reserve(load)
         self._opened(unit)
@@ -266,9 +251,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
 
     def _not_opened(self, failure: Failure) -> None:
         error = error_of(failure)
-        log.error(
-            "A failed journal cannot be loaded again: {reason}; its next use tries again", reason=reason_of(error)
-        )
+        log.error("A failed journal cannot be loaded: {reason}; its next use tries again", reason=reason_of(error))
         if isinstance(error, OSError) and is_full(error):
             # The next use loads it again, and then has room.
             self._disk_reserve.release_reserve()
@@ -288,10 +271,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         try:
             truncate()
         except OSError:
-            log.failure(
-                "Journal {stem!r}: failed records were not cut from its files; its next use tries again",
-                stem=unit.stem,
-            )
+            message = "Journal {stem!r}: failed records were not cut from its files; its next use tries again"
+            log.failure(message, stem=unit.stem)
 
     # Commits.
 
@@ -319,7 +300,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         return self._written(unit, live) if failure is None else fail(failure)
 
     def _written(self, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[None] | None:
-        return self._maintenance[unit].written(queues)
+        synced: Deferred[None] | None = self._maintenance[unit].written(queues)
+        return synced
 
     def _write(self, unit: UnitT, queues: Sequence[OwnQueue]) -> QueueFailed | None:
         """Write the pending changes of a unit and its `queues`. Return the error if the unit has failed, or None."""

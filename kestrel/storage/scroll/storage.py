@@ -86,15 +86,8 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         archive: bytes | None = None,
         as_library: bool = False,
     ) -> None:
-        resources = ScrollResources(
-            disk or Disk(),
-            folder,
-            Jobs(clock, in_thread),
-            self._kill,
-            reserve_bytes=reserve_bytes,
-            now_ms=now_ms,
-            memory_limit=memory,
-        )
+        jobs = Jobs(clock, in_thread)
+        resources = ScrollResources(disk or Disk(), folder, jobs, self._kill, reserve_bytes, now_ms, memory)
         resources.archive, resources.is_all_shared = archive, as_library
         super().__init__(resources)
         self._names: NameEncoding = PlainNames() if as_library else EscapedNames(self._disk, folder)
