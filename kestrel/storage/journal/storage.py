@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted, mark_deleted
@@ -258,7 +258,12 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         records = queue.take_pending()
         if records:
             writer = queue.writer
-            self._disk_reserve.run_with_reserve(lambda: writer.append(records))
+            try:
+                writer.append(records)
+            except OSError as error:
+                if not is_full(error) or not self._disk_reserve.release_reserve():
+                    raise
+                writer.append(records)
             self._resources.open_files.touch(writer)
             queue.report_memory()
 

@@ -288,15 +288,17 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
             writable: Deferred[None] | None = maintenance.sync.when_writable()
         except QueueFailed as failure:
             return fail(failure)
-        if writable is None:
-            return self._commit_now(None, unit, queues)
-        return writable.addCallback(self._commit_now, unit, queues)
+        if writable is not None:
+            return writable.addCallback(self._commit_blocked, unit, queues)
+        failure = self._write(unit, queues)
+        return self._written(unit, queues) if failure is None else fail(failure)
 
-    def _commit_now(self, _: None, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[Any] | None:
+    def _commit_blocked(self, _: None, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[Any] | None:
+        """Write the changes of the queues that were not deleted while the commit waited for a rewrite."""
         live = [queue for queue in queues if not queue.is_deleted]
         if not live:
             return None
-        failure = self._write(unit, live)
+        failure = self._write(unit, live) if unit in self._maintenance else _failure_of(live)
         return self._written(unit, live) if failure is None else fail(failure)
 
     def _written(self, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[None] | None:
@@ -304,9 +306,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         return synced
 
     def _write(self, unit: UnitT, queues: Sequence[OwnQueue]) -> QueueFailed | None:
-        """Write the pending changes of a unit and its `queues`. Return the error if the unit has failed, or None."""
-        if self._units.get(unit.stem) is not unit:
-            return _failure_of(queues)
+        """Write the pending changes of a live unit and its `queues`. Return the error if it fails, or None."""
         try:
             self._write_changes(unit, queues)
         except OSError as error:
