@@ -286,8 +286,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
             return fail(_failure_of(queues))
         try:
             writable: Deferred[None] | None = maintenance.sync.when_writable()
-        except QueueFailed as failure:
-            return fail(failure)
+        except QueueFailed as error:
+            return fail(error)
         if writable is not None:
             return writable.addCallback(self._commit_blocked, unit, queues)
         failure = self._write(unit, queues)
