@@ -63,6 +63,7 @@ COMPILED = (
     "kestrel.storage.disk_reserve",
     "kestrel.storage.folder_resources",
     "kestrel.storage.log.folder_storage",
+    "kestrel.storage.log.sync_scheduler",
     "kestrel.storage.journal.storage",
     "kestrel.storage.journal.queue",
     "kestrel.storage.journal.sync_scheduler",

@@ -26,7 +26,8 @@ from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.read_behind import JournalReadBehind
 from kestrel.storage.journal.rewriter import JournalRewriter
-from kestrel.storage.journal.sync_scheduler import JournalSyncScheduler, JournalSyncState
+from kestrel.storage.journal.sync_scheduler import JournalSyncScheduler
+from kestrel.storage.log.sync_scheduler import SyncState
 
 log = Logger(__name__)
 
@@ -157,7 +158,7 @@ class JournalMaintenance:
         if (
             plan is None
             or queue.writer.acknowledged_size != queue.writer.size
-            or self.sync.state is JournalSyncState.REWRITING
+            or self.sync.state is SyncState.REWRITING
         ):
             return
         self._plan = None
@@ -235,7 +236,7 @@ class JournalMaintenance:
         is_kept = (
             queue.items or queue.open_reads or queue.has_pending or queue.writer.acknowledged_size != queue.writer.size
         )
-        if is_kept or queue.failure is not None or self.sync.state is JournalSyncState.REWRITING:
+        if is_kept or queue.failure is not None or self.sync.state is SyncState.REWRITING:
             return False
         try:
             queue.drop_files()

@@ -296,6 +296,16 @@ class JournalQueue(Window):
         return pending[0] if len(pending) == 1 else b"".join(pending)
 
     @property
+    def queue_name(self) -> bytes:
+        """Name of the queue that the durations of syncs are recorded for."""
+        return self.name
+
+    @property
+    def sync_period_ms(self) -> int | None:
+        """Value of syncJournal in milliseconds; 0 syncs each commit, None never syncs."""
+        return self.settings.sync_journal_ms
+
+    @property
     def unwritten_bytes(self) -> int:
         """Bytes of the pending records."""
         return self._pending_bytes

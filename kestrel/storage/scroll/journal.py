@@ -87,7 +87,9 @@ class ScrollJournal:
         """Names and sizes of writer files that no reader needs and that are not yet removed."""
         self.unrepaired: set[bytes] = set()
         """Names of writer files whose damaged ends could not be copied. They are set aside instead of being erased."""
-        self.journal_refusal: str | None = None
+        self.failure: str | None = None
+        """Reason why the journal has failed or was deleted, or None."""
+        self.refusal: str | None = None
         """Reason why this journal accepts no puts now, or None."""
         self.max_file_bytes = _NO_SETTINGS.default_journal_size_bytes
         """Size at which a new writer file begins (defaultJournalSize)."""
@@ -124,7 +126,7 @@ class ScrollJournal:
 
     def check_put(self, size: int) -> None:
         """Raise a `StorageError` if the journal cannot accept an item of `size` bytes now."""
-        refusal = self._resources.disk_reserve.refusal or self.journal_refusal
+        refusal = self._resources.disk_reserve.refusal or self.refusal
         if refusal is not None:
             raise StorageRefused(refusal)
         if size > MAX_DATA_BYTES:

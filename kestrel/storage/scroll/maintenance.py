@@ -87,7 +87,6 @@ class ScrollMaintenance:
         for queue in readers:
             queue.skip_items_of_others()
         self.sync.checkpoint(readers)
-        self.sync.start_due_work()
         for file_name in self._journal.obsolete_files:
             self._begin_to_remove(file_name)
 

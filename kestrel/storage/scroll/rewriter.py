@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
@@ -16,6 +16,17 @@ from kestrel.storage.scroll.files import copy_file, write_file
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.scroll_resources import ScrollResources
+
+# A reader file is compacted when it exceeds one of these sizes and is twice as large as after its last rewrite.
+
+COMPACTED_BYTES: Final = 4096
+"""Size that is checked at each checkpoint."""
+
+LARGEST_BYTES: Final = 1 << 20
+"""Size that is checked after each write."""
+
+COMPACTED_ON_A_FULL_DISK: Final = 512
+"""Size that is checked after each write on a full disk, so that gets and confirms do not run out of space."""
 
 
 class _Copy(NamedTuple):
@@ -31,15 +42,38 @@ class _Copy(NamedTuple):
 
 
 class ScrollRewriter:
-    """A rewriter for the files of one journal. Nothing may be written to the files while it runs.
-
-    Set `is_over` when the journal has failed or was deleted; files are then no longer replaced.
-    """
+    """A rewriter for the files of one journal. Nothing may be written to the files while it runs."""
 
     def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
         self._journal = journal
         self._resources = resources
-        self.is_over = False
+        self._grown: dict[ScrollQueue, None] = {}
+        """Readers whose files must be compacted, in order. The values are unused."""
+
+    @property
+    def has_grown(self) -> bool:
+        """True if there are reader files to compact."""
+        return bool(self._grown)
+
+    def note_growth(self, queues: Sequence[ScrollQueue]) -> None:
+        """Note which of the reader files just written to must be compacted."""
+        for queue in queues:
+            least = COMPACTED_ON_A_FULL_DISK if self._resources.is_disk_full() else LARGEST_BYTES
+            if queue.file.size > max(least, 2 * queue.compacted_bytes):
+                self._grown[queue] = None
+
+    def note_checkpoint(self, queues: Sequence[ScrollQueue]) -> None:
+        """Note which reader files have grown or do not record their readers' current state."""
+        for queue in queues:
+            if not queue.file.size:
+                continue  # the file is being created
+            if queue.has_changes or queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
+                self._grown[queue] = None
+
+    def take_grown(self) -> list[ScrollQueue]:
+        """Return the live readers whose files must be compacted, and forget them."""
+        grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
+        return grown
 
     async def write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], *, is_exact: bool) -> None:
         """Rewrite the writer files in `files` and the reader files of `queues`. Raises OSError.
@@ -99,7 +133,7 @@ class ScrollRewriter:
     def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
         """Rename a temporary file to the file that it replaces, or erase it if that file is no longer needed."""
         disk, owner = self._resources.disk, copy.owner
-        if self.is_over:
+        if self._journal.failure is not None:
             is_needed, path = False, b""
         elif isinstance(owner, WriterFile):
             is_needed, path = owner in self._journal.files, copy.path
