@@ -62,7 +62,6 @@ class JournalMaintenance:
         """Time before which no compaction begins, because one has failed."""
         self._no_rotation_before_s = 0.0
         """Time before which no rotation begins, because one has failed."""
-        queue.read_more = self.read_behind.read_more
         queue.free = self._free
 
     def written(self) -> Deferred[None] | None:

@@ -84,7 +84,7 @@ class JournalQueue(Window):
         """Number of items to skip from `behind_offset` on."""
         self.behind_generation = 0
         """Number that changes when items are dropped or files replaced. Reads begun before are then discarded."""
-        self.read_more: Callable[[], Deferred[None]] | None = None
+        self.read_more: Callable[[], Deferred[None] | None] | None = None
         """Function that reads items from behind the window, or None while the queue is being loaded."""
         self.rewrites = self.packs = self.rotations = 0
         self._end = 0
@@ -294,11 +294,6 @@ class JournalQueue(Window):
         pending, self._pending = self._pending, []
         self._pending_bytes, self._pending_seen = 0, (0, 0)
         return pending[0] if len(pending) == 1 else b"".join(pending)
-
-    @property
-    def queue_name(self) -> bytes:
-        """Name of the queue that the durations of syncs are recorded for."""
-        return self.name
 
     @property
     def sync_period_ms(self) -> int | None:

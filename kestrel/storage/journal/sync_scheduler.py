@@ -37,8 +37,8 @@ class JournalSyncScheduler(SyncScheduler):
         period_ms = queue.settings.sync_journal_ms
         if period_ms == 0 and queue.writer.is_synced:
             return None
-        if period_ms is not None:
-            self._note_write()
+        if period_ms is not None and self._unsynced_since_s is None:
+            self._unsynced_since_s = self._resources.jobs.seconds()
         if period_ms == 0:
             return self._wait_for_sync(self._waiting)
         queue.writer.acknowledge()

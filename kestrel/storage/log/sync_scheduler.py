@@ -39,7 +39,7 @@ class SyncUnit(Protocol):
     """Reason why the unit refuses puts now, or None."""
 
     @property
-    def queue_name(self) -> bytes:
+    def name(self) -> bytes:
         """Name of the queue that durations are recorded for."""
 
     @property
@@ -162,11 +162,12 @@ class SyncScheduler(ABC):
         """
         error = self._pending_error
         syncing = self._resources.sync_slots.run(self._sync_in_thread) if error is None else fail(error)
-        return syncing.addCallbacks(lambda _: self._fire_waiting(None), self._sync_at_close_failed)
+        return syncing.addBoth(self._synced_at_close)
 
-    def _sync_at_close_failed(self, failure: Failure) -> Failure:
-        self._fire_waiting(QueueFailed(f"queue storage failed: {reason_of(error_of(failure))}"))
-        return failure
+    def _synced_at_close(self, result: Any) -> Any:
+        reason = reason_of(error_of(result)) if isinstance(result, Failure) else None
+        self._fire_waiting(None if reason is None else QueueFailed(f"queue storage failed: {reason}"))
+        return result
 
     def fail_next_commit(self, error: Exception) -> None:
         """Make the unit fail at its next commit, so that the changes recorded until then are answered with `error`."""
@@ -178,11 +179,6 @@ class SyncScheduler(ABC):
             done.errback(QueueFailed(reason_of(error)))
 
     # Syncs.
-
-    def _note_write(self) -> None:
-        """Note the time of a write, for the duration until its sync."""
-        if self._unsynced_since_s is None:
-            self._unsynced_since_s = self._resources.jobs.seconds()
 
     def _wait(self, waiters: list[Deferred[None]]) -> Deferred[None]:
         done: Deferred[None] = Deferred()
@@ -248,7 +244,7 @@ class SyncScheduler(ABC):
 
     def _sync_succeeded(self, scope: Any, packs: list[Deferred[None]], since_s: float | None) -> None:
         if scope is not None and since_s is not None:
-            self._resources.record_duration(self._unit.queue_name, "fsync_delay_usec", since_s)
+            self._resources.record_duration(self._unit.name, "fsync_delay_usec", since_s)
         if self._unit.failure is None and self._files.synced(scope):
             done, self._syncing = self._syncing + packs, []
             self._sync_ended([])
@@ -267,14 +263,9 @@ class SyncScheduler(ABC):
         if self._waiting or self._packs:
             self._begin_sync()
         elif self._pending_error is None and self._unit.failure is None and not self._begin_compaction():
-            self._resume_blocked()
+            if self._blocked:
+                self._fire_waiting(None)
             self.settings_changed()
-
-    def _resume_blocked(self) -> None:
-        """Let the blocked commits write."""
-        blocked, self._blocked = self._blocked, []
-        for done in blocked:
-            done.callback(None)
 
     def _sync_failed(self, failure: Failure, packs: list[Deferred[None]]) -> None:
         """Try again, rewrite the files, or fail the unit."""
@@ -311,26 +302,21 @@ class SyncScheduler(ABC):
         )
         self._unit.refusal = f"queue storage failed: {reason}; the queue is being rewritten"
         self.state = SyncState.REWRITING
-        Deferred.fromCoroutine(self._rewrite()).addCallbacks(self._rewrite_succeeded, self._rewrite_failed)
+        Deferred.fromCoroutine(self._rewrite()).addBoth(self._rewrite_ended)
 
-    def _rewrite_succeeded(self, _: object) -> None:
+    def _rewrite_ended(self, result: object) -> None:
         if self._unit.failure is not None:
             self._fire_waiting(self._failure)
-            return
-        self._unit.refusal = None
-        self._resources.failed_syncs.discard(self._file_name)
-        log.info("The journal of {name!r} is rewritten and safe", name=self._file_name)
-        self._fire_waiting(None)
-        if self._pending_error is not None:
-            self.fail_next_commit(self._pending_error)
+        elif isinstance(result, Failure):
+            self._fail_unit(error_of(result))
         else:
+            self._unit.refusal = None
+            self._resources.failed_syncs.discard(self._file_name)
+            log.info("The journal of {name!r} is rewritten and safe", name=self._file_name)
+            self._fire_waiting(None)
+            if self._pending_error is not None:
+                self.fail_next_commit(self._pending_error)
             self.start_due_work()
-
-    def _rewrite_failed(self, failure: Failure) -> None:
-        if self._unit.failure is not None:
-            self._fire_waiting(self._failure)
-        else:
-            self._fail_unit(error_of(failure))
 
     def _fire_waiting(self, failure: QueueFailed | None) -> None:
         """Return to IDLE and fire all Deferreds that wait, with `failure` if there is one."""

@@ -140,7 +140,7 @@ class ScrollJournal:
         return self.readers.values()
 
     @property
-    def queue_name(self) -> bytes:
+    def name(self) -> bytes:
         """Name of the parent queue, or of a child if the parent is not served."""
         queue = self.readers.get(OWN_READER) or next(iter(self.readers.values()), None)
         return b"" if queue is None else queue.name
@@ -247,7 +247,7 @@ class ScrollJournal:
         self._current = info, AppendFile(self._resources.disk, self._resources.path(info.file_name))
         if self.files:
             self.rotations += 1
-            self._resources.record_duration(self.queue_name, "journal_rotation_usec", began_s)
+            self._resources.record_duration(self.name, "journal_rotation_usec", began_s)
         self.names += 1
         return self._current
 

@@ -103,7 +103,7 @@ class ScrollQueue(Window):
         """Id of the last item put to this object, or 0."""
         self.file_position = b"", 0
         """Name of a writer file, and an offset in it at or before the item `next_id`. Reads start there."""
-        self.generation = 0
+        self.behind_generation = 0
         """Number that changes when items are dropped. Reads that began with another number are ignored."""
         self._changes = ReaderChanges(state.done.head)
         self.written_head = state.done.head
@@ -212,7 +212,7 @@ class ScrollQueue(Window):
         self._errors = {each: errors for each, errors in self._errors.items() if each >= end_id or each in remaining}
         if end_id > self.next_id:
             self.next_id = end_id
-            self.generation += 1
+            self.behind_generation += 1
             try:
                 counts = self._journal.count_remaining_for(self) if end_id <= self._journal.last_id else NO_ITEMS
             except (OSError, HintMismatch) as error:
@@ -312,6 +312,8 @@ class ScrollQueue(Window):
     def append_read_items(self, read: ScrollItemsRead) -> None:
         """Append items that were read to the window. Ids between them are skipped as items of other readers."""
         records = read.records
+        if read.offset:  # 0 for pending items
+            self.file_position = self.file_position[0], read.offset
         if records and id_of(records[0]) <= self.done.last:  # after a restart, items beyond the head may be done
             records = [record for record in records if id_of(record) not in self.done]
         for record in records:

@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from twisted.logger import Logger
+
 from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.reader_file import encode_state, read_state
 from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.failures import reason_of
+from kestrel.storage.log.sync_scheduler import RETRY_S
 from kestrel.storage.scroll.files import copy_file, write_file
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.scroll_resources import ScrollResources
+
+log = Logger(__name__)
 
 # A reader file is compacted when it exceeds one of these sizes and is twice as large as after its last rewrite.
 
@@ -49,11 +55,20 @@ class ScrollRewriter:
         self._resources = resources
         self._grown: dict[ScrollQueue, None] = {}
         """Readers whose files must be compacted, in order. The values are unused."""
+        self._not_before_s = 0.0
+        """Time before which no reader file is compacted, because the last attempt failed."""
+
+    # Compaction of reader files.
 
     @property
     def has_grown(self) -> bool:
         """True if there are reader files to compact."""
         return bool(self._grown)
+
+    @property
+    def is_compaction_due(self) -> bool:
+        """True if there are reader files to compact, and no attempt has just failed."""
+        return bool(self._grown) and self._resources.jobs.seconds() >= self._not_before_s
 
     def note_growth(self, queues: Sequence[ScrollQueue]) -> None:
         """Note which of the reader files just written to must be compacted."""
@@ -70,10 +85,24 @@ class ScrollRewriter:
             if queue.has_changes or queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
                 self._grown[queue] = None
 
-    def take_grown(self) -> list[ScrollQueue]:
-        """Return the live readers whose files must be compacted, and forget them."""
-        grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
-        return grown
+    async def compact(self) -> None:
+        """Compact the reader files that have grown. Log an error, and try again later."""
+        queues, self._grown = [queue for queue in self._grown if queue.failure is None], {}
+        try:
+            await self.write_anew([], queues, is_exact=False)
+        except Exception as error:
+            if self._journal.failure is not None:
+                return
+            log.error(
+                "The reader files of scroll {stem!r} are not rewritten: {reason}",
+                stem=self._journal.stem,
+                reason=reason_of(error),
+            )
+            self._not_before_s = self._resources.jobs.seconds() + RETRY_S
+            for queue in queues:
+                queue.give_up_checkpoint()
+
+    # Rewriting.
 
     async def write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], *, is_exact: bool) -> None:
         """Rewrite the writer files in `files` and the reader files of `queues`. Raises OSError.
@@ -97,7 +126,7 @@ class ScrollRewriter:
                 with suppress(OSError):
                     resources.disk.erase(path)
             raise
-        resources.record_duration(journal.queue_name, "journal_rewrite_usec", began_s)
+        resources.record_duration(journal.name, "journal_rewrite_usec", began_s)
         if journal.sync_period_ms is None and not is_exact:
             return
         names = journal.names

@@ -455,7 +455,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
     def _end_queue(self, queue: ScrollQueue, why: str) -> None:
         """Let all further calls to the queue object fail with the reason `why`. Free its items and descriptor."""
         queue.failure = why
-        queue.generation += 1  # the result of a running read is ignored
+        queue.behind_generation += 1  # the result of a running read is ignored
         queue.release_items()
         queue.memory.set_bytes(0)
         self._resources.open_files.close(queue.file)

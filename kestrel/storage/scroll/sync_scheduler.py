@@ -6,22 +6,153 @@ Either a sync or a rewrite runs for a journal, never both. Reader files are comp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
-from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.log.sync_scheduler import RETRY_S, SyncScheduler, SyncState
+from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.failures import CannotOpen
+from kestrel.storage.log.sync_scheduler import SyncScheduler, SyncState
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.rewriter import ScrollRewriter
 from kestrel.storage.scroll.scroll_resources import ScrollResources
-from kestrel.storage.scroll.synced_files import ScrollSyncedFiles
 
-log = Logger(__name__)
+
+class _Part(NamedTuple):
+    """A file that a sync covers, up to `size`.
+
+    `done_id` is the queue's `written_done_id`, and 0 for a writer file. `descriptor` is None for a file that the sync
+    must open.
+    """
+
+    owner: WriterFile | ScrollQueue
+    path: bytes
+    size: int
+    done_id: int
+    descriptor: int | None
+
+
+class _Sync(NamedTuple):
+    """The files, the last item and the number of names that one sync covers."""
+
+    parts: Sequence[_Part]
+    written_id: int
+    names: int
+    syncs_folder: bool
+
+
+class _ScrollFiles:
+    """The writer files and reader files of one journal (`kestrel.storage.log.sync_scheduler.SyncedFiles`)."""
+
+    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
+        self._journal = journal
+        self._resources = resources
+
+    @property
+    def is_synced(self) -> bool:
+        """True if all written data and all file names are synced."""
+        journal = self._journal
+        return not (journal.unsynced or journal.unsynced_readers) and journal.has_synced_names
+
+    @property
+    def needs_sync(self) -> bool:
+        """True if acknowledged data are not synced."""
+        return self._journal.needs_sync
+
+    def is_safe(self, queues: Sequence[ScrollQueue]) -> bool:
+        """Return whether all changes of `queues` are synced, regardless of other queues of the journal.
+
+        So all queues that share an item report the same result.
+        """
+        journal = self._journal
+        return journal.has_synced_names and all(
+            queue.last_id <= journal.safe_id and queue not in journal.unsynced_readers for queue in queues
+        )
+
+    def is_covered(self, sync: _Sync | None, queues: Sequence[ScrollQueue]) -> bool:
+        """Return whether all written changes of `queues` will be synced when `sync` is done."""
+        journal = self._journal
+        if sync is None or sync.names != journal.names:
+            return False
+        files = {id(part.owner): part.size for part in sync.parts}
+        return all(
+            queue.last_id <= max(journal.safe_id, sync.written_id)
+            and (queue not in journal.unsynced_readers or files.get(id(queue)) == queue.file.size)
+            for queue in queues
+        )
+
+    def begin_sync(self) -> _Sync:
+        """Return a sync of all unsynced data. Raise OSError if a descriptor cannot be duplicated."""
+        journal, parts = self._journal, []
+        try:
+            for file in journal.unsynced:
+                descriptor = journal.current_descriptor(file)
+                parts.append(_Part(file, self._resources.path(file.file_name), file.size, 0, descriptor))
+        except OSError:
+            _close(self._resources.disk, parts)
+            raise
+        for queue in journal.unsynced_readers:
+            if not queue.is_deleted:
+                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_done_id, None))
+        return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
+
+    def run_sync(self, sync: _Sync) -> None:
+        """Sync the files of `sync` in order, then the folder if required. Close all descriptors. Runs in a thread."""
+        disk = self._resources.disk
+        try:
+            for part in sync.parts:
+                _sync_part(disk, part)
+            if sync.syncs_folder:
+                disk.sync_folder(self._resources.folder)
+        finally:
+            _close(disk, sync.parts)
+
+    def synced(self, sync: _Sync) -> bool:
+        """Record that `sync` has succeeded. Return False if it must be repeated because a file was renamed."""
+        journal, is_whole = self._journal, True
+        for part in sync.parts:
+            if isinstance(part.owner, WriterFile):
+                journal.synced(part.owner, part.size)
+            elif part.owner.file.path == part.path:
+                file = part.owner.file
+                file.synced_size, file.acknowledged_size = part.size, max(part.size, file.acknowledged_size)
+                part.owner.synced_done_id = part.done_id
+                if file.size == part.size:
+                    journal.unsynced_readers.discard(part.owner)
+            else:
+                is_whole = is_whole and part.owner.is_deleted
+        journal.synced_names = sync.names
+        if is_whole:
+            journal.safe_id = max(journal.safe_id, sync.written_id)
+        return is_whole
+
+    def sync_failed(self) -> None:
+        """Do nothing: the journal truncates its files when it fails."""
+
+
+def _sync_part(disk: Disk, part: _Part) -> None:
+    if part.descriptor is not None:
+        disk.sync(part.descriptor)
+        return
+    try:
+        descriptor = disk.open_read(part.path)
+    except FileNotFoundError:  # the file was renamed or erased
+        return
+    except OSError as error:
+        raise CannotOpen(str(error)) from error
+    try:
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+
+
+def _close(disk: Disk, parts: Sequence[_Part]) -> None:
+    for part in parts:
+        if part.descriptor is not None:
+            disk.close(part.descriptor)
 
 
 class ScrollSyncScheduler(SyncScheduler):
@@ -29,10 +160,8 @@ class ScrollSyncScheduler(SyncScheduler):
 
     def __init__(self, journal: ScrollJournal, resources: ScrollResources, on_safe: Callable[[], None]) -> None:
         self._journal = journal
-        self._journal_files = ScrollSyncedFiles(journal, resources)
+        self._journal_files = _ScrollFiles(journal, resources)
         self._rewriter = ScrollRewriter(journal, resources)
-        self._not_before_s = 0.0
-        """Time before which no reader file is compacted, because the last attempt failed."""
         super().__init__(journal, self._journal_files, journal.stem, resources, on_safe)
 
     # Calls of the storage.
@@ -47,8 +176,8 @@ class ScrollSyncScheduler(SyncScheduler):
         self._rewriter.note_growth(queues)
         period_ms = journal.sync_period_ms
         done: Deferred[None] | None = None
-        if period_ms is not None and not files.is_synced:
-            self._note_write()
+        if self._unsynced_since_s is None and period_ms is not None and not files.is_synced:
+            self._unsynced_since_s = self._resources.jobs.seconds()
         if period_ms == 0:
             if not files.is_safe(queues):
                 is_covered = files.is_covered(self._scope, queues)
@@ -104,37 +233,15 @@ class ScrollSyncScheduler(SyncScheduler):
 
     def _begin_compaction(self) -> bool:
         """Begin to compact the reader files that have grown. Return False if there are none, or they must wait."""
-        is_late = self._resources.jobs.seconds() >= self._not_before_s
-        may_begin = self._journal.sync_period_ms != 0 or self._files.is_synced
-        if not (self._rewriter.has_grown and is_late and may_begin):
+        may_begin = self._rewriter.is_compaction_due and (self._journal.sync_period_ms != 0 or self._files.is_synced)
+        if not may_begin:
             return False
         self.state = SyncState.REWRITING
-        queues = self._rewriter.take_grown()
-        Deferred.fromCoroutine(self._rewriter.write_anew([], queues, is_exact=False)).addCallbacks(
-            self._compacted, self._not_compacted, errbackArgs=(queues,)
-        )
+        Deferred.fromCoroutine(self._rewriter.compact()).addCallback(self._compacted)
         return True
 
     def _compacted(self, _: object) -> None:
-        self.state = SyncState.IDLE
-        if self._journal.failure is not None:
-            self._fire_waiting(self._failure)
-            return
-        self._on_synced()
-        self._resume_blocked()
-        self.start_due_work()
-
-    def _not_compacted(self, failure: Failure, queues: Sequence[ScrollQueue]) -> None:
-        self.state = SyncState.IDLE
-        if self._journal.failure is not None:
-            self._fire_waiting(self._failure)
-            return
-        reason = reason_of(error_of(failure))
-        log.error(
-            "The reader files of scroll {stem!r} are not rewritten: {reason}", stem=self._journal.stem, reason=reason
-        )
-        self._not_before_s = self._resources.jobs.seconds() + RETRY_S
-        for queue in queues:
-            queue.give_up_checkpoint()
-        self._resume_blocked()
+        if self._journal.failure is None:
+            self._on_synced()
+        self._fire_waiting(self._failure)
         self.start_due_work()
