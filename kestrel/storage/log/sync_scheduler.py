@@ -319,9 +319,16 @@ class SyncScheduler(ABC):
             self.start_due_work()
 
     def _fire_waiting(self, failure: QueueFailed | None) -> None:
-        """Return to IDLE and fire all Deferreds that wait, with `failure` if there is one."""
+        """Return to IDLE and fire all Deferreds that wait, with `failure` if there is one.
+
+        If a released commit begins another compaction, the commits after it wait for that one.
+        """
         self.state = SyncState.IDLE
-        waiting = self._waiting + self._blocked + self._packs
+        waiting, blocked = self._waiting + self._packs, self._blocked
         self._waiting, self._blocked, self._packs = [], [], []
         for done in waiting:
             done.callback(None) if failure is None else done.errback(failure)
+        while blocked and (failure is not None or self.state is not SyncState.REWRITING):
+            done = blocked.pop(0)
+            done.callback(None) if failure is None else done.errback(failure)
+        self._blocked = blocked + self._blocked
