@@ -1,6 +1,9 @@
-"""Copying a range of a file to another file."""
+"""Copying a range of a file to another file, and the removal of files that could not be completed."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES, FileReader
@@ -15,3 +18,15 @@ def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes
         disk.sync(descriptor)
     finally:
         disk.close(descriptor)
+
+
+@contextmanager
+def erased_on_error(disk: Disk, paths: Collection[bytes]) -> Iterator[None]:
+    """Erase the files at `paths` if the block raises an OSError. A file that cannot be erased is left."""
+    try:
+        yield
+    except OSError:
+        for path in paths:
+            with suppress(OSError):
+                disk.erase(path)
+        raise

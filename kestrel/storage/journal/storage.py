@@ -7,17 +7,15 @@ files. docs/storage.md describes the failures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted, mark_deleted
@@ -26,38 +24,20 @@ from kestrel.journal.pack import finish_interrupted
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import reason_of
-from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.folder_resources import RESERVE_BYTES, FolderResources, wall_clock_ms
-from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
-from kestrel.storage.jobs import Jobs
+from kestrel.storage.folder_resources import claim_folder
+from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.journal.load import load_queue
 from kestrel.storage.journal.maintenance import JournalMaintenance
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.log.folder_storage import IS_LOADING, FolderStorage, UnitLoad, load_failed
-from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
 
+IS_PUBLISHING: Final = "the queue's files are being replaced: try again in a moment"
 
-class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResources]):
+
+class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
     """A storage for all queues of one folder (`IStorage`). Each queue is a unit."""
-
-    def __init__(
-        self,
-        folder: bytes,
-        clock: IReactorTime,
-        in_thread: InThread,
-        *,
-        reserve_bytes: int = RESERVE_BYTES,
-        now_ms: Callable[[], int] = wall_clock_ms,
-        disk: Disk | None = None,
-        memory: MemoryLimit | None = None,
-    ) -> None:
-        jobs = Jobs(clock, in_thread)
-        super().__init__(FolderResources(disk or Disk(), folder, jobs, self._kill, reserve_bytes, now_ms, memory))
-        self._memory = self._resources.memory_limit
-        self._publishing: dict[bytes, Deferred[None]] = {}
-        """Failed queues whose files a thread still renames, each with a Deferred that fires when that has ended."""
 
     # Start and stop.
 
@@ -72,9 +52,9 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         erase_folder = self._resources.path(ERASE_FOLDER)
         to_erase = self._disk.list_files(erase_folder) if self._disk.is_there(erase_folder) else []
         for name in to_erase:
-            self._erase(self._disk.erase, erase_folder + b"/" + name)
+            self._resources.erase_later(self._disk.erase, erase_folder + b"/" + name)
         for name in deleted:
-            self._erase(erase_deleted, self._disk, self._folder, name)
+            self._erase_deleted(name)
         return [
             UnitLoad(name, partial(self._load_at_start, files, settings_for(name)), partial(list, [name]))
             for name, files in queues.items()
@@ -102,9 +82,6 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
             maintenance.rewriter.stop_unless_urgent()
         return super().close(compacts)
 
-    def _sync_at_close(self, queue: JournalQueue) -> Deferred[Any]:
-        return succeed(None) if queue.settings.sync_journal_ms is None else super()._sync_at_close(queue)
-
     def _finish(self, compacts: bool) -> None:
         """Truncate the file of each queue that has no items and no open reads, if `compacts`."""
         for queue in self._units.values() if compacts else ():
@@ -129,13 +106,8 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
             return queue
         if len(current_name(name)) > MAX_FILE_NAME_BYTES:
             raise BadQueueName("queue name is too long for a file name")
-        if name in self._publishing:
-            raise QueueFailed("the queue's files are being replaced: try again in a moment")
-        if name in self._loading:
-            raise QueueFailed(IS_LOADING)
         try:
-            if name not in self._failed:
-                self._check_name(name, group_by_queue)
+            self._check_free(name, group_by_queue)
             files = self._remaining_files(name)
             size = sum(self._disk.length(self._resources.path(file_name)) for file_name in files.in_replay_order())
             return self._open(name, lambda: self._load(files, settings), is_small=size <= self.reload_inline_bytes)
@@ -166,27 +138,19 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
 
     def _retire(self, queue: JournalQueue, why: str) -> None:
         """Make the queue object fail for the reason `why`, and release what it uses."""
-        queue.failure = why
-        if self._units.get(queue.name) is queue:
-            del self._units[queue.name]
+        self._units.pop(queue.name, None)
         self._resources.open_files.close(queue.writer)
-        queue.release_items()
-        # The result of a read in progress is discarded.
-        queue.behind_generation += 1
-        queue.memory.set_bytes(0)
+        queue.end(why)
         maintenance = self._maintenance.pop(queue, None)
         if maintenance is not None:
             if maintenance.rewriter.is_publishing and not queue.is_deleted:
-                self._publishing[queue.name] = maintenance.rewriter.published().addCallback(self._published, queue.name)
+                self._busy[queue.name] = IS_PUBLISHING
+                maintenance.rewriter.published().addCallback(lambda _: self._busy.pop(queue.name))
             maintenance.rewriter.stop()
-
-    def _published(self, _: None, name: bytes) -> None:
-        del self._publishing[name]
 
     def _fail_unit(self, queue: JournalQueue, failure: QueueFailed) -> None:
         self._retire(queue, str(failure))
-        self._truncate(queue, lambda: self._truncate_failed_files(queue))
-        queue.writer.close()
+        self._truncate_failed_files(queue)
 
     def _truncate_failed_files(self, queue: JournalQueue) -> None:
         """Cut the records of failed writes and syncs from the files of a failed queue. Raise OSError."""
@@ -204,7 +168,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
             self.delete(live)
             queue.is_deleted = True
             return
-        if queue.name in self._loading:
+        if self._busy.get(queue.name) == IS_LOADING:
             raise StorageError(IS_LOADING)
         maintenance = self._maintenance.get(queue)
         try:
@@ -217,14 +181,11 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         self._retire(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
         published = succeed(None) if maintenance is None else maintenance.rewriter.published()
-        published.addCallback(lambda _: self._erase(erase_deleted, self._disk, self._folder, queue.name))
+        published.addCallback(lambda _: self._erase_deleted(queue.name))
         self._resources.failed_syncs.discard(current_name(queue.name))
 
-    def _erase(self, erase: Callable[..., None], *args: object) -> None:
-        """Call `erase` in a thread, and log an error."""
-        self._jobs.run(erase, *args).addErrback(
-            lambda failure: log.failure("A deleted queue's files could not be erased; the next start does it", failure)
-        )
+    def _erase_deleted(self, name: bytes) -> None:
+        self._resources.erase_later(erase_deleted, self._disk, self._folder, name)
 
     # Puts and commits.
 
@@ -233,7 +194,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
         for queue in queues:
             queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)
-        is_counted = self._memory.most_bytes is not None
+        is_counted = self._resources.memory_limit.most_bytes is not None
         for queue in queues:
             queue.put(record)
             if is_counted:
@@ -257,18 +218,9 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance, FolderResou
     def _write_changes(self, queue: JournalQueue, queues: Sequence[JournalQueue]) -> None:
         records = queue.take_pending()
         if records:
-            writer = queue.writer
-            try:
-                writer.append(records)
-            except OSError as error:
-                if not is_full(error) or not self._disk_reserve.release_reserve():
-                    raise
-                writer.append(records)
-            self._resources.open_files.touch(writer)
+            self._disk_reserve.run_with_reserve(queue.writer.append, records)
+            self._resources.open_files.touch(queue.writer)
             queue.report_memory()
-
-    def _written(self, queue: JournalQueue, queues: Sequence[JournalQueue]) -> Deferred[None] | None:
-        return self._maintenance[queue].written()
 
 
 # @implementer is not used, because mypyc does not compile a decorated class to a native class.

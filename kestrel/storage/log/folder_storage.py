@@ -11,18 +11,22 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
 from twisted.internet.defer import Deferred, DeferredList, fail
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
-from kestrel.disk.files import is_full
+from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.name_folding import check_distinct_when_folded
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.folder_resources import FolderResources
-from kestrel.storage.interfaces import IMeasuring, IQueueStorage, Measure, OwnQueue, SettingsFor
+from kestrel.storage.folder_resources import RESERVE_BYTES, FolderResources, wall_clock_ms
+from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, Measure, OwnQueue, SettingsFor
+from kestrel.storage.jobs import Jobs
+from kestrel.storage.log.sync_scheduler import LogUnit, SyncScheduler
+from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
 
@@ -32,24 +36,19 @@ RELOAD_INLINE_BYTES: Final = 1 << 20
 IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
 
-class LogUnit(Protocol):
-    """A queue with its journal files, or a scroll journal with its readers."""
+class Maintenance(Protocol):
+    """The background work of a unit."""
 
     @property
-    def stem(self) -> bytes:
-        """The first part of the names of its files."""
+    def sync(self) -> SyncScheduler:
+        """The scheduler of its syncs."""
 
-    @property
-    def queues(self) -> Collection[Any]:
-        """The queues that fail with it."""
-
-    def close_files(self) -> None:
-        """Close the descriptors of its files."""
+    def written(self, queues: Any) -> Deferred[None] | None:
+        """Start the work that is due after a write. Return a Deferred if the commit waits for a sync."""
 
 
 UnitT = TypeVar("UnitT", bound=LogUnit)
-MaintenanceT = TypeVar("MaintenanceT", bound=Any)
-ResourcesT = TypeVar("ResourcesT", bound=FolderResources)
+MaintenanceT = TypeVar("MaintenanceT", bound=Maintenance)
 
 
 class UnitLoad(NamedTuple):
@@ -61,27 +60,41 @@ class UnitLoad(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
+class FolderStorage(Generic[UnitT, MaintenanceT]):
     """The part of a storage that owns a folder (`IStorage`, `IMeasuring`).
 
-    It starts, closes, loads, fails and commits units. A subclass adds `queue`, `put`, `delete` and `commit`, and the
-    steps that depend on the record format: `_find_units`, `_adopt`, `_write_changes`, `_fail_unit` and `_finish`.
+    It starts, closes, loads, fails and commits units. `kind` names a unit in the log. A subclass adds `queue`, `put`,
+    `delete` and `commit`, and the steps that depend on the record format: `_find_units`, `_adopt`, `_write_changes`,
+    `_fail_unit` and `_finish`.
     """
 
-    def __init__(self, resources: ResourcesT) -> None:
+    def __init__(
+        self,
+        folder: bytes,
+        clock: IReactorTime,
+        in_thread: InThread,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        disk: Disk | None = None,
+        memory: MemoryLimit | None = None,
+        kind: str = "Queue",
+    ) -> None:
+        self._disk = disk or Disk()
+        self._folder = folder
+        self._jobs = Jobs(clock, in_thread)
+        resources = FolderResources(self._disk, folder, self._jobs, self._kill, reserve_bytes, now_ms, memory)
         self._resources = resources
-        self._folder = resources.folder
-        self._private = resources.folder + b"/" + PRIVATE_FOLDER
-        self._disk = resources.disk
-        self._jobs = resources.jobs
+        self._private = resources.path(PRIVATE_FOLDER)
         self._disk_reserve = resources.disk_reserve
+        self._kind = kind
         self._units: dict[bytes, UnitT] = {}
         """Live units, by stem."""
         self._maintenance: dict[UnitT, MaintenanceT] = {}
         self._failed: dict[bytes, UnitT | None] = {}
         """Failed units by stem; None for a unit that has never been loaded."""
-        self._loading: set[bytes] = set()
-        """Stems of the failed units that a thread is loading."""
+        self._busy: dict[bytes, str] = {}
+        """Reasons why failed units cannot be loaded now, by stem, while a thread works on their files."""
         self.reload_inline_bytes = RELOAD_INLINE_BYTES
         self._lock: FolderLock | None = None
         self._folds_names = False
@@ -118,7 +131,10 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         raise NotImplementedError
 
     def _fail_unit(self, unit: UnitT, failure: QueueFailed) -> None:
-        """End the queues and the background work of a unit, and cut unacknowledged records from its files."""
+        """End the queues and the background work of a unit, then cut unacknowledged records from its files.
+
+        Raise OSError if they cannot be cut. The next use of the unit cuts them then.
+        """
         raise NotImplementedError
 
     def _finish(self, compacts: bool) -> Deferred[Any] | None:
@@ -158,7 +174,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
             except Exception as error:
                 # A unit that cannot be loaded must not prevent the start.
                 if not isinstance(error, OSError):
-                    log.failure("Journal {stem!r} was not loaded because of a bug in Kestrel", stem=load.stem)
+                    message = "{kind} {stem!r} was not loaded because of a bug in Kestrel"
+                    log.failure(message, kind=self._kind, stem=load.stem)
                 loaded.append((load, error))
         return loaded
 
@@ -191,15 +208,11 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
     def _commit_last(self, _: object) -> Deferred[list[tuple[bool, Any]]]:
         """Write all pending changes. Return a Deferred that fires with the results of the last syncs."""
         syncs = [
-            self._sync_at_close(unit)
+            self._maintenance[unit].sync.sync_at_close()
             for unit in list(self._units.values())
             if self._write(unit, list(unit.queues)) is None
         ]
         return DeferredList(syncs, consumeErrors=True)
-
-    def _sync_at_close(self, unit: UnitT) -> Deferred[Any]:
-        synced: Deferred[Any] = self._maintenance[unit].sync.sync_at_close()
-        return synced
 
     def _log_failed_syncs(self, syncs: list[tuple[bool, Any]]) -> None:
         for is_synced, result in syncs:
@@ -218,12 +231,15 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
 
     # Units.
 
-    def _check_name(self, stem: bytes, stems_of: Callable[[list[bytes]], Collection[bytes]]) -> None:
-        """Refuse a new unit whose files would have the names of another's on a disk that folds names.
+    def _check_free(self, stem: bytes, stems_of: Callable[[list[bytes]], Collection[bytes]]) -> None:
+        """Check that a unit that is not live can be loaded or created now.
 
-        `stems_of` returns the stems of the units with the given files.
+        Raise `QueueFailed` if a thread works on its files, or `BadQueueName` if the files of a new unit would have the
+        names of another's on a disk that folds names. `stems_of` returns the stems of the units with the given files.
         """
-        if self._folds_names:
+        if stem in self._busy:
+            raise QueueFailed(self._busy[stem])
+        if self._folds_names and stem not in self._failed:
             on_disk = stems_of(self._disk.list_files(self._folder))
             check_distinct_when_folded(stem, {*self._units, *self._failed, *on_disk})
 
@@ -233,9 +249,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         Raise OSError if it cannot be loaded, or `QueueFailed` while a thread loads it.
         """
         if not is_small:
-            self._loading.add(stem)
-            loading = self._jobs.run(load).addCallbacks(self._opened, self._not_opened)
-            loading.addBoth(lambda _: self._loading.discard(stem))
+            self._busy[stem] = IS_LOADING
+            self._jobs.run(load).addCallbacks(self._opened, self._not_opened).addBoth(lambda _: self._busy.pop(stem))
             raise QueueFailed(IS_LOADING)
         unit = self._disk_reserve.run_with_reserve(load)
         self._opened(unit)
@@ -247,11 +262,11 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         self._adopt(unit)
         if has_failed:
             items = sum(queue.items for queue in unit.queues)
-            log.info("Journal {stem!r} is served again: {items} items", stem=unit.stem, items=items)
+            log.info("{kind} {stem!r} is served again: {items} items", kind=self._kind, stem=unit.stem, items=items)
 
     def _not_opened(self, failure: Failure) -> None:
         error = error_of(failure)
-        log.error("A failed journal cannot be loaded: {reason}; its next use tries again", reason=reason_of(error))
+        log.error("A failed queue cannot be loaded again: {reason}; its next use tries again", reason=reason_of(error))
         if isinstance(error, OSError) and is_full(error):
             # The next use loads it again, and then has room.
             self._disk_reserve.release_reserve()
@@ -260,19 +275,17 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         """Fail a unit after a disk error, and return the error for its clients. Its next use loads it again."""
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         if self._units.get(unit.stem) is unit:
-            log.error("Journal {stem!r}: {reason}; it will be replayed", stem=unit.stem, reason=str(failure))
+            reason = str(failure)
+            log.error("{kind} {stem!r}: {reason}; it will be replayed", kind=self._kind, stem=unit.stem, reason=reason)
             del self._units[unit.stem]
             self._failed[unit.stem] = unit
-            self._fail_unit(unit, failure)
+            try:
+                self._fail_unit(unit, failure)
+            except OSError:
+                message = "{kind} {stem!r}: failed records were not cut from its files; its next use tries again"
+                log.failure(message, kind=self._kind, stem=unit.stem)
+            unit.close_files()
         return failure
-
-    def _truncate(self, unit: UnitT, truncate: Callable[[], None]) -> None:
-        """Call `truncate`, which cuts unacknowledged records from the files of a failed unit. Log an OSError."""
-        try:
-            truncate()
-        except OSError:
-            message = "Journal {stem!r}: failed records were not cut from its files; its next use tries again"
-            log.failure(message, stem=unit.stem)
 
     # Commits.
 
@@ -291,7 +304,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         if writable is not None:
             return writable.addCallback(self._commit_blocked, unit, queues)
         failure = self._write(unit, queues)
-        return self._written(unit, queues) if failure is None else fail(failure)
+        return maintenance.written(queues) if failure is None else fail(failure)
 
     def _commit_blocked(self, _: None, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[Any] | None:
         """Write the changes of the queues that were not deleted while the commit waited for a rewrite."""
@@ -299,11 +312,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT, ResourcesT]):
         if not live:
             return None
         failure = self._write(unit, live) if unit in self._maintenance else _failure_of(live)
-        return self._written(unit, live) if failure is None else fail(failure)
-
-    def _written(self, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[None] | None:
-        synced: Deferred[None] | None = self._maintenance[unit].written(queues)
-        return synced
+        return self._maintenance[unit].written(live) if failure is None else fail(failure)
 
     def _write(self, unit: UnitT, queues: Sequence[OwnQueue]) -> QueueFailed | None:
         """Write the pending changes of a live unit and its `queues`. Return the error if it fails, or None."""

@@ -1,4 +1,4 @@
-"""Read-ahead: items that are only on disk are read into a queue's window, in a thread and if possible in advance."""
+"""Queues with items that are only on disk, and the reads that bring these items into memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,56 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_resources import FolderResources
+from kestrel.storage.jobs import fire_all
+from kestrel.storage.total_memory import MemoryLimit, MemoryShare
+from kestrel.storage.window import Window
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LogQueue(Window):
+    """A queue of a folder, with a window in memory and any number of items behind it, which are only on disk."""
+
+    def __init__(self, name: bytes, settings: QueueSettings, memory_limit: MemoryLimit) -> None:
+        super().__init__()
+        self.name = name
+        self.settings = settings
+        self.memory = MemoryShare(memory_limit)
+        self._memory_limit = memory_limit
+        self.is_deleted = False
+        self.replayed_items = 0
+        self.behind_generation = 0
+        """Number that changes when items are dropped or files replaced. Reads that began before are ignored."""
+        self.read_more: Callable[[], Deferred[None] | None] = lambda: None
+        """Function that brings items into the window: returns None if it has, or a Deferred that fires when it has."""
+
+    def fill(self) -> Deferred[None] | None:
+        """Return None if the head is in memory or there is none, or a Deferred that fires when it has been read."""
+        self.check()
+        if self.has_head or not self.behind_items:
+            return None
+        return self.read_more()
+
+    def report_memory(self) -> None:
+        """Report `memory_bytes` to the memory limit, on the reactor thread or before the storage has started."""
+        self.memory.set_bytes(self.memory_bytes)
+
+    def end(self, why: str) -> None:
+        """Let all further calls fail with the reason `why`, and free the items."""
+        self.failure = why
+        self.behind_generation += 1
+        self.release_items()
+        self.memory.set_bytes(0)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReadAhead(ABC):
     """The reader of one queue's items that are behind its window. It makes one read at a time."""
 
@@ -22,6 +64,7 @@ class ReadAhead(ABC):
         self._resources = resources
         self._is_reading = False
         self._waiting: list[Deferred[None]] = []
+        queue.read_more = self.read_more
 
     @abstractmethod
     async def _next_read(self) -> Callable[[], Any] | None:
@@ -68,14 +111,10 @@ class ReadAhead(ABC):
 
     def _read_succeeded(self, _: object) -> None:
         self._is_reading = False
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
-            done.callback(None)
+        fire_all(self._waiting)
 
     def _read_failed(self, failure: Failure) -> None:
         self._is_reading = False
         error = error_of(failure)
         self._failed(error)
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
-            done.errback(QueueFailed(f"the head cannot be read: {reason_of(error)}"))
+        fire_all(self._waiting, QueueFailed(f"the head cannot be read: {reason_of(error)}"))

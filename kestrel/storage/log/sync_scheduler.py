@@ -11,7 +11,7 @@ commits wait.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -24,14 +24,15 @@ from twisted.python.failure import Failure
 from kestrel.errors import QueueFailed
 from kestrel.storage.failures import CannotOpen, error_of, reason_of
 from kestrel.storage.folder_resources import FolderResources
+from kestrel.storage.jobs import fire_all
 
 log = Logger(__name__)
 
 RETRY_S: Final = 1.0
 
 
-class SyncUnit(Protocol):
-    """A unit: a queue's journal, or a scroll journal."""
+class LogUnit(Protocol):
+    """A queue with its journal files, or a scroll journal with its readers."""
 
     failure: str | None
     """Reason why the unit has failed or was deleted, or None."""
@@ -39,12 +40,23 @@ class SyncUnit(Protocol):
     """Reason why the unit refuses puts now, or None."""
 
     @property
+    def stem(self) -> bytes:
+        """The first part of the names of its files."""
+
+    @property
     def name(self) -> bytes:
         """Name of the queue that durations are recorded for."""
 
     @property
+    def queues(self) -> Collection[Any]:
+        """The queues that fail with it."""
+
+    @property
     def sync_period_ms(self) -> int | None:
         """Value of syncJournal in milliseconds; 0 syncs each commit, None never syncs."""
+
+    def close_files(self) -> None:
+        """Close the descriptors of its files."""
 
 
 class SyncedFiles(Protocol):
@@ -99,7 +111,7 @@ class SyncScheduler(ABC):
 
     def __init__(
         self,
-        unit: SyncUnit,
+        unit: LogUnit,
         files: SyncedFiles,
         file_name: bytes,
         resources: FolderResources,
@@ -156,10 +168,13 @@ class SyncScheduler(ABC):
         return self._wait(self._blocked) if self.state is SyncState.REWRITING else None
 
     def sync_at_close(self) -> Deferred[Any]:
-        """Make the last sync, when no other work runs, and answer all waiting commits.
+        """Make the last sync, if syncJournal requires one, when no other work runs. Answer all waiting commits.
 
         Return a Deferred that fires when it is done, or fails with the error of the sync.
         """
+        if self._unit.sync_period_ms is None:
+            self._fire_waiting(None)
+            return succeed(None)
         error = self._pending_error
         syncing = self._resources.sync_slots.run(self._sync_in_thread) if error is None else fail(error)
         return syncing.addBoth(self._synced_at_close)
@@ -174,9 +189,7 @@ class SyncScheduler(ABC):
         self.state, self._pending_error = SyncState.FAILING, error
         # An accepted put leads to a commit, which reports the error.
         self._unit.refusal = None
-        packs, self._packs = self._packs, []
-        for done in packs:
-            done.errback(QueueFailed(reason_of(error)))
+        fire_all(self._packs, QueueFailed(reason_of(error)))
 
     # Syncs.
 
@@ -249,8 +262,7 @@ class SyncScheduler(ABC):
             done, self._syncing = self._syncing + packs, []
             self._sync_ended([])
             self._on_synced()
-            for each in done:
-                each.callback(None)
+            fire_all(done)
             self.start_due_work()
         else:
             self._sync_ended(packs)
@@ -324,10 +336,9 @@ class SyncScheduler(ABC):
         If a released commit begins another compaction, the commits after it wait for that one.
         """
         self.state = SyncState.IDLE
-        waiting, blocked = self._waiting + self._packs, self._blocked
-        self._waiting, self._blocked, self._packs = [], [], []
-        for done in waiting:
-            done.callback(None) if failure is None else done.errback(failure)
+        blocked, self._blocked = self._blocked, []
+        fire_all(self._waiting, failure)
+        fire_all(self._packs, failure)
         while blocked and (failure is not None or self.state is not SyncState.REWRITING):
             done = blocked.pop(0)
             done.callback(None) if failure is None else done.errback(failure)

@@ -38,9 +38,9 @@ from kestrel.scroll.records import (
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.scroll.files import truncate_file, truncate_if_possible
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 from kestrel.storage.total_memory import MemoryLimit
 
 RANGE_ITEMS: Final = 10_000
@@ -69,7 +69,7 @@ class ScrollJournal:
     be read now, with the reader parts of their file names. Writer files are kept for them.
     """
 
-    def __init__(self, stem: bytes, resources: ScrollResources, files: list[WriterFile], next_id: int) -> None:
+    def __init__(self, stem: bytes, resources: FolderResources, files: list[WriterFile], next_id: int) -> None:
         self.stem = stem
         self.memory_limit: MemoryLimit = resources.memory_limit
         self.files = files

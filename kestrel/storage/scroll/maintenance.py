@@ -13,17 +13,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.disk import crash_points
-from kestrel.disk.copy import copy_range
+from kestrel.disk.copy import copy_range, erased_on_error
 from kestrel.disk.folders import DAMAGED_FOLDER
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import archived_name
 from kestrel.scroll.hints import MAX_HINT_BYTES, FileHint, encode_hint, hint_path
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.scroll.files import replace_file, sync_files
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.read_behind import ScrollReadBehind
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 from kestrel.storage.scroll.sync_scheduler import ScrollSyncScheduler
 
 log = Logger(__name__)
@@ -44,7 +44,7 @@ HINTED_HOLES: Final = 1000
 class ScrollMaintenance:
     """The background work on one journal."""
 
-    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
+    def __init__(self, journal: ScrollJournal, resources: FolderResources) -> None:
         self._journal = journal
         self._resources = resources
         self.sync = ScrollSyncScheduler(journal, resources, self.drop_done_files)
@@ -196,14 +196,10 @@ class ScrollMaintenance:
         disk = self._resources.disk
         temporary = target + b"~~"
         disk.erase(temporary)
-        try:
+        with erased_on_error(disk, [temporary]):
             with FileReader(disk, path) as reader:
                 copy_range(disk, reader, 0, reader.size, temporary)
             disk.rename(temporary, target)
-        except OSError:
-            with suppress(OSError):
-                disk.erase(temporary)
-            raise
         disk.sync_folder(os.path.dirname(target))
         disk.crash_point(crash_points.COPY_PUBLISHED)
         disk.erase(path)

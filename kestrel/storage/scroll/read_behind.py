@@ -10,24 +10,22 @@ from twisted.internet.defer import Deferred, fail
 
 from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
 from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.log.read_ahead import ReadAhead
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 
 class ScrollReadBehind(ReadAhead):
     """The reader of one queue's items that are only in its journal."""
 
     _queue: ScrollQueue
-    _resources: ScrollResources
 
-    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, resources: ScrollResources) -> None:
+    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, resources: FolderResources) -> None:
         super().__init__(queue, resources)
         self._journal = journal
         self._file: WriterFile | None = None
         """File of the read that runs, or was the last."""
-        queue.read_more = self.read_more
 
     def read_more(self) -> Deferred[None] | None:
         """Bring the next items into the window.

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from twisted.logger import Logger
 
 from kestrel.disk import crash_points
+from kestrel.disk.copy import erased_on_error
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.reader_file import encode_state, read_state
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import reason_of
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.log.sync_scheduler import RETRY_S
 from kestrel.storage.scroll.files import copy_file, write_file
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
 
@@ -50,7 +50,7 @@ class _Copy(NamedTuple):
 class ScrollRewriter:
     """A rewriter for the files of one journal. Nothing may be written to the files while it runs."""
 
-    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
+    def __init__(self, journal: ScrollJournal, resources: FolderResources) -> None:
         self._journal = journal
         self._resources = resources
         self._grown: dict[ScrollQueue, None] = {}
@@ -118,14 +118,9 @@ class ScrollRewriter:
             checkpoint = None if is_exact or queue.has_unwritten else queue.begin_checkpoint()
             copies.append(_Copy(queue, queue.file.path, queue.file.size, not is_exact, checkpoint))
         written = await resources.jobs.run(self._write_temporary, copies)
-        try:
+        with erased_on_error(resources.disk, [path for path, _ in written]):
             for copy, temporary in zip(copies, written, strict=True):
                 self._publish(copy, *temporary)
-        except OSError:
-            for path, _ in written:
-                with suppress(OSError):
-                    resources.disk.erase(path)
-            raise
         resources.record_duration(journal.name, "journal_rewrite_usec", began_s)
         if journal.sync_period_ms is None and not is_exact:
             return
@@ -142,22 +137,19 @@ class ScrollRewriter:
     def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
         """Write and sync temporary files. Return their paths and sizes. Runs in a thread and raises OSError."""
         disk, next_number = self._resources.disk, self._resources.numbers.next
-        written: list[tuple[bytes, int]] = []
-        try:
+        paths: list[bytes] = []
+        sizes: list[int] = []
+        with erased_on_error(disk, paths):
             for copy in copies:
-                if not copy.is_compacted:
-                    written.append((copy_file(disk, copy.path, copy.size, next_number()), copy.size))
-                    continue
-                contents = copy.contents or _compacted(disk, copy.path)
-                path = write_file(disk, copy.path, contents, next_number(), is_synced=True)
-                written.append((path, len(contents)))
-        except OSError:
-            for path, _ in written:
-                with suppress(OSError):
-                    disk.erase(path)
-            raise
+                if copy.is_compacted:
+                    contents = copy.contents or _compacted(disk, copy.path)
+                    paths.append(write_file(disk, copy.path, contents, next_number(), is_synced=True))
+                    sizes.append(len(contents))
+                else:
+                    paths.append(copy_file(disk, copy.path, copy.size, next_number()))
+                    sizes.append(copy.size)
         disk.crash_point(crash_points.COPY_WRITTEN)
-        return written
+        return list(zip(paths, sizes, strict=True))
 
     def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
         """Rename a temporary file to the file that it replaces, or erase it if that file is no longer needed."""

@@ -41,18 +41,14 @@ from kestrel.scroll.reader_file import DELETED_STATE, ReaderState, sealed
 from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
 from kestrel.scroll.writer_file import NO_ITEMS, WriterFile
 from kestrel.storage.failures import reason_of
-from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.folder_resources import RESERVE_BYTES, wall_clock_ms
+from kestrel.storage.folder_resources import RESERVE_BYTES, claim_folder, wall_clock_ms
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
-from kestrel.storage.jobs import Jobs
-from kestrel.storage.log.folder_storage import IS_LOADING, FolderStorage, UnitLoad, load_failed
-from kestrel.storage.scroll.deletion import Deletions
+from kestrel.storage.log.folder_storage import FolderStorage, UnitLoad, load_failed
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.load import ScrollLoader
 from kestrel.storage.scroll.maintenance import ScrollMaintenance
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.reader_creation import ReaderFileCreation
-from kestrel.storage.scroll.scroll_resources import ScrollResources
+from kestrel.storage.scroll.reader_files import Deletions, ReaderFileCreation
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
@@ -66,7 +62,7 @@ RELOAD_INLINE_RANGES: Final = 100
 
 
 @implementer(IStorage)
-class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResources]):
+class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
     """All queues of one folder (`IStorage`). Each scroll journal is a unit.
 
     Writer files that no reader needs are moved to the folder `archive`, or erased if it is None. If `as_library` is
@@ -86,18 +82,24 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         archive: bytes | None = None,
         as_library: bool = False,
     ) -> None:
-        jobs = Jobs(clock, in_thread)
-        resources = ScrollResources(disk or Disk(), folder, jobs, self._kill, reserve_bytes, now_ms, memory)
+        super().__init__(
+            folder,
+            clock,
+            in_thread,
+            reserve_bytes=reserve_bytes,
+            now_ms=now_ms,
+            disk=disk,
+            memory=memory,
+            kind="Scroll",
+        )
+        resources = self._resources
         resources.archive, resources.is_all_shared = archive, as_library
-        super().__init__(resources)
         self._names: NameEncoding = PlainNames() if as_library else EscapedNames(self._disk, folder)
-        self._loader = ScrollLoader(resources, self._names, now_ms)
+        self._loader = ScrollLoader(resources, self._names)
         self._deletions = Deletions(
             resources, lambda stem: stem in self._units or stem in self._failed, self._erase_names
         )
-        self._reader_files = ReaderFileCreation(
-            resources, self._reader_file_created, self._reader_file_failed, self._disk_reserve.release_reserve
-        )
+        self._reader_files = ReaderFileCreation(resources, self._reader_file_created, self._remove_reader)
 
     # Start and stop.
 
@@ -112,7 +114,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         self._disk.make_folder(hints_folder)
         for name in self._disk.list_files(hints_folder):
             if b"~~" in name:  # a temporary file of an interrupted write
-                self._jobs.run(self._disk.erase, b"%b/%b" % (hints_folder, name))
+                self._resources.erase_later(self._disk.erase, b"%b/%b" % (hints_folder, name))
         parts = {part for stem, files in groups.items() for part in (stem, *files.readers)}
         groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
         self._resources.numbers.mark_used(number for files in groups.values() for number in files.numbers())
@@ -205,9 +207,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
             if queue is None and reader in journal.unserved:
                 if location.child is not None:
                     self._names.remember(reader, location.child)
-                self._disk_reserve.run_with_reserve(
-                    lambda: self._loader.load_unserved(journal, reader, lambda _: settings)
-                )
+                self._disk_reserve.run_with_reserve(self._loader.load_unserved, journal, reader, lambda _: settings)
                 queue = self._serve(journal, journal.readers[reader])
         except (OSError, KeyError) as error:
             raise load_failed(error) from error
@@ -227,11 +227,9 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         journal = self._units.get(stem)
         if journal is not None:
             return journal
-        if stem in self._loading:
-            raise QueueFailed(IS_LOADING)
+        self._check_free(stem, group_by_stem)
         if stem in self._failed:
             return self._reopen(stem)
-        self._check_name(stem, group_by_stem)
         journal = ScrollJournal(stem, self._resources, [], self._deletions.next_id(stem))
         self._adopt(journal)
         return journal
@@ -310,9 +308,6 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         queue.journal.names += 1
         self._deletions.erase_unneeded_marks(queue.journal)
 
-    def _reader_file_failed(self, queue: ScrollQueue, failure: QueueFailed) -> None:
-        self._remove_reader(queue, str(failure))
-
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         """Start the background work for a new reader of a journal. Return the queue."""
         journal.names += 1
@@ -390,7 +385,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
     def _append_deleted(self, queue: ScrollQueue) -> None:
         """Mark the queue as deleted in its reader file. Raises OSError."""
         try:
-            self._disk_reserve.run_with_reserve(lambda: queue.file.append(sealed(DELETED_RECORD)))
+            self._disk_reserve.run_with_reserve(queue.file.append, sealed(DELETED_RECORD))
         except OSError as error:
             if not is_full(error):
                 raise
@@ -412,7 +407,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         if hashed:
             self._jobs.run(self._disk.sync_folder, self._folder).addCallback(
                 self._erase_unused_names, hashed
-            ).addErrback(self._deletions.not_erased)
+            ).addErrback(self._resources.not_erased)
 
     def _erase_unused_names(self, _: object, hashed: Sequence[bytes]) -> None:
         """Erase name files that no queue uses. Runs in the reactor thread, so that no queue is created meanwhile."""
@@ -424,9 +419,9 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
     def _is_part_in_use(self, part: bytes) -> bool:
         """Return whether a file of a journal may have this stem or reader part in its name."""
         failed = self._failed.values()
-        if part in self._units or part in self._failed or part in self._loading or part in self._deletions:
+        if part in self._units or part in self._failed or part in self._busy or part in self._deletions:
             return True
-        if self._loading or None in failed:  # the readers of these journals are not known
+        if self._busy or None in failed:  # the readers of these journals are not known
             return True
         journals = [*self._units.values(), *self._deletions.journals, *(each for each in failed if each is not None)]
         return any(
@@ -453,19 +448,17 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         self._deletions.transfer_commit(queue, live)
 
     def _end_queue(self, queue: ScrollQueue, why: str) -> None:
-        """Let all further calls to the queue object fail with the reason `why`. Free its items and descriptor."""
-        queue.failure = why
-        queue.behind_generation += 1  # the result of a running read is ignored
-        queue.release_items()
-        queue.memory.set_bytes(0)
+        queue.end(why)
         self._resources.open_files.close(queue.file)
 
     def _fail_unit(self, journal: ScrollJournal, failure: QueueFailed) -> None:
         for queue in journal.queues:
             self._end_queue(queue, str(failure))
         journal.close_files()
-        self._truncate(journal, journal.truncate_to_acknowledged)
-        self._maintenance.pop(journal).sync.end(failure)
+        try:
+            journal.truncate_to_acknowledged()
+        finally:
+            self._maintenance.pop(journal).sync.end(failure)
 
     # Puts and commits.
 
@@ -522,9 +515,8 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance, ScrollResour
         for queue in queues:
             if queue.has_unwritten or queue.done.head != queue.written_head:
                 if not queue.file.size:
-                    self._disk_reserve.run_with_reserve(lambda: self._reader_files.create_now(queue))  # noqa: B023
-                changes = queue.take_changes()
-                self._disk_reserve.run_with_reserve(lambda: queue.file.append(changes))  # noqa: B023
+                    self._disk_reserve.run_with_reserve(self._reader_files.create_now, queue)
+                self._disk_reserve.run_with_reserve(queue.file.append, queue.take_changes())
                 journal.unsynced_readers.add(queue)
                 self._resources.open_files.touch(queue.file)
             queue.report_memory()

@@ -6,19 +6,19 @@ Either a sync or a rewrite runs for a journal, never both. Reader files are comp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import CannotOpen
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.log.sync_scheduler import SyncScheduler, SyncState
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.rewriter import ScrollRewriter
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 
 class _Part(NamedTuple):
@@ -47,7 +47,7 @@ class _Sync(NamedTuple):
 class _ScrollFiles:
     """The writer files and reader files of one journal (`kestrel.storage.log.sync_scheduler.SyncedFiles`)."""
 
-    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
+    def __init__(self, journal: ScrollJournal, resources: FolderResources) -> None:
         self._journal = journal
         self._resources = resources
 
@@ -158,7 +158,7 @@ def _close(disk: Disk, parts: Sequence[_Part]) -> None:
 class ScrollSyncScheduler(SyncScheduler):
     """The scheduler of syncs and rewrites of one journal. It calls `on_safe` when more data have become durable."""
 
-    def __init__(self, journal: ScrollJournal, resources: ScrollResources, on_safe: Callable[[], None]) -> None:
+    def __init__(self, journal: ScrollJournal, resources: FolderResources, on_safe: Callable[[], None]) -> None:
         self._journal = journal
         self._journal_files = _ScrollFiles(journal, resources)
         self._rewriter = ScrollRewriter(journal, resources)
@@ -204,13 +204,6 @@ class ScrollSyncScheduler(SyncScheduler):
         # With syncJournal 0, a reader file can be compacted only when it is completely synced. So commits wait.
         is_next = self.state is SyncState.SYNCING and self._rewriter.has_grown and self._journal.sync_period_ms == 0
         return self._wait(self._blocked) if is_next else super().when_writable()
-
-    def sync_at_close(self) -> Deferred[Any]:
-        """Make the last sync, if syncJournal requires one, and answer all waiting commits."""
-        if self._journal.sync_period_ms is None or self._files.is_synced:
-            self._fire_waiting(None)
-            return succeed(None)
-        return super().sync_at_close()
 
     def end(self, failure: QueueFailed | None) -> None:
         """Stop all work because the journal's queues failed with `failure`, or were deleted if it is None."""

@@ -14,7 +14,7 @@ from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
-from kestrel.storage.folder_kind import kind_of
+from kestrel.storage.folder_resources import kind_of
 from kestrel.tools.convert.sources import SOURCES, ConversionSource
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import show_path, show_text

@@ -16,7 +16,7 @@ from kestrel.errors import BadStorageArgument, FolderInUse, ItemTooLarge, QueueF
 from kestrel.scroll.reader_file import DELETED_STATE
 from kestrel.scroll.records import MAX_DATA_BYTES
 from kestrel.storage.interfaces import IStorageFactory
-from kestrel.storage.scroll.factory import ScrollStorageFactory
+from kestrel.storage.registry import ScrollStorageFactory
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
