@@ -85,7 +85,7 @@ class JournalQueue(LogQueue):
 
     def append(self, record: bytes, offset: int | None = None) -> None:
         """Append an item, given as the ADDX record at `offset` of the history, by default at its end."""
-        if self.behind_items or self.is_window_full:
+        if self.behind_items or self.room_bytes <= 0:
             self._append_behind(record, self._end if offset is None else offset)
         else:
             self._records.append(record)
@@ -194,11 +194,6 @@ class JournalQueue(LogQueue):
     def written_end(self) -> int:
         """Offset in the history of the end of the written records."""
         return self._end - self._pending_bytes
-
-    @property
-    def is_window_full(self) -> bool:
-        """True if the window has maxMemorySize of data, or maxTotalMemory is reached."""
-        return self.mem_bytes >= self.settings.max_memory_size_bytes or self._memory_limit.is_reached
 
     @property
     def room_bytes(self) -> int:

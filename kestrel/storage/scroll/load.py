@@ -23,7 +23,7 @@ from kestrel.scroll.writer_file import WriterFile
 from kestrel.scroll.writer_index import HintMismatch, check_index, find_id_gap, has_second_id, index_writer_file
 from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.scroll.files import copy_file, replace_file
-from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
+from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 
 log = Logger(__name__)
@@ -107,8 +107,10 @@ class ScrollLoader:
         is_gap_recorded = self._leave_id_gap(journal, states)
         journal.safe_id = journal.last_id
         # The previous process may have ended before a sync. Copies made after a failed sync are synced.
-        journal.unsynced = {} if has_lost_a_sync else {file: Unsynced(0, file.size) for file in journal.files}
-        if has_lost_a_sync and journal.files:
+        if not has_lost_a_sync:
+            for file in journal.files:
+                journal.unsynced[file] = AppendFile(resources.disk, resources.path(file.file_name), file.size)
+        elif journal.files:
             journal.files[-1].is_closed = True
         if OWN_READER in states:
             states.pop(DEFAULT_READER, None)

@@ -117,10 +117,8 @@ class _ScrollFiles:
             if isinstance(part.owner, WriterFile):
                 journal.synced(part.owner, part.size)
             elif part.owner.file.path == part.path:
-                file = part.owner.file
-                file.synced_size, file.acknowledged_size = part.size, max(part.size, file.acknowledged_size)
                 part.owner.synced_done_id = part.done_id
-                if file.size == part.size:
+                if part.owner.file.synced_to(part.size):
                     journal.unsynced_readers.discard(part.owner)
             else:
                 is_whole = is_whole and part.owner.is_deleted
