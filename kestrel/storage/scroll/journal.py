@@ -297,12 +297,6 @@ class ScrollJournal:
             file.acknowledged_size = file.size
         self._unacknowledged.clear()
 
-    @property
-    def needs_sync(self) -> bool:
-        """True if acknowledged data are not synced."""
-        files = (*self.unsynced.values(), *(queue.file for queue in self.unsynced_readers))
-        return any(file.acknowledged_size > file.synced_size for file in files)
-
     def synced(self, info: WriterFile, size: int) -> None:
         """Record that the first `size` bytes of a file are synced."""
         file = self.unsynced.get(info)
