@@ -25,7 +25,8 @@ from kestrel.storage.folder_resources import SYNCS_AT_ONCE, FolderResources
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.rewriter import JournalRewriter, JournalSyncScheduler
-from kestrel.storage.log.sync_scheduler import RETRY_S, SyncState
+from kestrel.storage.log.sync_scheduler import RETRY_S
+from kestrel.storage.log.sync_scheduler import SyncState as JournalSyncState
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import journal_only
@@ -524,18 +525,18 @@ class Bench:
             self.threads.run_all()
 
 
-WAY_TO: dict[SyncState, tuple[Callable[[Bench], None], ...]] = {
-    SyncState.IDLE: (),
-    SyncState.DUE: (Bench.write,),
-    SyncState.SYNCING: (Bench.write, Bench.let_time_pass),
-    SyncState.REWRITING: (Bench.write, Bench.let_time_pass, Bench.fail),
-    SyncState.FAILING: (Bench.write, Bench.let_time_pass, Bench.fail, Bench.fail),
+WAY_TO: dict[JournalSyncState, tuple[Callable[[Bench], None], ...]] = {
+    JournalSyncState.IDLE: (),
+    JournalSyncState.DUE: (Bench.write,),
+    JournalSyncState.SYNCING: (Bench.write, Bench.let_time_pass),
+    JournalSyncState.REWRITING: (Bench.write, Bench.let_time_pass, Bench.fail),
+    JournalSyncState.FAILING: (Bench.write, Bench.let_time_pass, Bench.fail, Bench.fail),
 }
 
-ALIVE = [SyncState.IDLE, SyncState.DUE, SyncState.SYNCING, SyncState.REWRITING]
+ALIVE = [JournalSyncState.IDLE, JournalSyncState.DUE, JournalSyncState.SYNCING, JournalSyncState.REWRITING]
 
 
-def bench_in(state: SyncState, folder: Path) -> Bench:
+def bench_in(state: JournalSyncState, folder: Path) -> Bench:
     """A bench that was brought to that state."""
     bench = Bench(folder)
     for step in WAY_TO[state]:
@@ -548,49 +549,49 @@ def bench_in(state: SyncState, folder: Path) -> Bench:
 @pytest.mark.parametrize(
     ("state", "event", "next_state"),
     [
-        (SyncState.IDLE, Bench.write, SyncState.DUE),
-        (SyncState.IDLE, Bench.let_time_pass, SyncState.IDLE),
-        (SyncState.IDLE, Bench.fail, SyncState.IDLE),
-        (SyncState.IDLE, Bench.reload, SyncState.IDLE),
-        (SyncState.DUE, Bench.write, SyncState.DUE),
-        (SyncState.DUE, Bench.let_time_pass, SyncState.SYNCING),
-        (SyncState.DUE, Bench.fail, SyncState.DUE),
-        (SyncState.DUE, Bench.reload, SyncState.DUE),
-        (SyncState.SYNCING, Bench.write, SyncState.SYNCING),
-        (SyncState.SYNCING, Bench.let_time_pass, SyncState.SYNCING),
-        (SyncState.SYNCING, Bench.fail, SyncState.REWRITING),
-        (SyncState.SYNCING, Bench.reload, SyncState.SYNCING),
-        (SyncState.REWRITING, Bench.write, SyncState.REWRITING),
-        (SyncState.REWRITING, Bench.let_time_pass, SyncState.REWRITING),
-        (SyncState.REWRITING, Bench.fail, SyncState.FAILING),
-        (SyncState.REWRITING, Bench.reload, SyncState.REWRITING),
-        (SyncState.FAILING, Bench.let_time_pass, SyncState.FAILING),
-        (SyncState.FAILING, Bench.fail, SyncState.FAILING),
-        (SyncState.FAILING, Bench.reload, SyncState.FAILING),
+        (JournalSyncState.IDLE, Bench.write, JournalSyncState.DUE),
+        (JournalSyncState.IDLE, Bench.let_time_pass, JournalSyncState.IDLE),
+        (JournalSyncState.IDLE, Bench.fail, JournalSyncState.IDLE),
+        (JournalSyncState.IDLE, Bench.reload, JournalSyncState.IDLE),
+        (JournalSyncState.DUE, Bench.write, JournalSyncState.DUE),
+        (JournalSyncState.DUE, Bench.let_time_pass, JournalSyncState.SYNCING),
+        (JournalSyncState.DUE, Bench.fail, JournalSyncState.DUE),
+        (JournalSyncState.DUE, Bench.reload, JournalSyncState.DUE),
+        (JournalSyncState.SYNCING, Bench.write, JournalSyncState.SYNCING),
+        (JournalSyncState.SYNCING, Bench.let_time_pass, JournalSyncState.SYNCING),
+        (JournalSyncState.SYNCING, Bench.fail, JournalSyncState.REWRITING),
+        (JournalSyncState.SYNCING, Bench.reload, JournalSyncState.SYNCING),
+        (JournalSyncState.REWRITING, Bench.write, JournalSyncState.REWRITING),
+        (JournalSyncState.REWRITING, Bench.let_time_pass, JournalSyncState.REWRITING),
+        (JournalSyncState.REWRITING, Bench.fail, JournalSyncState.FAILING),
+        (JournalSyncState.REWRITING, Bench.reload, JournalSyncState.REWRITING),
+        (JournalSyncState.FAILING, Bench.let_time_pass, JournalSyncState.FAILING),
+        (JournalSyncState.FAILING, Bench.fail, JournalSyncState.FAILING),
+        (JournalSyncState.FAILING, Bench.reload, JournalSyncState.FAILING),
     ],
 )
 def test_in_each_state_what_happens_leads_to_the_next(
-    tmp_path: Path, state: SyncState, event: Callable[[Bench], None], next_state: SyncState
+    tmp_path: Path, state: JournalSyncState, event: Callable[[Bench], None], next_state: JournalSyncState
 ) -> None:
     bench = bench_in(state, tmp_path)
     event(bench)
     assert (bench.sync.state, bench.deaths) == (next_state, [])
-    assert len(bench.threads) == (next_state in (SyncState.SYNCING, SyncState.REWRITING))
+    assert len(bench.threads) == (next_state in (JournalSyncState.SYNCING, JournalSyncState.REWRITING))
 
 
 @pytest.mark.parametrize("state", ALIVE)
-def test_in_each_state_what_is_written_is_synced_in_the_end(tmp_path: Path, state: SyncState) -> None:
+def test_in_each_state_what_is_written_is_synced_in_the_end(tmp_path: Path, state: JournalSyncState) -> None:
     bench = bench_in(state, tmp_path)
     bench.write()
     bench.settle()
-    assert (bench.sync.state, bench.outcomes, bench.deaths) == (SyncState.IDLE, [None], [])
+    assert (bench.sync.state, bench.outcomes, bench.deaths) == (JournalSyncState.IDLE, [None], [])
     assert bench.queue.writer.synced_size == bench.queue.writer.size
     assert bench.queue.refusal is None
 
 
 @pytest.mark.parametrize("state", ALIVE)
 def test_in_each_state_what_is_written_without_a_period_waits_and_one_thread_works(
-    tmp_path: Path, state: SyncState
+    tmp_path: Path, state: JournalSyncState
 ) -> None:
     bench = bench_in(state, tmp_path)
     bench.queue.settings = SYNCED
@@ -599,7 +600,7 @@ def test_in_each_state_what_is_written_without_a_period_waits_and_one_thread_wor
     bench.let_time_pass()
     assert (len(bench.threads), bench.outcomes) == (1, [])
     bench.settle()
-    assert (bench.sync.state, bench.outcomes) == (SyncState.IDLE, [None])
+    assert (bench.sync.state, bench.outcomes) == (JournalSyncState.IDLE, [None])
 
 
 def test_a_sync_that_fails_kills_a_queue_of_which_nothing_unsynced_was_promised(tmp_path: Path) -> None:
@@ -611,7 +612,7 @@ def test_a_sync_that_fails_kills_a_queue_of_which_nothing_unsynced_was_promised(
 
 
 def test_a_rewriting_that_fails_while_somebody_waits_kills_the_queue(tmp_path: Path) -> None:
-    bench = bench_in(SyncState.REWRITING, tmp_path)
+    bench = bench_in(JournalSyncState.REWRITING, tmp_path)
     bench.write()
     bench.fail()
     assert (len(bench.deaths), len(bench.outcomes)) == (1, 1)
@@ -619,15 +620,15 @@ def test_a_rewriting_that_fails_while_somebody_waits_kills_the_queue(tmp_path: P
 
 
 def test_a_rewriting_that_failed_while_nobody_waited_kills_the_queue_in_its_next_commit(tmp_path: Path) -> None:
-    bench = bench_in(SyncState.FAILING, tmp_path)
+    bench = bench_in(JournalSyncState.FAILING, tmp_path)
     assert bench.deaths == []
     bench.write()
     assert (len(bench.deaths), len(bench.outcomes)) == (1, 1)
     assert isinstance(bench.outcomes[0], Failure)
 
 
-@pytest.mark.parametrize("state", SyncState)
-def test_in_each_state_a_queue_that_is_deleted_is_left_alone(tmp_path: Path, state: SyncState) -> None:
+@pytest.mark.parametrize("state", JournalSyncState)
+def test_in_each_state_a_queue_that_is_deleted_is_left_alone(tmp_path: Path, state: JournalSyncState) -> None:
     bench = bench_in(state, tmp_path)
     bench.delete()
     files = set(tmp_path.iterdir())
@@ -640,7 +641,7 @@ def test_in_each_state_a_queue_that_is_deleted_is_left_alone(tmp_path: Path, sta
 @pytest.mark.parametrize("state", ALIVE)
 @pytest.mark.parametrize("end", [Bench.fail, Bench.settle], ids=["what runs fails", "what runs goes well"])
 def test_in_each_state_a_commit_that_waits_is_let_go_when_the_queue_is_deleted(
-    tmp_path: Path, state: SyncState, end: Callable[[Bench], None]
+    tmp_path: Path, state: JournalSyncState, end: Callable[[Bench], None]
 ) -> None:
     bench = bench_in(state, tmp_path)
     bench.queue.settings = SYNCED
@@ -651,9 +652,9 @@ def test_in_each_state_a_commit_that_waits_is_let_go_when_the_queue_is_deleted(
     assert bench.outcomes == [None]
 
 
-@pytest.mark.parametrize("state", SyncState)
+@pytest.mark.parametrize("state", JournalSyncState)
 def test_in_each_state_a_stop_waits_for_what_runs_and_leaves_nothing_for_later(
-    tmp_path: Path, state: SyncState
+    tmp_path: Path, state: JournalSyncState
 ) -> None:
     bench = bench_in(state, tmp_path)
     bench.stop()

@@ -262,7 +262,7 @@ class JournalMaintenance:
         log.failure("Queue {queue!r} was not rewritten because of a bug in Kestrel", failure, queue=self._queue.name)
 
 
-class JournalReadBehind(ReadAhead):
+class JournalReadBehind(ReadAhead[JournalQueue]):
     """The reader of one queue's items that are only on disk."""
 
     def __init__(
@@ -273,25 +273,24 @@ class JournalReadBehind(ReadAhead):
         fail_next_commit: Callable[[Exception], None],
     ) -> None:
         super().__init__(queue, resources)
-        self._log_queue = queue
         self._rewriter = rewriter
         self._fail_next_commit = fail_next_commit
 
     def read_more(self) -> Deferred[None] | None:
         """Bring the next items into the window. Return None if they came from memory, or a Deferred as `ReadAhead`."""
-        if self._log_queue.behind_offset < self._log_queue.written_end:
+        if self._queue.behind_offset < self._queue.written_end:
             return super().read_more()
-        self._log_queue.read_pending()
+        self._queue.read_pending()
         return None
 
     def read_ahead(self) -> None:
         """Read the next items, before a client needs them, if half of the memory is free."""
-        queue = self._log_queue
+        queue = self._queue
         if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
             self._begin_read()
 
     async def _next_read(self) -> Callable[[], JournalItemsRead] | None:
-        queue, resources = self._log_queue, self._resources
+        queue, resources = self._queue, self._resources
         await self._rewriter.published()
         if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
             return None

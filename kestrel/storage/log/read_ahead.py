@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
 from twisted.internet.defer import Deferred
@@ -43,6 +43,10 @@ class LogQueue(Window):
             return None
         return self.read_more()
 
+    def append_read_items(self, read: Any) -> None:
+        """Append items that were read from behind the window to it."""
+        raise NotImplementedError
+
     def report_memory(self) -> None:
         """Report `memory_bytes` to the memory limit, on the reactor thread or before the storage has started."""
         self.memory.set_bytes(self.memory_bytes)
@@ -55,11 +59,14 @@ class LogQueue(Window):
         self.memory.set_bytes(0)
 
 
+QueueT = TypeVar("QueueT", bound=LogQueue)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ReadAhead(ABC):
+class ReadAhead(ABC, Generic[QueueT]):
     """The reader of one queue's items that are behind its window. It makes one read at a time."""
 
-    def __init__(self, queue: Any, resources: FolderResources) -> None:
+    def __init__(self, queue: QueueT, resources: FolderResources) -> None:
         self._queue = queue
         self._resources = resources
         self._is_reading = False

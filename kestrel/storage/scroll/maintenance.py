@@ -272,12 +272,11 @@ class ScrollMaintenance:
                 replace_file(resources.disk, path, contents, resources.numbers.next(), is_synced=False)
 
 
-class ScrollReadBehind(ReadAhead):
+class ScrollReadBehind(ReadAhead[ScrollQueue]):
     """The reader of one queue's items that are only in its journal."""
 
     def __init__(self, queue: ScrollQueue, journal: ScrollJournal, resources: FolderResources) -> None:
         super().__init__(queue, resources)
-        self._log_queue = queue
         self._journal = journal
         self._file: WriterFile | None = None
         """File of the read that runs, or was the last."""
@@ -290,20 +289,20 @@ class ScrollReadBehind(ReadAhead):
         """
         if not self._is_next_unwritten:
             return super().read_more()
-        self._journal.fill_from_pending(self._log_queue)
+        self._journal.fill_from_pending(self._queue)
         return self._check_count()
 
     @property
     def _is_next_unwritten(self) -> bool:
         """True if the next item is not yet written to a file."""
-        return self._journal.file_with(self._log_queue.next_id) is None
+        return self._journal.file_with(self._queue.next_id) is None
 
     def _check_count(self) -> Deferred[None] | None:
         """Return None, or fail the journal if the queue counts items that neither its files nor memory contain.
 
         All files of a failed journal are indexed again when it is reopened.
         """
-        if self._log_queue.has_head or not self._log_queue.behind_items:
+        if self._queue.has_head or not self._queue.behind_items:
             return None
         for file in self._journal.files:
             self._journal.mark_untrusted(file)
@@ -311,13 +310,13 @@ class ScrollReadBehind(ReadAhead):
 
     def read_ahead(self) -> None:
         """Start a read if at least half of the window is empty."""
-        queue = self._log_queue
+        queue = self._queue
         is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
         if queue.behind_items and is_low and queue.has_room and not self._is_next_unwritten:
             self._begin_read()
 
     async def _next_read(self) -> Callable[[], ScrollItemsRead] | None:
-        queue = self._log_queue
+        queue = self._queue
         if queue.failure is not None or not queue.behind_items:
             return None
         queue.next_id, last_id = queue.done.hole(queue.next_id)
@@ -342,7 +341,7 @@ class ScrollReadBehind(ReadAhead):
         Raise `DamagedScrollFile` if the file does not contain the ids that its index promises.
         """
         with self._journal.open_file(file_name) as reader:
-            read = read_items(reader, offset, end, first_id, self._log_queue.reader, *room)
+            read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
         if read.next_id > last_id + 1 or (not read.records and read.next_id <= last_id):
             raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
         return read
@@ -353,5 +352,5 @@ class ScrollReadBehind(ReadAhead):
         if self._file is not None:
             self._journal.mark_untrusted(self._file)
         # A failed read-ahead has no caller. The next get repeats the read and reports the error.
-        if self._waiting and self._log_queue.failure is None:
+        if self._waiting and self._queue.failure is None:
             self._resources.kill(self._journal, error)  # reopening repairs the file
