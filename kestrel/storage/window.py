@@ -299,7 +299,9 @@ class Window:
     @property
     def memory_bytes(self) -> int:
         """Memory of the items in memory and the open reads, in bytes."""
-        return self.mem_bytes + self.open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
+        # Without the properties above, because each commit calls this.
+        item_count = self.items - self.behind_items + len(self._open)
+        return self.bytes - self.behind_bytes + self.open_bytes + ITEM_BYTES * item_count
 
     @property
     def has_head(self) -> bool:
