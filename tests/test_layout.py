@@ -42,7 +42,7 @@ CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster"}
 """The modules of `kestrel.client` that are Twisted's; a Spark worker imports the others."""
 
 BACKENDS = (
-    *(f"kestrel.storage.{backend}" for backend in ("journal", "scroll", "memory")),
+    *(f"kestrel.storage.{backend}" for backend in ("journal", "log", "scroll", "memory")),
     *("kestrel.journal", "kestrel.scroll", "kestrel.disk"),
 )
 
@@ -140,6 +140,12 @@ def test_the_library_needs_no_client() -> None:
     beside = {"testing", "net", "session", "protocols", "commands"}
     for path in (PACKAGE / "library").rglob("*.py"):
         assert not beside.intersection(ours(path)), path
+
+
+def test_the_log_engine_knows_neither_the_journal_nor_the_scroll() -> None:
+    backends = ("kestrel.storage.journal", "kestrel.storage.scroll", "kestrel.journal", "kestrel.scroll")
+    for path in (PACKAGE / "storage" / "log").rglob("*.py"):
+        assert not [name for name in imports_of(path) if name.startswith(backends)], path
 
 
 def test_the_queues_know_no_backend() -> None:

@@ -58,6 +58,12 @@ class AppendFile:
         self._open()
         self._disk.sync(self._descriptor)
 
+    def synced_to(self, size: int) -> bool:
+        """Record that the first `size` bytes are synced. Return whether that is the whole file."""
+        self.synced_size = size
+        self.acknowledged_size = max(size, self.acknowledged_size)
+        return size == self.size
+
     def replaced(self, size: int) -> None:
         """Record that a synced file of `size` bytes was renamed to this path."""
         self.close()

@@ -17,4 +17,4 @@ SEGMENTS_FOLDER: Final = PRIVATE_FOLDER + b"/segments"
 """The segment log of each queue, named like its current file (`kestrel/journal/segments.py`)."""
 
 FAILED_SYNCS_FOLDER: Final = PRIVATE_FOLDER + b"/failed-syncs"
-"""Notes of failed syncs (`kestrel/storage/failed_syncs.py`)."""
+"""Notes of failed syncs (`kestrel/storage/folder_resources.py`)."""

@@ -1,8 +1,10 @@
-"""Reading a file in parts, which needs little memory for a large file."""
+"""Reading a file in parts, which needs little memory for a large file; copies of ranges."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -76,3 +78,15 @@ def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes
         disk.sync(descriptor)
     finally:
         disk.close(descriptor)
+
+
+@contextmanager
+def erased_on_error(disk: Disk, paths: Collection[bytes]) -> Iterator[None]:
+    """Erase the files at `paths` if the block raises an OSError. A file that cannot be erased is left."""
+    try:
+        yield
+    except OSError:
+        for path in paths:
+            with suppress(OSError):
+                disk.erase(path)
+        raise

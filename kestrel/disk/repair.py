@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import DAMAGED_FOLDER
-from kestrel.disk.reader import FileReader, copy_range
+from kestrel.disk.reader import FileReader, copy_range, erased_on_error
 
 _NAME_BYTES: Final = 225
 
@@ -81,12 +80,8 @@ def quarantine(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms
     copy = _unused_path(disk, damaged, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
     with FileReader(disk, path) as reader:
         size = reader.size - end.offset
-        try:
+        with erased_on_error(disk, [copy]):  # the file is unchanged, so an incomplete copy is not needed
             copy_range(disk, reader, end.offset, reader.size, copy)
-        except OSError:  # the file is unchanged, so the incomplete copy is not needed
-            with suppress(OSError):
-                disk.erase(copy)
-            raise
     disk.sync_folder(damaged)
     disk.crash_point(crash_points.TAIL_COPIED)
     return QuarantinedCopy(copy, size)

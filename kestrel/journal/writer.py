@@ -106,13 +106,14 @@ class JournalWriter:
         """True if all written records are synced."""
         return self.size == self.synced_size and not self.unsynced_files
 
-    def synced(self, sync: Sync) -> None:
-        """Record that `sync` has succeeded."""
+    def synced(self, sync: Sync) -> bool:
+        """Record that `sync` has succeeded. Return True, because the sync need not be repeated."""
         self.forget(sync.rotated)
         if sync.file == self.file:
             self.synced_size = max(self.synced_size, sync.size)
             self.acknowledged_size = max(self.acknowledged_size, self.synced_size)
             self._folder_is_synced = True
+        return True
 
     def forget(self, rotated: Sequence[bytes]) -> None:
         """Remove rotated files from `unsynced_files`, because they are synced or erased."""

@@ -18,8 +18,9 @@ from kestrel.library.reader import Reader
 from kestrel.queues.context import QueueContext, wall_clock_ms
 from kestrel.scroll.name_encoding import DEFAULT_READER, location_of
 from kestrel.storage.barrier import combine_batches
+from kestrel.storage.folder_resources import RESERVE_BYTES
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 
 log = Logger(__name__)
 

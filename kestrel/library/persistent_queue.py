@@ -20,8 +20,9 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
+from kestrel.storage.folder_resources import RESERVE_BYTES
 from kestrel.storage.interfaces import SettingsFor
-from kestrel.storage.journal.storage import RESERVE_BYTES, JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 
 Lookup: TypeAlias = "Callable[[bytes], FolderQueue | None]"

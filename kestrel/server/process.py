@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from twisted.python.util import runAsEffectiveUser
 
 STORAGE_FILE_RESERVE: Final = 512
-"""Open files reserved for journals (`kestrel.storage.open_files`), or a quarter of a lower limit."""
+"""Open files reserved for journals (`kestrel.storage.folder_resources`), or a quarter of a lower limit."""
 
 OTHER_FILE_RESERVE: Final = 64
 """Open files reserved for ports, logs, folders and worker threads."""

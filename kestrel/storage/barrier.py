@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
+from kestrel.storage.failures import error_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage
 from kestrel.storage.uncommitted_budget import PUT_BYTES, UncommittedBudget
 
@@ -215,8 +216,7 @@ class Barrier:
                         raise ValueError("the storage named a queue twice")
                     for each in waiting:
                         del by_store[each]
-                    args = (list(waiting.values()),)
-                    outcome.addCallbacks(self._group_is_safe, self._group_failed, callbackArgs=args, errbackArgs=args)
+                    outcome.addBoth(self._group_ended, list(waiting.values()))
         except Exception as error:  # an error of a backend must not stop the tick, and with it the server
             log.failure("The storage raised an error in commit")
             failure = QueueFailed(f"commit failed: {type(error).__name__}")
@@ -224,16 +224,11 @@ class Barrier:
         for queue in settled:
             self._commit_ended(queue, failure, now_s)
 
-    def _group_is_safe(self, _: object, queues: list[CommittedQueue]) -> None:
+    def _group_ended(self, result: object, queues: list[CommittedQueue]) -> None:
+        failure = error_of(result) if isinstance(result, Failure) else None
         now_s = self._seconds()
         for queue in queues:
-            self._commit_ended(queue, None, now_s)
-
-    def _group_failed(self, reason: Failure, queues: list[CommittedQueue]) -> None:
-        error = reason.value
-        failure = error if isinstance(error, Exception) else QueueFailed(type(error).__name__)
-        for queue in queues:
-            self._commit_ended(queue, failure, 0.0)
+            self._commit_ended(queue, failure, now_s)
 
     def _commit_ended(self, queue: CommittedQueue, failure: Exception | None, now_s: float) -> None:
         committed, queue.committing = queue.committing, None

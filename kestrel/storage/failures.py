@@ -19,7 +19,8 @@ def reason_of(error: BaseException) -> str:
 
 def error_of(failure: Failure) -> Exception:
     """Return the exception of a failure. If it is not an `Exception`, return a `QueueFailed` instead."""
-    return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))
+    value = failure.value
+    return value if isinstance(value, Exception) else QueueFailed(str(value) or type(value).__name__)
 
 
 def describe_error(error: BaseException) -> str:

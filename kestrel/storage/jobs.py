@@ -81,3 +81,10 @@ class Jobs:
             return succeed(None)
         # A finished job may have started another.
         return DeferredList(list(self._running), consumeErrors=True).addCallback(self._idle)
+
+
+def fire_all(waiting: list[Deferred[None]], failure: Exception | None = None) -> None:
+    """Remove all Deferreds from `waiting` and fire them, with `failure` if there is one."""
+    fired, waiting[:] = waiting[:], []
+    for done in fired:
+        done.callback(None) if failure is None else done.errback(failure)

@@ -13,14 +13,7 @@ from zope.interface import implementer
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument, ItemTooLarge, StorageRefused
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
-from kestrel.storage.interfaces import (
-    IContinue,
-    InThread,
-    IQueueStorage,
-    IStorage,
-    IStorageFactory,
-    SettingsFor,
-)
+from kestrel.storage.interfaces import IContinue, InThread, IQueueStorage, IStorage, IStorageFactory, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
@@ -43,11 +36,6 @@ class MemoryQueue(Window):
         self.name = name
         self._limit = limit or MemoryLimit()
         self.memory = MemoryShare(self._limit)
-
-    @property
-    def mem_bytes(self) -> int:
-        """Bytes of all items, which are always in memory."""
-        return self.bytes
 
     def check_put(self, size: int) -> None:
         """Raise a `StorageError` if an item of `size` bytes cannot be put now."""
@@ -134,19 +122,14 @@ class MemoryStorage:
 
 @implementer(IStorageFactory)
 class MemoryStorageFactory:
-    """The factory of ``memory:`` (`IStorageFactory`)."""
+    """The factory for ``memory:`` (`IStorageFactory`)."""
 
     name = "memory"
     help = "memory:  keeps queues in memory; nothing survives a restart. Takes no argument."
     capabilities = frozenset({"errors_kept"})
 
     def storage(
-        self,
-        argument: str,
-        options: Mapping[str, str],
-        clock: IReactorTime,
-        in_thread: InThread,
-        memory: MemoryLimit,
+        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> MemoryStorage:
         """Return an empty storage."""
         if argument or options:

@@ -8,7 +8,7 @@ from itertools import chain
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kestrel.storage.chunked_deque import ChunkedDeque
+from kestrel.storage.window import ChunkedDeque
 
 CHUNK_RECORDS = 4
 

@@ -18,8 +18,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, FolderInUse, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted
 from kestrel.storage.interfaces import InThread, IQueueStorage
-from kestrel.storage.journal.factory import JournalStorageFactory
 from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.registry import JournalStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import ADD_MS, NAMES

@@ -24,8 +24,9 @@ from kestrel.journal.writer import JournalWriter
 from kestrel.storage.folder_resources import SYNCS_AT_ONCE, FolderResources
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.rewriter import JournalRewriter
-from kestrel.storage.journal.sync_scheduler import RETRY_S, JournalSyncScheduler, JournalSyncState
+from kestrel.storage.journal.rewriter import JournalRewriter, JournalSyncScheduler
+from kestrel.storage.log.sync_scheduler import RETRY_S
+from kestrel.storage.log.sync_scheduler import SyncState as JournalSyncState
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import journal_only

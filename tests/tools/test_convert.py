@@ -20,7 +20,7 @@ from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.journal.fileset import current_name
 from kestrel.scroll.name_encoding import EscapedNames, stem_of
-from kestrel.storage.folder_kind import claim_folder
+from kestrel.storage.folder_resources import claim_folder
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools import progress
 from kestrel.tools.convert import command as convert

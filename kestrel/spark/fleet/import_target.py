@@ -20,7 +20,7 @@ from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind, current_name, parse_file_name, temporary_name
 from kestrel.journal.records import ADDX_HEADER_BYTES, encode_item
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
-from kestrel.storage.folder_kind import kind_of
+from kestrel.storage.folder_resources import kind_of
 from kestrel.tools.convert.resumable_files import ResumableFiles
 from kestrel.tools.convert.targets import JournalTarget, RewrittenFile
 from kestrel.tools.files.folder import Folder

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 from twisted.logger import Logger
 
@@ -13,6 +15,7 @@ from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd, quarantine, repair
+from kestrel.item import Item
 from kestrel.journal.fileset import (
     JournalFile,
     JournalFileKind,
@@ -22,6 +25,7 @@ from kestrel.journal.fileset import (
     rotated_name,
     temporary_name,
 )
+from kestrel.journal.item_reader import read_items
 from kestrel.journal.pack import finish_interrupted, write_temporary
 from kestrel.journal.realign import (
     can_reach,
@@ -40,10 +44,12 @@ from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.replay_target import OpenFile, QueueReplayTarget
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
+
+OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
+"""Function that returns a context manager with a reader of the journal file of that name. Raises OSError."""
 
 
 def load_queue(
@@ -337,3 +343,69 @@ class _Loading:
         write_temporary(disk, folder, queue, number, runs, most_bytes, lambda: False)
         disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + file_name)
         disk.sync_folder(folder)
+
+
+class QueueReplayTarget:
+    """A queue that a replay rebuilds (`kestrel.journal.replay.ReplayTarget`).
+
+    It reads items from the files when its window is empty and the head is only on disk. So the memory of a replay is
+    limited to the window and the open reads, whatever the size of the files.
+    """
+
+    def __init__(self, queue: JournalQueue, open_file: OpenFile) -> None:
+        self.queue = queue
+        self.open_file = open_file
+        self.file_name = b""
+        """Name of the file that is being replayed."""
+        self.counts_xids = False
+        """True if a record of an open read had no xid, so that earlier records determine it."""
+        self.append = queue.append
+        self.extend = queue.extend
+        self.next_xid = queue.next_xid
+        self.open_as = queue.open_as
+        self.finish = queue.finish
+        self.push_back = queue.push_back
+
+    @property
+    def last_xid(self) -> int:
+        """Xid of the read that was opened last."""
+        return self.queue.last_xid
+
+    @last_xid.setter
+    def last_xid(self, xid: int) -> None:
+        self.queue.last_xid = xid
+
+    def drop_head(self) -> None:
+        """Remove the head, if there is one."""
+        queue = self.queue
+        if queue.behind_items and not queue.has_head:
+            self._read_on()
+        queue.drop_head()
+
+    def pop_head(self) -> Item | None:
+        """Remove and return the head, or None if the queue is empty."""
+        if self.queue.behind_items and not self.queue.has_head:
+            self._read_on()
+        return self.queue.pop_head()
+
+    def expect_implicit_xid(self) -> None:
+        """Forget all boundaries, because a pack of earlier files would change the xids that later records imply."""
+        self.counts_xids = True
+        self.queue.boundaries.clear()
+
+    def _read_on(self) -> None:
+        queue = self.queue
+        while not queue.has_head:
+            name, start, end = queue.history.file_at(queue.behind_offset)
+            with self.open_file(self.file_name if end is None else name) as reader:
+                read = read_items(
+                    reader,
+                    start,
+                    queue.behind_offset,
+                    start + reader.size if end is None else end,
+                    queue.behind_skip,
+                    queue.behind_items,
+                    queue.room_bytes,
+                    queue.now_ms,
+                )
+            queue.append_read_items(read)

@@ -1,7 +1,9 @@
-"""The maintenance of a queue's journal: rotation, rewrites and packs, as the compaction policy decides."""
+"""The maintenance of a queue's journal: rotation, rewrites and packs, as the compaction policy decides. Read-behind."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -9,6 +11,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.disk.files import is_full
+from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
 from kestrel.journal.compaction_policy import (
     Compaction,
@@ -18,15 +21,16 @@ from kestrel.journal.compaction_policy import (
     should_rotate,
 )
 from kestrel.journal.deletion import erase_deleted
+from kestrel.journal.item_reader import DamagedJournalFile, JournalItemsRead, read_items
 from kestrel.journal.pack import PublishIncomplete, WriteStopped
 from kestrel.journal.rewrite import Boundary, ReplacementRecords
-from kestrel.storage.chunked_deque import ChunkedDeque
 from kestrel.storage.failures import reason_of
 from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.read_behind import JournalReadBehind
-from kestrel.storage.journal.rewriter import JournalRewriter
-from kestrel.storage.journal.sync_scheduler import JournalSyncScheduler, JournalSyncState
+from kestrel.storage.journal.rewriter import JournalRewriter, JournalSyncScheduler
+from kestrel.storage.log.read_ahead import ReadAhead
+from kestrel.storage.log.sync_scheduler import SyncState
+from kestrel.storage.window import ChunkedDeque
 
 log = Logger(__name__)
 
@@ -61,10 +65,9 @@ class JournalMaintenance:
         """Time before which no compaction begins, because one has failed."""
         self._no_rotation_before_s = 0.0
         """Time before which no rotation begins, because one has failed."""
-        queue.read_more = self.read_behind.read_more
         queue.free = self._free
 
-    def written(self) -> Deferred[None] | None:
+    def written(self, _: object) -> Deferred[None] | None:
         """Start the work that is due after a write: sync, compaction, read-behind.
 
         Return None if the reply need not wait for a sync. Otherwise return a Deferred that fires when the records are
@@ -157,7 +160,7 @@ class JournalMaintenance:
         if (
             plan is None
             or queue.writer.acknowledged_size != queue.writer.size
-            or self.sync.state is JournalSyncState.REWRITING
+            or self.sync.state is SyncState.REWRITING
         ):
             return
         self._plan = None
@@ -235,7 +238,7 @@ class JournalMaintenance:
         is_kept = (
             queue.items or queue.open_reads or queue.has_pending or queue.writer.acknowledged_size != queue.writer.size
         )
-        if is_kept or queue.failure is not None or self.sync.state is JournalSyncState.REWRITING:
+        if is_kept or queue.failure is not None or self.sync.state is SyncState.REWRITING:
             return False
         try:
             queue.drop_files()
@@ -247,9 +250,7 @@ class JournalMaintenance:
             )
             return False
         queue.rewrites += 1
-        self._jobs.run(erase_deleted, resources.disk, resources.folder, queue.name).addErrback(
-            lambda failure: log.failure("Deleted files could not be erased; the next start erases them", failure)
-        )
+        resources.erase_later(erase_deleted, resources.disk, resources.folder, queue.name)
         return True
 
     def _free(self, records: ChunkedDeque) -> None:
@@ -259,3 +260,52 @@ class JournalMaintenance:
 
     def _log_failure(self, failure: Failure) -> None:
         log.failure("Queue {queue!r} was not rewritten because of a bug in Kestrel", failure, queue=self._queue.name)
+
+
+class JournalReadBehind(ReadAhead[JournalQueue]):
+    """The reader of one queue's items that are only on disk."""
+
+    def __init__(
+        self,
+        queue: JournalQueue,
+        resources: FolderResources,
+        rewriter: JournalRewriter,
+        fail_next_commit: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(queue, resources)
+        self._rewriter = rewriter
+        self._fail_next_commit = fail_next_commit
+
+    def read_more(self) -> Deferred[None] | None:
+        """Bring the next items into the window. Return None if they came from memory, or a Deferred as `ReadAhead`."""
+        if self._queue.behind_offset < self._queue.written_end:
+            return super().read_more()
+        self._queue.read_pending()
+        return None
+
+    def read_ahead(self) -> None:
+        """Read the next items, before a client needs them, if half of the memory is free."""
+        queue = self._queue
+        if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
+            self._begin_read()
+
+    async def _next_read(self) -> Callable[[], JournalItemsRead] | None:
+        queue, resources = self._queue, self._resources
+        await self._rewriter.published()
+        if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
+            return None
+        name, start, end = queue.history.file_at(queue.behind_offset)
+        reader = FileReader(resources.disk, resources.path(name))
+        end = queue.written_end if end is None else end
+        span = start, queue.behind_offset, end, queue.behind_skip
+        return partial(_read, reader, *span, queue.behind_items, queue.room_bytes, queue.now_ms)
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, DamagedJournalFile):
+            # The queue is then replayed, which repairs the file.
+            self._fail_next_commit(error)
+
+
+def _read(reader: FileReader, *args: int) -> JournalItemsRead:
+    with reader:
+        return read_items(reader, *args)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Final
 
-from twisted.internet.defer import Deferred
 from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
@@ -32,10 +31,10 @@ from kestrel.journal.records import (
 from kestrel.journal.rewrite import ERRORS_BYTES, Boundary, ReadBehindItems, ReplacementRecords
 from kestrel.journal.segments import SegmentLog
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.disk_reserve import DiskReserve
+from kestrel.storage.folder_resources import DiskReserve
 from kestrel.storage.interfaces import IContinue, IQueueStorage
-from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
-from kestrel.storage.window import Window
+from kestrel.storage.log.read_ahead import LogQueue
+from kestrel.storage.total_memory import MemoryLimit
 
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
 """Unwritten bytes of a queue above which it refuses puts while maxTotalMemory is reached."""
@@ -44,7 +43,7 @@ MAX_BOUNDARIES: Final = 1_000_000
 """Limit of the open reads, returned items and error counts in all boundaries of a queue. Beyond it packs wait."""
 
 
-class JournalQueue(Window):
+class JournalQueue(LogQueue):
     """A queue that records its changes (`IQueueStorage`, `IContinue`). The storage writes the records at each commit.
 
     The window has up to maxMemorySize of data. Items that arrive while it is full are only in the journal, *behind* the
@@ -54,11 +53,7 @@ class JournalQueue(Window):
     def __init__(
         self, name: bytes, settings: QueueSettings, writer: JournalWriter, memory: MemoryLimit | None = None
     ) -> None:
-        super().__init__()
-        self._memory_limit = memory or MemoryLimit()
-        self.memory = MemoryShare(self._memory_limit)
-        self.name = name
-        self.settings = settings
+        super().__init__(name, settings, memory or MemoryLimit())
         self.writer = writer
         self.history = History(name)
         self.boundaries: list[Boundary] = []
@@ -70,22 +65,14 @@ class JournalQueue(Window):
         """Reason why this queue refuses puts now, or None."""
         self.disk_reserve: DiskReserve | None = None
         """Reserve whose `refusal` is the reason why all queues of the storage refuse puts now."""
-        self.replayed_items = 0
         self.repaired_bytes = 0
         """Bytes that repairs set aside when the queue was loaded."""
         self.now_ms = 0
         """Add time of items whose record has none."""
-        self.is_deleted = False
-        self.behind_items = 0
-        self.behind_bytes = 0
         self.behind_offset = 0
         """Offset in the history at which the next read-behind begins."""
         self.behind_skip = 0
         """Number of items to skip from `behind_offset` on."""
-        self.behind_generation = 0
-        """Number that changes when items are dropped or files replaced. Reads begun before are then discarded."""
-        self.read_more: Callable[[], Deferred[None]] | None = None
-        """Function that reads items from behind the window, or None while the queue is being loaded."""
         self.rewrites = self.packs = self.rotations = 0
         self._end = 0
         """Offset in the history of the next record."""
@@ -98,7 +85,7 @@ class JournalQueue(Window):
 
     def append(self, record: bytes, offset: int | None = None) -> None:
         """Append an item, given as the ADDX record at `offset` of the history, by default at its end."""
-        if self.behind_items or self.is_window_full:
+        if self.behind_items or self.room_bytes <= 0:
             self._append_behind(record, self._end if offset is None else offset)
         else:
             self._records.append(record)
@@ -199,11 +186,6 @@ class JournalQueue(Window):
     # The window, and the items behind it.
 
     @property
-    def mem_bytes(self) -> int:
-        """Bytes of data in the window."""
-        return self.bytes - self.behind_bytes
-
-    @property
     def next_behind_id(self) -> int:
         """Id of the first item behind the window."""
         return self._first_id + len(self._records)
@@ -214,11 +196,6 @@ class JournalQueue(Window):
         return self._end - self._pending_bytes
 
     @property
-    def is_window_full(self) -> bool:
-        """True if the window has maxMemorySize of data, or maxTotalMemory is reached."""
-        return self.mem_bytes >= self.settings.max_memory_size_bytes or self._memory_limit.is_reached
-
-    @property
     def room_bytes(self) -> int:
         """Bytes of data that the window may still take."""
         return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - self.mem_bytes
@@ -226,30 +203,15 @@ class JournalQueue(Window):
     @property
     def memory_bytes(self) -> int:
         """Bytes of memory of the items, the open reads and the unwritten records."""
-        window_bytes = super().memory_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
         # Without items behind the window, the pending records share the memory of the items.
-        return window_bytes + (self._pending_bytes if self.behind_items else 0)
-
-    def report_memory(self) -> None:
-        """Report `memory_bytes` to the memory limit, on the reactor thread or before the storage has started."""
-        self.memory.set_bytes(self.memory_bytes)
+        return super().memory_bytes + (self._pending_bytes if self.behind_items else 0)
 
     @property
     def is_drained(self) -> bool:
         """True if the queue has no items, open reads, pending records or rotated files."""
         return not (self.items or self._open or self._pending or self.history.rotated)
 
-    def fill(self) -> Deferred[None] | None:
-        """Bring the head into memory. Return a Deferred if it must be read from a file, or None."""
-        self.check()
-        if not self.behind_items or self.has_head:
-            return None
-        if self.behind_offset >= self.written_end:
-            self._read_pending()
-            return None
-        return None if self.read_more is None else self.read_more()
-
-    def _read_pending(self) -> None:
+    def read_pending(self) -> None:
         """Take items behind the window from the pending records, when all written items are in the window."""
         seen, seen_bytes = self._pending_seen
         written_end = self.written_end
@@ -271,6 +233,20 @@ class JournalQueue(Window):
 
     # Calls of the storage.
 
+    @property
+    def stem(self) -> bytes:
+        """The first part of the names of its files."""
+        return self.name
+
+    @property
+    def queues(self) -> Collection[JournalQueue]:
+        """The queue itself, since it shares no file."""
+        return (self,)
+
+    def close_files(self) -> None:
+        """Close the current file."""
+        self.writer.close()
+
     def history_loaded(self, end: int) -> None:
         """Set the offset in the history of the next record."""
         self._end = end
@@ -280,6 +256,11 @@ class JournalQueue(Window):
         pending, self._pending = self._pending, []
         self._pending_bytes, self._pending_seen = 0, (0, 0)
         return pending[0] if len(pending) == 1 else b"".join(pending)
+
+    @property
+    def sync_period_ms(self) -> int | None:
+        """Value of syncJournal in milliseconds; 0 syncs each commit, None never syncs."""
+        return self.settings.sync_journal_ms
 
     @property
     def unwritten_bytes(self) -> int:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from kestrel.disk import crash_points
 from kestrel.disk.append_file import AppendFile
 from kestrel.disk.files import Disk
-from kestrel.disk.reader import FileReader, copy_range
+from kestrel.disk.reader import FileReader, copy_range, erased_on_error
 from kestrel.scroll.fileset import temporary_name
 
 
@@ -18,7 +18,7 @@ def write_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: 
     If `is_synced` is true, sync the file. If an OSError is raised, no temporary file is left.
     """
     temporary = temporary_name(path, number)
-    try:
+    with erased_on_error(disk, [temporary]):
         descriptor = disk.open_append(temporary)
         try:
             disk.write(descriptor, data)
@@ -26,10 +26,6 @@ def write_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: 
                 disk.sync(descriptor)
         finally:
             disk.close(descriptor)
-    except OSError:
-        with suppress(OSError):
-            disk.erase(temporary)
-        raise
     return temporary
 
 
@@ -40,25 +36,16 @@ def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced
     """
     temporary = write_file(disk, path, data, number, is_synced=is_synced)
     disk.crash_point(crash_points.COPY_WRITTEN)
-    try:
+    with erased_on_error(disk, [temporary]):
         disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.erase(temporary)
-        raise
     disk.crash_point(crash_points.COPY_PUBLISHED)
 
 
 def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
     """Copy the first `size` bytes of the file `path` to a temporary file and sync it. Return the temporary path."""
     temporary = temporary_name(path, number)
-    try:
-        with FileReader(disk, path) as reader:
-            copy_range(disk, reader, 0, size, temporary)
-    except OSError:
-        with suppress(OSError):
-            disk.erase(temporary)
-        raise
+    with erased_on_error(disk, [temporary]), FileReader(disk, path) as reader:
+        copy_range(disk, reader, 0, size, temporary)
     return temporary
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Final, NoReturn
@@ -38,9 +38,9 @@ from kestrel.scroll.records import (
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.scroll.files import truncate_file, truncate_if_possible
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 from kestrel.storage.total_memory import MemoryLimit
 
 RANGE_ITEMS: Final = 10_000
@@ -52,16 +52,6 @@ UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
 _NO_SETTINGS: Final = QueueSettings()
 
 
-class Unsynced:
-    """The state of a file with unsynced data: its synced size, and the size that no failure truncates."""
-
-    __slots__ = ("acknowledged_size", "synced_size")
-
-    def __init__(self, synced_size: int, acknowledged_size: int) -> None:
-        self.synced_size = synced_size
-        self.acknowledged_size = acknowledged_size
-
-
 class ScrollJournal:
     """The writer files of one journal, the pending items, and the readers.
 
@@ -69,7 +59,7 @@ class ScrollJournal:
     be read now, with the reader parts of their file names. Writer files are kept for them.
     """
 
-    def __init__(self, stem: bytes, resources: ScrollResources, files: list[WriterFile], next_id: int) -> None:
+    def __init__(self, stem: bytes, resources: FolderResources, files: list[WriterFile], next_id: int) -> None:
         self.stem = stem
         self.memory_limit: MemoryLimit = resources.memory_limit
         self.files = files
@@ -87,7 +77,9 @@ class ScrollJournal:
         """Names and sizes of writer files that no reader needs and that are not yet removed."""
         self.unrepaired: set[bytes] = set()
         """Names of writer files whose damaged ends could not be copied. They are set aside instead of being erased."""
-        self.journal_refusal: str | None = None
+        self.failure: str | None = None
+        """Reason why the journal has failed or was deleted, or None."""
+        self.refusal: str | None = None
         """Reason why this journal accepts no puts now, or None."""
         self.max_file_bytes = _NO_SETTINGS.default_journal_size_bytes
         """Size at which a new writer file begins (defaultJournalSize)."""
@@ -97,9 +89,9 @@ class ScrollJournal:
         """Readers whose files have unsynced data."""
         self.rotations = 0
         self.repaired_bytes = 0
-        self.unsynced: dict[WriterFile, Unsynced] = {}
+        self.unsynced: dict[WriterFile, AppendFile] = {}
         """Writer files with unsynced data."""
-        self._unacknowledged: set[WriterFile] = set()
+        self._unacknowledged: set[AppendFile] = set()
         """Writer files with data that have not been acknowledged to clients."""
         # Number of times that a file of the journal got a name, and how many of these a sync of the folder has covered.
         self.names, self.synced_names = 1, 0
@@ -124,7 +116,7 @@ class ScrollJournal:
 
     def check_put(self, size: int) -> None:
         """Raise a `StorageError` if the journal cannot accept an item of `size` bytes now."""
-        refusal = self._resources.refusal() or self.journal_refusal
+        refusal = self._resources.disk_reserve.refusal or self.refusal
         if refusal is not None:
             raise StorageRefused(refusal)
         if size > MAX_DATA_BYTES:
@@ -133,7 +125,12 @@ class ScrollJournal:
             raise StorageRefused("the server's memory is full, and the disk is slow")
 
     @property
-    def queue_name(self) -> bytes:
+    def queues(self) -> Collection[ScrollQueue]:
+        """The queues of all readers that are served."""
+        return self.readers.values()
+
+    @property
+    def name(self) -> bytes:
         """Name of the parent queue, or of a child if the parent is not served."""
         queue = self.readers.get(OWN_READER) or next(iter(self.readers.values()), None)
         return b"" if queue is None else queue.name
@@ -192,9 +189,8 @@ class ScrollJournal:
             parts = [*([] if info.size else [WRITER_MAGIC]), *records]
             start = max(info.size, len(WRITER_MAGIC))
             file.append(b"".join(parts))
-            if info not in self.unsynced:
-                self.unsynced[info] = Unsynced(info.size, info.size)
-            self._unacknowledged.add(info)
+            self.unsynced[info] = file
+            self._unacknowledged.add(file)
             self._resources.open_files.touch(file)
             self._written(info, size, start)
 
@@ -228,7 +224,11 @@ class ScrollJournal:
         """Return the file for the next item, whose record has `size` bytes. Begin a new file if the current is full."""
         if self._current is None and self.files and not self.files[-1].is_closed:
             last = self.files[-1]
-            self._current = last, AppendFile(self._resources.disk, self._resources.path(last.file_name), last.size)
+            file = self.unsynced.get(last)
+            if file is None:
+                file = AppendFile(self._resources.disk, self._resources.path(last.file_name), last.size)
+                file.synced_size = last.size
+            self._current = last, file
         if self._current is not None:
             info = self._current[0]
             if not info.first_id or info.size + size <= self.max_file_bytes:
@@ -240,7 +240,7 @@ class ScrollJournal:
         self._current = info, AppendFile(self._resources.disk, self._resources.path(info.file_name))
         if self.files:
             self.rotations += 1
-            self._resources.record_duration(self.queue_name, "journal_rotation_usec", began_s)
+            self._resources.record_duration(self.name, "journal_rotation_usec", began_s)
         self.names += 1
         return self._current
 
@@ -293,28 +293,15 @@ class ScrollJournal:
 
         This covers the writer files and the reader files of `queues`.
         """
-        for info in self._unacknowledged:
-            if info in self.unsynced:
-                self.unsynced[info].acknowledged_size = info.size
+        for file in (*self._unacknowledged, *(queue.file for queue in queues)):
+            file.acknowledged_size = file.size
         self._unacknowledged.clear()
-        for queue in queues:
-            queue.file.acknowledged_size = queue.file.size
-
-    @property
-    def needs_sync(self) -> bool:
-        """True if acknowledged data are not synced."""
-        return any(each.acknowledged_size > each.synced_size for each in self.unsynced.values()) or any(
-            queue.file.acknowledged_size > queue.file.synced_size for queue in self.unsynced_readers
-        )
 
     def synced(self, info: WriterFile, size: int) -> None:
         """Record that the first `size` bytes of a file are synced."""
-        each = self.unsynced.get(info)
-        if each is not None and size == info.size:
+        file = self.unsynced.get(info)
+        if file is not None and file.synced_to(size):
             del self.unsynced[info]
-        elif each is not None:
-            each.synced_size = size
-            each.acknowledged_size = max(each.acknowledged_size, size)
 
     def known(self) -> Mapping[bytes, WriterFile]:
         """Return the indexes of the writer files that are certainly correct, by file name."""
@@ -361,24 +348,20 @@ class ScrollJournal:
         disk, next_number, is_anew = resources.disk, resources.numbers.next, self.has_lost_a_sync
         disk.erase(hint_path(resources.folder, self.stem))
         self._truncate_unacknowledged()
-        if self._current is not None and self._current[0] not in self.unsynced:
-            info, file = self._current
-            if not info.size:
-                disk.erase(file.path)  # a failed write may have created it
-            elif is_anew or file.has_torn_tail:
-                truncate_file(disk, file, info.size, next_number(), is_anew=is_anew)
-        for info, unsynced in list(self.unsynced.items()):
-            file = AppendFile(disk, resources.path(info.file_name), info.size)
-            is_current = self._current is not None and self._current[0] is info
-            if not unsynced.acknowledged_size:
+        written = dict(self.unsynced)
+        if self._current is not None:
+            written.setdefault(*self._current)  # a failed write may have created the file
+        for info, file in written.items():
+            size = file.acknowledged_size
+            if not size:
                 disk.erase(file.path)
-            elif is_anew or is_current or unsynced.acknowledged_size < info.size:
-                truncate_file(disk, file, unsynced.acknowledged_size, next_number(), is_anew=is_anew)
-            if unsynced.acknowledged_size != info.size:
+            elif is_anew or file.has_torn_tail or file.size != size:
+                truncate_file(disk, file, size, next_number(), is_anew=is_anew)
+            if info.size != size:
                 self.mark_untrusted(info)
-            info.size = unsynced.acknowledged_size
+            info.size = size
             if is_anew:
-                del self.unsynced[info]
+                self.unsynced.pop(info, None)
         for queue in self.readers.values():
             if queue.file.has_torn_tail or queue.file.acknowledged_size != queue.file.size:
                 truncate_file(disk, queue.file, queue.file.acknowledged_size, next_number(), is_anew=is_anew)
@@ -392,20 +375,14 @@ class ScrollJournal:
         Waiting clients are told next that their commits failed. A restart must not find these commits, even if no later
         sync succeeds.
         """
-        disk = self._resources.disk
-        for info, unsynced in self.unsynced.items():
-            path = self._resources.path(info.file_name)
-            if not unsynced.acknowledged_size:
+        for file in self.unsynced.values():
+            if not file.acknowledged_size:
                 with suppress(OSError):
-                    disk.erase(path)
-            elif unsynced.acknowledged_size < info.size:
-                file = AppendFile(disk, path, info.size)
-                truncate_if_possible(file, unsynced.acknowledged_size)
+                    self._resources.disk.erase(file.path)
+        for file in (*self.unsynced.values(), *(queue.file for queue in self.readers.values())):
+            if 0 < file.acknowledged_size < file.size:
+                truncate_if_possible(file, file.acknowledged_size)
                 file.close()
-        for queue in self.readers.values():
-            if queue.file.acknowledged_size != queue.file.size:
-                truncate_if_possible(queue.file, queue.file.acknowledged_size)
-                queue.file.close()
 
     def close_files(self) -> None:
         """Close the descriptors of all files."""

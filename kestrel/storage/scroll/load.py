@@ -21,10 +21,10 @@ from kestrel.scroll.records import LARGEST_ID
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.scroll.writer_index import HintMismatch, check_index, find_id_gap, has_second_id, index_writer_file
+from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.scroll.files import copy_file, replace_file
-from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
+from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
 
@@ -42,10 +42,9 @@ SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 class ScrollLoader:
     """A loader for the journals of one folder. Its methods may run in a thread."""
 
-    def __init__(self, resources: ScrollResources, names: NameEncoding, now_ms: Callable[[], int]) -> None:
+    def __init__(self, resources: FolderResources, names: NameEncoding) -> None:
         self._resources = resources
         self._names = names
-        self._now_ms = now_ms
 
     def load(
         self,
@@ -108,8 +107,10 @@ class ScrollLoader:
         is_gap_recorded = self._leave_id_gap(journal, states)
         journal.safe_id = journal.last_id
         # The previous process may have ended before a sync. Copies made after a failed sync are synced.
-        journal.unsynced = {} if has_lost_a_sync else {file: Unsynced(0, file.size) for file in journal.files}
-        if has_lost_a_sync and journal.files:
+        if not has_lost_a_sync:
+            for file in journal.files:
+                journal.unsynced[file] = AppendFile(resources.disk, resources.path(file.file_name), file.size)
+        elif journal.files:
             journal.files[-1].is_closed = True
         if OWN_READER in states:
             states.pop(DEFAULT_READER, None)
@@ -255,7 +256,7 @@ class ScrollLoader:
     def _repair(self, journal: ScrollJournal, file_name: bytes, end: ReadEnd, *, is_kept: bool = False) -> None:
         """Copy the bad end of a file and truncate the file there. If `is_kept` is true, do not change the file."""
         keep = quarantine if is_kept else repair
-        repaired = keep(self._resources.disk, self._resources.folder, file_name, end, self._now_ms())
+        repaired = keep(self._resources.disk, self._resources.folder, file_name, end, self._resources.now_ms())
         journal.repaired_bytes += repaired.size
         log.warn(
             "Scroll file {file!r}: {problem} at offset {offset}; the {size} bytes from there on were set aside in"

@@ -1,4 +1,4 @@
-"""Background work on one scroll: syncs, read-behind, checkpoints, hints, and the removal of files that are done."""
+"""Background work on one scroll: checkpoints, hints, the removal of files that are done, and read-behind."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.disk import crash_points
 from kestrel.disk.folders import DAMAGED_FOLDER
-from kestrel.disk.reader import FileReader, copy_range
+from kestrel.disk.reader import FileReader, copy_range, erased_on_error
 from kestrel.scroll.fileset import archived_name
 from kestrel.scroll.hints import MAX_HINT_BYTES, FileHint, encode_hint, hint_path
+from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
+from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_resources import FolderResources
+from kestrel.storage.log.read_ahead import ReadAhead
 from kestrel.storage.scroll.files import replace_file, sync_files
 from kestrel.storage.scroll.journal import ScrollJournal
-from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.read_behind import ScrollReadBehind
-from kestrel.storage.scroll.scroll_resources import ScrollResources
-from kestrel.storage.scroll.sync_scheduler import ScrollSyncScheduler
+from kestrel.storage.scroll.queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
+from kestrel.storage.scroll.rewriter import ScrollSyncScheduler
 
 log = Logger(__name__)
 
@@ -43,7 +46,7 @@ HINTED_HOLES: Final = 1000
 class ScrollMaintenance:
     """The background work on one journal."""
 
-    def __init__(self, journal: ScrollJournal, resources: ScrollResources) -> None:
+    def __init__(self, journal: ScrollJournal, resources: FolderResources) -> None:
         self._journal = journal
         self._resources = resources
         self.sync = ScrollSyncScheduler(journal, resources, self.drop_done_files)
@@ -86,7 +89,6 @@ class ScrollMaintenance:
         for queue in readers:
             queue.skip_items_of_others()
         self.sync.checkpoint(readers)
-        self.sync.start_due_work()
         for file_name in self._journal.obsolete_files:
             self._begin_to_remove(file_name)
 
@@ -196,14 +198,10 @@ class ScrollMaintenance:
         disk = self._resources.disk
         temporary = target + b"~~"
         disk.erase(temporary)
-        try:
+        with erased_on_error(disk, [temporary]):
             with FileReader(disk, path) as reader:
                 copy_range(disk, reader, 0, reader.size, temporary)
             disk.rename(temporary, target)
-        except OSError:
-            with suppress(OSError):
-                disk.erase(temporary)
-            raise
         disk.sync_folder(os.path.dirname(target))
         disk.crash_point(crash_points.COPY_PUBLISHED)
         disk.erase(path)
@@ -271,3 +269,87 @@ class ScrollMaintenance:
         if len(contents) <= MAX_HINT_BYTES:
             with suppress(OSError):
                 replace_file(resources.disk, path, contents, resources.numbers.next(), is_synced=False)
+
+
+class ScrollReadBehind(ReadAhead[ScrollQueue]):
+    """The reader of one queue's items that are only in its journal."""
+
+    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, resources: FolderResources) -> None:
+        super().__init__(queue, resources)
+        self._journal = journal
+        self._file: WriterFile | None = None
+        """File of the read that runs, or was the last."""
+
+    def read_more(self) -> Deferred[None] | None:
+        """Bring the next items into the window.
+
+        Return None if they came from memory. Otherwise return a Deferred that fires when a read is done, or fails with
+        `QueueFailed`.
+        """
+        if not self._is_next_unwritten:
+            return super().read_more()
+        self._journal.fill_from_pending(self._queue)
+        return self._check_count()
+
+    @property
+    def _is_next_unwritten(self) -> bool:
+        """True if the next item is not yet written to a file."""
+        return self._journal.file_with(self._queue.next_id) is None
+
+    def _check_count(self) -> Deferred[None] | None:
+        """Return None, or fail the journal if the queue counts items that neither its files nor memory contain.
+
+        All files of a failed journal are indexed again when it is reopened.
+        """
+        if self._queue.has_head or not self._queue.behind_items:
+            return None
+        for file in self._journal.files:
+            self._journal.mark_untrusted(file)
+        return fail(self._resources.kill(self._journal, DamagedScrollFile(errno.EIO, "its files lack items")))
+
+    def read_ahead(self) -> None:
+        """Start a read if at least half of the window is empty."""
+        queue = self._queue
+        is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
+        if queue.behind_items and is_low and queue.has_room and not self._is_next_unwritten:
+            self._begin_read()
+
+    async def _next_read(self) -> Callable[[], ScrollItemsRead] | None:
+        queue = self._queue
+        if queue.failure is not None or not queue.behind_items:
+            return None
+        queue.next_id, last_id = queue.done.hole(queue.next_id)
+        file = self._file = self._journal.file_with(queue.next_id)
+        if file is None:
+            return None  # the next item is not written yet, so it is in memory
+        offset = file.before(queue.next_id).offset
+        if queue.file_position[0] == file.file_name:
+            offset = max(offset, queue.file_position[1])
+        queue.file_position = file.file_name, offset
+        most_items = max(1, WINDOW_ITEMS - queue.mem_items)
+        if last_id is not None:
+            most_items = min(most_items, last_id - queue.next_id + 1)
+        span = offset, file.size, queue.next_id
+        return partial(self._read_part, file.file_name, file.last_id, *span, most_items, queue.room_bytes)
+
+    def _read_part(
+        self, file_name: bytes, last_id: int, offset: int, end: int, first_id: int, *room: int
+    ) -> ScrollItemsRead:
+        """Read items from a file, which may grow meanwhile. Runs in a thread.
+
+        Raise `DamagedScrollFile` if the file does not contain the ids that its index promises.
+        """
+        with self._journal.open_file(file_name) as reader:
+            read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
+        if read.next_id > last_id + 1 or (not read.records and read.next_id <= last_id):
+            raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
+        return read
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, DamagedScrollFile):
+            return
+        if self._file is not None:
+            self._journal.mark_untrusted(self._file)
+        # A failed read-ahead has no caller. The next get repeats the read and reports the error.
+        if self._waiting and self._queue.failure is None:
+            self._resources.kill(self._journal, error)  # reopening repairs the file

@@ -1,8 +1,8 @@
-"""A queue in a scroll. It is one reader of the journal that a parent and its children share."""
+"""A queue in a scroll, which is one reader of the journal that a parent and its children share. Its ranges of ids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
@@ -20,9 +20,8 @@ from kestrel.scroll.records import Held, data_bytes, decode_put, id_of
 from kestrel.scroll.writer_file import NO_ITEMS, Counts
 from kestrel.scroll.writer_index import HintMismatch
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
-from kestrel.storage.scroll.ranges import ItemRanges
-from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
-from kestrel.storage.window import Window
+from kestrel.storage.log.read_ahead import LogQueue
+from kestrel.storage.total_memory import MemoryLimit
 
 WINDOW_BYTES: Final = 256 * 1024
 WINDOW_ITEMS: Final = 4096
@@ -63,7 +62,7 @@ class Journal(Protocol):
 
 
 @implementer(IQueueStorage)
-class ScrollQueue(Window):
+class ScrollQueue(LogQueue):
     """A queue in a scroll: the set of done ids, and a small window of the next items (`IQueueStorage`).
 
     All ids up to `done.head` are done. Items from there to below `next_id` are done, open or in the window. Items from
@@ -81,11 +80,9 @@ class ScrollQueue(Window):
         file: AppendFile,
         counts: Counts,
     ) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name, settings, journal.memory_limit)
         self.reader = reader
         """Name of the reader in the writer files."""
-        self.settings = settings
         # The storage uses the whole journal, a queue only the protocol.
         self.journal: Any = journal
         self._journal = journal
@@ -93,8 +90,6 @@ class ScrollQueue(Window):
         self.held = state.held
         """Hold of a client that reads by ids, or None. Items after its id are kept until released, even if done."""
         self.file = file
-        self.memory = MemoryShare(journal.memory_limit)
-        self.is_deleted = False
         self.replayed_items = self.items = counts.items
         self.bytes = counts.bytes
         self.behind_items, self.behind_bytes = counts
@@ -103,8 +98,6 @@ class ScrollQueue(Window):
         """Id of the last item put to this object, or 0."""
         self.file_position = b"", 0
         """Name of a writer file, and an offset in it at or before the item `next_id`. Reads start there."""
-        self.generation = 0
-        """Number that changes when items are dropped. Reads that began with another number are ignored."""
         self._changes = ReaderChanges(state.done.head)
         self.written_head = state.done.head
         """Head that is recorded in the reader file."""
@@ -112,8 +105,6 @@ class ScrollQueue(Window):
         """Hold that is recorded in the reader file."""
         self.synced_done_id = self.written_done_id
         """Value of `written_done_id` that the last sync of the reader file covered."""
-        self.read_more: Callable[[], Deferred[None] | None] = lambda: None
-        """Function that brings items into the window: returns None if it has, or a Deferred that fires when it has."""
         self._errors = state.errors
         self.compacted_bytes = 0
         """Size of the reader file after its last rewrite."""
@@ -124,7 +115,7 @@ class ScrollQueue(Window):
 
     def __conform__(self, interface: InterfaceClass) -> Any:
         """Adapt the queue to `IItemRanges`."""
-        return ItemRanges(self) if interface is IItemRanges else None
+        return ItemRanges(self, self._journal) if interface is IItemRanges else None
 
     # Adding items.
 
@@ -212,7 +203,7 @@ class ScrollQueue(Window):
         self._errors = {each: errors for each, errors in self._errors.items() if each >= end_id or each in remaining}
         if end_id > self.next_id:
             self.next_id = end_id
-            self.generation += 1
+            self.behind_generation += 1
             try:
                 counts = self._journal.count_remaining_for(self) if end_id <= self._journal.last_id else NO_ITEMS
             except (OSError, HintMismatch) as error:
@@ -235,20 +226,6 @@ class ScrollQueue(Window):
         self.check()
         self.held = None if by is None else Held(by, self.released_id)
         self._changes.set_held(self.held)
-
-    def end_of(self, first_id: int, max_items: int) -> int:
-        """Return an end id for a range of at most `max_items` safe items from `first_id` (`IItemRanges.end_of`)."""
-        return self._journal.end_of(first_id, max_items)
-
-    @property
-    def safe_id(self) -> int:
-        """Id of the last item of the journal that is as durable as syncJournal requires."""
-        return self._journal.safe_id
-
-    def read_range(self, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """Read the items with ids from `first_id` to below `end_id`, even done ones (`IItemRanges.read_range`)."""
-        self.check()
-        return self._journal.read_range(self, first_id, end_id, max_bytes)
 
     def release(self, end_id: int) -> None:
         """Mark all items with ids below `end_id` as done and released, even open reads (`IItemRanges.release`)."""
@@ -280,20 +257,9 @@ class ScrollQueue(Window):
     # Items behind the window.
 
     @property
-    def mem_bytes(self) -> int:
-        """Bytes of item data in the window."""
-        return self.bytes - self.behind_bytes
-
-    @property
-    def mem_items(self) -> int:
-        """Number of items in the window."""
-        return self.items - self.behind_items
-
-    @property
     def room_bytes(self) -> int:
         """Bytes of item data that the window may still take: 0 or less if it, or the server's memory, is full."""
-        limit = self._journal.memory_limit
-        if limit.most_bytes is not None and limit.is_reached:
+        if self._memory_limit.most_bytes is not None and self._memory_limit.is_reached:
             return 0
         return min(WINDOW_BYTES, self.settings.max_memory_size_bytes) - self.bytes + self.behind_bytes
 
@@ -302,16 +268,11 @@ class ScrollQueue(Window):
         """True if the window has room for another item."""
         return self.items - self.behind_items < WINDOW_ITEMS and self.room_bytes > 0
 
-    def fill(self) -> Deferred[None] | None:
-        """Return None if the head is in memory or there is none, or a Deferred that fires when it has been read."""
-        self.check()
-        if self.has_head or not self.behind_items:
-            return None
-        return self.read_more()
-
     def append_read_items(self, read: ScrollItemsRead) -> None:
         """Append items that were read to the window. Ids between them are skipped as items of other readers."""
         records = read.records
+        if read.offset:  # 0 for pending items
+            self.file_position = self.file_position[0], read.offset
         if records and id_of(records[0]) <= self.done.last:  # after a restart, items beyond the head may be done
             records = [record for record in records if id_of(record) not in self.done]
         for record in records:
@@ -323,15 +284,6 @@ class ScrollQueue(Window):
         self.behind_bytes -= sum(map(data_bytes, records))
         self._skip_to(read.next_id)
         self.skip_items_of_others()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of memory that the items of the window and the open reads take."""
-        return self.mem_bytes + self.open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
-
-    def report_memory(self) -> None:
-        """Report the memory of the queue's items to the server's memory limit."""
-        self.memory.set_bytes(self.memory_bytes)
 
     def skip_items_of_others(self) -> None:
         """If no item of this queue is behind the window, skip all ids there as items of other readers."""
@@ -412,3 +364,52 @@ class ScrollQueue(Window):
         """Statistics of the journal, the number of done ranges, and the bytes kept for a client that reads by ids."""
         held_bytes = 0 if self.held is None else self._journal.bytes_behind(self.held.head)
         return {**self._journal.stats, "scroll_done_ranges": len(self.done), "scroll_held_bytes": held_bytes}
+
+
+@implementer(IItemRanges)
+class ItemRanges:
+    """The ranges of one queue (`IItemRanges`)."""
+
+    def __init__(self, queue: ScrollQueue, journal: Journal) -> None:
+        self._queue = queue
+        self._journal = journal
+
+    @property
+    def first_id(self) -> int:
+        """The lowest id that is not released."""
+        return self._queue.released_id + 1
+
+    @property
+    def reader(self) -> bytes | None:
+        """Name of the reader that holds the items, or None."""
+        return None if self._queue.held is None else self._queue.held.by
+
+    def hold(self, reader: bytes) -> None:
+        """Keep items until `reader` releases them."""
+        self._queue.hold(reader)
+
+    def end_hold(self) -> None:
+        """End the hold. Items that the queue is done with are no longer kept."""
+        self._queue.hold(None)
+
+    def end_of(self, first_id: int, max_items: int) -> int:
+        """Return an end id for a range of at most `max_items` safe items that begins at `first_id`."""
+        return self._journal.end_of(max(first_id, self.first_id), max_items)
+
+    @property
+    def next_id(self) -> int:
+        """Id of the next safe item. Released items count as safe, even if they were released before their sync."""
+        return max(self._journal.safe_id, self._queue.released_id) + 1
+
+    def read_range(self, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
+        """Read the items with ids from `first_id` to below `end_id`.
+
+        Read at most `max_bytes` of data, but at least one item if there is one.
+        """
+        self._queue.check()
+        first_id, end_id = max(first_id, self.first_id), min(end_id, self.next_id)
+        return self._journal.read_range(self._queue, first_id, end_id, max_bytes)
+
+    def release(self, end_id: int) -> None:
+        """Mark all safe items with ids below `end_id` as done and released."""
+        self._queue.release(min(end_id, self.next_id))

@@ -7,11 +7,11 @@ failures.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredList, fail
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -20,10 +20,7 @@ from zope.interface import implementer
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
 from kestrel.disk.append_file import AppendFile
-from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
-from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.disk.lock import FolderLock
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
@@ -42,42 +39,30 @@ from kestrel.scroll.name_encoding import (
 from kestrel.scroll.reader_file import DELETED_STATE, ReaderState, sealed
 from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
 from kestrel.scroll.writer_file import NO_ITEMS, WriterFile
-from kestrel.storage.disk_reserve import DiskReserve
-from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
-from kestrel.storage.jobs import Jobs
-from kestrel.storage.scroll.deletion import Deletions
+from kestrel.storage.failures import reason_of
+from kestrel.storage.folder_resources import RESERVE_BYTES, claim_folder, wall_clock_ms
+from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.log.folder_storage import FolderStorage, UnitLoad, load_failed
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.load import ScrollLoader
 from kestrel.storage.scroll.maintenance import ScrollMaintenance
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.reader_creation import ReaderFileCreation
-from kestrel.storage.scroll.scroll_resources import ScrollResources
+from kestrel.storage.scroll.reader_files import Deletions, ReaderFileCreation
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
 
-RESERVE_BYTES: Final = 16 * 1024 * 1024
-
 CHECKPOINTS_EVERY_S: Final = 10.0
 
-RELOAD_INLINE_BYTES: Final = 1 << 20
-"""Limit of bytes in writer files that are not indexed when a failed journal is reloaded in the reactor thread.
-
-A journal that exceeds this, or one of the next two limits, is reloaded in another thread.
-"""
 RELOAD_INLINE_READERS: Final = 8
 """Limit of reader files when a failed journal is reloaded in the reactor thread."""
 RELOAD_INLINE_RANGES: Final = 100
 """Limit of ranges of done ids, of all readers, when a failed journal is reloaded in the reactor thread."""
 
-_IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
-
-@implementer(IStorage, IMeasuring)
-class ScrollStorage:
-    """All queues of one folder (`IStorage`).
+@implementer(IStorage)
+class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
+    """All queues of one folder (`IStorage`). Each scroll journal is a unit.
 
     Writer files that no reader needs are moved to the folder `archive`, or erased if it is None. If `as_library` is
     true, the folder has libkestrel's form: names are not encoded, and each item is for all readers of its journal.
@@ -90,98 +75,65 @@ class ScrollStorage:
         in_thread: InThread,
         *,
         reserve_bytes: int = RESERVE_BYTES,
-        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        now_ms: Callable[[], int] = wall_clock_ms,
         disk: Disk | None = None,
         memory: MemoryLimit | None = None,
         archive: bytes | None = None,
         as_library: bool = False,
     ) -> None:
-        self._folder = folder
-        self._private = folder + b"/" + PRIVATE_FOLDER
-        self._disk = disk or Disk()
-        self._jobs = Jobs(clock, in_thread)
-        self._disk_reserve = DiskReserve(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
-        self._numbers = FileNumbers(now_ms)
-        self._resources = ScrollResources(
-            self._disk,
+        super().__init__(
             folder,
-            self._jobs,
-            self._kill,
-            refusal=lambda: self._disk_reserve.refusal,
-            numbers=self._numbers,
-            memory_limit=memory or MemoryLimit(),
-            archive=archive,
-            is_all_shared=as_library,
+            clock,
+            in_thread,
+            reserve_bytes=reserve_bytes,
+            now_ms=now_ms,
+            disk=disk,
+            memory=memory,
+            kind="Scroll",
         )
+        resources = self._resources
+        resources.archive, resources.is_all_shared = archive, as_library
         self._names: NameEncoding = PlainNames() if as_library else EscapedNames(self._disk, folder)
-        self._loader = ScrollLoader(self._resources, self._names, now_ms)
-        self._journals: dict[bytes, ScrollJournal] = {}
-        """Live journals, by stem."""
-        self._maintenance: dict[ScrollJournal, ScrollMaintenance] = {}
-        self._failed: dict[bytes, ScrollJournal | None] = {}
-        """Failed journals by stem; None for a journal that has never been loaded."""
-        self._loading: set[bytes] = set()
-        """Stems of the failed journals that a thread is reloading."""
+        self._loader = ScrollLoader(resources, self._names)
         self._deletions = Deletions(
-            self._resources, lambda stem: stem in self._journals or stem in self._failed, self._erase_names
+            resources, lambda stem: stem in self._units or stem in self._failed, self._erase_names
         )
-        self._reader_files = ReaderFileCreation(
-            self._resources, self._reader_file_created, self._reader_file_failed, self._disk_reserve.release_reserve
-        )
-        self._lock: FolderLock | None = None
-        self._folds_names = False
-
-    @property
-    def refusal(self) -> str | None:
-        """Reason why no puts are accepted now, or None."""
-        return self._disk_reserve.refusal
-
-    @property
-    def measure(self) -> Measure:
-        """Function that is called with the durations of the storage's work (`IMeasuring`)."""
-        return self._resources.measure
-
-    @measure.setter
-    def measure(self, measure: Measure) -> None:
-        self._resources.measure = measure
+        self._reader_files = ReaderFileCreation(resources, self._reader_file_created, self._remove_reader)
 
     # Start and stop.
 
-    def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Lock the folder and load all journals in a thread.
-
-        Return a Deferred that fires with the queues by name, or a Failure for a queue that cannot be loaded. Raise
-        `StorageError` if the folder cannot be used.
-        """
-        try:
-            for path in (self._folder, self._private, self._folder + b"/" + HINTS_FOLDER):
-                self._disk.make_folder(path)
-            self._lock = FolderLock(self._private + b"/lock")
-            file_names = self._disk.list_files(self._folder)
-            groups = group_by_stem(file_names)
-            has_readers = any(files.readers for files in groups.values())
-            has_journals = not has_readers and has_journal_files(self._disk, self._folder, file_names)
-            claim_folder(self._disk, self._folder, "scroll", "journal" if has_journals else None)
-            self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
-            self._make_archive()
-            hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
-            self._resources.failed_syncs.load()
-        except (OSError, StorageError) as error:
-            if self._lock is not None:
-                self._lock.release()
-            if isinstance(error, StorageError):
-                raise
-            folder = self._folder.decode("utf-8", "backslashreplace")
-            raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+    def _find_units(self, settings_for: SettingsFor) -> Iterator[UnitLoad]:
+        hints_folder = self._resources.path(HINTS_FOLDER)
+        file_names = self._disk.list_files(self._folder)
+        groups = group_by_stem(file_names)
+        has_readers = any(files.readers for files in groups.values())
+        has_journals = not has_readers and has_journal_files(self._disk, self._folder, file_names)
+        claim_folder(self._disk, self._folder, "scroll", "journal" if has_journals else None)
+        self._make_archive()
+        self._disk.make_folder(hints_folder)
+        for name in self._disk.list_files(hints_folder):
+            if b"~~" in name:  # a temporary file of an interrupted write
+                self._resources.erase_later(self._disk.erase, b"%b/%b" % (hints_folder, name))
         parts = {part for stem, files in groups.items() for part in (stem, *files.readers)}
         groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
-        for name in hints:
-            if b"~~" in name:  # a temporary file of an interrupted write
-                self._jobs.run(self._disk.erase, b"%b/%b/%b" % (self._folder, HINTS_FOLDER, name))
-        self._disk_reserve.allocate_reserve()
-        self._numbers.mark_used(number for files in groups.values() for number in files.numbers())
+        self._resources.numbers.mark_used(number for files in groups.values() for number in files.numbers())
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
-        return self._jobs.run(self._load_all, list(groups.values()), settings_for, parts).addCallback(self._loaded)
+        return self._loads(groups, parts, settings_for)
+
+    def _loads(
+        self, groups: Mapping[bytes, ScrollFiles], parts: Collection[bytes], settings_for: SettingsFor
+    ) -> Iterator[UnitLoad]:
+        """Erase the names of queues whose stems or reader parts are not in `parts`, then yield the loads of `groups`.
+
+        Runs in a thread.
+        """
+        try:
+            self._names.forget_all_but(parts)
+        except OSError as error:
+            log.error("The names of deleted queues cannot be erased: {reason}", reason=reason_of(error))
+        for stem, files in groups.items():
+            names = partial(self._names_of, stem, files.readers or (DEFAULT_READER,))
+            yield UnitLoad(stem, partial(self._loader.load, files, settings_for), names)
 
     def _make_archive(self) -> None:
         archive = self._resources.archive
@@ -207,71 +159,25 @@ class ScrollStorage:
             return False
         return True
 
-    def _load_all(
-        self, groups: Sequence[ScrollFiles], settings_for: SettingsFor, parts: Collection[bytes]
-    ) -> list[tuple[ScrollFiles, ScrollJournal | Exception]]:
-        """Load all journals. Return each with its files, or the error of the load. Runs in a thread.
-
-        Names of queues are erased if their stems or reader parts are not in `parts`.
-        """
-        try:
-            self._names.forget_all_but(parts)
-        except OSError as error:
-            log.error("The names of deleted queues cannot be erased: {reason}", reason=reason_of(error))
-        loaded: list[tuple[ScrollFiles, ScrollJournal | Exception]] = []
-        for files in groups:
-            try:
-                loaded.append((files, self._loader.load(files, settings_for)))
-            except Exception as error:  # one bad journal must not prevent the start
-                if not isinstance(error, OSError):
-                    log.failure("Scroll {stem!r} cannot be loaded because of a bug in the server", stem=files.stem)
-                loaded.append((files, error))
-        return loaded
-
     def _loaded(
-        self, loaded: list[tuple[ScrollFiles, ScrollJournal | Exception]]
+        self, loaded: Sequence[tuple[UnitLoad, ScrollJournal | Exception]]
     ) -> dict[bytes, IQueueStorage | Failure]:
-        queues: dict[bytes, IQueueStorage | Failure] = {}
-        for files, journal in loaded:
+        queues = super()._loaded(loaded)
+        for _, journal in loaded:
             if isinstance(journal, ScrollJournal):
-                queues |= {queue.name: queue for queue in journal.readers.values()}
-                queues |= self._failures(files, journal.unserved.values(), _load_failed(OSError("unreadable")))
-                self._adopt(journal)
-            else:
-                self._failed[files.stem] = None
-                queues |= self._failures(files, files.readers or (DEFAULT_READER,), _load_failed(journal))
+                names = self._names_of(journal.stem, journal.unserved.values())
+                queues |= self._not_served(names, OSError("unreadable"))
         return queues
 
-    def _failures(self, files: ScrollFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
-        """Log that the readers `parts` are not served. Return a Failure for each, by queue name."""
-        each = (self._loader.name_of(files.stem, part) for part in parts)
-        names = [name for name in each if name is not None]
-        for name in names:
-            log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(failure))
-        return {name: Failure(failure) for name in names}
+    def _names_of(self, stem: bytes, parts: Collection[bytes]) -> list[bytes]:
+        """Return the known names of the queues of a journal whose reader files have `parts` in their names."""
+        names = (self._loader.name_of(stem, part) for part in parts)
+        return [name for name in names if name is not None]
 
-    def close(self, compacts: bool = False) -> Deferred[None]:
-        """Write pending changes, sync as syncJournal requires, checkpoint all readers, and unlock the folder.
-
-        If `compacts` is true, journals whose readers are drained lose their writer files.
-        """
-        return self._jobs.close().addCallback(self._commit_last).addCallback(self._checkpoint, compacts)
-
-    def _commit_last(self, _: object) -> Deferred[Any]:
-        """Write all pending changes. Return a Deferred that fires with the results of the last syncs."""
-        syncs = []
-        for journal in list(self._journals.values()):
-            if self._write(journal, list(journal.readers.values())) is None:
-                syncs.append(self._maintenance[journal].sync.sync_at_close())
-        return DeferredList(syncs, consumeErrors=True)
-
-    def _checkpoint(self, syncs: list[tuple[bool, Any]], compacts: bool) -> Deferred[None]:
-        """Log failed syncs, then checkpoint all journals in a thread and release the folder."""
-        for is_synced, result in syncs:
-            if not is_synced:
-                log.failure("A scroll cannot be synced while the server stops", result)
-        closing = [self._maintenance[journal].closing(compacts) for journal in self._journals.values()]
-        return self._jobs.run(self._close_all, closing).addCallback(self._release)
+    def _finish(self, compacts: bool) -> Deferred[Any]:
+        """Checkpoint all journals in a thread. If `compacts`, drained journals lose their writer files."""
+        closing = [self._maintenance[journal].closing(compacts) for journal in self._units.values()]
+        return self._jobs.run(self._close_all, closing)
 
     @staticmethod
     def _close_all(closing: Sequence[Callable[[], None]]) -> None:
@@ -281,16 +187,6 @@ class ScrollStorage:
                 close()
             except OSError as error:
                 log.error("A scroll cannot be checkpointed while the server stops: {reason}", reason=reason_of(error))
-
-    def _release(self, _: object) -> None:
-        """Close all files, end all queues and unlock the folder."""
-        for journal in self._journals.values():
-            journal.close_files()
-            for queue in journal.readers.values():
-                queue.failure = "the server is stopping"
-                queue.memory.set_bytes(0)
-        if self._lock is not None:
-            self._lock.release()
 
     # Queues.
 
@@ -303,19 +199,17 @@ class ScrollStorage:
         stem = self._names.stem_of(location.journal)
         reader = self._names.reader_of(stem, location.child)
         try:
-            if stem not in self._journals:
+            if stem not in self._units:
                 self._names.remember(stem, location.journal)
             journal = self._journal(stem)
             queue = journal.readers.get(reader)
             if queue is None and reader in journal.unserved:
                 if location.child is not None:
                     self._names.remember(reader, location.child)
-                self._disk_reserve.run_with_reserve(
-                    lambda: self._loader.load_unserved(journal, reader, lambda _: settings)
-                )
+                self._disk_reserve.run_with_reserve(self._loader.load_unserved, journal, reader, lambda _: settings)
                 queue = self._serve(journal, journal.readers[reader])
         except (OSError, KeyError) as error:
-            raise _load_failed(error) from error
+            raise load_failed(error) from error
         if queue is None:
             return self._make_queue(journal, name, location, reader, settings)
         if queue.settings is not settings:
@@ -329,16 +223,12 @@ class ScrollStorage:
 
         Raises OSError, or `QueueFailed` while the journal is reloaded in a thread.
         """
-        journal = self._journals.get(stem)
+        journal = self._units.get(stem)
         if journal is not None:
             return journal
-        if stem in self._loading:
-            raise QueueFailed(_IS_LOADING)
+        self._check_free(stem, group_by_stem)
         if stem in self._failed:
             return self._reopen(stem)
-        if self._folds_names:
-            on_disk = group_by_stem(self._disk.list_files(self._folder))
-            check_distinct_when_folded(stem, {*self._journals, *self._failed, *self._loading, *on_disk})
         journal = ScrollJournal(stem, self._resources, [], self._deletions.next_id(stem))
         self._adopt(journal)
         return journal
@@ -348,10 +238,12 @@ class ScrollStorage:
         failed_journal = self._failed[stem]
         known: Mapping[bytes, WriterFile] = {}
         settings: dict[bytes, QueueSettings] = {}
+        ranges = 0
         if failed_journal is not None:
             failed_journal.truncate_to_acknowledged()
             known = failed_journal.known()
-            settings = {queue.name: queue.settings for queue in failed_journal.readers.values()}
+            settings = {queue.name: queue.settings for queue in failed_journal.queues}
+            ranges = sum(len(queue.done) for queue in failed_journal.queues)
         group = group_by_stem(self._disk.list_files(self._folder)).get(stem, ScrollFiles(stem))
         unknown = [file.file_name for file in group.writers if file.file_name not in known]
         unknown_bytes = sum(self._disk.length(self._resources.path(file_name)) for file_name in unknown)
@@ -362,38 +254,18 @@ class ScrollStorage:
                 group, settings_of, known, is_copied=failed_journal is not None and failed_journal.is_copied
             )
 
-        ranges = 0 if failed_journal is None else sum(len(queue.done) for queue in failed_journal.readers.values())
-        is_small = unknown_bytes <= RELOAD_INLINE_BYTES and ranges <= RELOAD_INLINE_RANGES
-        if not is_small or len(group.readers) > RELOAD_INLINE_READERS:
-            self._loading.add(stem)
-            self._jobs.run(load).addCallbacks(self._reloaded, self._reload_failed).addBoth(
-                lambda _: self._loading.discard(stem)
-            )
-            raise QueueFailed(_IS_LOADING)
-        journal = self._disk_reserve.run_with_reserve(load)
-        self._reloaded(journal)
-        return journal
-
-    def _reloaded(self, journal: ScrollJournal) -> None:
-        """Serve a failed journal that has been reloaded."""
-        self._adopt(journal)
-        self._failed.pop(journal.stem, None)
-        log.info("Scroll {stem!r} is served again", stem=journal.stem)
-
-    def _reload_failed(self, failure: Failure) -> None:
-        error = error_of(failure)
-        log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error))
-        if isinstance(error, OSError) and is_full(error):
-            self._disk_reserve.release_reserve()  # so that the next reload of the scroll has space
+        is_small = unknown_bytes <= self.reload_inline_bytes and ranges <= RELOAD_INLINE_RANGES
+        return self._open(stem, load, is_small=is_small and len(group.readers) <= RELOAD_INLINE_READERS)
 
     def _adopt(self, journal: ScrollJournal) -> None:
         """Make a journal live, or finish the deletion of a journal whose readers are all marked as deleted."""
-        if journal.readers or journal.unserved:
-            self._deletions.erase_marks(journal)
-        elif journal.deletion_marks:
+        has_readers = journal.readers or journal.unserved
+        if journal.deletion_marks and not has_readers:
             self._deletions.erase(journal).addErrback(lambda _: None)  # Deletions logs the failure
             return
-        self._journals[journal.stem] = journal
+        self._units[journal.stem] = journal
+        if has_readers:
+            self._deletions.erase_marks(journal)
         maintenance = self._maintenance[journal] = ScrollMaintenance(journal, self._resources)
         maintenance.sync.settings_changed()
         maintenance.drop_done_files()
@@ -434,9 +306,6 @@ class ScrollStorage:
         """Handle the creation of a queue's reader file: the journal's deletion marks are no longer needed."""
         queue.journal.names += 1
         self._deletions.erase_unneeded_marks(queue.journal)
-
-    def _reader_file_failed(self, queue: ScrollQueue, failure: QueueFailed) -> None:
-        self._remove_reader(queue, str(failure))
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         """Start the background work for a new reader of a journal. Return the queue."""
@@ -503,7 +372,7 @@ class ScrollStorage:
         queue.is_deleted = True
         self._remove_reader(queue, "the queue was deleted")
         if not others and not journal.unserved:
-            del self._journals[journal.stem]
+            del self._units[journal.stem]
             self._maintenance.pop(journal).sync.end(None)
             self._deletions.erase_journal_of(queue)
         else:
@@ -515,7 +384,7 @@ class ScrollStorage:
     def _append_deleted(self, queue: ScrollQueue) -> None:
         """Mark the queue as deleted in its reader file. Raises OSError."""
         try:
-            self._disk_reserve.run_with_reserve(lambda: queue.file.append(sealed(DELETED_RECORD)))
+            self._disk_reserve.run_with_reserve(queue.file.append, sealed(DELETED_RECORD))
         except OSError as error:
             if not is_full(error):
                 raise
@@ -537,7 +406,7 @@ class ScrollStorage:
         if hashed:
             self._jobs.run(self._disk.sync_folder, self._folder).addCallback(
                 self._erase_unused_names, hashed
-            ).addErrback(self._deletions.not_erased)
+            ).addErrback(self._resources.not_erased)
 
     def _erase_unused_names(self, _: object, hashed: Sequence[bytes]) -> None:
         """Erase name files that no queue uses. Runs in the reactor thread, so that no queue is created meanwhile."""
@@ -549,11 +418,11 @@ class ScrollStorage:
     def _is_part_in_use(self, part: bytes) -> bool:
         """Return whether a file of a journal may have this stem or reader part in its name."""
         failed = self._failed.values()
-        if part in self._journals or part in self._failed or part in self._loading or part in self._deletions:
+        if part in self._units or part in self._failed or part in self._busy or part in self._deletions:
             return True
-        if self._loading or None in failed:  # the readers of these journals are not known
+        if self._busy or None in failed:  # the readers of these journals are not known
             return True
-        journals = [*self._journals.values(), *self._deletions.journals, *(each for each in failed if each is not None)]
+        journals = [*self._units.values(), *self._deletions.journals, *(each for each in failed if each is not None)]
         return any(
             part in journal.readers
             or part in journal.unserved
@@ -578,36 +447,17 @@ class ScrollStorage:
         self._deletions.transfer_commit(queue, live)
 
     def _end_queue(self, queue: ScrollQueue, why: str) -> None:
-        """Let all further calls to the queue object fail with the reason `why`. Free its items and descriptor."""
-        queue.failure = why
-        queue.generation += 1  # the result of a running read is ignored
-        queue.release_items()
-        queue.memory.set_bytes(0)
+        queue.end(why)
         self._resources.open_files.close(queue.file)
 
-    def _kill(self, journal: ScrollJournal, error: Exception) -> QueueFailed:
-        """Fail all queues of a journal after an error of one of its files. Return the failure for clients.
-
-        The files are truncated to the acknowledged data. The next use of a queue reloads the journal from its files.
-        """
-        failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
-        if self._journals.get(journal.stem) is not journal:
-            return failure
-        log.error("Scroll {stem!r}: {reason}; it will be reopened", stem=journal.stem, reason=str(failure))
-        del self._journals[journal.stem]
-        self._failed[journal.stem] = journal
-        for queue in journal.readers.values():
+    def _fail_unit(self, journal: ScrollJournal, failure: QueueFailed) -> None:
+        for queue in journal.queues:
             self._end_queue(queue, str(failure))
         journal.close_files()
         try:
             journal.truncate_to_acknowledged()
-        except OSError:
-            log.failure(
-                "Scroll {stem!r}: the failed changes cannot be removed from its files. Each use tries again",
-                stem=journal.stem,
-            )
-        self._maintenance.pop(journal).sync.end(failure)
-        return failure
+        finally:
+            self._maintenance.pop(journal).sync.end(failure)
 
     # Puts and commits.
 
@@ -639,7 +489,7 @@ class ScrollStorage:
         by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
         for queue in queues:
             if queue.is_deleted:
-                outcome = self._deletions.commit(queue)
+                outcome = self._commit_deletion(queue, self._deletions.take_sync(queue))
             else:
                 outcome = self._reader_files.wait_for(queue)
                 if outcome is not None:
@@ -651,56 +501,24 @@ class ScrollStorage:
             if outcome is not None:
                 pending.append(((queue,), outcome))
         for journal, group in by_journal.items():
-            outcome = self._commit(journal, group)
+            outcome = self._commit_unit(journal, group)
             if outcome is not None:
                 pending.append((group, outcome))
         return pending
 
-    def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
-        """Write the changes of a journal's queues as soon as the journal is writable.
-
-        Return None if they are as durable as syncJournal requires, or a Deferred that fires when they are.
-        """
-        maintenance = self._maintenance.get(journal)
-        if maintenance is None:
-            return fail(QueueFailed(queues[0].failure or "the queue has failed"))
-        try:
-            writable = maintenance.sync.when_writable()
-        except QueueFailed as failure:
-            return fail(failure)
-        if writable is None:
-            return self._commit_now(None, journal, queues)
-        return writable.addCallback(self._commit_now, journal, queues)
-
     def _commit_created(self, _: None, queue: ScrollQueue) -> Deferred[Any] | None:
-        return None if queue.is_deleted else self._commit(queue.journal, [queue])
+        return None if queue.is_deleted else self._commit_unit(queue.journal, [queue])
 
-    def _commit_now(self, _: None, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
-        live = [queue for queue in queues if not queue.is_deleted]
-        failure = self._write(journal, live) if live else None
-        return fail(failure) if failure is not None else self._maintenance[journal].written(live) if live else None
-
-    def _write(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> QueueFailed | None:
-        """Write a journal's pending items and the changes of `queues`.
-
-        Return None, or the failure of the queues if a write failed.
-        """
-        if self._journals.get(journal.stem) is not journal:
-            return QueueFailed(queues[0].failure or "the queue has failed")
-        try:
-            self._disk_reserve.run_with_reserve(journal.write)
-            for queue in queues:
-                if queue.has_unwritten or queue.done.head != queue.written_head:
-                    if not queue.file.size:
-                        self._disk_reserve.run_with_reserve(lambda: self._reader_files.create_now(queue))  # noqa: B023
-                    changes = queue.take_changes()
-                    self._disk_reserve.run_with_reserve(lambda: queue.file.append(changes))  # noqa: B023
-                    journal.unsynced_readers.add(queue)
-                    self._resources.open_files.touch(queue.file)
-                queue.report_memory()
-        except OSError as error:
-            return self._kill(journal, error)
-        return None
+    def _write_changes(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> None:
+        self._disk_reserve.run_with_reserve(journal.write)
+        for queue in queues:
+            if queue.has_unwritten or queue.done.head != queue.written_head:
+                if not queue.file.size:
+                    self._disk_reserve.run_with_reserve(self._reader_files.create_now, queue)
+                self._disk_reserve.run_with_reserve(queue.file.append, queue.take_changes())
+                journal.unsynced_readers.add(queue)
+                self._resources.open_files.touch(queue.file)
+            queue.report_memory()
 
     # Checkpoints and hints.
 
@@ -725,7 +543,3 @@ class ScrollStorage:
     def _write_all_hints(hints: Sequence[tuple[ScrollMaintenance, list[FileHint]]]) -> None:
         for maintenance, hint in hints:
             maintenance.write_hint(hint)
-
-
-def _load_failed(error: Exception) -> QueueFailed:
-    return QueueFailed(f"the queue cannot be loaded: {reason_of(error)}")

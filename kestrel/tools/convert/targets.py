@@ -18,7 +18,7 @@ from kestrel.scroll.fileset import reader_name, writer_name
 from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, EscapedNames, location_of, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state, sealed
 from kestrel.scroll.records import MAX_DATA_BYTES, WRITER_MAGIC, Targets, encode_errors, encode_put, encode_targets
-from kestrel.storage.folder_kind import claim_folder
+from kestrel.storage.folder_resources import claim_folder
 from kestrel.tools.convert.families import Family, FamilyItem, FolderSums, QueueSum
 from kestrel.tools.convert.resumable_files import ResumableFile, ResumableFiles
 

@@ -13,8 +13,8 @@ from kestrel.journal.records import ADDX_HEADER_BYTES, JournalFileRecord
 from kestrel.journal.replay import replay, replay_record
 from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.journal.writer import JournalWriter
+from kestrel.storage.journal.load import QueueReplayTarget
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.replay_target import QueueReplayTarget
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.formatting import show_queue
 from kestrel.tools.progress import ByteProgress

@@ -54,7 +54,7 @@ class SnapshotFiles:
             reader.progress = progress
 
     def open_file(self, file_name: bytes) -> AbstractContextManager[FileReader]:
-        """Return one of the files as a context (`kestrel.storage.journal.replay_target.OpenFile`). It stays open."""
+        """Return one of the files as a context (`kestrel.storage.journal.load.OpenFile`). It stays open."""
         return nullcontext(self.readers[file_name])
 
     def __enter__(self) -> Self:

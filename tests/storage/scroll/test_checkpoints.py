@@ -13,8 +13,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.scroll.reader_file import encode_state
 from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.rewriter import LARGEST_BYTES
 from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S
-from kestrel.storage.scroll.sync_scheduler import LARGEST_BYTES
 from kestrel.testing.faults import ProcessDied
 from tests.scroll.handwritten import WRITER, errors, put, read_head, reader_file
 from tests.scroll.storages import FAMILY, NEVER, PERIODIC, SYNCED, Opener, Scrolls, new_folder

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet.task import Clock
 
 from kestrel.storage.interfaces import InThread
-from kestrel.storage.scroll.factory import ScrollStorageFactory
+from kestrel.storage.registry import ScrollStorageFactory
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from tests.sample import examples

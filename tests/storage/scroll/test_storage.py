@@ -14,7 +14,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument, FolderInUse, ItemTooLarge, QueueFailed, StorageError
 from kestrel.scroll.records import MAX_DATA_BYTES
 from kestrel.storage.interfaces import IStorageFactory
-from kestrel.storage.scroll.factory import ScrollStorageFactory
+from kestrel.storage.registry import ScrollStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 from tests.scroll.handwritten import (

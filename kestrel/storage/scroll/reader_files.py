@@ -1,27 +1,122 @@
-"""Deletion of queues from a scroll folder.
+"""The reader files of a scroll folder: the creation of files, and the deletion of queues.
 
-A journal that loses its last queue is first marked as deleted, then erased. A crash in between cannot restore a part.
+A queue's reader file must record where the queue begins before its items are durable. A journal that loses its last
+queue is first marked as deleted, then erased. A crash in between cannot restore a part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kestrel.disk.files import is_full
+from kestrel.disk.reader import erased_on_error
+from kestrel.errors import QueueFailed
 from kestrel.scroll.fileset import parse_file_name
 from kestrel.scroll.hints import hint_path
+from kestrel.scroll.reader_file import ReaderState, encode_state
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.scroll.files import sync_files
+from kestrel.storage.folder_resources import FolderResources
+from kestrel.storage.jobs import fire_all
+from kestrel.storage.scroll.files import replace_file, sync_files, write_file
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
-from kestrel.storage.scroll.scroll_resources import ScrollResources
 
 log = Logger(__name__)
+
+
+class ReaderFileCreation:
+    """The queues whose reader files are being created, and the commits that wait for these files.
+
+    `created` is called when a file exists, and `creation_failed` when it cannot be created.
+    """
+
+    def __init__(
+        self,
+        resources: FolderResources,
+        created: Callable[[ScrollQueue], None],
+        creation_failed: Callable[[ScrollQueue, str], None],
+    ) -> None:
+        self._resources = resources
+        self._created = created
+        self._creation_failed = creation_failed
+        self._waiting: dict[ScrollQueue, list[Deferred[None]]] = {}
+
+    def create_now(self, queue: ScrollQueue) -> None:
+        """Create the reader file of a queue that begins at the first item of its journal. Raises OSError.
+
+        The file is not synced, because a queue without a file begins there too.
+        """
+        contents = encode_state(ReaderState())
+        resources = self._resources
+        replace_file(resources.disk, queue.file.path, contents, resources.numbers.next(), is_synced=False)
+        queue.file.replaced(len(contents))
+
+    def create_now_unless_full(self, queue: ScrollQueue) -> None:
+        """Create the reader file as `create_now`, but ignore a full disk. Raises OSError.
+
+        On a full disk, the first commit that writes to the file creates it.
+        """
+        try:
+            self.create_now(queue)
+        except OSError as error:
+            if not is_full(error):
+                raise
+
+    def begin(self, queue: ScrollQueue) -> None:
+        """Create and sync the reader file of a queue whose journal has items, in a thread.
+
+        Without a synced file, a power failure would give the queue items that are older than the queue.
+        """
+        self._waiting[queue] = []
+        self._write(queue)
+
+    def _write(self, queue: ScrollQueue) -> None:
+        """Write a temporary reader file in a thread, then publish it."""
+        resources, contents = self._resources, queue.checkpoint()
+        write = partial(write_file, is_synced=True)
+        writing = resources.jobs.run(write, resources.disk, queue.file.path, contents, resources.numbers.next())
+        writing.addCallback(self._publish, queue, len(contents)).addErrback(self._failed, queue)
+
+    def wait_for(self, queue: ScrollQueue) -> Deferred[None] | None:
+        """Return None if the queue's file is not being created, or a Deferred that fires when it exists.
+
+        The Deferred fails with `QueueFailed` if the file cannot be created.
+        """
+        if queue not in self._waiting:
+            return None
+        created: Deferred[None] = Deferred()
+        self._waiting[queue].append(created)
+        return created
+
+    def _publish(self, temporary: bytes, queue: ScrollQueue, size: int) -> None:
+        """Rename a temporary reader file to its final name and fire the waiting commits. Raises OSError."""
+        disk = self._resources.disk
+        with erased_on_error(disk, [temporary]):
+            if queue.failure is None:
+                disk.rename(temporary, queue.file.path)
+                queue.end_checkpoint(size)
+                self._created(queue)
+            else:
+                disk.erase(temporary)
+        fire_all(self._waiting.pop(queue))
+
+    def _failed(self, failure: Failure, queue: ScrollQueue) -> None:
+        cause, release_reserve = error_of(failure), self._resources.disk_reserve.release_reserve
+        if queue.failure is None and isinstance(cause, OSError) and is_full(cause) and release_reserve():
+            self._write(queue)
+            return
+        error = QueueFailed(f"the queue cannot be created: {reason_of(cause)}")
+        log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
+        if queue.failure is None:
+            self._creation_failed(queue, str(error))
+        fire_all(self._waiting.pop(queue), error)
 
 
 class Deletions:
@@ -33,7 +128,7 @@ class Deletions:
 
     def __init__(
         self,
-        resources: ScrollResources,
+        resources: FolderResources,
         is_there: Callable[[bytes], bool],
         erased: Callable[[Collection[bytes]], None],
     ) -> None:
@@ -43,7 +138,7 @@ class Deletions:
         self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
         """Journals and the paths of their files, by stem."""
         self._marking: dict[ScrollQueue, Deferred[Any]] = {}
-        """Deferreds that fire when a deletion is on disk, by deleted queue. `commit` removes them."""
+        """Deferreds that fire when a deletion is on disk, by deleted queue. `take_sync` removes them."""
 
     def next_id(self, stem: bytes) -> int:
         """Return the first item id for a new journal. Ids continue those of a journal that is still being erased."""
@@ -109,7 +204,7 @@ class Deletions:
         )
         _copy_result(marked).addCallback(lambda _: resources.jobs.run(self._erase_all, paths)).addCallback(
             self._erased, journal
-        ).addErrback(self.not_erased)
+        ).addErrback(self._resources.not_erased)
         return marked
 
     def _erase_all(self, paths: Sequence[bytes]) -> None:
@@ -130,7 +225,7 @@ class Deletions:
         """Erase the deletion marks of a journal that has a new reader file, after a sync of the folder."""
         if journal.deletion_marks:
             synced = self._resources.jobs.run(self._resources.disk.sync_folder, self._resources.folder)
-            synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self.not_erased)
+            synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self._resources.not_erased)
 
     def erase_marks(self, journal: ScrollJournal) -> None:
         """Erase the reader files that mark a journal's readers as deleted, except files that are in use again.
@@ -146,21 +241,9 @@ class Deletions:
         journal.deletion_marks.clear()
         self._parts_erased(parts)
 
-    def not_erased(self, failure: Failure) -> None:
-        """Log that the files of a deleted queue could not be erased."""
-        log.error(
-            "A deleted queue's files cannot be erased now: {reason}. The next start erases them",
-            reason=reason_of(error_of(failure)),
-        )
-
-    def commit(self, queue: ScrollQueue) -> Deferred[Any] | None:
-        """Return None if the deletion is as durable as syncJournal requires, or a Deferred that fires when it is."""
-        synced = self._marking.pop(queue, None)
-        if queue.settings.sync_journal_ms == 0:
-            return synced
-        if synced is not None:
-            synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
-        return None
+    def take_sync(self, queue: ScrollQueue) -> Deferred[Any] | None:
+        """Return the Deferred that fires when the deletion of a queue is on disk, once."""
+        return self._marking.pop(queue, None)
 
 
 def _copy_result(deferred: Deferred[Any]) -> Deferred[Any]:

@@ -1,0 +1,1 @@
+"""The log engine: the mechanisms that the journal and the scroll storage share."""
