@@ -16,7 +16,7 @@ EVERY_PLACE: Final = os.environ.get("KESTREL_EVERY_PLACE") == "1"
 """True if tests try all places."""
 
 FEWER: Final = int(os.environ.get("KESTREL_FEWER", "1"))
-"""Factor by which samples are smaller than usual."""
+"""Divisor for the usual size of a sample."""
 
 
 def step_between(step: int) -> int:

@@ -75,7 +75,7 @@ _STRICT_CALL: Final = b"\x80\x01\x00\x01"
 
 
 def repaired_frames(data: bytes) -> bytes:
-    """Return data in which the frame of each strict call ends where the next one begins."""
+    """Return data with frame lengths that reach to the next strict call."""
     parts = data.split(_STRICT_CALL)
     for index in range(1, len(parts)):
         is_last = index == len(parts) - 1

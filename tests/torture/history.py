@@ -2,7 +2,7 @@
 
     python -m tests.torture.history --seed 1 --examples 2000
 
-`ReadBehindMachine` defines the steps of a history and its checks. The same seed runs the same histories. The first
+`ReadBehindMachine` defines the steps of a history and its checks. A seed always runs the same histories. The first
 history that fails is shortened, and the shortest one that still fails is printed.
 """
 

@@ -51,7 +51,7 @@ _SET = re.compile(rb"(set [^ \r\n]+ [^ \r\n]+ [^ \r\n]+ )([0-9]+)(\r?\n)(.*?)(?=
 
 
 def repaired(data: bytes) -> bytes:
-    """Return data in which the length of each set is that of the bytes before the next line end."""
+    """Return data whose sets have the lengths of the bytes before the next line end."""
     return _SET.sub(lambda found: b"%b%d%b%b" % (found[1], len(found[4]), found[3], found[4]), data)
 
 
