@@ -23,7 +23,7 @@ from benchmarks.harness import MB, Column, Results, options_parser, progress, sc
 from benchmarks.peers.generator import Figures, Generator, Load
 from benchmarks.peers.servers import DEFAULT, KESTREL, Running, cores, on_core, running
 from kestrel.config.units import MIB
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from tests.server.running import Client
 
 ORDINARY: Final = Load("memcache", connections=50, name="ordinary")

@@ -40,7 +40,7 @@ from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, CountingDisk, bytes_in, make_storage
 from kestrel.config.units import GIB
 from kestrel.journal.records import encode_item
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.testing.server import MemoryServer
 from tests.server.running import Client, Processes, set_request
 

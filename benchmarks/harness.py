@@ -13,11 +13,15 @@ import statistics
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, ParamSpec, Self, TypeVar
+
+from kestrel.tools.formatting import align_table
+from kestrel.tools.progress import TerminalLine
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -70,11 +74,44 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+_LINE: Final = TerminalLine()
+
+
 def progress(what: str, done: int, total: int) -> None:
     """Show a progress bar if standard error is a terminal."""
-    if sys.stderr.isatty():
-        bar = "#" * (_BAR * done // total)
-        print(f"\r\033[K[{bar:{_BAR}}] {what}", end="" if done < total else "\r\033[K", file=sys.stderr, flush=True)
+    if done >= total:
+        _LINE.clear()
+    elif _LINE.is_terminal:
+        _LINE.draw(f"[{'#' * (_BAR * done // total):{_BAR}}] {what}")
+
+
+class RunProgress:
+    """A number of steps of about equal length. On a terminal, shows them and the remaining time."""
+
+    def __init__(self, steps: int, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._steps = steps
+        self._seconds = seconds
+        self._began = seconds()
+        self._done = 0
+
+    def show(self, what: str) -> None:
+        """Show the current step."""
+        progress(f"{what}{self.left()}", min(self._done, self._steps - 1), self._steps)
+
+    def step(self, count: int = 1) -> None:
+        """Count steps as done."""
+        self._done += count
+
+    def left(self) -> str:
+        """Return the remaining time as text; empty before the first step is done."""
+        if not self._done:
+            return ""
+        left_s = (self._seconds() - self._began) / self._done * max(0, self._steps - self._done)
+        return f", {left_s:.0f} s left" if left_s < 90 else f", {left_s / 60:.0f} min left"
+
+    def close(self) -> None:
+        """Clear the progress bar."""
+        progress("", 1, 1)
 
 
 # Statistics.
@@ -132,16 +169,8 @@ class Results:
     def lines(self) -> list[str]:
         """Return the lines of the table."""
         cells = [[_shown(row.get(column.key, ""), column.form) for column in self._columns] for row in self.rows]
-        together = [[column.heading for column in self._columns], *cells]
-        widths = [max(map(len, each)) for each in zip(*together, strict=True)]
-        is_text = [not column.form for column in self._columns]
-        return [
-            "  ".join(
-                cell.ljust(width) if text else cell.rjust(width)
-                for cell, width, text in zip(row, widths, is_text, strict=True)
-            ).rstrip()
-            for row in together
-        ]
+        texts = [place for place, column in enumerate(self._columns) if not column.form]
+        return list(align_table([[column.heading for column in self._columns], *cells], texts))
 
     def __enter__(self) -> Self:
         return self

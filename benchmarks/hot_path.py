@@ -27,13 +27,10 @@ from benchmarks.harness import Column, Results, in_fresh_process, options_parser
 from kestrel.compiled import BUILD
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import Connection
-from kestrel.net.queue_server import QueueServer
 from kestrel.queues.context import wall_clock_ms
+from kestrel.server.assembly import Environment, assemble_server
 from kestrel.storage.journal.storage import JournalStorage
-from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.server import MemoryStatusFile
 
 CONNECTIONS: Final = 50
@@ -84,24 +81,22 @@ class SocketlessServer:
 
     def __init__(self, folder: Path) -> None:
         self._soon: list[Callable[[], None]] = []
-        limit, clock = MemoryLimit(), Clock()
-        core = QueueServer(
-            ResolvedConfig(Config()),
-            JournalStorage(os.fsencode(folder), clock, execute, reserve_bytes=1),
-            MemoryStorage(limit),
-            schedule=self._soon.append,
+        clock = Clock()
+        environment = Environment(
             clock=clock,
             seconds=time.monotonic,
             now_ms=wall_clock_ms,
+            schedule=self._soon.append,
             in_thread=execute,
+            make_storage=lambda _: JournalStorage(os.fsencode(folder), clock, execute, reserve_bytes=1),
             status_file=MemoryStatusFile(),
-            memory_limit=limit,
         )
-        self.status = core.status
-        core.start()
-        core.serve()
         # Only `status` of the control object is used.
-        factory = core.connections("memcache", CODEC_FACTORIES["memcache"], self)  # type: ignore[arg-type]
+        parts = assemble_server(ResolvedConfig(Config()), environment, self)  # type: ignore[arg-type]
+        self.status = parts.core.status
+        parts.core.start()
+        parts.core.serve()
+        factory = parts.factories["memcache"]
         self.replies = _Replies()
         self.connections: list[Connection] = []
         for _ in range(CONNECTIONS):

@@ -29,7 +29,7 @@ from benchmarks.harness import (
 )
 from benchmarks.journals import ADD_MS
 from kestrel.config.model import QueueSettings
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.journal.storage import JournalStorage
 

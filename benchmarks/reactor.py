@@ -48,7 +48,7 @@ from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.journal.records import ADDX_HEADER_BYTES, REMOVE_RECORD
 from kestrel.scroll.hints import hint_path
 from kestrel.scroll.name_encoding import stem_of
-from kestrel.server.reactor import use_monotonic_time
+from kestrel.server.process import use_monotonic_time
 from kestrel.server.service import STORAGE_THREADS
 from kestrel.storage.interfaces import IItemRanges, IStorage
 from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S

@@ -36,10 +36,9 @@ from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.context import wall_clock_ms
-from kestrel.server.reactor import raise_file_limit, use_monotonic_time
+from kestrel.server.assembly import Environment, assemble_server
+from kestrel.server.process import raise_file_limit, use_monotonic_time
 from kestrel.storage.journal.storage import JournalStorage
-from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.server import MemoryStatusFile
 
 COLUMNS: Final = (
@@ -121,19 +120,19 @@ def _server(folder: Path, config: Config, turns: _Turns) -> QueueServer:
     raise_file_limit()
     reactor: Any = import_module("twisted.internet.reactor")
     use_monotonic_time(reactor)
-    memory_limit = MemoryLimit()
-    server = QueueServer(
-        ResolvedConfig(config),
-        JournalStorage(os.fsencode(folder), reactor, execute, reserve_bytes=0, memory=memory_limit),
-        MemoryStorage(memory_limit),
-        schedule=turns.later,
+    environment = Environment(
         clock=reactor,
         seconds=time.monotonic,
         now_ms=wall_clock_ms,
+        schedule=turns.later,
         in_thread=execute,
+        make_storage=lambda limit: JournalStorage(
+            os.fsencode(folder), reactor, execute, reserve_bytes=0, memory=limit
+        ),
         status_file=MemoryStatusFile(),
-        memory_limit=memory_limit,
     )
+    control: Any = None  # no client connects
+    server = assemble_server(ResolvedConfig(config), environment, control).core
     server.start()
     server.serve()
     return server

@@ -35,7 +35,7 @@ from benchmarks.journals import QUEUE
 from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import STORAGES, make_backlog
 from kestrel.config.units import GIB, MIB
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
 
 ITEM_BYTES: Final = 64

@@ -47,8 +47,8 @@ from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.session import session
+from kestrel.spark.stream.options import READER, Delivery
 from kestrel.spark.stream.ranges import PAGE_BYTES
-from kestrel.spark.stream.stream_options import READER, Delivery
 from tests.server.running import Processes
 
 QUEUE: Final = b"work"

@@ -13,12 +13,14 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from kestrel import compiled
 from tests import system_packages
+from tests.client.certificates import Authority
 from tests.conversations import summary
 from tests.sample import examples
 from tests.server.running import Processes
@@ -150,3 +152,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("KESTREL_REQUIRE_ALL") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Return an authority that signs certificates in a scratch folder."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Start servers in a scratch folder, and end them after the test."""
+    with Processes(tmp_path) as processes:
+        yield processes

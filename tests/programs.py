@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
+
+from kestrel.testing.faults import FaultyDisk
 
 START_MS = 1_700_000_000_000
 """Time of the wall clock when a reactor is created."""
@@ -86,3 +89,27 @@ def arrivals(deferred: Deferred[Any]) -> list[Any]:
 
     deferred.addBoth(fired)
     return seen
+
+
+class OpenedFolders:
+    """The queues and folders that a test has opened, on a reactor and a disk in its hands."""
+
+    def __init__(self, path: Path, disk: FaultyDisk | None = None) -> None:
+        self.path = path
+        self.reactor = ProgramReactor()
+        self.disk = disk or FaultyDisk()
+        self._opened: list[Any] = []
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of every queue and folder."""
+        return {"reserve_bytes": 1, "now_ms": self.reactor.now_ms, "disk": self.disk}
+
+    def stop(self) -> None:
+        """Close everything that was opened. Then no call is pending and no file is open."""
+        self.disk.mend()
+        self.disk.room = None
+        for each in self._opened:
+            self.reactor.result(each.close())
+        assert not self.reactor.getDelayedCalls()
+        assert not self.disk.open_descriptors

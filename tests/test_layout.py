@@ -14,8 +14,8 @@ PACKAGE = ROOT / "kestrel"
 LAYERS = (
     {"spark", "load"},
     {"tools"},
-    {"server", "library", "client"},
     {"testing"},
+    {"server", "library", "client"},
     {"admin"},
     {"net"},
     {"session"},
@@ -38,7 +38,7 @@ STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config", "cluster"}
 """Parts without Twisted. A process that only reads journals must not need it."""
 
-CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster", "member_servers"}
+CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster"}
 """The modules of `kestrel.client` that use Twisted. A Spark worker imports the others."""
 
 BACKENDS = (

@@ -15,8 +15,8 @@ CONTRACT_SUITE = PACKAGE / "testing" / "contract"
 """Authors of backends who inherit these tests install pytest themselves."""
 ON_SPARK = PACKAGE / "spark"
 ZOOKEEPER_MODULES = [
-    *(PACKAGE / "cluster" / name for name in ("kazoo_connection.py", "zookeeper.py", "follower.py")),
-    *(PACKAGE / "server" / name for name in ("server_set.py", "advertised_member.py")),
+    *(PACKAGE / "cluster" / name for name in ("zookeeper.py", "follower.py")),
+    *(PACKAGE / "server" / name for name in ("server_set.py", "zookeeper.py")),
 ]
 """Modules that are imported only for server sets, after `require_kazoo`."""
 

@@ -17,7 +17,7 @@ from benchmarks.abuse.measurement import Arena, Outcome
 from benchmarks.abuse.verdict import FLOOR_MS, LINES_PER_S, MOST_RATIO, SHORT_MS, failures
 from benchmarks.peers.servers import cores, on_core
 from kestrel.compiled import BUILD
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 
 ROUND_S: Final = 3.0
 MOST_ROUNDS: Final = 3

@@ -28,7 +28,7 @@ from benchmarks.peers.ratio_chart import draw
 from benchmarks.peers.report import COLUMNS, MEMORY_COLUMNS, curves, rows
 from benchmarks.peers.servers import cores, on_core
 from kestrel.config.units import GIB, MIB
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 
 TITLE: Final = "Items per second of kestrel, as a multiple of another server's"
 SIZES: Final = {

@@ -9,12 +9,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.harness import MB, Figure
+from benchmarks.harness import MB, Figure, RunProgress
 from benchmarks.peers import cases, interleaved_runs
 from benchmarks.peers.cases import Case, Sizes
 from benchmarks.peers.generator import Generator, Load
 from benchmarks.peers.interleaved_runs import Measured, takes_part
-from benchmarks.peers.run_progress import Clock
 from benchmarks.peers.servers import (
     BEANSTALKD,
     CEILING,
@@ -93,7 +92,7 @@ class Comparison:
         works = {case.work: case for case in reversed(every_case) if case not in together}
         alone = sorted(works.values(), key=lambda case: repr(case.servers_for))
         turns = sum(case.longer * len(self._taking_part(case)) for case in [*alone, *together])
-        clock = Clock(self._sizes.rounds * turns)
+        clock = RunProgress(self._sizes.rounds * turns)
         measured: list[Measured] = []
         for _, group in groupby(alone, key=lambda case: case.servers_for):
             measured += self._one_after_the_other(list(group), clock)
@@ -105,14 +104,14 @@ class Comparison:
     def _taking_part(self, *some: Case) -> list[Program]:
         return [program for program in (*self.programs, SYNC_EACH) if any(takes_part(program, case) for case in some)]
 
-    def _one_after_the_other(self, group: Sequence[Case], clock: Clock) -> Iterator[Measured]:
+    def _one_after_the_other(self, group: Sequence[Case], clock: RunProgress) -> Iterator[Measured]:
         """Measure cases that share their servers, one after the other."""
         with ExitStack() as stack:
             servers = [stack.enter_context(self.started(each, group[0].setting)) for each in self._taking_part(*group)]
             for case in group:
                 yield from self._rounds({case: servers}, clock)
 
-    def _together(self, some: Sequence[Case], clock: Clock) -> list[Measured]:
+    def _together(self, some: Sequence[Case], clock: RunProgress) -> list[Measured]:
         """Measure cases that are compared with each other. All their servers run at the same time."""
         with ExitStack() as stack:
             places: dict[Case, list[Running]] = {case: [] for case in some}
@@ -123,7 +122,7 @@ class Comparison:
                     interleaved_runs.fill(self.generator, servers[-1], case.load, case.backlog)
             return self._rounds(places, clock)
 
-    def _rounds(self, places: Mapping[Case, Sequence[Running]], clock: Clock) -> list[Measured]:
+    def _rounds(self, places: Mapping[Case, Sequence[Running]], clock: RunProgress) -> list[Measured]:
         return interleaved_runs.measure(self.generator, places, self._sizes, self._dice, clock)
 
     def memory(self) -> list[Memory]:

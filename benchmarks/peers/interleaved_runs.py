@@ -9,10 +9,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.harness import Spread, spread
+from benchmarks.harness import RunProgress, Spread, spread
 from benchmarks.peers.cases import Case, Sizes
 from benchmarks.peers.generator import Figures, Generator, Load
-from benchmarks.peers.run_progress import Clock
 from benchmarks.peers.servers import BEANSTALKD, CEILING, MEMCACHED, NEVER, SYNC_EACH, Program, Running
 
 FILL_CONNECTIONS: Final = 4
@@ -84,7 +83,11 @@ def fill(generator: Generator, server: Running, load: Load, items: int) -> None:
 
 
 def measure(
-    generator: Generator, places: Mapping[Case, Sequence[Running]], sizes: Sizes, dice: random.Random, clock: Clock
+    generator: Generator,
+    places: Mapping[Case, Sequence[Running]],
+    sizes: Sizes,
+    dice: random.Random,
+    clock: RunProgress,
 ) -> list[Measured]:
     """Run the work of each case on its servers, all of them in each round, in random order."""
     pairs = [

@@ -24,9 +24,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
 from kestrel.cluster.member import Member
-from kestrel.cluster.uri import ServerSetUri, parse_server_set
+from kestrel.cluster.uri import KazooMissing, ServerSetUri, parse_server_set, require_kazoo
 
 if TYPE_CHECKING:
     # This module imports kazoo, which is in an extra.

@@ -6,20 +6,16 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import Cooperator, LoopingCall
-from twisted.logger import Logger
+from twisted.internet.task import Cooperator
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_object
 from kestrel.admin.server_view import ServerView
-from kestrel.admin.time_slices import ignore_scheduler_stopped
+from kestrel.admin.time_slices import SlicedLoop
 from kestrel.escaping import show_name
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
-
-log = Logger(__name__)
 
 STEP_S: Final = 10
 SAMPLES: Final = 360
@@ -97,23 +93,17 @@ class StatsHistory:
         self._sampled_ms = 0
         self._server = _Ring(0)
         self._rings: dict[bytes, _Ring] = {}
-        self._sampling = LoopingCall.withCount(self._take)
-        self._sampling.clock = clock
-        self._cooperator = cooperator
+        self._loop = SlicedLoop(
+            clock, cooperator, self.sampling, "Sampling for the history of the admin port failed; it has stopped"
+        )
 
     def start(self) -> None:
         """Start sampling; the first sample is taken at once."""
-        self._sampling.start(STEP_S).addErrback(
-            lambda failure: log.failure("Sampling for the history of the admin port failed; it has stopped", failure)
-        )
+        self._loop.start(STEP_S)
 
     def stop(self) -> None:
         """Stop sampling."""
-        if self._sampling.running:
-            self._sampling.stop()
-
-    def _take(self, steps: int) -> Deferred[object]:
-        return self._cooperator.cooperate(self.sampling(steps)).whenDone().addErrback(ignore_scheduler_stopped)
+        self._loop.stop()
 
     def sampling(self, steps: int = 1) -> Iterator[None]:
         """Take one sample, and yield after every `QUEUES_PER_STEP` queues so that other work can run.

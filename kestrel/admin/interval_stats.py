@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import Cooperator, LoopingCall
-from twisted.logger import Logger
+from twisted.internet.task import Cooperator
 
 from kestrel.admin.ostrich_stats import (
+    Gathering,
     OstrichStats,
     SavedQueueStats,
     gather_all_stats,
@@ -19,9 +18,7 @@ from kestrel.admin.ostrich_stats import (
 )
 from kestrel.admin.request_response import HttpError
 from kestrel.admin.server_view import ServerView
-from kestrel.admin.time_slices import ignore_scheduler_stopped
-
-log = Logger(__name__)
+from kestrel.admin.time_slices import SlicedLoop
 
 MIN_PERIOD_S: Final = 60
 MAX_PERIOD_S: Final = 86_400
@@ -54,12 +51,11 @@ class IntervalStats:
         for period in self._periods.values():
             period.stop()
 
-    def period_stats(self, given: bytes) -> Iterator[OstrichStats | None]:
+    def period_stats(self, given: bytes) -> Gathering:
         """Return the statistics of the last complete period of `given` seconds.
 
-        Until the first period is complete, return the statistics from the server's start to its beginning. The iterator
-        yields None until it has gathered the statistics. Raise `HttpError` if the period is invalid or a limit is
-        reached.
+        Until the first period is complete, return the statistics from the server's start to its beginning. Raise
+        `HttpError` if the period is invalid or a limit is reached.
         """
         seconds = _whole_number(given)
         if seconds < MIN_PERIOD_S:
@@ -78,10 +74,10 @@ class IntervalStats:
         self._asked_s[seconds] = self._clock.seconds()
         return period.newest()
 
-    def namespace_stats(self, name: bytes) -> Iterator[OstrichStats | None]:
+    def namespace_stats(self, name: bytes) -> Gathering:
         """Return the statistics since the previous request for the namespace `name`, or since the server's start.
 
-        The iterator yields None until it has gathered the statistics. Raise `HttpError` if a limit is reached.
+        Raise `HttpError` if a limit is reached.
         """
         self._forget_some()
         if name not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
@@ -115,13 +111,10 @@ class IntervalStats:
             else:
                 self._namespaces.pop(request, None)
 
-    def _since_last(self, name: bytes) -> Iterator[OstrichStats | None]:
-        for now in gather_all_stats(self._server_view):
-            if now is None:
-                yield None
-                continue
-            earlier, self._namespaces[name] = self._namespaces[name], now
-            yield stats_delta(now, earlier)
+    def _since_last(self, name: bytes) -> Gathering:
+        now = yield from gather_all_stats(self._server_view)
+        earlier, self._namespaces[name] = self._namespaces[name], now
+        return stats_delta(now, earlier)
 
 
 KEPT_BY_PERIOD: Final = 2
@@ -133,33 +126,24 @@ class _PeriodSampler:
 
     def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator, seconds: int) -> None:
         self._server_view = server_view
-        self._cooperator = cooperator
         self._before = OstrichStats(SavedQueueStats())
         self._latest: OstrichStats | None = None
-        self._timer = LoopingCall(self._take)
-        self._timer.clock = clock
-        self._timer.start(seconds, now=True).addErrback(
-            lambda failure: log.failure("Sampling for a period failed", failure)
-        )
+        self._loop = SlicedLoop(clock, cooperator, self._steps, "Sampling for a period failed")
+        self._loop.start(seconds)
 
     def stop(self) -> None:
         """Stop the timer."""
-        if self._timer.running:
-            self._timer.stop()
+        self._loop.stop()
 
-    def _take(self) -> Deferred[object]:
-        return self._cooperator.cooperate(self._steps()).whenDone().addErrback(ignore_scheduler_stopped)
+    def _steps(self, _: int) -> Iterator[bytes]:
+        now = yield from gather_all_stats(self._server_view)
+        self._latest, self._before = stats_delta(now, self._before), now
 
-    def _steps(self) -> Iterator[None]:
-        for now in gather_all_stats(self._server_view):
-            if now is None:
-                yield None
-            else:
-                self._latest, self._before = stats_delta(now, self._before), now
-
-    def newest(self) -> Iterator[OstrichStats | None]:
+    def newest(self) -> Gathering:
         """Return the last saved statistics, or those since the server's start if none are saved yet."""
-        return gather_server_stats(self._server_view) if self._latest is None else iter((self._latest,))
+        if self._latest is None:
+            return (yield from gather_server_stats(self._server_view))
+        return self._latest
 
 
 def _whole_number(given: bytes) -> int:

@@ -6,7 +6,7 @@ time, because the library would block the reactor for some hundred milliseconds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -15,9 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from kestrel.admin.histogram_summary import add_histograms
 from kestrel.admin.request_response import AdminRequest, AdminResponse
-from kestrel.admin.server_view import ServerView
+from kestrel.admin.server_view import ServerView, add_histograms
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.manager import QueueManager
@@ -149,25 +148,27 @@ def _of_server(
         "memory that all queues may use, as a fraction of the machine's memory",
         float(snapshot.reserved_memory_ratio),
     )
-    status = GaugeMetricFamily("kestrel_status", "1 for the current status of the server", labels=["status"])
-    for each in StatusLevel:
-        status.add_metric([each.value], int(each is server_view.control.status.published))
-    yield status
-    sets = GaugeMetricFamily("kestrel_server_set_member", "1 if the server is a member of the set", labels=["set"])
-    for name, is_in in server_view.server_sets().items():
-        sets.add_metric([name], int(is_in))
-    if sets.samples:
-        yield sets
-    connections = GaugeMetricFamily("kestrel_connections", "number of connected clients", labels=["protocol"])
-    for protocol, count in server_view.core.connections_by_protocol().items():
-        connections.add_metric([protocol], count)
-    yield connections
+    published = server_view.control.status.published
+    statuses = {each.value: each is published for each in StatusLevel}
+    yield _gauges("kestrel_status", "1 for the current status of the server", "status", statuses)
+    if sets := server_view.server_sets():
+        yield _gauges("kestrel_server_set_member", "1 if the server is a member of the set", "set", sets)
+    connections = server_view.core.connections_by_protocol()
+    yield _gauges("kestrel_connections", "number of connected clients", "protocol", connections)
     yield GaugeMetricFamily("kestrel_queues", "number of queues", snapshot.queues)
     yield GaugeMetricFamily("kestrel_queues_untold", "number of queues omitted because of maxQueueSeries", untold)
     for name, histogram in totals.all().items():
         if name in _HELP:
             yield _histogram(name, histogram)
     yield from ProcessCollector(registry=None).collect()
+
+
+def _gauges(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Metric:
+    """Return a metric with a gauge for each value of a label."""
+    family = GaugeMetricFamily(name, meaning, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], int(value))
+    return family
 
 
 def _number(figure: StatDefinition[ServerSnapshot], snapshot: ServerSnapshot) -> Metric:

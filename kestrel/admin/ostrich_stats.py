@@ -5,13 +5,12 @@ Monitoring programs for the original Kestrel can read them from `stats.json` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
 from attrs import field, frozen
 
-from kestrel.admin.histogram_summary import add_histograms, summarize
-from kestrel.admin.server_view import ServerView
+from kestrel.admin.server_view import ServerView, add_histograms, summarize
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.queue import Queue
@@ -185,32 +184,33 @@ def _difference(now: Number, before: Number) -> Number:
     return now - before if now >= before else now
 
 
-def gather_server_stats(server_view: ServerView) -> Iterator[OstrichStats | None]:
-    """Yield None while the server's statistics are gathered, then the result, which reads those of queues on demand."""
+Gathering: TypeAlias = Generator[bytes, None, OstrichStats]
+"""Work that yields an empty piece of a response after each step, and returns statistics."""
+
+
+def gather_server_stats(server_view: ServerView) -> Gathering:
+    """Gather the server's statistics. The result reads those of queues on demand."""
     totals = QueueHistograms()
     for _ in add_histograms(server_view.manager, totals):
-        yield None
+        yield b""
     figures = OstrichStats(LiveQueueStats(server_view))
     snapshot = server_view.snapshot()
     for _ in snapshot.gather():
-        yield None
+        yield b""
     _gather_server(server_view, snapshot, figures)
     figures.metrics.update(totals.all())
-    yield figures
+    return figures
 
 
-def gather_all_stats(server_view: ServerView) -> Iterator[OstrichStats | None]:
-    """Yield None while the statistics of the server and of all queues are copied, then the copy."""
-    for figures in gather_server_stats(server_view):
-        if figures is None:
-            yield None
-            continue
-        kept = SavedQueueStats()
-        for name in figures.queues.names():
-            kept.keep(name, (_kept(figures.queues.values(name, section)) for section in SECTIONS))
-            yield None
-        metrics: Any = _kept(figures.metrics)
-        yield OstrichStats(kept, figures.counters, figures.gauges, figures.labels, metrics)
+def gather_all_stats(server_view: ServerView) -> Gathering:
+    """Copy the statistics of the server and of all queues."""
+    figures = yield from gather_server_stats(server_view)
+    kept = SavedQueueStats()
+    for name in figures.queues.names():
+        kept.keep(name, (_kept(figures.queues.values(name, section)) for section in SECTIONS))
+        yield b""
+    metrics: Any = _kept(figures.metrics)
+    return OstrichStats(kept, figures.counters, figures.gauges, figures.labels, metrics)
 
 
 def _kept(values: Mapping[str, object]) -> Mapping[str, object]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeAlias
+from functools import cache, partial
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 
-from kestrel.admin import actions, stats
-from kestrel.admin.details import head, queue_details, server_details
-from kestrel.admin.health import health, ready
+from kestrel.admin import api, stats
 from kestrel.admin.history import StatsHistory, history
 from kestrel.admin.interval_stats import IntervalStats
 from kestrel.admin.metrics import metrics
-from kestrel.admin.overview import overview
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
 from kestrel.admin.server_view import ServerView
-from kestrel.admin.static_files import static_file
 
 Handler: TypeAlias = Callable[..., "AdminResponse | Deferred[AdminResponse]"]
 """A handler, called with the request and with the variable parts of its path."""
@@ -42,39 +40,39 @@ class Routes:
             server_view,
             {
                 "GET": {
-                    (b"health",): health,
+                    (b"health",): stats.health,
                     (b"metrics",): metrics,
                     (b"ping",): stats.ping,
-                    (b"ready",): ready,
+                    (b"ready",): stats.ready,
                     (b"server_info",): stats.server_info,
                     (b"stats",): partial(stats.stats, self.interval_stats),
                     (b"threads",): stats.threads,
-                    (b"api", b"overview"): overview,
-                    (b"api", b"server"): server_details,
+                    (b"api", b"overview"): api.overview,
+                    (b"api", b"server"): api.server_details,
                     (b"api", b"history"): partial(history, self.history),
                 },
                 "POST": {
-                    (b"gc",): actions.collect_garbage,
-                    (b"quiesce",): partial(actions.change_status, name=b"Quiescent"),
-                    (b"reload",): actions.reload,
-                    (b"shutdown",): actions.shutdown,
-                    (b"api", b"reload"): actions.reload,
-                    (b"api", b"shutdown"): actions.shutdown,
+                    (b"gc",): api.collect_garbage,
+                    (b"quiesce",): partial(api.change_status, name=b"Quiescent"),
+                    (b"reload",): api.reload,
+                    (b"shutdown",): api.shutdown,
+                    (b"api", b"reload"): api.reload,
+                    (b"api", b"shutdown"): api.shutdown,
                 },
             },
         )
         self._of_queues = _for(
             server_view,
             {
-                "GET": {(): queue_details, (b"head",): head},
+                "GET": {(): api.queue_details, (b"head",): api.head},
                 "POST": {
-                    (b"delete",): actions.delete,
-                    (b"flush",): actions.flush,
-                    (b"flush_expired",): actions.flush_expired,
+                    (b"delete",): api.delete,
+                    (b"flush",): api.flush,
+                    (b"flush_expired",): api.flush_expired,
                 },
             },
         )
-        self._statuses = _for(server_view, {"GET": {}, "POST": {(): actions.change_status}})
+        self._statuses = _for(server_view, {"GET": {}, "POST": {(): api.change_status}})
 
     def start(self) -> None:
         """Start to sample the history. Called when the queues are loaded."""
@@ -133,3 +131,39 @@ def _of(handlers: Mapping[str, Pages], request: AdminRequest, path: tuple[bytes,
 def _check_method(request: AdminRequest, method: str) -> None:
     if request.method != method:
         raise HttpError(405, f"this path needs {method}", {"Allow": "GET, HEAD" if method == "GET" else method})
+
+
+PIECE_BYTES: Final = 64 * 1024
+
+_TYPES: Final[Mapping[str, str]] = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+@cache
+def _all_files() -> Mapping[tuple[str, ...], bytes]:
+    """Return the contents of all files of the dashboard, by the parts of their paths."""
+    found: dict[tuple[str, ...], bytes] = {}
+
+    def look(folder: Traversable, path: tuple[str, ...]) -> None:
+        for each in folder.iterdir():
+            if each.is_dir():
+                look(each, (*path, each.name))
+            elif each.name.rpartition(".")[2] in _TYPES:
+                found[*path, each.name] = each.read_bytes()
+
+    look(files("kestrel.admin") / "pages", ())
+    return found
+
+
+def static_file(request: AdminRequest, *path: bytes) -> AdminResponse:
+    """Return a file of the dashboard. Raise `HttpError` if it does not exist."""
+    names = tuple(part.decode("latin-1") for part in path)
+    data = _all_files().get(names)
+    if data is None:
+        raise HttpError(404, "there is no such page")
+    pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+    return AdminResponse(pieces, _TYPES[names[-1].rpartition(".")[2]], headers={"Cache-Control": "no-cache"})

@@ -1,11 +1,13 @@
-"""HTTP for the admin port: the factory, its connections, their limits, and the identity of clients."""
+"""The admin port of a server over HTTP: its listeners, connections and limits, and the identity of clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ipaddress
+import socket
+from collections.abc import Callable, Collection, Mapping
 from io import BytesIO
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote_to_bytes
+from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 from OpenSSL import SSL
 from twisted.internet.defer import Deferred, succeed
@@ -15,14 +17,77 @@ from twisted.internet.task import Cooperator
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, HTTPFactory, Request, datetimeToString
+from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
-from kestrel.admin.access_checks import check_host, is_cross_site
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
 from kestrel.admin.response_producer import ResponseProducer
+from kestrel.admin.routes import Routes
 from kestrel.admin.server_view import ServerView
+from kestrel.admin.time_slices import make_cooperator
 from kestrel.errors import KestrelError
-from kestrel.net.certificate_subject import certificate_subject
+from kestrel.net.connection import certificate_subject
+from kestrel.net.queue_server import QueueServer
+from kestrel.session.settings import ServerControl
+
+
+def check_host(headers: Headers, more_names: Collection[str]) -> None:
+    """Raise `HttpError` unless the Host header is an address, this machine's name, localhost or one of `more_names`.
+
+    A request without a Host header is accepted, since browsers always send one.
+    """
+    given = _values(headers, b"host")
+    if not given:
+        return
+    if len(given) > 1:
+        raise HttpError(400, "the request has more than one Host header")
+    name = _host_name(given[0])
+    if name in ("localhost", "") or name.endswith(".localhost") or _is_address(name):
+        return
+    own = socket.gethostname().lower()
+    if name in (own, own.partition(".")[0]) or name in {each.lower() for each in more_names}:
+        return
+    raise HttpError(403, f"{name} is not a name of this server; to allow it, add it to hostNames in the table [admin]")
+
+
+def is_cross_site(headers: Headers) -> bool:
+    """Return whether a page of another site sent the request.
+
+    Browsers say so in the Sec-Fetch-Site or Origin header. A request without these headers comes from a program.
+    """
+    hosts = [host.lower() for host in _values(headers, b"host") if host]
+    return any(site not in ("same-origin", "none") for site in _values(headers, b"sec-fetch-site")) or any(
+        _authority(origin) not in hosts for origin in _values(headers, b"origin")
+    )
+
+
+def _values(headers: Headers, name: bytes) -> list[str]:
+    return [value.decode("latin-1").strip() for value in headers.getRawHeaders(name) or ()]
+
+
+def _host_name(host: str) -> str:
+    """Return the host name in a Host header, without its port and in lower case."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".").lower()
+    except ValueError:
+        raise HttpError(400, "the Host header is invalid") from None
+
+
+def _authority(origin: str) -> str | None:
+    """Return the host and port in an Origin header, an empty string if it has none, or None if it is invalid."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
 
 log = Logger(__name__)
 
@@ -294,3 +359,47 @@ class AdminSite(HTTPFactory):
         """Abort all open connections."""
         for channel in list(self._channels):
             channel.abort()
+
+
+class AdminPort:
+    """The listeners for admin clients, and the statistics that are recorded for them.
+
+    `storage`, `is_ready` and `server_sets` are those of `ServerView`.
+    """
+
+    def __init__(
+        self,
+        core: QueueServer,
+        control: ServerControl,
+        storage: str,
+        clock: IReactorTime,
+        is_ready: Callable[[], bool],
+        server_sets: Callable[[], Mapping[str, bool]],
+    ) -> None:
+        self._server_view = ServerView(core, control, storage, clock.seconds, is_ready, server_sets)
+        self._cooperator = make_cooperator(clock)
+        self._routes = Routes(self._server_view, clock, self._cooperator)
+        self._clock = clock
+        self._sites: list[AdminSite] = []
+
+    def site(self, *, is_trusted: bool = False) -> AdminSite:
+        """Return a factory for admin connections. Its clients are administrators if `is_trusted`."""
+        site = AdminSite(self._server_view, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
+        self._sites.append(site)
+        return site
+
+    def start(self) -> None:
+        """Begin to record statistics, now that the queues are loaded."""
+        self._routes.start()
+
+    def hang_up(self) -> None:
+        """Stop serving: finish requests in progress, and accept no others."""
+        self._routes.stop()
+        for site in self._sites:
+            site.hang_up()
+
+    def abort(self) -> None:
+        """Drop the remaining connections, and end the work for their responses."""
+        for site in self._sites:
+            site.abort()
+        self._cooperator.stop()

@@ -1,4 +1,4 @@
-"""The read-only calls of the original Kestrel's admin port: ping, server info, statistics and threads."""
+"""The read-only calls of the original Kestrel's admin port and health checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import enumerate as all_threads
 from typing import Final
 
 from kestrel.admin.interval_stats import IntervalStats
-from kestrel.admin.ostrich_stats import OstrichStats, gather_server_stats, sections
+from kestrel.admin.ostrich_stats import Gathering, gather_server_stats, sections
 from kestrel.admin.request_response import (
     JSON,
     TEXT,
@@ -85,28 +85,22 @@ def _wants_text(request: AdminRequest) -> bool:
     return request.path[-1].endswith(b".txt")
 
 
-def _as_json(gathered: Iterator[OstrichStats | None], prefix: str) -> Iterator[bytes]:
-    for figures in gathered:
-        if figures is None:
-            yield b""
-            continue
-        before = b"{"
-        for name, parts in sections(figures, prefix):
-            yield before + f'"{name}":'.encode()
-            yield from json_object(parts)
-            before = b","
-        yield b"}"
+def _as_json(gathering: Gathering, prefix: str) -> Iterator[bytes]:
+    figures = yield from gathering
+    before = b"{"
+    for name, parts in sections(figures, prefix):
+        yield before + f'"{name}":'.encode()
+        yield from json_object(parts)
+        before = b","
+    yield b"}"
 
 
-def _as_text(gathered: Iterator[OstrichStats | None], prefix: str) -> Iterator[bytes]:
-    for figures in gathered:
-        if figures is None:
-            yield b""
-            continue
-        for name, parts in sections(figures, prefix):
-            yield f"{name}:\n".encode()
-            for part in parts:
-                yield "".join(f"  {key}: {_shown(value)}\n" for key, value in part.items()).encode()
+def _as_text(gathering: Gathering, prefix: str) -> Iterator[bytes]:
+    figures = yield from gathering
+    for name, parts in sections(figures, prefix):
+        yield f"{name}:\n".encode()
+        for part in parts:
+            yield "".join(f"  {key}: {_shown(value)}\n" for key, value in part.items()).encode()
 
 
 def _shown(value: object) -> str:
@@ -131,3 +125,36 @@ def threads(server_view: ServerView, request: AdminRequest) -> AdminResponse:
             "stack": [f"{line.filename}:{line.lineno} {line.name}" for line in reversed(lines)],
         }
     return json_response({"threads": told})
+
+
+def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
+    """Return 200 as long as the reactor runs.
+
+    The response lists up to 100 queues whose storage has failed. They are not an error, since a restart may not help.
+    """
+    failed = [show_name(queue.name) for queue in server_view.manager.all_queues() if queue.store.failure]
+    return json_response(
+        {
+            "health": "ok",
+            "status": server_view.control.status.published.value,
+            "ready": _why_not(server_view) is None,
+            "failed_queues": failed[:100],
+        }
+    )
+
+
+def ready(server_view: ServerView, request: AdminRequest) -> AdminResponse:
+    """Return 200 if the queues are loaded and the status allows puts and gets, otherwise 503 with the reason."""
+    why_not = _why_not(server_view)
+    if why_not is None:
+        return json_response({"ready": True})
+    return json_response({"ready": False, "error": why_not}, 503)
+
+
+def _why_not(server_view: ServerView) -> str | None:
+    status = server_view.control.status
+    if not server_view.is_ready():
+        return "the queues are not loaded yet, or the server is shutting down"
+    if not (status.published.takes_reads and status.published.takes_writes):
+        return f"the server is {status.published.value}"
+    return None

@@ -5,17 +5,15 @@
 | `client`, `errors` | `Client`, for Twisted programs |
 | `blocking`, `errors` | `BlockingClient`, for scripts and Spark workers, on plain sockets |
 | `memcache`, `thrift` | every request as a `call.Call`, without I/O, to write other clients |
-| `dialect` | a common interface to the requests of both protocols |
+| `dialect` | a common interface to the requests of both protocols, and the refusals that end a connection |
 | `plan`, `choice`, `backoff` | which of several servers is asked next, and when a request is repeated |
 | `members` | the list of servers: fixed addresses, or the members of a server set |
 | `arguments`, `put_batch` | argument checks and batches, for both clients |
-| `connection`, `pool` | a blocking connection, and a pool of them |
-| `blocking_servers` | the servers of the blocking client and their connections |
+| `connection` | a blocking connection, and a pool of them |
 | `retrying_server` | a blocking client of one server that retries until it answers |
 | `pipeline`, `server` | a Twisted connection, and all connections to one server |
-| `roster`, `member_servers` | the servers of the Twisted client, and how they follow a server set |
-| `closing_errors` | the refusals after which a server closes the connection |
+| `roster` | the servers of the Twisted client, and how they follow a server set |
 | `openssl` | TLS for Twisted's endpoints |
 
-Only `client`, `server`, `pipeline`, `openssl`, `roster` and `member_servers` import Twisted.
+Only `client`, `server`, `pipeline`, `openssl` and `roster` import Twisted.
 """

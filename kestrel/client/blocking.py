@@ -18,22 +18,107 @@ from contextlib import closing, contextmanager, suppress
 from random import Random
 from typing import Literal, NamedTuple, Self, TypeVar
 
-from kestrel.address import DEFAULT_PORTS, Address
+from kestrel.address import Address
 from kestrel.client.arguments import Name, check_options, expiry_ms, name_bytes, to_milliseconds
-from kestrel.client.blocking_servers import BlockingServers
 from kestrel.client.call import Call
-from kestrel.client.choice import GETS_PER_SERVER
-from kestrel.client.connection import BlockingConnection
-from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, RequestError
-from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.plan import naming_server
+from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, ServerChoices
+from kestrel.client.connection import BlockingConnection, ConnectionPool
+from kestrel.client.dialect import make_dialect
+from kestrel.client.errors import CannotConnect, ClientFailure
+from kestrel.client.members import Addresses, FixedServers, FollowedServers, parse_addresses, parse_single_server_set
+from kestrel.client.plan import Plan, end_read, follow, naming_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
-from kestrel.client.thrift import OpenRead, ThriftCalls
+from kestrel.client.thrift import OpenRead
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
 
+Q = TypeVar("Q")
 T = TypeVar("T")
+
+
+class BlockingServers(ServerChoices[Address]):
+    """One server, several servers that share the work, or the current members of a server set.
+
+    Raises ValueError for an invalid server, OSError for unusable TLS files, and `KazooMissing`. `seconds` is a
+    monotonic clock.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        protocol: str,
+        tls: TlsOptions | None,
+        timeout_s: float,
+        seconds: Callable[[], float],
+        *,
+        random: Random | None = None,
+        gets_per_server: int = GETS_PER_SERVER,
+    ) -> None:
+        given = [servers] if isinstance(servers, str) else list(servers)
+        uri = parse_single_server_set(given)
+        self.members: FixedServers | FollowedServers = (
+            FixedServers(parse_addresses(given, protocol)) if uri is None else FollowedServers(uri, protocol, timeout_s)
+        )
+        super().__init__(random or Random(), seconds, gets_per_server, self.members.no_server_reason)
+        self.pool = ConnectionPool((), timeout_s, tls)
+        self._met: Addresses | None = None
+        self.refresh()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is only one server, and always will be."""
+        return self.members.is_alone
+
+    def wait_until_known(self) -> None:
+        """Wait until the servers are known. Raises `NoServer`."""
+        self._meet(self.members.wait())
+
+    def refresh(self) -> None:
+        """Use the current members of the server set. Neither waits nor fails."""
+        known = self.members.known
+        if known is not None:
+            self._meet(known)
+
+    def all_servers(self) -> tuple[Address, ...]:
+        """Return all servers, for requests to every one of them. Raises `NoServer`."""
+        self.wait_until_known()
+        return super().all_servers()
+
+    def _meet(self, addresses: Addresses) -> None:
+        if addresses is self._met:
+            return
+        self._met = addresses
+        self.use(addresses.reads, addresses.writes)
+        self.pool.use(self.servers)
+
+    def somewhere(self, choice: RandomChoice[Address], ask: Callable[[Address], T], *, repeats: bool = False) -> T:
+        """Ask a server, and others if it fails, as `plan.somewhere` describes."""
+        self.wait_until_known()
+        plan: Plan[Address, T, T] = somewhere(choice, repeats=repeats)
+        return follow(plan, self._then_refresh(ask))
+
+    def search(self, ask: Callable[[Address, int], T | None], timeout_ms: int) -> T | None:
+        """Ask servers in turn for an item, as `plan.search` describes."""
+        self.wait_until_known()
+        plan: Plan[tuple[Address, int], T | None, T | None]
+        plan = search(self.reads, timeout_ms, is_alone=self.is_alone)
+        return follow(plan, self._then_refresh(lambda question: ask(*question)))
+
+    def _then_refresh(self, ask: Callable[[Q], T]) -> Callable[[Q], T]:
+        """Wrap `ask` so that it refreshes the servers after each request."""
+
+        def ask_and_refresh(question: Q) -> T:
+            try:
+                return ask(question)
+            finally:
+                self.refresh()
+
+        return ask_and_refresh
+
+    def close(self) -> None:
+        """Close all connections, and stop following the server set. The servers can be asked again."""
+        self.pool.close()
+        self.members.close()
 
 
 class _BlockingOpenRead(NamedTuple):
@@ -89,12 +174,7 @@ class BlockingClient:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         check_options(timeout_s, tls)
-        if protocol not in DEFAULT_PORTS:
-            raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(DEFAULT_PORTS)}")
-        self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
-        self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
-        if self._memcache is not None:
-            self._dialect = MemcacheDialect(self._memcache)
+        self._dialect = make_dialect(protocol, max_item_bytes)
         self._repeats = repeats
         self._servers = BlockingServers(
             servers, protocol, tls, timeout_s, seconds, random=random, gets_per_server=gets_per_server
@@ -207,20 +287,16 @@ class BlockingClient:
         return _BlockingOpenRead(address, connection, read)
 
     def _finish(self, held: _BlockingOpenRead, make_call: Callable[[], Call[None]]) -> None:
-        with naming_server(held.address):
-            try:
-                if not held.connection.is_at_rest():
-                    raise CannotConnect("the connection has ended")
+        def ask(is_own: bool) -> None:
+            if not is_own:
+                self._ask(held.address, make_call())
+            elif held.connection.is_at_rest():
                 held.connection.ask(make_call())
-            except ConnectionFailed as failure:
-                if self._dialect.reads_are_of_connection:
-                    raise
-                try:
-                    self._ask(held.address, make_call())
-                except OpenReadsError:
-                    if isinstance(failure, CannotConnect):
-                        raise
-                    raise failure from None  # the first attempt may have confirmed the read
+            else:
+                raise CannotConnect("the connection has ended")
+
+        with naming_server(held.address):
+            follow(end_read(is_of_connection=self._dialect.reads_are_of_connection), ask)
 
     def peek(self, queue: Name) -> bytes | None:
         """Return the head of the queue without removing it, from the first server that has an item. Return None if none
@@ -239,7 +315,7 @@ class BlockingClient:
         chooses another one.
         """
         name = name_bytes(queue)
-        calls = self._memcache_calls()
+        calls = self._dialect.memcache()
         count = 0
 
         def begin(address: Address) -> _BlockingMonitor:
@@ -282,11 +358,11 @@ class BlockingClient:
 
     def stats(self) -> dict[str, dict[str, str]]:
         """Return the statistics of each server (``host:port``). Only on memcache."""
-        return self._of_all(self._memcache_calls().stats)
+        return self._of_all(self._dialect.memcache().stats)
 
     def dump_config(self, *queues: Name) -> dict[str, dict[bytes, dict[str, str]]]:
         """Return the settings of the given queues and aliases, or of all, by server. Only on memcache."""
-        calls, names = self._memcache_calls(), [name_bytes(queue) for queue in queues]
+        calls, names = self._dialect.memcache(), [name_bytes(queue) for queue in queues]
         return self._of_all(lambda: calls.dump_config(*names))
 
     def status(self) -> dict[str, str]:
@@ -303,11 +379,6 @@ class BlockingClient:
     def version(self) -> dict[str, str]:
         """Return the release of each server (``host:port``)."""
         return self._of_all(self._dialect.version)
-
-    def _memcache_calls(self) -> MemcacheCalls:
-        if self._memcache is None:
-            raise RequestError("thrift has no such request; use the memcache protocol")
-        return self._memcache
 
     # Choosing servers.
 

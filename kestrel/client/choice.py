@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from random import Random
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kestrel.client.backoff import INITIAL_BACKOFF_S, MAX_BACKOFF_S, Backoff
+from kestrel.client.errors import NoServer
 
 S = TypeVar("S", bound=Hashable)
 
 GETS_PER_SERVER: Final = 100
+
+NO_SERVER: Final = "there is no server"
+
+
+class NoServerReasons(NamedTuple):
+    """Error messages for when there is no server."""
+
+    reads: str = NO_SERVER
+    writes: str = NO_SERVER
+    all: str = NO_SERVER
 
 
 class RandomChoice(Generic[S]):
@@ -32,7 +43,7 @@ class RandomChoice(Generic[S]):
         *,
         first_backoff_s: float = INITIAL_BACKOFF_S,
         longest_backoff_s: float = MAX_BACKOFF_S,
-        no_server_reason: str = "there is no server",
+        no_server_reason: str = NO_SERVER,
     ) -> None:
         self._random = random
         self._seconds = seconds
@@ -89,18 +100,9 @@ class StayingChoice(RandomChoice[S]):
         seconds: Callable[[], float],
         *,
         gets_per_server: int = GETS_PER_SERVER,
-        first_backoff_s: float = INITIAL_BACKOFF_S,
-        longest_backoff_s: float = MAX_BACKOFF_S,
-        no_server_reason: str = "there is no server",
+        no_server_reason: str = NO_SERVER,
     ) -> None:
-        super().__init__(
-            servers,
-            random,
-            seconds,
-            first_backoff_s=first_backoff_s,
-            longest_backoff_s=longest_backoff_s,
-            no_server_reason=no_server_reason,
-        )
+        super().__init__(servers, random, seconds, no_server_reason=no_server_reason)
         self._gets_per_server = gets_per_server
         self._current: S | None = None
         self._left = 0
@@ -119,3 +121,32 @@ class StayingChoice(RandomChoice[S]):
         self.answered(server)
         if server == self._current:
             self._left = 0
+
+
+class ServerChoices(Generic[S]):
+    """The servers of a client, and the choices among them for puts and gets. There are none at first."""
+
+    def __init__(
+        self, random: Random, seconds: Callable[[], float], gets_per_server: int, no_server_reason: NoServerReasons
+    ) -> None:
+        self.writes: RandomChoice[S] = RandomChoice((), random, seconds, no_server_reason=no_server_reason.writes)
+        """Choice of servers for puts."""
+        self.reads: StayingChoice[S] = StayingChoice(
+            (), random, seconds, gets_per_server=gets_per_server, no_server_reason=no_server_reason.reads
+        )
+        """Choice of servers for gets."""
+        self.servers: tuple[S, ...] = ()
+        """All servers, those for gets first."""
+        self._no_server_reason = no_server_reason.all
+
+    def use(self, reads: Sequence[S], writes: Sequence[S]) -> None:
+        """Use these servers for gets and puts from now on."""
+        self.servers = tuple(dict.fromkeys([*reads, *writes]))
+        self.reads.use(reads)
+        self.writes.use(writes)
+
+    def all_servers(self) -> tuple[S, ...]:
+        """Return all servers, for requests to every one of them. Raises `NoServer`."""
+        if not self.servers:
+            raise NoServer(self._no_server_reason)
+        return self.servers

@@ -29,27 +29,21 @@ from twisted.python.failure import Failure
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.arguments import Name, check_options, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.call import Call
-from kestrel.client.choice import GETS_PER_SERVER, RandomChoice
-from kestrel.client.closing_errors import closes_connection, never_closes_connection
-from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
+from kestrel.client.choice import GETS_PER_SERVER, NoServerReasons, RandomChoice
+from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import (
-    CannotConnect,
     ClientFailure,
     ConnectionFailed,
-    OpenReadsError,
     Refused,
-    RequestError,
 )
-from kestrel.client.member_servers import MemberServers
-from kestrel.client.members import NoServerReasons, no_server_reasons, parse_single_server_set
-from kestrel.client.memcache import MemcacheCalls
+from kestrel.client.members import no_server_reasons, parse_single_server_set
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline, StreamItems
-from kestrel.client.plan import Plan, follow_async, naming_server, search, somewhere
+from kestrel.client.plan import Plan, end_read, follow_async, naming_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
-from kestrel.client.roster import Roster
+from kestrel.client.roster import MemberServers, Roster
 from kestrel.client.server import Server
-from kestrel.client.thrift import OpenRead, ThriftCalls
+from kestrel.client.thrift import OpenRead
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
 
@@ -119,15 +113,10 @@ class Client:
         max_item_bytes: int = MAX_ITEM_BYTES,
         random: Random | None = None,
     ) -> None:
-        if protocol not in DEFAULT_PORTS:
-            raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(DEFAULT_PORTS)}")
         if max_connections < 2:
             raise ValueError("max_connections must be at least 2: one shared, and one for requests that wait")
         check_options(timeout_s, tls)
-        self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
-        self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
-        if self._memcache is not None:
-            self._dialect = MemcacheDialect(self._memcache)
+        self._dialect = make_dialect(protocol, max_item_bytes)
         self._repeats = repeats
         chance = random or Random()
         if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
@@ -145,7 +134,7 @@ class Client:
                 max_connections=max_connections,
                 random=chance,
                 waits_for_backoff=self._roster.all_backing_off,
-                closes_connection=never_closes_connection if self._memcache is None else closes_connection,
+                closes_connection=self._dialect.closes_connection,
             )
 
         def make_member(address: Address) -> Server:
@@ -236,9 +225,9 @@ class Client:
             call = self._dialect.get(name, wait_ms)
             if not timeout:
                 return await self._ask(server, call)
-            # a cancelled get drops this connection
-            async with server.own(wait_ms) as connection:
-                return await connection.ask(call)
+            with naming_server(server):
+                async with server.own(wait_ms) as connection:  # a cancelled get drops this connection
+                    return await connection.ask(call)
 
         return await self._search(ask, timeout)
 
@@ -278,28 +267,23 @@ class Client:
 
     async def _finish(self, held: _AsyncOpenRead, make_call: Callable[[], Call[None]]) -> None:
         """End an open read. If its connection has ended and the read does not depend on it, use another connection."""
+
+        async def ask(is_own: bool) -> None:
+            await (held.connection.ask(make_call()) if is_own else self._ask(held.server, make_call()))
+
         with naming_server(held.server):
-            try:
-                await held.connection.ask(make_call())
-            except ConnectionFailed as failure:
-                if self._dialect.reads_are_of_connection:
-                    raise
-                try:
-                    await self._ask(held.server, make_call())
-                except OpenReadsError:
-                    if isinstance(failure, CannotConnect):
-                        raise
-                    raise failure from None  # the first attempt may have confirmed the read
+            await follow_async(end_read(is_of_connection=self._dialect.reads_are_of_connection), ask)
 
     async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _AsyncOpenRead | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
-        connection = await server.take(wait_ms)
-        read = None
-        try:
-            read = await connection.ask(call)
-        finally:
-            if read is None:
-                server.give_back(connection)
+        with naming_server(server):
+            connection = await server.take(wait_ms)
+            read = None
+            try:
+                read = await connection.ask(call)
+            finally:
+                if read is None:
+                    server.give_back(connection)
         return None if read is None else _AsyncOpenRead(server, connection, read)
 
     async def peek(self, queue: Name) -> bytes | None:
@@ -320,18 +304,19 @@ class Client:
         chooses another one.
         """
         name = name_bytes(queue)
-        calls = self._memcache_calls()
+        calls = self._dialect.memcache()
         count = 0
 
         async def begin(server: Server) -> _AsyncMonitor:
             stream = calls.monitor(name, seconds, max_items)
-            connection = await server.take()
-            items = connection.stream(stream)
-            try:
-                return _AsyncMonitor(server, connection, await items.next(), items)
-            except BaseException:
-                server.give_back(connection)
-                raise
+            with naming_server(server):
+                connection = await server.take()
+                items = connection.stream(stream)
+                try:
+                    return _AsyncMonitor(server, connection, await items.next(), items)
+                except BaseException:
+                    server.give_back(connection)
+                    raise
 
         # Before the first item, another server can be asked without duplicates.
         server, connection, item, items = await self._somewhere(self._roster.reads, begin, repeats=True)
@@ -369,11 +354,11 @@ class Client:
 
         Endpoints are named by their position in `servers`: the second one is ``servers[1]``.
         """
-        return await self._of_all(self._memcache_calls().stats)
+        return await self._of_all(self._dialect.memcache().stats)
 
     async def dump_config(self, *queues: Name) -> dict[str, dict[bytes, dict[str, str]]]:
         """Return the settings of the given queues and aliases, or of all, by server as in `stats`. Only on memcache."""
-        calls, names = self._memcache_calls(), [name_bytes(queue) for queue in queues]
+        calls, names = self._dialect.memcache(), [name_bytes(queue) for queue in queues]
         return await self._of_all(lambda: calls.dump_config(*names))
 
     async def status(self) -> dict[str, str]:
@@ -391,36 +376,28 @@ class Client:
         """Return the release of each server, by name as in `stats`."""
         return await self._of_all(self._dialect.version)
 
-    def _memcache_calls(self) -> MemcacheCalls:
-        if self._memcache is None:
-            raise RequestError("thrift has no such request; use the memcache protocol")
-        return self._memcache
-
     # Choosing servers.
 
     async def _ask(self, server: Server, call: Call[T]) -> T:
         return await self._share(server, lambda connection: connection.ask(call))
-
-    async def _ask_of(self, server: Server, call: Call[T]) -> T:
-        with naming_server(server):
-            return await self._ask(server, call)
 
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
         """Ask over the shared connection. If the refusal of an earlier request closes it, ask again, up to twice.
 
         The third attempt uses an exclusive connection, where no other request can interfere.
         """
-        for _ in range(2):
-            with suppress(ClosedByEarlierRefusal):
-                return await ask(await server.shared())
-        async with server.own() as connection:
-            return await ask(connection)
+        with naming_server(server):
+            for _ in range(2):
+                with suppress(ClosedByEarlierRefusal):
+                    return await ask(await server.shared())
+            async with server.own() as connection:
+                return await ask(connection)
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         await self._meet()
         servers = self._roster.all_servers()
         calls = [make_call() for _ in servers]
-        values = await _all([self._ask_of(server, call) for server, call in zip(servers, calls, strict=True)])
+        values = await _all([self._ask(server, call) for server, call in zip(servers, calls, strict=True)])
         return {server.name: value for server, value in zip(servers, values, strict=True)}
 
     async def _somewhere(
@@ -428,19 +405,14 @@ class Client:
     ) -> T:
         await self._meet()
         plan: Plan[Server, T, T] = somewhere(choice, repeats=repeats)
-        return await follow_async(plan, _naming_server(ask))
+        return await follow_async(plan, ask)
 
     async def _search(self, ask: Callable[[Server, int], Awaitable[T | None]], timeout: float) -> T | None:
         plan: Plan[tuple[Server, int], T | None, T | None]
         await self._meet()
         is_alone = self._members is None and len(self._roster.servers) == 1
         plan = search(self._roster.reads, to_milliseconds(timeout), is_alone=is_alone)
-
-        async def ask_named(question: tuple[Server, int]) -> T | None:
-            with naming_server(question[0]):
-                return await ask(*question)
-
-        return await follow_async(plan, ask_named)
+        return await follow_async(plan, lambda question: ask(*question))
 
     async def _meet(self) -> None:
         """Wait until the servers are known."""
@@ -470,16 +442,6 @@ def _endpoints(
 def _endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s: float) -> IStreamClientEndpoint:
     endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *address, timeout=timeout_s)
     return endpoint if tls is None else tls_endpoint(tls, address.host, endpoint)
-
-
-def _naming_server(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:
-    """Wrap `ask` so that its failures name the server."""
-
-    async def ask_named(server: Server) -> T:
-        with naming_server(server):
-            return await ask(server)
-
-    return ask_named
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Self, TypeVar
+from weakref import WeakSet
 
 from kestrel.address import Address
 from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import CannotConnect, ConnectionFailed, Refused, ServerError
 from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 
@@ -193,3 +195,72 @@ class BlockingConnection:
             return False
         self._buffer.receive(data)
         return True
+
+
+class ConnectionPool:
+    """A pool that keeps as many connections to each server as were in use at the same time.
+
+    Connections to servers outside `addresses` are not kept. Raises OSError for an unusable file of `tls`.
+
+    A forked process does not use the connections of its parent: both would read each other's replies.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[Address],
+        timeout_s: float,
+        tls: TlsOptions | None,
+    ) -> None:
+        self._idle: dict[Address, list[BlockingConnection]] = {address: [] for address in addresses}
+        self._all: WeakSet[BlockingConnection] = WeakSet()
+        self._timeout_s = timeout_s
+        self._context = None if tls is None else tls.context()
+        self._server_name = None if tls is None else tls.server_name
+
+    def use(self, addresses: Iterable[Address]) -> None:
+        """Keep connections to these servers from now on. Connections to other servers are closed when they are no
+        longer in use.
+        """
+        before = self._idle
+        self._idle = {address: before.pop(address, []) for address in dict.fromkeys(addresses)}
+        for idle in before.values():
+            for connection in idle:
+                connection.close()
+
+    def take(self, address: Address) -> BlockingConnection:
+        """Return a connection for exclusive use; pass it to `give_back` afterwards. Raises `CannotConnect`.
+
+        An idle connection is checked first, because servers close idle connections, and all when they restart.
+        """
+        idle = self._idle.get(address)
+        while idle:
+            connection = idle.pop()
+            if connection.is_at_rest():
+                return connection
+        connection = BlockingConnection.to(address, self._timeout_s, self._context, self._server_name)
+        self._all.add(connection)
+        return connection
+
+    def give_back(self, address: Address, connection: BlockingConnection) -> None:
+        """Keep a connection for the next request if it is still usable, otherwise close it."""
+        idle = self._idle.get(address)
+        if connection.is_usable and idle is not None:
+            idle.append(connection)
+        else:
+            connection.close()
+
+    @contextmanager
+    def using(self, address: Address) -> Iterator[BlockingConnection]:
+        """Provide a connection for exclusive use in a `with` block. Raises `CannotConnect`."""
+        connection = self.take(address)
+        try:
+            yield connection
+        finally:
+            self.give_back(address, connection)
+
+    def close(self) -> None:
+        """Close all connections, including those in use."""
+        for connection in list(self._all):
+            connection.close()
+        for idle in self._idle.values():
+            idle.clear()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Final, Protocol
 
+from kestrel.address import DEFAULT_PORTS
 from kestrel.client.call import Call
-from kestrel.client.errors import OpenReadsError, RequestError
+from kestrel.client.errors import OpenReadsError, Refused, RequestError
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import OpenRead, ThriftCalls
 
@@ -17,11 +19,32 @@ LONGEST_EXPIRY_S: Final = 1_000_000
 _STATUSES: Final = {name.upper(): name for name in ("Up", "WriteAvoid", "ReadOnly", "Quiescent", "Down")}
 
 
+_CLOSING_ERRORS: Final = re.compile(
+    r"the server is \w+"
+    r"|too many connections to (?:read|write) on this one"
+    r"|this client may not .+"
+    r"|there is no such status; .+"
+    r"|item too large",
+    re.DOTALL,
+)
+"""The refusals after which a memcache server closes the connection and has not processed any later request.
+
+The error word does not tell which refusals do so. A message that is not listed, such as one of another server, is
+assumed not to close the connection: whether later requests were processed is then unknown.
+"""
+
+
 class Dialect(Protocol):
     """A maker of the calls of one connection. Times are milliseconds. Errors are those of the calls."""
 
     reads_are_of_connection: bool
     """Whether an open read ends with its connection, and can be confirmed only on that connection."""
+
+    closes_connection: Callable[[Refused], bool]
+    """Returns True for a refusal after which the server carries out no later request of the connection."""
+
+    def memcache(self) -> MemcacheCalls:
+        """Return the maker of the calls that only memcache has. Raises `RequestError` on thrift."""
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         """Return calls that together put the items in order, as pairs of the number of items and the call.
@@ -74,10 +97,14 @@ class MemcacheDialect:
 
     def __init__(self, calls: MemcacheCalls) -> None:
         self._calls = calls
+        self.closes_connection: Callable[[Refused], bool] = closes_connection
         self.flush = calls.flush
         self.delete = calls.delete
         self.set_status = calls.set_status
         self.version = calls.version
+
+    def memcache(self) -> MemcacheCalls:
+        return self._calls
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         expiry_s = ceil(expiry_ms / 1000)
@@ -114,11 +141,15 @@ class ThriftDialect:
 
     def __init__(self, calls: ThriftCalls) -> None:
         self._calls = calls
+        self.closes_connection: Callable[[Refused], bool] = never_closes_connection
         self.flush = calls.flush
         self.delete = calls.delete
         self.status = calls.status
         self.set_status = calls.set_status
         self.version = calls.version
+
+    def memcache(self) -> MemcacheCalls:
+        raise RequestError("thrift has no such request; use the memcache protocol")
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         return [(len(items), self._calls.put(queue, items, expiry_ms))]
@@ -139,6 +170,15 @@ class ThriftDialect:
         return self._calls.peek(queue).then(lambda info: info.head)
 
 
+def make_dialect(protocol: str, max_item_bytes: int) -> Dialect:
+    """Return the dialect of a protocol, for items of at most `max_item_bytes`. Raises ValueError for another word."""
+    if protocol == "memcache":
+        return MemcacheDialect(MemcacheCalls(max_item_bytes))
+    if protocol == "thrift":
+        return ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
+    raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(DEFAULT_PORTS)}")
+
+
 def _nothing(_: object) -> None:
     pass
 
@@ -146,3 +186,13 @@ def _nothing(_: object) -> None:
 def _was_open(count: int) -> None:
     if not count:
         raise OpenReadsError("the read is no longer open: its item has returned to the queue")
+
+
+def closes_connection(refusal: Refused) -> bool:
+    """Return True if a memcache server that refuses in these words processes nothing more on the connection."""
+    return _CLOSING_ERRORS.fullmatch(str(refusal)) is not None
+
+
+def never_closes_connection(_: Refused) -> bool:
+    """Return False: a thrift server closes the connection only after an unreadable frame."""
+    return False

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import finalize
 
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.client.choice import NoServerReasons
 from kestrel.client.errors import NoServer
-from kestrel.cluster.kazoo_extra import require_kazoo
 from kestrel.cluster.member import READ, WRITE, Member
-from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
+from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set, require_kazoo
 from kestrel.errors import KestrelError
 
 if TYPE_CHECKING:  # it imports kazoo, which is an extra
-    from kestrel.cluster.follower import Members
+    from kestrel.cluster.follower import Follower, Members
 
 
 class Addresses(NamedTuple):
@@ -33,38 +33,12 @@ class Addresses(NamedTuple):
         return tuple(dict.fromkeys(self.reads + self.writes))
 
 
-class NoServerReasons(NamedTuple):
-    """Error messages for when there is no server."""
-
-    reads: str = "there is no server"
-    writes: str = "there is no server"
-    all: str = "there is no server"
-
-
-class StartedFollower(Protocol):
-    """A started follower of a server set (`kestrel.cluster.follower.Follower`)."""
-
-    @property
-    def members(self) -> Members | None:
-        """The members, or None while they are unknown."""
-
-    @property
-    def problem(self) -> str:
-        """The reason why the members are unknown."""
-
-    def wait(self, timeout_s: float) -> Members:
-        """Wait until the members are known, and return them. Raises a `KestrelError` after `timeout_s`."""
-
-    def close(self) -> None:
-        """Stop following. May block for a moment."""
-
-
-Follow: TypeAlias = Callable[[ServerSetUri, Callable[["Members"], object]], StartedFollower]
+Follow: TypeAlias = Callable[[ServerSetUri, Callable[["Members"], object]], "Follower"]
 """Function that starts to follow a server set. It calls its callback in another thread, at first and after each change.
 """
 
 
-def follow_zookeeper(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFollower:
+def follow_zookeeper(uri: ServerSetUri, changed: Callable[[Members], object]) -> Follower:
     """Start to follow a server set in ZooKeeper. Raises OSError for an unusable TLS file."""
     from kestrel.cluster.follower import Follower
 
@@ -147,9 +121,9 @@ class FollowedServers:
         self._protocol = protocol
         self._timeout_s = timeout_s
         self._follow = follow
-        self._follower: StartedFollower | None = None
+        self._follower: Follower | None = None
         self._process = os.getpid()
-        self._finalizer: finalize[[StartedFollower, int], FollowedServers] | None = None
+        self._finalizer: finalize[[Follower, int], FollowedServers] | None = None
         self._members: Members | None = None
         self._addresses: Addresses | None = None
 
@@ -190,7 +164,7 @@ class FollowedServers:
         if follower is not None:
             follower.close()
 
-    def _own_follower(self) -> StartedFollower | None:
+    def _own_follower(self) -> Follower | None:
         return self._follower if self._process == os.getpid() else None
 
     def _addresses_of(self, members: Members) -> Addresses:
@@ -200,7 +174,7 @@ class FollowedServers:
         return self._addresses
 
 
-def _close_in_thread(follower: StartedFollower, process: int) -> None:
+def _close_in_thread(follower: Follower, process: int) -> None:
     # The client was garbage-collected without being closed. That can happen in any thread, which must not block.
     if process == os.getpid():
         Thread(target=follower.close, name="server-set-close", daemon=True).start()

@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias, TypeVar
 
 from kestrel.client.choice import RandomChoice, StayingChoice
-from kestrel.client.errors import AllInUse, CannotConnect, ClientFailure, ConnectionFailed, NoServer, ServerError
+from kestrel.client.errors import (
+    AllInUse,
+    CannotConnect,
+    ClientFailure,
+    ConnectionFailed,
+    NoServer,
+    OpenReadsError,
+    ServerError,
+)
 
 A = TypeVar("A")
 Q = TypeVar("Q")
@@ -83,6 +91,26 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
         if left_ms <= 0:
             return None
         wait_ms = WAIT_PER_SERVER_MS
+
+
+def end_read(*, is_of_connection: bool) -> Plan[bool, None, None]:
+    """Confirm or abort an open read. Yield True to ask over the connection of the read, False to ask over another one.
+
+    If the read `is_of_connection`, the failure of that connection is raised. Otherwise the request is repeated once.
+    Then `OpenReadsError` may mean that the first attempt has ended the read: its failure is raised instead, unless that
+    attempt was certainly not carried out.
+    """
+    try:
+        yield True
+    except ConnectionFailed as failure:
+        if is_of_connection:
+            raise
+        try:
+            yield False
+        except OpenReadsError:
+            if isinstance(failure, CannotConnect):
+                raise
+            raise failure from None
 
 
 def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:

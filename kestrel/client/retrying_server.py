@@ -11,9 +11,9 @@ from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import check_options
 from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
+from kestrel.client.connection import ConnectionPool
 from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.plan import naming_server
-from kestrel.client.pool import ConnectionPool
 from kestrel.client.thrift import ThriftCalls
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
@@ -49,8 +49,7 @@ class RetryingServer:
     ) -> None:
         check_options(timeout_s, tls)
         self.address = parse_address(server, DEFAULT_PORTS["thrift"])
-        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
-        self._pool = ConnectionPool([self.address], timeout_s, context, server_name)
+        self._pool = ConnectionPool([self.address], timeout_s, tls)
         self._calls = ThriftCalls(max_item_bytes=max_item_bytes)
         self._patience_s = patience_s
         self._seconds = seconds

@@ -6,10 +6,10 @@ A refusal is a TApplicationException. The server uses type 6 for every request t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kestrel.client.arguments import check_item
 from kestrel.client.call import Call, Reply
@@ -252,18 +252,8 @@ def _first_field(reader: binary.ThriftReader) -> tuple[int, int]:
     """Return the type and id of a result's first field. Raises `RequestError` if a range method was refused."""
     field = reader.field()
     if field == _REFUSED:
-        raise RequestError(_reason(reader))
+        raise RequestError(_fields(reader, {1: binary.STRING}).get(1, b"").decode("utf-8", "replace"))
     return field
-
-
-def _reason(reader: binary.ThriftReader) -> str:
-    reason = ""
-    while (field := reader.field())[0] != binary.STOP:
-        if field == (binary.STRING, 1):
-            reason = _text(reader)
-        else:
-            reader.skip(field[0])
-    return reason
 
 
 def _finish(reader: binary.ThriftReader, type_: int) -> None:
@@ -322,43 +312,21 @@ def _items(reader: binary.ThriftReader, *, most: int) -> list[OpenRead]:
 
 
 def _item(reader: binary.ThriftReader) -> OpenRead:
-    data = b""
-    id_ = 0
-    while (field := reader.field())[0] != binary.STOP:
-        if field == (binary.STRING, 1):
-            data = reader.binary()
-        elif field == (binary.I64, 2):
-            id_ = reader.i64()
-        else:
-            reader.skip(field[0])
-    return OpenRead(data, id_)
+    fields = _fields(reader, {1: binary.STRING, 2: binary.I64})
+    return OpenRead(fields.get(1, b""), fields.get(2, 0))
+
+
+_QUEUE_INFO: Final = {1: binary.STRING, **dict.fromkeys((2, 3, 4, 5), binary.I64), 6: binary.I32, 7: binary.I32}
 
 
 def _queue_info(reader: binary.ThriftReader) -> QueueInfo:
-    head: bytes | None = None
-    numbers = dict.fromkeys(range(2, 8), 0)
-    while (field := reader.field())[0] != binary.STOP:
-        type_, id_ = field
-        if field == (binary.STRING, 1):
-            head = reader.binary()
-        elif type_ == binary.I64 and 2 <= id_ <= 5:
-            numbers[id_] = reader.i64()
-        elif type_ == binary.I32 and 6 <= id_ <= 7:
-            numbers[id_] = reader.i32()
-        else:
-            reader.skip(type_)
-    return QueueInfo(head, *numbers.values())
+    fields = _fields(reader, _QUEUE_INFO)
+    return QueueInfo(fields.get(1), *[fields.get(id_, 0) for id_ in range(2, 8)])
 
 
 def _range_state(reader: binary.ThriftReader) -> RangeState:
-    numbers = dict.fromkeys((1, 2, 3), 0)
-    while (field := reader.field())[0] != binary.STOP:
-        type_, id_ = field
-        if type_ == binary.I64 and id_ in numbers:
-            numbers[id_] = reader.i64()
-        else:
-            reader.skip(type_)
-    return RangeState(*numbers.values())
+    fields = _fields(reader, dict.fromkeys((1, 2, 3), binary.I64))
+    return RangeState(*[fields.get(id_, 0) for id_ in (1, 2, 3)])
 
 
 def _range_items(first_id: int, end_id: int, reader: binary.ThriftReader) -> list[RangeItem]:
@@ -376,14 +344,19 @@ def _range_items(first_id: int, end_id: int, reader: binary.ThriftReader) -> lis
 
 
 def _range_item(reader: binary.ThriftReader) -> RangeItem:
-    data = b""
-    numbers = dict.fromkeys((1, 3, 4), 0)
+    fields = _fields(reader, {1: binary.I64, 2: binary.STRING, 3: binary.I64, 4: binary.I64})
+    return RangeItem(fields.get(1, 0), fields.get(2, b""), fields.get(3, 0), fields.get(4, 0))
+
+
+def _fields(reader: binary.ThriftReader, types: Mapping[int, int]) -> dict[int, Any]:
+    """Read a struct. Return the values of the fields that have these types, by id. Other fields are skipped."""
+    values: dict[int, Any] = {}
     while (field := reader.field())[0] != binary.STOP:
         type_, id_ = field
-        if field == (binary.STRING, 2):
-            data = reader.binary()
-        elif type_ == binary.I64 and id_ in numbers:
-            numbers[id_] = reader.i64()
-        else:
+        if types.get(id_) != type_:
             reader.skip(type_)
-    return RangeItem(numbers[1], data, numbers[3], numbers[4])
+        elif type_ == binary.STRING:
+            values[id_] = reader.binary()
+        else:
+            values[id_] = reader.i64() if type_ == binary.I64 else reader.i32()
+    return values

@@ -4,10 +4,8 @@ follow them.
 | module | content |
 |---|---|
 | `member` | the entry of one server in a set, as JSON that Twitter's programs also read and write |
-| `uri` | the URI of server sets: ``zk://zk1,zk2/services/kestrel`` |
-| `kazoo_extra` | the check for kazoo, which the extra ``cluster`` installs |
-| `kazoo_connection` | a kazoo connection that survives invalid responses |
-| `zookeeper` | a ZooKeeper client, for servers and clients |
+| `uri` | the URI of server sets: ``zk://zk1,zk2/services/kestrel``; the check for kazoo |
+| `zookeeper` | a ZooKeeper client, for servers and clients, that survives invalid responses |
 | `follower` | the current members of both sets |
 
 There are two sets below a path: ``read`` has the servers for gets, ``write`` the servers for puts. No module imports

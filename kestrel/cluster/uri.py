@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from kestrel.address import Address, parse_address
+from kestrel.errors import KestrelError
 from kestrel.tls import TlsOptions
 
 DEFAULT_PORT: Final = 2181
@@ -84,3 +86,16 @@ def _tls_of(scheme: str, query: str, shown: str) -> TlsOptions | None:
             raise ValueError(f"{shown!r}: the options after the ? need TLS; write zks://")
         return None
     return TlsOptions(**given)
+
+
+class KazooMissing(KestrelError):
+    """A missing kazoo library."""
+
+    def __init__(self) -> None:
+        super().__init__("ZooKeeper needs the library kazoo: pip install 'kestrel-mq[cluster]'")
+
+
+def require_kazoo() -> None:
+    """Raise `KazooMissing` unless `zookeeper` and `follower`, which import it, can be imported."""
+    if find_spec("kazoo") is None:
+        raise KazooMissing

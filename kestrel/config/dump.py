@@ -10,8 +10,7 @@ import attrs
 
 from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
-from kestrel.config.setting import settings_of
-from kestrel.config.setting_kinds import TABLE, TABLES
+from kestrel.config.setting import TABLE, TABLES, settings_of
 
 
 def queue_config(settings: QueueSettings) -> list[tuple[str, str]]:

@@ -7,11 +7,11 @@ mistakes. Malformed values are skipped here, since they are reported elsewhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel.config.setting_kinds import QUEUE_NAME, optional
-from kestrel.config.setting_paths import entry_path, setting_path
+from kestrel.config.setting import QUEUE_NAME, optional
+from kestrel.config.value_text import entry_path, setting_path
 
 Table = Mapping[str, Any]
 
@@ -105,3 +105,27 @@ def _children(queues: Iterable[str]) -> dict[str, list[str]]:
         if parent and plus:
             children[parent].append(name)
     return children
+
+
+def find_cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Yield cycles, each as its members in order: at least one if there is any.
+
+    The search is depth-first with its own stack, since a file may have a longer chain than Python has stack frames.
+    """
+    finished: set[str] = set()
+    for start in edges:
+        way = [start]
+        places = {start: 0}
+        branches = [iter(edges[start])]
+        while way and start not in finished:
+            following = next(branches[-1], None)
+            if following is None:
+                branches.pop()
+                finished.add(way[-1])
+                del places[way.pop()]
+            elif following in places:
+                yield way[places[following] :]
+            elif following not in finished:
+                places[following] = len(way)
+                way.append(following)
+                branches.append(iter(edges.get(following, ())))

@@ -15,8 +15,7 @@ from kestrel.config.server_settings import (
     TlsSettings,
     ZooKeeperSettings,
 )
-from kestrel.config.setting import setting
-from kestrel.config.setting_kinds import TABLE, TABLES
+from kestrel.config.setting import TABLE, TABLES, setting
 
 __all__ = [
     "AdminSettings",
@@ -36,25 +35,16 @@ __all__ = [
 class Config(ServerSettings):
     """A whole configuration. ``Config()`` has the defaults, as without a file."""
 
-    default: QueueOverrides = attrs.field(
-        factory=QueueOverrides,
-        metadata=setting("default", TABLE, "Settings of all queues without their own."),
+    default: QueueOverrides = setting(
+        "default", TABLE, "Settings of all queues without their own.", attrs.Factory(QueueOverrides)
     )
-    queues: Mapping[bytes, QueueOverrides] = attrs.field(
-        factory=dict, metadata=setting("queues", TABLES, "Single queues, by name.")
+    queues: Mapping[bytes, QueueOverrides] = setting("queues", TABLES, "Single queues, by name.", attrs.Factory(dict))
+    aliases: Mapping[bytes, AliasSettings] = setting(
+        "aliases", TABLES, "Names that stand for several queues.", attrs.Factory(dict)
     )
-    aliases: Mapping[bytes, AliasSettings] = attrs.field(
-        factory=dict, metadata=setting("aliases", TABLES, "Names that stand for several queues.")
-    )
-    admin: AdminSettings = attrs.field(
-        factory=AdminSettings, metadata=setting("admin", TABLE, "The HTTP port for monitoring.")
-    )
-    tls: TlsSettings | None = attrs.field(
-        default=None, metadata=setting("tls", TABLE, "TLS for all ports of the configuration.")
-    )
-    zookeeper: ZooKeeperSettings | None = attrs.field(
-        default=None, metadata=setting("zookeeper", TABLE, "The server sets that the server joins.")
-    )
-    logging: LoggingSettings = attrs.field(
-        factory=LoggingSettings, metadata=setting("logging", TABLE, "The level, format and destination of the log.")
+    admin: AdminSettings = setting("admin", TABLE, "The HTTP port for monitoring.", attrs.Factory(AdminSettings))
+    tls: TlsSettings | None = setting("tls", TABLE, "TLS for all ports of the configuration.", None)
+    zookeeper: ZooKeeperSettings | None = setting("zookeeper", TABLE, "The server sets that the server joins.", None)
+    logging: LoggingSettings = setting(
+        "logging", TABLE, "The level, format and destination of the log.", attrs.Factory(LoggingSettings)
     )

@@ -1,13 +1,24 @@
-"""The description of a setting, stored at its field: Kestrel's name, the kind of value, and a help text."""
+"""The description of a setting, stored at its field: Kestrel's name, the kind of value, and a help text.
+
+A kind's `parse` takes a value from TOML, and raises `ValueError` with a sentence: what is wrong, and often a valid
+example. No type is accepted for another: true is not 1. Its `show` is the inverse.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from kestrel.config.setting_kinds import SettingKind
+from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+from kestrel.config.value_text import show_value
+from kestrel.errors import BadQueueName
+from kestrel.escaping import show_name, show_names
+from kestrel.names import check_queue_name
+
+T = TypeVar("T")
 
 KEY: Final = "kestrel.setting"
 """Key of a field's metadata for its `Setting`."""
@@ -22,11 +33,236 @@ class Setting:
     help: str
 
 
-def setting(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
-    """Return metadata for `attrs.field`, with which `settings_of` finds the setting."""
+def setting(kestrel_name: str, kind: SettingKind, help: str, default: T, *, repr: bool = True) -> T:
+    """Return a field with a default that `settings_of` finds. `repr` is as for `attrs.field`."""
+    field: T = attrs.field(default=default, repr=repr, metadata=described(kestrel_name, kind, help))
+    return field
+
+
+def described(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
+    """Return metadata for `attrs.field`, for a setting without a default."""
     return {KEY: Setting(kestrel_name, kind, help)}
 
 
 def settings_of(cls: type[attrs.AttrsInstance]) -> Mapping[str, Setting]:
     """Return the settings among the fields of a class, by the field's name, in order."""
     return {field.name: field.metadata[KEY] for field in attrs.fields(cls) if KEY in field.metadata}
+
+
+MAX_COUNT: Final = 2**31 - 1
+"""Counts are signed 32-bit numbers, as in Kestrel and on the wire."""
+
+MAX_PORT: Final = 65535
+
+
+@attrs.frozen
+class SettingKind:
+    """A kind of setting: its name for lists of settings, its parser, and its display."""
+
+    name: str
+    parse: Callable[[object], Any] = attrs.field(repr=False)
+    show: Callable[[Any], str] = attrs.field(default=str, repr=False)
+    """Function that shows a value as in a file, without quotes and brackets. Members of a list are separated by commas.
+    Names are bytes, and each byte is shown as the character of that number (Latin-1). A table has no such text.
+    """
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{show_value(value)} is neither true nor false (written without quotes)")
+    return value
+
+
+def _show_boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _quoted(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{show_value(value)} is not a text in quotes")
+    return value
+
+
+def _text(value: object) -> str:
+    text = _quoted(value)
+    if not text or "\0" in text:
+        raise ValueError(f"{show_value(text)} is empty or holds a NUL")
+    return text
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{show_value(value)} is not a whole number")
+    if not 1 <= value <= MAX_COUNT:
+        raise ValueError(f"{show_value(value)} is not between 1 and {MAX_COUNT}")
+    return value
+
+
+def _port_number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_PORT:
+        raise ValueError(f"{show_value(value)} is not a port number from 1 to {MAX_PORT}")
+    return value
+
+
+def _port(value: object) -> int | None:
+    if value == "none" or (isinstance(value, int) and value == 0):  # false is an int and equals 0
+        return None
+    try:
+        return _port_number(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or false for no port") from None
+
+
+def _show_port(port: int | None) -> str:
+    return "false" if port is None else str(port)
+
+
+def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
+    def parse_positive(value: object) -> int:
+        parsed = parse(value)
+        if parsed == 0:
+            raise ValueError(f"{show_value(value)} is not greater than 0")
+        return parsed
+
+    return parse_positive
+
+
+def _queue_name(value: object) -> bytes:
+    name = _quoted(value).encode()
+    try:
+        check_queue_name(name)
+    except BadQueueName as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise ValueError(f"{show_value(value)} is not a list in square brackets")
+    return value
+
+
+def _queue_names(value: object) -> tuple[bytes, ...]:
+    if not _list(value):
+        raise ValueError("the list is empty: at least one queue is needed")
+    return tuple(_queue_name(name) for name in _list(value))
+
+
+def _identities(value: object) -> tuple[bytes, ...]:
+    names = [value] if isinstance(value, str) else _list(value)
+    return tuple(_text(name).encode() for name in names)
+
+
+def _show_identities(identities: tuple[bytes, ...]) -> str:
+    return b",".join(identities).decode("utf-8", "backslashreplace")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(_text(each) for each in _list(value))
+
+
+BOOLEAN: Final = SettingKind("true or false", _boolean, _show_boolean)
+TEXT: Final = SettingKind("text", _text)
+TEXTS: Final = SettingKind("list of texts", _texts, ",".join)
+PATH: Final = SettingKind("path", _text)
+COUNT: Final = SettingKind("number from 1", _count)
+PORT_NUMBER: Final = SettingKind("port number", _port_number)
+PORT: Final = SettingKind("port number, or false for no port", _port, _show_port)
+SIZE: Final = SettingKind("size", _positive(parse_size), format_size)
+SIZE_OR_ZERO: Final = SettingKind("size, or 0", parse_size, format_size)
+DURATION: Final = SettingKind("duration", _positive(parse_duration_ms), format_duration_ms)
+DURATION_OR_ZERO: Final = SettingKind("duration, or 0", parse_duration_ms, format_duration_ms)
+QUEUE_NAME: Final = SettingKind("queue name", _queue_name, show_name)
+QUEUE_NAMES: Final = SettingKind("list of queue names", _queue_names, show_names)
+IDENTITIES: Final = SettingKind("client name or list of them", _identities, _show_identities)
+
+
+def optional(kind: SettingKind, *words: str) -> SettingKind:
+    """Return a kind that also accepts ``"none"`` or one of `words` for None, which it shows as the first of them."""
+    words = (*words, "none")
+    in_quotes = " or ".join(f'"{word}"' for word in words)
+
+    def parse(value: object) -> Any:
+        if isinstance(value, str) and value in words:
+            return None
+        try:
+            return kind.parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}; or {in_quotes}") from None
+
+    def show(value: Any) -> str:
+        return words[0] if value is None else kind.show(value)
+
+    return SettingKind(f"{kind.name}, or {in_quotes}", parse, show)
+
+
+def one_of(*words: str) -> SettingKind:
+    """Return the kind of one of these words. Its parser ignores case, and returns the word as it is given here."""
+    by_small_letters = {word.lower(): word for word in words}
+    in_quotes = ", ".join(f'"{word}"' for word in words)
+
+    def parse(value: object) -> str:
+        word = by_small_letters.get(value.lower()) if isinstance(value, str) else None
+        if word is None:
+            raise ValueError(f"{show_value(value)} is none of {in_quotes}")
+        return word
+
+    return SettingKind(f"one of {in_quotes}", parse)
+
+
+def matching(name: str, pattern: str, example: str) -> SettingKind:
+    """Return the kind of a text that matches a pattern as a whole. Its error messages have `name` and `example`."""
+    compiled = re.compile(pattern)
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        if not compiled.fullmatch(text):
+            raise ValueError(f"{show_value(text)} is not a {name}; write for example {show_value(example)}")
+        return text
+
+    return SettingKind(name, parse)
+
+
+def secret(kind: SettingKind, example: str) -> SettingKind:
+    """Return a kind whose error messages show `example`, and never the given value."""
+
+    def parse(value: object) -> Any:
+        try:
+            return kind.parse(value)
+        except ValueError:
+            raise ValueError(f"the value is not a {kind.name}; write for example {show_value(example)}") from None
+
+    return SettingKind(kind.name, parse, kind.show)
+
+
+def table_of(kind: SettingKind) -> SettingKind:
+    """Return the kind of a table from arbitrary names to values of one kind."""
+
+    def parse(value: object) -> dict[str, Any]:
+        parsed = {}
+        for name, each in checked_table(value).items():
+            try:
+                parsed[name] = kind.parse(each)
+            except ValueError as error:
+                raise ValueError(f"{show_value(name)}: {error}") from None
+        return parsed
+
+    return SettingKind(f"table from names to {kind.name}", parse)
+
+
+def checked_table(value: object) -> dict[str, object]:
+    """Return the value if it is a table, or raise ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{show_value(value)} is not a table")
+    return value
+
+
+def checked_tables(value: object) -> list[object]:
+    """Return the value if it is a list, or raise ValueError. The members are not checked."""
+    if not isinstance(value, list):
+        raise ValueError(f"{show_value(value)} is not a list of tables, whose heads have two brackets: [[queues]]")
+    return value
+
+
+TABLE: Final = SettingKind("table", checked_table)
+TABLES: Final = SettingKind("list of tables", checked_tables)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kestrel.config.model import Config, QueueOverrides, QueueSettings
 from kestrel.config.setting import settings_of
-from kestrel.config.setting_paths import entry_path, setting_path
 from kestrel.config.units import format_size
+from kestrel.config.value_text import entry_path, setting_path
 
 
 def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:

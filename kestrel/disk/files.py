@@ -9,7 +9,11 @@ import errno
 import fcntl
 import os
 import stat
+import unicodedata
+from collections.abc import Iterable
 from typing import Final
+
+from kestrel.errors import BadQueueName
 
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
@@ -176,3 +180,25 @@ def _is_file(entry: os.DirEntry[bytes]) -> bool:
         return entry.is_file()
     except OSError:  # a broken link, or one to a file that is not accessible
         return False
+
+
+def fold_name(name: bytes) -> str:
+    """Return a key that is equal for all names that some file system takes for the same.
+
+    The file systems of macOS, Windows and memory cards ignore case or the encoding of accents. Names with the same key
+    may still be different names for a particular file system.
+    """
+    text = name.decode("utf-8", "surrogateescape")
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+
+
+def check_distinct_when_folded(name: bytes, others: Iterable[bytes]) -> None:
+    """Raise `BadQueueName` if a file system may take the new name for one of the others.
+
+    Two queues with such names would write to the same files.
+    """
+    ours = fold_name(name)
+    for other in others:
+        if other != name and fold_name(other) == ours:
+            shown = other.decode("utf-8", "backslashreplace")
+            raise BadQueueName(f"the file system of the queues does not tell this name from {shown}, which is there")

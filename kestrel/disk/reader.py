@@ -65,3 +65,14 @@ class FileReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes) -> None:
+    """Append the bytes from `start` up to `end` to the file at `path`, and sync it. Create the file if needed."""
+    descriptor = disk.open_append(path)
+    try:
+        for offset in range(start, end, PART_BYTES):
+            disk.write(descriptor, reader.read(offset, min(PART_BYTES, end - offset)))
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)

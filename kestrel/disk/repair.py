@@ -6,10 +6,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kestrel.disk import crash_points
-from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import DAMAGED_FOLDER
-from kestrel.disk.reader import FileReader
+from kestrel.disk.reader import FileReader, copy_range
 
 _NAME_BYTES: Final = 225
 

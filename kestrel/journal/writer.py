@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kestrel.disk import crash_points
-from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk, is_full
-from kestrel.disk.reader import FileReader
+from kestrel.disk.reader import FileReader, copy_range
 from kestrel.journal.deletion import mark_deleted
 from kestrel.journal.fileset import current_name, rotated_name, temporary_name
 

@@ -68,17 +68,18 @@ as a queue of objects. `ConcurrentBlockingQueue` holds any objects, in memory on
 
 from __future__ import annotations
 
-from kestrel.library.arguments import FolderPath
-from kestrel.library.blocking_queues import (
+from kestrel.library.concurrent_blocking_queue import ConcurrentBlockingQueue, FullPolicy
+from kestrel.library.folder import FolderPath
+from kestrel.library.journaled_config import JournaledQueueConfig, JournaledQueueReaderConfig, QueueItem
+from kestrel.library.journaled_queue import (
+    FolderJournaledQueue,
     ItemCodec,
     JournaledBlockingQueue,
+    JournaledQueue,
+    ScrollFolder,
     Transaction,
     TransactionalJournaledBlockingQueue,
 )
-from kestrel.library.concurrent_blocking_queue import ConcurrentBlockingQueue
-from kestrel.library.full_policy import FullPolicy
-from kestrel.library.journaled_config import JournaledQueueConfig, JournaledQueueReaderConfig, QueueItem
-from kestrel.library.journaled_queue import FolderJournaledQueue, JournaledQueue, ScrollFolder
 from kestrel.library.persistent_queue import XIDS, FolderQueue, Lookup, PersistentQueue, QueueFolder
 from kestrel.library.reader import Reader, ReaderCounts
 

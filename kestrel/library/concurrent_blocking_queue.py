@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from enum import Enum
+from functools import partial
+from typing import Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from kestrel.library.full_policy import FullPolicy
-from kestrel.library.recursion_limit import RecursionLimit
+from kestrel.queues.timer import Timer
+
+MAX_SYNCHRONOUS_CALLBACKS: Final = 100
+"""Maximum number of results in a row that are available when the call returns."""
+
+
+class RecursionLimit:
+    """A counter of results that are available when a call returns.
+
+    A callback that runs at once may call again, deeper on the stack each time. At the limit, the next result must wait
+    for a later tick.
+    """
+
+    __slots__ = ("_answers",)
+
+    def __init__(self) -> None:
+        self._answers = 0
+
+    def may_recurse(self) -> bool:
+        """Count a result. Return False, and restart the count, if the result must wait for a later tick."""
+        self._answers = (self._answers + 1) % (MAX_SYNCHRONOUS_CALLBACKS + 1)
+        return self._answers > 0
+
+
+class FullPolicy(Enum):
+    """The action of a put to a full queue."""
+
+    REFUSE_PUTS = "refuse puts"
+    """Refuse the item."""
+    DROP_OLDEST = "drop the oldest"
+    """Append the item, and drop the item at the head."""
+
 
 T = TypeVar("T")
 
@@ -25,7 +57,7 @@ class _Consumer(Generic[T]):
         self.arrival: Deferred[T | None]
         self.waits = waits
         self.predicate = predicate
-        self.timer: IDelayedCall | None = None
+        self.timer: Timer | None = None
 
 
 class ConcurrentBlockingQueue(Generic[T]):
@@ -63,8 +95,8 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._recursion_limit = RecursionLimit()
         self._is_handing_over = False
         """Whether `_hand_over` is running further up the stack."""
-        self._rest: IDelayedCall | None = None
-        """The delayed call that continues the delivery in a later tick."""
+        self._continuation = Timer(clock, self._hand_over)
+        """Continues the delivery in a later tick."""
         self._is_closed = False
         self.dropped_count = 0
         """Number of items dropped because the queue was full."""
@@ -155,10 +187,11 @@ class ConcurrentBlockingQueue(Generic[T]):
         if consumer.predicate is not None:
             self._choosy.add(consumer)
         if deadline_s is not None:
-            consumer.timer = self._clock.callLater(deadline_s, self._time_is_over, consumer)
+            consumer.timer = Timer(self._clock, partial(self._answer, consumer))
+            consumer.timer.start(deadline_s)
         is_at_hand = bool(self._items) or not consumer.waits
         if is_at_hand and not self._is_put_off() and not self._recursion_limit.may_recurse():
-            self._rest = self._clock.callLater(0, self._go_on)
+            self._continuation.start(0)
         self._hand_over()
         return consumer.arrival
 
@@ -166,13 +199,9 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._line.pop(consumer, None)
         self._polls.pop(consumer, None)
         self._choosy.discard(consumer)
-        timer, consumer.timer = consumer.timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def _time_is_over(self, consumer: _Consumer[T]) -> None:
-        consumer.timer = None
-        self._answer(consumer)
+        if consumer.timer is not None:
+            consumer.timer.stop()
+            consumer.timer = None
 
     def _answer(self, consumer: _Consumer[T]) -> None:
         """Answer a consumer with None."""
@@ -183,11 +212,7 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     def _is_put_off(self) -> bool:
         """Return True if a call further up the stack, or a delayed call, will deliver the items."""
-        return self._is_handing_over or self._rest is not None
-
-    def _go_on(self) -> None:
-        self._rest = None
-        self._hand_over()
+        return self._is_handing_over or self._continuation.is_running
 
     def _hand_over(self) -> None:
         """Deliver items to the consumers in line, unless a call further up the stack or a delayed call will."""
@@ -243,6 +268,4 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._is_closed = True
         self.flush()
         self.evict_waiters()
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            rest.cancel()
+        self._continuation.stop()

@@ -3,21 +3,83 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
-from kestrel.errors import KestrelError
+from kestrel.errors import KestrelError, QueueFailed, StorageError
 from kestrel.item import Item
-from kestrel.library.durability import DurabilityTracker
-from kestrel.library.recursion_limit import RecursionLimit
+from kestrel.library.concurrent_blocking_queue import RecursionLimit
 from kestrel.queues.queue import Queue
 from kestrel.queues.tick_scheduler import TickScheduler
+from kestrel.queues.timer import Timer
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
+
+
+def when_batch_settled(batch: Batch) -> Deferred[None]:
+    """Return a Deferred that fires when the batch is safe or lost."""
+    done: Deferred[None] = Deferred()
+    batch.when_settled(partial(done.callback, None))
+    return done
+
+
+def when_batch_safe(batch: Batch) -> Deferred[None]:
+    """Return a Deferred that fires when the batch is safe, and fails with the batch's error if it was lost."""
+    done: Deferred[None] = Deferred()
+    batch.when_settled(lambda: done.callback(None) if batch.failure is None else done.errback(batch.failure))
+    return done
+
+
+async def wait_for_all(changes: Iterable[Awaitable[None]]) -> None:
+    """Wait until all changes are safe or lost, one after the other. Then raise the error of the first loss."""
+    loss: StorageError | None = None
+    for change in changes:
+        try:
+            await change
+        except StorageError as error:
+            loss = loss or error
+    if loss is not None:
+        raise loss
+
+
+class DurabilityTracker:
+    """The batches of one queue that are not yet safe, and a loss that was not yet reported."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[Batch, None] = {}
+        self._loss: Exception | None = None
+
+    def add_batch(self, batch: Batch) -> None:
+        """Track a batch that contains a change to the queue."""
+        if not batch.is_settled and batch not in self._unsettled:
+            self._unsettled[batch] = None
+            batch.when_settled(partial(self._batch_settled, batch))
+
+    def _batch_settled(self, batch: Batch) -> None:
+        del self._unsettled[batch]
+        self._loss = batch.failure or self._loss
+
+    def safe(self) -> Deferred[None]:
+        """Return a Deferred that fires when all changes so far are safe.
+
+        Fails with `QueueFailed` if one of them was lost, or a change since the last call.
+        """
+        return Deferred.fromCoroutine(self._safe())
+
+    async def _safe(self) -> None:
+        batches = list(self._unsettled)
+        for batch in batches:
+            await when_batch_settled(batch)
+        losses = [batch.failure for batch in batches if batch.failure is not None]
+        loss, self._loss = losses[0] if losses else self._loss, None
+        if loss is not None:
+            raise QueueFailed(str(loss)) from loss
+
 
 T = TypeVar("T")
 
@@ -103,9 +165,9 @@ class _DeferredWaiter(Generic[T]):
         """The queue that this waiter has joined, or None."""
         is_blocking = deadline_s is None or deadline_s > 0
         self._waiter = Waiter(self._item_arrived, opens=opens, peeks=peeks, is_blocking=is_blocking)
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock, self._time_is_over)
         if deadline_s is not None and is_blocking:
-            self._timer = clock.callLater(deadline_s, self._time_is_over)
+            self._timer.start(deadline_s)
 
     def join(self) -> None:
         """Enter the line, unless the wait has already ended. The item may arrive before this returns."""
@@ -122,7 +184,6 @@ class _DeferredWaiter(Generic[T]):
             self._queue.join(self._waiter)
 
     def _time_is_over(self) -> None:
-        self._timer = None
         if self._queue is None:
             self._waiter.is_blocking = False
         elif self._queue.is_head_pending:
@@ -134,9 +195,7 @@ class _DeferredWaiter(Generic[T]):
     def _leave(self) -> None:
         if self._queue is not None:
             self._queue.waiters.leave(self._waiter)
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        self._timer.stop()
 
     def _item_arrived(self, item: Item | None, error: Exception | None) -> None:
         self._leave()

@@ -10,8 +10,8 @@ from attrs.validators import and_, deep_mapping, ge, instance_of, is_callable, o
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName
-from kestrel.library.arguments import FolderPath
-from kestrel.library.full_policy import FullPolicy
+from kestrel.library.concurrent_blocking_queue import FullPolicy
+from kestrel.library.folder import FolderPath
 
 NAME_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:_-"
 """Bytes allowed in the names of journaled queues and readers, which are used unescaped in file names."""

@@ -1,21 +1,19 @@
-"""libkestrel's queues inside a program: one queue with its own folder, or several in one folder."""
+"""libkestrel's queues inside a program: one queue with its own folder, several in one folder, or queues of objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.errors import BadQueueName, StorageError
-from kestrel.library.arguments import FolderPath, check_item, check_time
-from kestrel.library.blocking_queues import ItemCodec, JournaledBlockingQueue, TransactionalJournaledBlockingQueue
-from kestrel.library.durability import wait_for_all, when_batch_safe, when_batch_settled
-from kestrel.library.folder import ProgramFolder, absolute, run_to_completion
-from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
+from kestrel.library.folder import FolderPath, ProgramFolder, absolute, check_item, check_time, run_to_completion
+from kestrel.library.handle import wait_for_all, when_batch_safe, when_batch_settled
+from kestrel.library.journaled_config import JournaledQueueConfig, QueueItem, check_reader
 from kestrel.library.reader import Reader
 from kestrel.queues.context import QueueContext, wall_clock_ms
 from kestrel.scroll.name_encoding import DEFAULT_READER, location_of
@@ -26,6 +24,17 @@ from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
 log = Logger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ItemCodec(Protocol[T]):
+    """A converter between objects and the bytes of items."""
+
+    def encode(self, item: T) -> bytes:
+        """Return the bytes of `item`."""
+
+    def decode(self, data: bytes) -> T:
+        """Return the object that `data` encodes."""
 
 
 class ScrollFolder(ProgramFolder):
@@ -257,7 +266,7 @@ class FolderJournaledQueue:
         put_ms = self._context.now_ms() if add_ms is None else add_ms
         self._storage.put([reader.store for reader in readers], data, put_ms, expiry_ms)
         self._puts += 1
-        both = combine_batches([reader.item_was_put(len(data)) for reader in readers])
+        both = combine_batches([reader.item_was_put(len(data), expiry_ms) for reader in readers])
         assert both is not None
         return when_batch_safe(both)
 
@@ -421,3 +430,137 @@ class JournaledQueue(FolderJournaledQueue):
             await super()._erase()
         finally:
             await self.folder.close()
+
+
+class _SingleReaderQueue(Generic[T]):
+    """The base class of the queues of objects."""
+
+    def __init__(self, queue: FolderJournaledQueue, reader: Reader, codec: ItemCodec[T]) -> None:
+        self._queue = queue
+        self._reader = reader
+        self._codec = codec
+
+    def __len__(self) -> int:
+        return self._reader.items
+
+    @property
+    def size(self) -> int:
+        """Number of items, including open reads."""
+        return self._reader.items
+
+    @property
+    def waiter_count(self) -> int:
+        """Number of consumers that wait for an item."""
+        return self._reader.waiter_count
+
+    def put(self, item: T) -> Deferred[bool]:
+        """Append an item. Fire with True when it is as safe as `sync_journal_ms` promises, with False if it is refused.
+
+        Fails with `QueueFailed` if the item was lost. Raises the exceptions of the codec and of `JournaledQueue.put`.
+        """
+        safe = self._queue.put(self._codec.encode(item))
+        return succeed(False) if safe is None else safe.addCallback(lambda _: True)
+
+    def put_head(self, item: T) -> NoReturn:
+        """Raise TypeError: a journal is only written at its end."""
+        raise TypeError("a journaled queue cannot put an item at its head: a journal is only written at its end")
+
+    def flush(self) -> None:
+        """Drop all items, except open reads."""
+        self._queue.flush()
+
+    def evict_waiters(self) -> None:
+        """Answer every waiting consumer with None, as if the queue were empty."""
+        self._reader.evict_waiters()
+
+    def close(self) -> Deferred[None]:
+        """Close the underlying queue, as `JournaledQueue.close` does."""
+        return self._queue.close()
+
+    def _get(self, deadline_s: float | None, wrap: Callable[[QueueItem, T], R]) -> Deferred[R | None]:
+        return self._reader.get(deadline_s).addCallback(self._decoded, wrap)
+
+    def _decoded(self, item: QueueItem | None, wrap: Callable[[QueueItem, T], R]) -> R | None:
+        if item is None:
+            return None
+        try:
+            decoded = self._codec.decode(item.data)
+        except Exception:
+            self._reader.unget(item.id)
+            raise
+        return wrap(item, decoded)
+
+
+class JournaledBlockingQueue(_SingleReaderQueue[T]):
+    """A queue of objects that commits each item when it is delivered; made by `to_blocking_queue`.
+
+    A crash may deliver the last items again. If the codec cannot decode an item, the get fails with the codec's
+    exception. The item returns to the head with one more error, unless `error_handler` removes it. None cannot be an
+    item: a get that returns None found nothing.
+    """
+
+    def put(self, item: T) -> Deferred[bool]:
+        """Append an item. Fire with True when it is as safe as `sync_journal_ms` promises, with False if it is refused.
+
+        Fails with `QueueFailed` if the item was lost. Raises TypeError for None, and the exceptions of the codec.
+        """
+        if item is None:
+            raise TypeError("None cannot be an item: get() returns None if there is no item")
+        return super().put(item)
+
+    def get(self, deadline_s: float | None = None) -> Deferred[T | None]:
+        """Take the next item. Fire with None after `deadline_s` seconds; without a deadline, wait until there is an
+        item.
+        """
+        return self._get(deadline_s, self._wrap)
+
+    def poll(self) -> Deferred[T | None]:
+        """Take the next item without waiting for a put. Fire with None if there is none."""
+        return self.get(0)
+
+    def poll_if(self, predicate: Callable[[T], bool]) -> NoReturn:
+        """Raise TypeError: a journaled queue cannot examine its head before it delivers it."""
+        raise TypeError("a journaled queue does not support poll_if(): it delivers its head without a predicate")
+
+    def _wrap(self, item: QueueItem, decoded: T) -> T:
+        self._reader.commit(item.id)
+        return decoded
+
+
+class Transaction(Generic[T]):
+    """An item that was delivered and is not yet committed."""
+
+    __slots__ = ("_id", "_reader", "item")
+
+    def __init__(self, item: T, reader: Reader, item_id: int) -> None:
+        self.item = item
+        self._reader = reader
+        self._id = item_id
+
+    def commit(self) -> bool:
+        """Remove the item permanently. Return False if it is no longer open."""
+        return self._reader.commit(self._id)
+
+    def rollback(self) -> bool:
+        """Return the item to the head of the queue with one more error. Return False if it is no longer open."""
+        return self._reader.unget(self._id)
+
+
+class TransactionalJournaledBlockingQueue(_SingleReaderQueue[T]):
+    """A queue of objects that delivers each item in a transaction; made by `to_transactional_blocking_queue`.
+
+    If the codec cannot decode an item, the item is rolled back and the get fails with the codec's exception.
+    """
+
+    def get(self, deadline_s: float | None = None) -> Deferred[Transaction[T] | None]:
+        """Take the next item in a transaction. Fire with None after `deadline_s` seconds; without a deadline, wait for
+        an item.
+        """
+        return self._get(deadline_s, self._wrap)
+
+    def poll(self) -> Deferred[Transaction[T] | None]:
+        """Take the next item in a transaction without waiting for a put. Fire with None if there is none."""
+        return self.get(0)
+
+    def _wrap(self, item: QueueItem, decoded: T) -> Transaction[T]:
+        return Transaction(decoded, self._reader, item.id)

@@ -12,10 +12,8 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.item import Item
-from kestrel.library.arguments import FolderPath, check_item, check_name, check_settings
-from kestrel.library.durability import wait_for_all, when_batch_settled
-from kestrel.library.folder import ProgramFolder, absolute
-from kestrel.library.handle import READ_WAS_RETURNED, QueueHandle
+from kestrel.library.folder import FolderPath, ProgramFolder, absolute, check_item, check_name, check_settings
+from kestrel.library.handle import READ_WAS_RETURNED, QueueHandle, wait_for_all, when_batch_settled
 from kestrel.queues.context import wall_clock_ms
 from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager

@@ -15,8 +15,7 @@ from kestrel.library.handle import READ_WAS_RETURNED, QueueHandle
 from kestrel.library.journaled_config import JournaledQueueConfig, QueueItem
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_SWEPT_PER_SLICE
-from kestrel.queues.limits import QueueLimits
+from kestrel.queues.limits import MAX_SWEPT_PER_SLICE, QueueLimits
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
@@ -171,11 +170,11 @@ class Reader(QueueHandle[QueueItem]):
         """Return True if the reader accepts an item of `size` bytes. Expired items are removed first."""
         return self.underlying().admits(size)
 
-    def item_was_put(self, size: int) -> Batch:
+    def item_was_put(self, size: int, expiry_ms: int) -> Batch:
         """Count an item of `size` bytes that was put into the store, and serve waiting consumers."""
         self.counts.puts += 1
         self.counts.put_bytes += size
-        return self._track(self._queue.item_was_put(size))
+        return self._track(self._queue.item_was_put(size, expiry_ms))
 
     def serve(self) -> None:
         """Drop items that exceed a limit, and serve waiting consumers."""

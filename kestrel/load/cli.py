@@ -13,26 +13,20 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from kestrel.client.errors import ClientFailure, ConnectionFailed
-from kestrel.load.flood import flood
-from kestrel.load.leaky_reader import leaky_reader
-from kestrel.load.ledger import Ledger
-from kestrel.load.load_queues import LoadQueues
+from kestrel.load.flows import LoadQueues
 from kestrel.load.load_run import LoadRun
-from kestrel.load.many_clients import many_clients
-from kestrel.load.numbered_items import MAX_ITEMS
+from kestrel.load.load_tools import flood, leaky_reader, many_clients, packing, put_many
+from kestrel.load.numbered_items import MAX_ITEMS, Ledger
 from kestrel.load.options import (
     LoadDefaults,
     LoadOptions,
+    add_number,
     add_options,
-    int_in_range,
+    check_file_limit,
     options,
     parse_share,
-    raise_file_limit,
 )
-from kestrel.load.packing import packing
-from kestrel.load.put_many import put_many
-from kestrel.load.report import format_table, format_verdict, report_json
-from kestrel.load.run_progress import REDRAW_INTERVAL_S, RunProgress
+from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
 from kestrel.tools.arguments import make_parser, wire_duration_s
 from kestrel.tools.connection_errors import ConnectionContext
 from kestrel.tools.output import Output
@@ -92,6 +86,13 @@ _TOOLS: Final = {
     ),
 }
 
+_OWN_NUMBERS: Final = (
+    ("flood", "--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),
+    ("put-many", "--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),
+    ("packing", "--cycles", 1, 1000, 5, "number of cycles, each with --items items"),
+)
+"""Tool, name, least and largest value, default and help of the options of single tools."""
+
 _DESCRIPTION: Final = """\
 Put a load on a Kestrel server, and report throughput, latency and lost items. The tools put items to queues named
 load_..., or to the one of --queue. They refuse a queue that has items, and leave no queue behind."""
@@ -126,33 +127,15 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         )
         add_options(each, tool.defaults)
         parsers[name] = each
-    parsers["flood"].add_argument(
-        "--prefill",
-        metavar="N",
-        type=int_in_range(0, MAX_ITEMS),
-        default=0,
-        help="put N more items before the first get, as a backlog (default: 0)",
-    )
-    parsers["put-many"].add_argument(
-        "--queues",
-        metavar="N",
-        type=int_in_range(1, 10_000),
-        default=1,
-        help="put to N queues in turn, whose names end in _1, _2 and so on (default: 1)",
-    )
-    parsers["packing"].add_argument(
-        "--cycles",
-        metavar="N",
-        type=int_in_range(1, 1000),
-        default=5,
-        help="number of cycles, each with --items items (default: 5)",
-    )
+    for name, option, least, most, default, help in _OWN_NUMBERS:
+        add_number(parsers[name].add_argument, option, least, most, default, help)
     leaky = parsers["leaky-reader"]
     leaky.add_argument(
         "--leak", metavar="SHARE", type=parse_share, default=0.1, help="share of unconfirmed items (default: 0.1)"
     )
     leaky.add_argument(
         "--hold",
+        dest="hold_s",
         metavar="DURATION",
         type=wire_duration_s,
         default=0.5,
@@ -175,7 +158,7 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     asked = options(parser, arguments, tool.defaults)
     if tool.total(asked) > MAX_ITEMS:
         parser.error(f"{tool.total(asked):,} items are too many; limit={MAX_ITEMS:,}")
-    raise_file_limit(parser, tool.connections(asked) + 1)
+    check_file_limit(parser, tool.connections(asked) + 1)
     output = Output()
     load_run = _run(arguments.tool, asked)
     run_stats = load_run.run_stats
@@ -184,8 +167,7 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
         output.object(report_json(arguments.tool, run_stats, **about))
     else:
         if any(request_stats.items for request_stats in run_stats.request_stats_list):
-            for line in format_table(run_stats):
-                output.line(line)
+            output.lines(format_table(run_stats))
         if run_stats.failure is None:
             output.line(format_verdict(run_stats))
     output.flush()

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from kestrel.address import DEFAULT_PORTS
-from kestrel.client.call import Call
-from kestrel.client.closing_errors import closes_connection, never_closes_connection
-from kestrel.client.dialect import MemcacheDialect, ThriftDialect
-from kestrel.client.errors import Refused
+from kestrel.client.call import LINE, Call, Reply
+from kestrel.client.dialect import MemcacheDialect, ThriftDialect, closes_connection, never_closes_connection
+from kestrel.client.errors import BadReply, OpenReadsError, Refused, RequestError, ServerError
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.load.numbered_items import MOST_BYTES
-from kestrel.load.queue_state import QueueState
-from kestrel.load.text_dialect import TextLoadDialect
+from kestrel.names import check_queue_name
+from kestrel.protocols.buffer import ReceiveBuffer
+
+T = TypeVar("T")
 
 PORTS: Final[Mapping[str, int]] = {**DEFAULT_PORTS, "text": 2222}
+
+_MOST_LINE_BYTES: Final = 32 * 1024 * 1024
+_MOST_LINES: Final = 10_000
+"""Maximum number of lines in the statistics of one queue."""
+
+_OPEN_READS: Final = b"Not that many transactions open."
+
+
+class QueueState(NamedTuple):
+    """The state of a queue at one moment."""
+
+    exists: bool | None
+    """True if the queue existed before the request; None if the protocol does not tell."""
+    items: int = 0
+    """Number of items in the queue and of open reads."""
+    journal_bytes: int = 0
+
+    @classmethod
+    def of(cls, figures: Mapping[str, str]) -> Self:
+        """Return the state that a queue's statistics show. Without statistics the queue does not exist.
+
+        Raise `BadReply` if ``items`` is missing or a value is not a number.
+        """
+        if not figures:
+            return cls(False)
+        try:
+            items = int(figures["items"]) + int(figures.get("open_transactions", "0"))
+            return cls(True, items, int(figures.get("logsize", "0")))
+        except (KeyError, ValueError):
+            raise BadReply("the statistics of the queue are not numbers") from None
 
 
 class LoadDialect(Protocol):
@@ -121,6 +152,116 @@ class ThriftLoadDialect(ThriftDialect):
 
     def names(self) -> None:
         return None
+
+
+class TextLoadDialect:
+    """The `LoadDialect` of the text protocol."""
+
+    may_abort = False
+    reads_are_of_connection = True
+    reads_time_out = False
+
+    def put(self, queue: bytes, data: bytes) -> Call[bool]:
+        """Return a call that puts an item. Raise `RequestError` if the item contains a line feed."""
+        check_queue_name(queue)
+        if b"\n" in data:
+            raise RequestError("an item of the text protocol is a line")
+        return _TextCall(b"put %b:\n%b\n\n" % (queue, data), _number()).then(bool)
+
+    def take(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
+        """Return a call that takes the head. The next `take` or `finish` of this connection confirms it."""
+        check_queue_name(queue)
+        return _TextCall(b"get %b %d\n" % (queue, wait_ms), _item(), wait_ms=wait_ms)
+
+    def finish(self, queue: bytes) -> Call[None]:
+        """Return a call that confirms the last `take`: a peek, which confirms all open reads of this connection."""
+        check_queue_name(queue)
+        return _TextCall(b"peek %b\n" % queue, _item()).then(_nothing)
+
+    def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
+        """Return a call that takes the head as an open read. It also confirms earlier open reads of this connection."""
+        return self.take(queue, wait_ms).then(lambda data: None if data is None else OpenRead(data))
+
+    def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
+        """Return a call that confirms the oldest open read of the connection; `read` is ignored."""
+        check_queue_name(queue)
+        return _TextCall(b"confirm %b 1\n" % queue, _number()).then(_nothing)
+
+    def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
+        """Raise `RequestError`: the text protocol cannot put an item back."""
+        raise RequestError("the text protocol cannot put an item back; close the connection instead")
+
+    def look(self, queue: bytes) -> Call[QueueState]:
+        """Return a call for the state of a queue."""
+        check_queue_name(queue)
+        return _TextCall(b"dump_stats %b\n" % queue, _figures()).then(QueueState.of)
+
+    def names(self) -> None:
+        """Return None: the protocol lists queues only with all their statistics, which is too much to read here."""
+        return None
+
+    def flush(self, queue: bytes) -> Call[None]:
+        """Return a call that drops all items of a queue."""
+        check_queue_name(queue)
+        return _TextCall(b"flush %b\n" % queue, _number()).then(_nothing)
+
+    def delete(self, queue: bytes) -> Call[None]:
+        """Return a call that deletes a queue."""
+        check_queue_name(queue)
+        return _TextCall(b"delete %b\n" % queue, _number()).then(_nothing)
+
+
+class _TextCall(Call[T]):
+    """A call whose reply has lines that end in a line feed without a carriage return."""
+
+    def _line(self, buffer: ReceiveBuffer) -> bytes | None:
+        line = buffer.take_line()
+        if (buffer.size if line is None else len(line)) > _MOST_LINE_BYTES:
+            raise BadReply(f"a line is longer than {_MOST_LINE_BYTES} bytes")
+        return line
+
+
+def _line() -> Reply[bytes]:
+    """Read a line. Raise `OpenReadsError` or `ServerError` if it reports an error."""
+    line = yield LINE
+    if line.startswith(b"-"):
+        if line[1:] == _OPEN_READS:
+            raise OpenReadsError("the read had gone back")
+        raise ServerError(line[1:].decode("utf-8", "replace"))
+    return line
+
+
+def _item() -> Reply[bytes | None]:
+    line = yield from _line()
+    if line == b"*":
+        return None
+    if not line.startswith(b":"):
+        raise BadReply(f"a line of {len(line)} bytes is not an item")
+    return line[1:]
+
+
+def _number() -> Reply[int]:
+    line = yield from _line()
+    if not (line.startswith(b"+") and line[1:].isdigit() and len(line) < 20):
+        raise BadReply(f"a line of {len(line)} bytes is not a number")
+    return int(line[1:])
+
+
+def _figures() -> Reply[dict[str, str]]:
+    figures: dict[str, str] = {}
+    for _ in range(_MOST_LINES):
+        line = yield from _item()
+        if line is None:
+            return figures
+        words = line.decode("utf-8", "surrogateescape").split(" ", 2)
+        if len(words) != 3:
+            raise BadReply(f"a line of {len(line)} bytes is not a statistic")
+        figures[words[1]] = words[2]
+    raise BadReply(f"the listing has more than {_MOST_LINES} lines")
+
+
+def _nothing(_: object) -> None:
+    pass
 
 
 def _keys(figures: dict[bytes, dict[str, str]]) -> list[bytes]:

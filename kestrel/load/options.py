@@ -7,7 +7,7 @@ import re
 import resource
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from kestrel.address import Address, parse_address
@@ -16,6 +16,7 @@ from kestrel.errors import BadQueueName
 from kestrel.load.load_dialects import PORTS
 from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.names import check_queue_name
+from kestrel.server.process import raise_file_limit
 from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
     ENVIRONMENT,
@@ -113,6 +114,11 @@ def parse_share(text: str) -> float:
     return value
 
 
+def add_number(add: Callable[..., object], option: str, least: int, most: int, default: int, help: str) -> None:
+    """Add an option for a whole number. `add` is called like ``ArgumentParser.add_argument``."""
+    add(option, metavar="N", type=int_in_range(least, most), default=default, help=f"{help} (default: {default})")
+
+
 def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
     """Add the options that all tools have. Add ``--pipeline`` and ``--pause`` only if they have a default."""
     server = parser.add_argument_group("the server")
@@ -125,6 +131,7 @@ def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
     add_tls_options(server.add_argument)
     server.add_argument(
         "--timeout",
+        dest="timeout_s",
         metavar="DURATION",
         type=wire_duration_s,
         default=10.0,
@@ -137,50 +144,29 @@ def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
         type=wire_queue_name,
         help=f"the queue (default: {defaults.queue}); it must be empty",
     )
-    load.add_argument(
-        "--items",
-        metavar="N",
-        type=int_in_range(1, MAX_ITEMS),
-        default=defaults.items,
-        help=f"number of items (default: {defaults.items})",
-    )
+    add_number(load.add_argument, "--items", 1, MAX_ITEMS, defaults.items, "number of items")
     load.add_argument(
         "--bytes",
+        dest="sizes",
         metavar="N",
         type=sizes,
         default=sizes(defaults.sizes),
         help=f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})",
     )
-    load.add_argument(
-        "--clients",
-        metavar="N",
-        type=int_in_range(1, MOST_CLIENTS),
-        default=defaults.clients,
-        help=f"number of clients (default: {defaults.clients})",
-    )
+    add_number(load.add_argument, "--clients", 1, MOST_CLIENTS, defaults.clients, "number of clients")
     if defaults.pipeline is not None:
-        load.add_argument(
-            "--pipeline",
-            metavar="N",
-            type=int_in_range(1, 10_000),
-            default=defaults.pipeline,
-            help=f"number of outstanding requests on a connection (default: {defaults.pipeline})",
-        )
+        help = "number of outstanding requests on a connection"
+        add_number(load.add_argument, "--pipeline", 1, 10_000, defaults.pipeline, help)
     if defaults.pause_s is not None:
         load.add_argument(
             "--pause",
+            dest="pause_s",
             metavar="DURATION",
             type=duration_s,
             default=duration_s(defaults.pause_s),
             help=f"how long a client rests between its requests, on average (default: {defaults.pause_s})",
         )
-    load.add_argument(
-        "--seed",
-        metavar="N",
-        type=int_in_range(0, 2**32 - 1),
-        default=1,
-        help="seed of the random numbers (default: 1)",
-    )
+    add_number(load.add_argument, "--seed", 0, 2**32 - 1, 1, "seed of the random numbers")
     load.add_argument("--flush", action="store_true", help="drop the items of the queue first")
     load.add_argument("--anyway", action="store_true", help="also use a queue that has items, which may be lost")
     load.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
@@ -191,35 +177,13 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults
 
     Raise `ToolFailed` if a TLS file cannot be used.
     """
-    more = {
-        name: value
-        for name, value in (
-            ("pipeline", getattr(arguments, "pipeline", None)),
-            ("prefill", getattr(arguments, "prefill", None)),
-            ("pause_s", getattr(arguments, "pause", None)),
-            ("queues", getattr(arguments, "queues", None)),
-            ("cycles", getattr(arguments, "cycles", None)),
-            ("leak", getattr(arguments, "leak", None)),
-            ("hold_s", getattr(arguments, "hold", None)),
-        )
-        if value is not None
-    }
-    queue = arguments.queue
-    asked = LoadOptions(
-        address=_address(parser, arguments),
-        protocol=arguments.protocol,
-        tls=tls_options(parser, arguments),
-        timeout_s=arguments.timeout,
-        queue=defaults.queue.encode() if queue is None else queue,
-        is_default_queue=queue is None,
-        items=arguments.items,
-        sizes=arguments.bytes,
-        clients=arguments.clients,
-        seed=arguments.seed,
-        flush=arguments.flush,
-        anyway=arguments.anyway,
-        **more,
-    )
+    named = {field.name for field in fields(LoadOptions)}
+    given = {name: value for name, value in vars(arguments).items() if name in named}
+    given["address"] = _address(parser, arguments)
+    given["is_default_queue"] = given["queue"] is None
+    given["queue"] = given["queue"] or defaults.queue.encode()
+    given["tls"] = tls_options(parser, arguments)
+    asked = LoadOptions(**given)
     try:
         check_queue_name(asked.queue_names[-1])  # the longest
     except BadQueueName as error:
@@ -227,15 +191,13 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults
     return asked
 
 
-def raise_file_limit(parser: ArgumentParser, number_: int) -> None:
-    """Raise the limit of open files for `number_` connections. Exit with a usage error if the system forbids it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def check_file_limit(parser: ArgumentParser, number_: int) -> None:
+    """Raise the limit of open files. Exit with a usage error if the system forbids as many as connections need."""
+    limit = raise_file_limit()
     wanted = number_ + _OTHER_FILES
-    way_out = f"fewer --clients, or ulimit -Hn {wanted}"
-    if hard != resource.RLIM_INFINITY and wanted > hard:
+    if limit != resource.RLIM_INFINITY and wanted > limit:
+        way_out = f"fewer --clients, or ulimit -Hn {wanted}"
         parser.error(f"{number_:,} connections are more than the system allows: {way_out}")
-    if soft != resource.RLIM_INFINITY and wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _address(parser: ArgumentParser, arguments: Namespace) -> Address:

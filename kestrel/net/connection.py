@@ -1,12 +1,13 @@
-"""The Twisted protocol class of all client connections: it moves bytes between a transport and a session."""
+"""The Twisted protocol class of all client connections: it passes the events of a transport to a session."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from OpenSSL import SSL
+from OpenSSL.crypto import X509
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import (
     IAddress,
@@ -16,30 +17,33 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPushProducer,
     ISSLTransport,
-    ISystemHandle,
     ITCPTransport,
 )
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from kestrel.commands import Command
 from kestrel.errors import Unavailable
-from kestrel.net.certificate_subject import certificate_subject
-from kestrel.net.rejecting_protocol import RejectingProtocol
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
-from kestrel.session.client_transport import ClientTransport
-from kestrel.session.handlers import HANDLERS
-from kestrel.session.session import Session
+from kestrel.session.administration import ADMINISTRATION
+from kestrel.session.get_many import GET_MANY
+from kestrel.session.gets import GETS
+from kestrel.session.puts import PUTS
+from kestrel.session.ranges import RANGES
+from kestrel.session.session import Handlers, Session, socket_of
 from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import ServerControl
 
 log = Logger(__name__)
 
+HANDLERS: Final[Handlers] = {**PUTS, **GETS, **GET_MANY, **RANGES, **ADMINISTRATION}
+"""The handlers of all commands."""
 
-class Connection(ClientTransport):
+
+class Connection:
     """The connection of one client, over TCP, TLS, a Unix socket or any other endpoint (`IProtocol`).
 
     It is the push producer of its transport, so that the server stops reading from a client that does not read replies.
@@ -50,7 +54,7 @@ class Connection(ClientTransport):
         self.factory = connections
         # Any: the methods of a stream transport are spread over several Twisted interfaces.
         self.transport: Any = None
-        self.session: Session = connections.session(self)
+        self.session: Session = connections.session()
 
     def makeConnection(self, transport: Any) -> None:
         """Attach the transport."""
@@ -97,46 +101,13 @@ class Connection(ClientTransport):
         finally:  # otherwise it would count against maxConnections forever
             self._connections.closed(self)
 
-    def peer_has_closed(self) -> bool:
-        """Return True if a plain connection has ended and no received bytes are left to read. Always False for TLS."""
-        handle = _socket_of(self.transport)
-        if handle is None:
-            return False
-        try:
-            return not handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError as error:
-            return not isinstance(error, BlockingIOError)
-
     def handle(self) -> socket.socket | None:
         """Return the connection's socket, or the one below TLS, if it has one."""
-        return _socket_of(self.transport) or _socket_of(getattr(self.transport, "transport", None))
-
-    def write(self, data: bytes) -> None:
-        """Pass replies to the transport."""
-        self.transport.write(data)
-
-    def close_when_sent(self) -> None:
-        """Close the connection when all written bytes are sent. A TLS transport would otherwise wait for its producer
-        forever.
-        """
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()
+        return socket_of(self.transport) or socket_of(getattr(self.transport, "transport", None))
 
     def abort(self) -> None:
         """Close the connection at once and drop unsent bytes."""
         self.transport.abortConnection()
-
-    @property
-    def peer(self) -> str:
-        """Name of the client for the log."""
-        return "gone" if self.transport is None else str(self.transport.getPeer())
-
-    def set_reading(self, is_wanted: bool) -> None:
-        """Start or pause reading from the client."""
-        if is_wanted:
-            self.transport.resumeProducing()
-        else:
-            self.transport.pauseProducing()
 
     def pauseProducing(self) -> None:
         """Stop making replies: the transport's buffer is full."""
@@ -193,11 +164,11 @@ class ConnectionFactory(Factory):
         reply, _ = self._make_codec().error(Command(), error)
         return RejectingProtocol(reply)
 
-    def session(self, connection: Connection) -> Session:
+    def session(self) -> Session:
         """Return a new session for a connection."""
         codec = self._make_codec()
         access = Access(self._context, self._control.status, codec, is_trusted=self._is_trusted)
-        return Session(self._context, codec, self._control, HANDLERS, access, connection)
+        return Session(self._context, codec, self._control, HANDLERS, access)
 
     def opened(self, connection: Connection) -> None:
         """Register and count a new connection. If there are too many to write or read, its session refuses that."""
@@ -205,19 +176,20 @@ class ConnectionFactory(Factory):
         counters, settings = self._counters, self._context.settings
         counters.total_connections += 1
         counters.curr_connections += 1
-        access = connection.session.access
+        session = connection.session
+        access = session.access
         access.refuses_writes = _is_over(counters.curr_connections, settings.refuse_writes_over)
         access.refuses_reads = _is_over(counters.curr_connections, settings.refuse_reads_over)
-        connection.session.began()
+        session.began(connection.transport)
         if settings.traces_sessions:
-            log.info("Session opened: {peer}", peer=connection.peer)
+            log.info("Session opened: {peer}", peer=connection.session.peer)
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection, and reduce the count."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
         if self._context.settings.traces_sessions:
-            log.info("Session closed: {peer}", peer=connection.peer)
+            log.info("Session closed: {peer}", peer=connection.session.peer)
         if not self._connections and self._emptied is not None:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
@@ -226,7 +198,7 @@ class ConnectionFactory(Factory):
         """Log a TLS failure of a client."""
         # OpenSSL's errors are lists of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
-        self._context.refusal_log.log(connection.peer, connection.session.access.identity, f"TLS: {', '.join(reasons)}")
+        connection.session.log_refusal(f"TLS: {', '.join(reasons)}")
 
     @property
     def count(self) -> int:
@@ -257,10 +229,26 @@ class ConnectionFactory(Factory):
             connection.abort()
 
 
-def _socket_of(transport: Any) -> socket.socket | None:
-    handle = transport.getHandle() if ISystemHandle.providedBy(transport) else None
-    return handle if isinstance(handle, socket.socket) else None
-
-
 def _is_over(connections: int, limit: int | None) -> bool:
     return limit is not None and connections > limit
+
+
+class RejectingProtocol(Protocol):
+    """A protocol that sends the reason and closes the connection. With TLS, it skips the reason."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._reply = reply
+
+    def connectionMade(self) -> None:
+        """Reject the client."""
+        assert self.transport is not None
+        if ISSLTransport.providedBy(self.transport):
+            self.transport.abortConnection()
+        else:
+            self.transport.write(self._reply)
+            self.transport.loseConnection()
+
+
+def certificate_subject(certificate: X509) -> bytes:
+    """Return the subject of a client's certificate in RFC 4514 format, ``CN=orders,O=Example``, in UTF-8."""
+    return certificate.to_cryptography().subject.rfc4514_string().encode()

@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, succeed
-from twisted.internet.interfaces import IReactorTime
 
 from kestrel.config.dump import alias_config, queue_config, server_config
 from kestrel.config.model import Config, QueueSettings
@@ -19,60 +18,38 @@ from kestrel.net.connection import Connection, ConnectionFactory
 from kestrel.protocols.codec import Codec
 from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.status import ServerStatus, StatusFile, StatusLevel
+from kestrel.queues.status import ServerStatus, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import ServerControl, SessionSettings
-from kestrel.storage.barrier import Barrier, Schedule
-from kestrel.storage.interfaces import InThread, IStorage
-from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.barrier import Barrier
 
 
 class QueueServer:
-    """A set of queues and their client connections. Ports and signals are handled elsewhere.
+    """A set of queues and their client connections, whose parts `kestrel.server.assembly` makes.
 
-    `storage` keeps the queues, and `memory` those without a journal. Both report their memory to `memory_limit`.
-    `schedule` calls a function soon on the reactor's thread. `clock` is for timers, `seconds` measures work, `now_ms`
-    is the wall clock.
+    Ports and signals are handled elsewhere.
     """
 
     def __init__(
         self,
-        config: ResolvedConfig,
-        storage: IStorage,
-        memory: IStorage,
-        *,
-        schedule: Schedule,
-        clock: IReactorTime,
-        seconds: Callable[[], float],
-        now_ms: Callable[[], int],
-        in_thread: InThread,
-        status_file: StatusFile,
-        memory_limit: MemoryLimit,
+        config: Config,
+        barrier: Barrier,
+        scheduler: TickScheduler,
+        manager: QueueManager,
+        status: ServerStatus,
+        expiry_sweeper: ExpirySweeper,
+        session_context: SessionContext,
     ) -> None:
-        self.config = config.config
-        self._configured_names = sorted(self.config.queues)
-        self.barrier = Barrier(schedule, clock.seconds)
-        self.scheduler = TickScheduler(self.barrier, schedule, seconds)
-        self.manager = QueueManager(
-            storage,
-            memory,
-            config,
-            self.scheduler,
-            clock,
-            now_ms,
-            memory_limit,
-        )
-        self.status = ServerStatus(
-            status_file,
-            StatusLevel(self.config.default_status),
-            lambda: self.config.status_change_grace_period_ms,
-            clock,
-            in_thread,
-        )
-        self.expiry_sweeper = ExpirySweeper(self.manager, self.scheduler, clock)
-        self.barrier.uncommitted.set_limit(self.config.max_uncommitted_bytes)
-        self.session_context = SessionContext(self.manager, self.scheduler, clock, _session_settings(self.config))
+        self.config = config
+        self._configured_names = sorted(config.queues)
+        self.barrier = barrier
+        self.scheduler = scheduler
+        self.manager = manager
+        self.status = status
+        self.expiry_sweeper = expiry_sweeper
+        self.session_context = session_context
+        barrier.uncommitted.set_limit(config.max_uncommitted_bytes)
         self._compacts_at_close = False
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
@@ -128,7 +105,7 @@ class QueueServer:
             return succeed(None)
         config = self.config = resolved.config
         self._configured_names = sorted(config.queues)
-        self.apply_session_settings(_session_settings(config))
+        self.apply_session_settings(session_settings(config))
         self.barrier.uncommitted.set_limit(config.max_uncommitted_bytes)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
         self.expiry_sweeper.every(config.expiration_timer_frequency_ms)
@@ -205,7 +182,8 @@ def _merge_sorted(*sorted_names: Iterable[bytes]) -> Iterator[bytes]:
     return (name for name, _ in groupby(merge(*sorted_names)))
 
 
-def _session_settings(config: Config) -> SessionSettings:
+def session_settings(config: Config) -> SessionSettings:
+    """Return the limits of connections that a configuration sets."""
     return SessionSettings(
         max_open_reads=config.max_open_transactions,
         max_pipeline_bytes=config.max_pipeline_bytes,

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import (
 from twisted.plugin import IPlugin
 from zope.interface import implementer
 
-from kestrel.net.paced_port import TlsListener
+from kestrel.net.ports import TlsListener
 from kestrel.net.tls import MINIMUM_VERSIONS, ReloadableTls, TlsFiles
 
 

@@ -46,10 +46,15 @@ class Codec(ABC):
     """A codec between bytes and commands or results, for one connection. It does no I/O and imports no Twisted.
 
     Its encoders get the command that is answered, since protocols encode the same result differently for some commands.
+    A codec has the encoders of the commands that it makes.
     """
 
     client_id: bytes | None = None
     """The name that the client claimed in its last request, if the protocol has one. It is not verified."""
+    max_reply_items: int
+    """Limit of items in one reply, if the protocol has such replies."""
+    max_reply_bytes: int
+    """Limit of all items in a reply, each with its data and `ITEM_OVERHEAD_BYTES`. One item always fits."""
 
     def __init__(self) -> None:
         self.buffer = ReceiveBuffer()
@@ -100,64 +105,48 @@ class Codec(ABC):
     def error(self, command: Command, error: Exception) -> tuple[bytes, bool]:
         """Return an encoded error, and whether the connection must be closed after it."""
 
+    # Results of commands that only memcache and text have.
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class LineCodec(Codec):
-    """A codec for the protocols with `Get`, `Monitor`, `Stats`, `DumpStats` and `DumpConfig`."""
-
-    @abstractmethod
     def item(self, command: Get | Monitor, data: bytes) -> bytes:
         """Encode an item that was taken or peeked."""
+        raise NotImplementedError
 
-    @abstractmethod
     def no_item(self, command: Get | Monitor) -> bytes:
         """Encode that there is no item, or no further one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def stats(self, command: Command, stats: Iterable[Stat]) -> bytes:
         """Encode some figures. More may follow, and `end_of_list` ends them."""
+        raise NotImplementedError
 
-    @abstractmethod
     def dump_stats(self, command: Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
         """Encode the figures or settings of one queue or alias. `stats` is empty if it is missing.
 
         Those of other queues may follow, and `end_of_list` ends them.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def end_of_list(self, command: Command) -> bytes:
         """Encode the end of a list."""
+        raise NotImplementedError
 
+    # Results of commands that only thrift has.
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class GetManyCodec(Codec):
-    """A codec for the protocols with `GetMany` and `Inspect`."""
-
-    max_reply_items: int
-    """Limit of items in one reply."""
-    max_reply_bytes: int
-    """Limit of all items in a reply, each with its data and `ITEM_OVERHEAD_BYTES`. One item always fits."""
-
-    @abstractmethod
     def items(self, command: GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
         """Encode items that were taken, each with the id of its open read, or 0."""
+        raise NotImplementedError
 
-    @abstractmethod
     def queue_info(self, command: Inspect, info: QueueInfo) -> bytes:
         """Encode some figures of a queue."""
+        raise NotImplementedError
 
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class RangeCodec(GetManyCodec):
-    """A codec for the protocols with commands for ranges of ids."""
-
-    @abstractmethod
     def range_state(self, command: RangeCommand, state: RangeState) -> bytes:
         """Encode the position of a reader."""
+        raise NotImplementedError
 
-    @abstractmethod
     def range_items(self, command: RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
         """Encode items with their ids. Each takes at most twice `ITEM_OVERHEAD_BYTES` in addition to its data."""
+        raise NotImplementedError
 
 
 ITEM_OVERHEAD_BYTES: Final = 32

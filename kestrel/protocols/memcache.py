@@ -12,7 +12,7 @@ from typing import Final
 from kestrel import commands, errors
 from kestrel.escaping import escape_non_ascii
 from kestrel.protocols.buffer import NoLineEnd
-from kestrel.protocols.codec import LineCodec, Stat
+from kestrel.protocols.codec import Codec, Stat
 from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
 MAX_LINE_BYTES: Final = 8 * 1024
@@ -68,8 +68,8 @@ _PARSED_LINES: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
 """Cache of parsed lines, for all clients."""
 
 
-class MemcacheCodec(LineCodec):
-    """The memcache codec of one connection (`kestrel.protocols.codec.LineCodec`).
+class MemcacheCodec(Codec):
+    """The memcache codec of one connection (`kestrel.protocols.codec.Codec`).
 
     It holds at most a line, or an item with its line, and one network read after it.
     """
@@ -298,32 +298,13 @@ def _confirm(words: list[bytes]) -> commands.Command:
         return _malformed("count is not a number")
 
 
-def _delete(words: list[bytes]) -> commands.Command:
-    return commands.Delete(words[1]) if len(words) > 1 else _name_required()
-
-
-def _flush(words: list[bytes]) -> commands.Command:
-    return commands.Flush(words[1]) if len(words) > 1 else _name_required()
-
-
-def _flush_expired(words: list[bytes]) -> commands.Command:
-    return commands.FlushExpired(words[1]) if len(words) > 1 else _name_required()
-
-
-def _status(words: list[bytes]) -> commands.Command:
-    return commands.Status(words[1] if len(words) > 1 else None)
-
-
-def _dump_stats(words: list[bytes]) -> commands.Command:
-    return commands.DumpStats(words[1:])
-
-
-def _dump_config(words: list[bytes]) -> commands.Command:
-    return commands.DumpConfig(words[1:])
-
-
 def _name_required() -> commands.Malformed:
     return _malformed("queue name required")
+
+
+def _with_queue_name(command: Callable[[bytes], commands.Command]) -> Callable[[list[bytes]], commands.Command]:
+    """Return a parser for a request whose only argument is a queue name. Further words are ignored."""
+    return lambda words: command(words[1]) if len(words) > 1 else _name_required()
 
 
 def _without_arguments(command: type[commands.Command]) -> Callable[[list[bytes]], commands.Command]:
@@ -335,19 +316,19 @@ _PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | _Announce
     b"set": _set,
     b"get": _get,
     b"gets": _get,
-    b"delete": _delete,
-    b"flush": _flush,
+    b"delete": _with_queue_name(commands.Delete),
+    b"flush": _with_queue_name(commands.Flush),
     b"flush_all": _without_arguments(commands.FlushAll),
-    b"flush_expired": _flush_expired,
+    b"flush_expired": _with_queue_name(commands.FlushExpired),
     b"flush_all_expired": _without_arguments(commands.FlushAllExpired),
     b"monitor": _monitor,
     b"confirm": _confirm,
     b"version": _without_arguments(commands.Version),
     b"stats": _without_arguments(commands.Stats),
-    b"dump_stats": _dump_stats,
-    b"dump_config": _dump_config,
+    b"dump_stats": lambda words: commands.DumpStats(words[1:]),
+    b"dump_config": lambda words: commands.DumpConfig(words[1:]),
     b"reload": _without_arguments(commands.Reload),
-    b"status": _status,
+    b"status": lambda words: commands.Status(words[1] if len(words) > 1 else None),
     b"shutdown": _without_arguments(commands.Shutdown),
     b"quit": _without_arguments(commands.Quit),
     **dict.fromkeys(_UNSUPPORTED_STORES, _set),

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kestrel import commands, errors
 from kestrel.escaping import show_name
-from kestrel.protocols.codec import LineCodec, Stat
+from kestrel.protocols.codec import Codec, Stat
 from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
 MAX_LINE_BYTES: Final = 8 * 1024
@@ -35,8 +35,8 @@ _KESTREL_OPERATION_NAMES: Final[dict[type[commands.Command], str]] = {
 """Kestrel's names of the operations, for its messages of refusal."""
 
 
-class TextCodec(LineCodec):
-    """The text codec of one connection (`kestrel.protocols.codec.LineCodec`).
+class TextCodec(Codec):
+    """The text codec of one connection (`kestrel.protocols.codec.Codec`).
 
     A request line has at most `max_line_bytes`, an item `max_item_bytes`, and a put `max_put_items` items of together
     `max_request_bytes`. The codec holds at most a request line or the items of one put, and one network read after it.

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from kestrel import commands, errors
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
-from kestrel.protocols.codec import QueueInfo, RangeCodec, RangeState
+from kestrel.protocols.codec import Codec, QueueInfo, RangeState
 from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE_METHOD, read_request_header
 
 DEFAULT_CLIENT_MAX_FRAME_BYTES: Final = 16_384_000
@@ -51,8 +51,8 @@ class _UnacceptableCall(Exception):
     """A well-formed request that is refused, with the reason."""
 
 
-class ThriftCodec(RangeCodec):
-    """The thrift codec of one connection (`kestrel.protocols.codec.RangeCodec`).
+class ThriftCodec(Codec):
+    """The thrift codec of one connection (`kestrel.protocols.codec.Codec`).
 
     It holds at most a frame and one network read after it.
     """

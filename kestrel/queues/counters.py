@@ -6,24 +6,6 @@ from __future__ import annotations
 class ServerCounters:
     """Counters since the server started."""
 
-    __slots__ = (
-        "bytes_read",
-        "bytes_written",
-        "cmd_get",
-        "cmd_peek",
-        "cmd_set",
-        "curr_connections",
-        "foreign_requests",
-        "get_hits",
-        "get_misses",
-        "queue_creates",
-        "queue_deletes",
-        "queue_expires",
-        "rejected_connections",
-        "total_connections",
-        "total_items",
-    )
-
     def __init__(self) -> None:
         self.curr_connections = 0
         self.total_connections = 0

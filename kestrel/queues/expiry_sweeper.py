@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from kestrel.errors import KestrelError
-from kestrel.queues.expiry import MAX_SWEPT_PER_SLICE
+from kestrel.queues.limits import MAX_SWEPT_PER_SLICE
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.ranges import has_range_reader

@@ -13,13 +13,50 @@ from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE
-from kestrel.queues.head_loader import HeadLoader
-from kestrel.queues.limits import QueueLimits
+from kestrel.queues.limits import MAX_MOVED_PER_SLICE, MAX_SWEPT_PER_SLICE, QueueLimits
 from kestrel.queues.moves import Moves
 from kestrel.storage.barrier import Batch, CommittedQueue
+from kestrel.storage.interfaces import IQueueStorage
 
 log = Logger(__name__)
+
+
+class HeadLoader:
+    """The loading of a queue's head. A result for a store that was replaced meanwhile is ignored.
+
+    `filled` is called when the head is in memory, `failed` when it cannot be read.
+    """
+
+    def __init__(self, filled: Callable[[], object], failed: Callable[[Failure], object]) -> None:
+        self._tell_filled = filled
+        self._tell_failed = failed
+        self.store: IQueueStorage | None = None
+        """The store whose head is being loaded, or None."""
+
+    def begin(self, store: IQueueStorage) -> bool:
+        """Begin to load the head of `store`. Return False if the head in memory is already right."""
+        if self.store is store:
+            return True
+        loading = store.fill()
+        if loading is None:
+            return False
+        self.store = store
+        loading.addCallbacks(self._filled, self._failed, callbackArgs=(store,), errbackArgs=(store,))
+        return self.store is store
+
+    def forget(self) -> None:
+        """Ignore the result: the queue has another store, or none."""
+        self.store = None
+
+    def _filled(self, _: object, store: IQueueStorage) -> None:
+        if self.store is store:
+            self.store = None
+            self._tell_filled()
+
+    def _failed(self, failure: Failure, store: IQueueStorage) -> None:
+        if self.store is store:  # otherwise the queue was reopened meanwhile
+            self.store = None
+            self._tell_failed(failure)
 
 
 class HeadOwner(CommittedQueue):
@@ -57,21 +94,23 @@ class Head:
         self._now_ms = context.now_ms
         self._filling = HeadLoader(self._filled, self._fill_failed)
         self._load_listeners: list[Deferred[None]] = []
-        self._discarding_for_bytes: int | None = None
-        """The size of the last item put over a limit, while heads are still to be discarded for it."""
+        self.discarding_for_bytes: int | None = None
+        """The size of the last item put over a limit, while heads are still to be discarded for it. No client gets an
+        item meanwhile.
+        """
 
     def forget(self) -> None:
         """Reset the state: the queue has another store, or none."""
         self._filling.forget()
         self._tell_load_ended(None)
-        self._discarding_for_bytes = None
+        self.discarding_for_bytes = None
 
     def ready_item(self) -> Item | None:
         """Return the first item that has not expired, after sweeping expired items before it.
 
         Return None if the item is not in memory, the sweep does not reach it, or heads are still to be discarded.
         """
-        if self._discarding_for_bytes is not None:
+        if self.discarding_for_bytes is not None:
             return None
         store = self._queue.store
         item = store.peek()
@@ -134,33 +173,28 @@ class Head:
 
     # Discarding.
 
-    @property
-    def is_discarding(self) -> bool:
-        """Whether heads are still to be discarded. Until then no client gets an item."""
-        return self._discarding_for_bytes is not None
-
     def discard_for(self, size: int) -> None:
         """Drop heads while the queue is full without counting the last item put, of `size` bytes.
 
         What does not fit in one slice continues in later ticks.
         """
-        self._discarding_for_bytes = size
+        self.discarding_for_bytes = size
         self.continue_discarding()
 
     def cancel_discarding(self) -> None:
         """Stop discarding, because the queue was flushed."""
-        self._discarding_for_bytes = None
+        self.discarding_for_bytes = None
 
     def continue_discarding(self) -> None:
         """Run one slice of `discard_for`, if it has not ended. Expired items leave as they otherwise would."""
-        size, queue = self._discarding_for_bytes, self._queue
+        size, queue = self.discarding_for_bytes, self._queue
         if size is None:
             return
         store, limits = queue.store, queue.limits
         before = queue.counters.discarded
         for _ in range(MAX_SWEPT_PER_SLICE):
             if not limits.is_exceeded(store, size):
-                self._discarding_for_bytes = None
+                self.discarding_for_bytes = None
                 break
             if self.has_expired and self.sweep(1):
                 continue
@@ -171,7 +205,7 @@ class Head:
             elif self.fill():
                 break
             elif store.peek() is None:
-                self._discarding_for_bytes = None
+                self.discarding_for_bytes = None
                 break
         else:
             queue.serve_later()

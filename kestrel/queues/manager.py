@@ -18,20 +18,21 @@ from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import KestrelError, StorageRefused, TooManyQueues
 from kestrel.names import check_queue_name
-from kestrel.queues.aliases import Alias, rebuild_aliases
 from kestrel.queues.context import PutByName, QueueContext
 from kestrel.queues.counters import ServerCounters
-from kestrel.queues.fanout import FanoutChildren
 from kestrel.queues.flush_expired import ExpiredFlush, ExpiredFlushResult
+from kestrel.queues.limits import QueueLimits
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
-from kestrel.queues.store_reopener import StoreReopener
+from kestrel.queues.routing import Alias, FanoutChildren, rebuild_aliases
 from kestrel.queues.tick_scheduler import TickScheduler
+from kestrel.queues.timer import Timer
 from kestrel.storage.barrier import Barrier, Batch, combine_batches
 from kestrel.storage.interfaces import IMeasuring, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
+
 
 RECONFIGURED_QUEUES_PER_SLICE: Final = 1000
 """Limit of queues that get new settings in one slice."""
@@ -161,8 +162,8 @@ class QueueManager:
             if len(self._queues) >= self._max_queues and not (name in self._named or name in self._failed_to_load):
                 check_queue_name(name)
                 raise TooManyQueues(f"too many queues; limit={self._max_queues}")
-            queue = self._create(name)
-        elif queue.store.failure is not None:
+            return self._create(name)
+        if queue.store.failure is not None:
             queue.reopen()
         return queue
 
@@ -203,6 +204,13 @@ class QueueManager:
         queue = self.known(name)
         is_kept = self.settings_for(name).keep_journal if queue is None else queue.storage is not self._memory
         return is_kept or name in self.aliases or bool(self._children.children_of(name))
+
+    def limits_of(self, name: bytes) -> QueueLimits:
+        """Return the limits of the queue `name`, or those that it would have if it is missing or masked by an alias."""
+        queue = self._queues.get(name)
+        if queue is None or name in self.aliases:
+            return QueueLimits(self.settings_for(name))
+        return queue.limits
 
     def known(self, name: bytes) -> Queue | None:
         """Return the queue `name`, usable or not, or None if it is missing or masked by an alias."""
@@ -270,8 +278,10 @@ class QueueManager:
         """
         size = len(data)
         alias = self.aliases.get(name)
-        if alias is None and not self._children.children_of(name):
-            queue = self.queue(name)
+        if alias is None and name not in self._children.by_parent:
+            queue = self._queues.get(name)
+            if queue is None or queue.store.failure is not None:
+                queue = self.queue(name)
             if queue.limits.has_fanout_only:
                 self.switch_storage_if_needed(queue)
                 return None if queue.limits.is_too_large(size) else _SAFE
@@ -279,7 +289,7 @@ class QueueManager:
                 return None
             queue.storage.put((queue.store,), data, self.now_ms(), expiry_ms)
             self.counters.total_items += 1
-            return queue.item_was_put(size)
+            return queue.item_was_put(size, expiry_ms)
         targets, is_refused = self._targets(name, alias, size, ())
         if alias is not None:
             alias.count(size)
@@ -346,7 +356,7 @@ class QueueManager:
     def _put_to(self, targets: list[Queue], data: bytes, expiry_ms: int) -> dict[bytes, Batch]:
         self._store(targets, data, expiry_ms)
         self.counters.total_items += len(targets)
-        return {queue.name: queue.item_was_put(len(data)) for queue in targets}
+        return {queue.name: queue.item_was_put(len(data), expiry_ms) for queue in targets}
 
     def _store(self, targets: list[Queue], data: bytes, expiry_ms: int) -> None:
         """Store the item in all queues or none: only the first storage can refuse after its check."""
@@ -509,3 +519,32 @@ def _is_usable(queue: Queue) -> bool:
 def _named_in(config: ResolvedConfig) -> frozenset[bytes]:
     """Return the queues that the operator has named, which maxQueues does not limit."""
     return frozenset(chain(config.config.queues, *config.alias_queues.values()))
+
+
+REOPEN_RETRY_S: Final = 0.5
+"""Wait between two attempts to reopen stores."""
+
+
+class StoreReopener:
+    """A timer that calls `reopen` after a store has failed, and again until it returns True."""
+
+    def __init__(self, reopen: Callable[[], bool], scheduler: TickScheduler, clock: IReactorTime) -> None:
+        self._reopen = reopen
+        self._scheduler = scheduler
+        self._is_under_way = False
+        self._timer = Timer(clock, self._try)
+
+    def begin(self) -> None:
+        """Begin to reopen failed stores in the next tick, unless that is under way."""
+        if not self._is_under_way:
+            self._is_under_way = True
+            self._scheduler.continue_later(self._try)
+
+    def stop(self) -> None:
+        """Stop trying."""
+        self._timer.stop()
+
+    def _try(self) -> None:
+        self._is_under_way = not self._reopen()
+        if self._is_under_way:
+            self._timer.start(REOPEN_RETRY_S)

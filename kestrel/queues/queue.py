@@ -13,9 +13,8 @@ from kestrel.errors import KestrelError, TooFewOpenReads, Unavailable
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MAX_SWEPT_FOR_ROOM, MAX_SWEPT_PER_PUT
 from kestrel.queues.head import Head, HeadOwner
-from kestrel.queues.limits import QueueLimits
+from kestrel.queues.limits import MAX_SWEPT_FOR_ROOM, MAX_SWEPT_PER_PUT, QueueLimits
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import Lease, QueueOpenReads
 from kestrel.queues.queue_histograms import QueueHistograms
@@ -69,6 +68,8 @@ class Queue(HeadOwner):
         self._serves_again = False
         """Whether a callback of `serve` has called `serve`, which may find more to do."""
         self._is_serve_due = False
+        self._may_have_expiries = store.items > 0
+        """Whether an item of the queue may have an expiry time of its own."""
 
     def use_settings(self, settings: QueueSettings) -> None:
         """Apply `settings` from now on."""
@@ -94,15 +95,12 @@ class Queue(HeadOwner):
 
     def touch(self) -> Batch:
         """Record a change, and return its batch."""
-        batch = self.open_batch
-        if batch is not None and batch.store is self.store:
-            return batch  # fast path for most changes in a tick, with the barrier's result
         return self._barrier.touch(self)
 
     @property
     def is_head_pending(self) -> bool:
         """Whether waiters wait for the storage, a sweep or a discard, not for a put."""
-        return self.head.is_loading or self.head.has_expired or self.head.is_discarding
+        return self.head.is_loading or self.head.has_expired or self.head.discarding_for_bytes is not None
 
     @property
     def unsettled_batch(self) -> Batch | None:
@@ -120,8 +118,7 @@ class Queue(HeadOwner):
         limits, store, head = self.limits, self.store, self.head
         if size > limits.max_item_bytes:
             return False
-        item = store.peek()
-        if item is not None and head.item_has_expired(item):
+        if self._may_have_expiries or limits.max_age_ms is not None:
             head.sweep(MAX_SWEPT_PER_PUT)
         if limits.is_never_full or limits.has_room(store):
             return True
@@ -132,12 +129,13 @@ class Queue(HeadOwner):
         head.load()  # the head may have expired, and the next put may find room
         return head.has_expired and not self.moves.is_full  # there are more expired items than there is time to sweep
 
-    def item_was_put(self, size: int) -> Batch:
+    def item_was_put(self, size: int, expiry_ms: int) -> Batch:
         """Record that the storage appended an item of `size` bytes, and serve the waiters. Return the batch."""
         self.counters.total_items += 1
         self.histograms.request_size.add(size)
-        batch = self.touch()
-        self._barrier.count_item(batch, size)
+        if expiry_ms:
+            self._may_have_expiries = True
+        batch = self._barrier.touch_for_put(self, size)
         if self.limits.discards_old:
             self.head.discard_for(size)
         if self.waiters.has_waiters:
@@ -151,29 +149,21 @@ class Queue(HeadOwner):
 
         Return None if it is not in memory, there are waiters, or items are still to be discarded.
         """
-        if self.waiters.has_waiters or self.head.is_discarding:
+        head = self.head
+        if self.waiters.has_waiters or head.discarding_for_bytes is not None:
             return None
-        if opens or self.limits.expires_to is not None:
-            return None if self.head.ready_item() is None else self._take_at_once(opens)
-        item = self.store.take(False)
-        if item is None:
+        # Most items never expire, and need no look at the head before it is taken.
+        may_expire = self._may_have_expiries or self.limits.max_age_ms is not None
+        if may_expire and head.ready_item() is None:
             return None
-        if self.head.item_has_expired(item):  # it is already taken; the next one may be ready
-            self.counters.expired_items += 1
-            self.touch()
-            return None if self.head.ready_item() is None else self._take_at_once(False)
-        self._was_taken(item).gets += 1
+        item = self.store.take(opens)
+        if item is not None:
+            self._was_taken(item).gets += 1
         return item
 
     def peek_now(self) -> Item | None:
         """Return the head without taking it, or None if it is not in memory or there are waiters."""
         return None if self.waiters.has_waiters else self.head.ready_item()
-
-    def _take_at_once(self, opens: bool) -> Item | None:
-        item = self.store.take(opens)
-        if item is not None:
-            self._was_taken(item).gets += 1
-        return item
 
     def _take_for(self, waiter: Waiter) -> Item | None:
         item = self.store.take(waiter.opens)
@@ -189,7 +179,7 @@ class Queue(HeadOwner):
             age_ms = 0
         self.counters.age_ms = age_ms
         self.histograms.delivery_latency_msec.add(age_ms)
-        return self.touch()
+        return self._barrier.touch(self)
 
     def batch_is_safe(self, batch: Batch, now_s: float) -> None:
         """Add the time since `batch` began to the histograms of its puts and gets."""
@@ -254,7 +244,7 @@ class Queue(HeadOwner):
             elif self.moves.failure is not None:
                 raise self.moves.failure
             return False  # it continues when a move ends
-        if self.head.is_discarding or self.head.fill():
+        if self.head.discarding_for_bytes is not None or self.head.fill():
             return False
         if self.store.peek() is not None:
             return True
@@ -281,15 +271,17 @@ class Queue(HeadOwner):
         """Add the open read of an item to the table, with its own timeout if there is a lease."""
         self.open_read_table.opened(item, lease)
         self.counters.transactions += 1
-        self._trace("opened", (item.xid,))
+        if self.settings.enable_trace:
+            self._trace("opened", (item.xid,))
 
     def confirm(self, xids: Sequence[int]) -> Batch:
         """Confirm open reads, which removes their items. Return the batch."""
         for xid in xids:
             self.open_read_table.ended(xid)
         self.store.confirm(xids)
-        self._trace("confirmed", xids)
-        return self.touch()
+        if self.settings.enable_trace:
+            self._trace("confirmed", xids)
+        return self._barrier.touch(self)
 
     def abort(self, xids: Sequence[int]) -> Batch:
         """Abort open reads: put them back at the head, `xids[0]` first, and return the batch.
@@ -305,7 +297,8 @@ class Queue(HeadOwner):
                 self.moves.begin(item, target, drops=False)
             else:
                 returned.append(xid)
-        self._trace("aborted", xids)
+        if self.settings.enable_trace:
+            self._trace("aborted", xids)
         return self.put_back(returned, failed=True)
 
     def put_back(self, xids: Sequence[int], *, failed: bool) -> Batch:
@@ -334,11 +327,12 @@ class Queue(HeadOwner):
         at_once = cast("IContinue | None", IContinue(self.store, None))
         if at_once is None:
             self.storage.put((self.store,), data, self._now_ms(), expiry_ms)
-            return self.confirm_after(self.item_was_put(len(data)), xid)
+            return self.confirm_after(self.item_was_put(len(data), expiry_ms), xid)
         at_once.continue_(xid, data, self._now_ms(), expiry_ms)
         self.open_read_table.ended(xid)
-        self._trace("continued", (xid,))
-        return self.item_was_put(len(data))
+        if self.settings.enable_trace:
+            self._trace("continued", (xid,))
+        return self.item_was_put(len(data), expiry_ms)
 
     def check_open_read(self, xid: int) -> None:
         """Raise `TooFewOpenReads` unless the read is open."""
@@ -373,8 +367,7 @@ class Queue(HeadOwner):
             log.error("Reads of queue {queue!r} timed out: {reason}", queue=self.name, reason=str(error))
 
     def _trace(self, what: str, xids: Sequence[int]) -> None:
-        if self.settings.enable_trace:
-            log.info("Queue {queue!r}: reads {what}: {xids}", queue=self.name, what=what, xids=list(xids))
+        log.info("Queue {queue!r}: reads {what}: {xids}", queue=self.name, what=what, xids=list(xids))
 
     def flush(self) -> Batch:
         """Drop all items except open reads. Return the batch."""
@@ -423,4 +416,5 @@ class Queue(HeadOwner):
             self.moves.forget()
             self.head.forget()
             self.store = self.storage.queue(self.name, self.settings)
+            self._may_have_expiries = True
             self.serve()

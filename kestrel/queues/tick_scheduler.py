@@ -37,7 +37,9 @@ class TickScheduler:
         self.barrier = barrier
         self._schedule = schedule
         self.seconds = seconds
-        self._tick_ends_at: float | None = None
+        self._tick = -1
+        """Number of the barrier's tick that `_ends_at_s` belongs to."""
+        self._ends_at_s = 0.0
         self.checked_at_s = 0.0
         """The clock's value at the last `has_time`."""
         self._waiting: deque[Callable[[], None]] = deque()
@@ -54,19 +56,16 @@ class TickScheduler:
         """Return True if this tick may begin new work."""
         if not self._is_open:
             return False
-        self.checked_at_s = self.seconds()
-        if self._tick_ends_at is None:
-            self._tick_ends_at = self.checked_at_s + TICK_BUDGET_S
-            self.barrier.at_end_of_tick(self._tick_ended)
-            return True
-        return self.checked_at_s < self._tick_ends_at
+        now_s = self.checked_at_s = self.seconds()
+        if self._tick != self.barrier.ticks:
+            self._tick = self.barrier.ticks
+            self._ends_at_s = now_s + TICK_BUDGET_S
+            self.barrier.schedule_end()
+        return now_s < self._ends_at_s
 
     def exceeds_tick(self, began: float) -> bool:
         """Return True if a slice that began at `began` (of `seconds`) has used the time of a whole tick."""
         return self.seconds() - began > TICK_BUDGET_S
-
-    def _tick_ended(self) -> None:
-        self._tick_ends_at = None
 
     def continue_later(self, work: Callable[[], None]) -> None:
         """Call `work` in the next tick that has time for it, after work that was added before.

@@ -8,20 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from kestrel.cluster.member import READ, SERVER_SETS, WRITE
 from kestrel.cluster.zookeeper import connection_problem
 from kestrel.queues.status import StatusLevel
-from kestrel.server.interfaces import IServerSet
+from kestrel.queues.timer import Timer
 from kestrel.storage.interfaces import InThread
 
 log = Logger(__name__)
+
+
+class IServerSet(Interface):
+    """The membership of one server in one server set.
+
+    Both methods are called in a thread, never at the same time, and may block. They may raise any exception. They are
+    called again after a failure, in each new session, and once a minute.
+    """
+
+    def join() -> None:
+        """Make the server a member for the duration of this session. It may already be one."""
+
+    def leave() -> None:
+        """Remove the server from the set. It may already be removed."""
+
 
 SETS_OF: Final[Mapping[StatusLevel, frozenset[str]]] = {
     StatusLevel.UP: frozenset({READ, WRITE}),
@@ -46,21 +62,11 @@ STOP_TIMEOUT_S: Final = 3.0
 """How long a stop waits for ZooKeeper."""
 
 
-class ZooKeeperClient(Protocol):
-    """The methods of kazoo's client that the announcer uses. States are the texts CONNECTED, SUSPENDED and LOST."""
-
-    handler: Any
-
-    connected: bool
-
-    def add_listener(self, listener: Callable[[Any], object]) -> None: ...
-    def start_async(self) -> object: ...
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Announcer:
     """The membership of one server. `sets` are the two server sets by name; `where` describes them in the log.
+
+    `client` is a kazoo client, or an object with its `add_listener`, `start_async`, `stop` and `close`. States are the
+    texts CONNECTED, SUSPENDED and LOST.
 
     It has one task: make the server a member of exactly the wanted sets. It repeats the task when the wanted sets
     change, after each failure, in each new session, which starts without nodes, and once a minute.
@@ -68,7 +74,7 @@ class Announcer:
 
     def __init__(
         self,
-        client: ZooKeeperClient,
+        client: Any,
         sets: Mapping[str, IServerSet],
         where: str,
         clock: IReactorTime,
@@ -85,8 +91,9 @@ class Announcer:
         self._is_connected = False
         self._is_due = False
         self._working: Deferred[None] | None = None
-        self._again: IDelayedCall | None = None
-        self._slow_join_warning: IDelayedCall | None = None
+        self._start_again = Timer(clock, self._begin)
+        self._try_again = Timer(clock, self._reconcile)
+        self._slow_join_warning = Timer(clock, self._warn_slow_join)
         self._pause_s = MIN_RETRY_S
         self._problem = ""
         self._is_loss_logged = False
@@ -100,11 +107,10 @@ class Announcer:
     def start(self, status: StatusLevel) -> None:
         """Connect, and join the sets of `status` as soon as there is a session."""
         self._wanted = SETS_OF[status]
-        self._slow_join_warning = self._clock.callLater(SLOW_JOIN_WARNING_S, self._warn_slow_join)
+        self._slow_join_warning.start(SLOW_JOIN_WARNING_S)
         self._begin()
 
     def _begin(self) -> None:
-        self._again = None
         self._in_thread(self._start_client).addErrback(self._on_start_failed)
 
     def _start_client(self) -> None:
@@ -122,10 +128,9 @@ class Announcer:
     def _on_start_failed(self, failure: Failure) -> None:
         if not self._is_stopping:
             self._complain("Cannot start ZooKeeper's client; trying again: {reason}", failure)
-            self._again = self._clock.callLater(self._longer_pause_s(), self._begin)
+            self._start_again.start(self._longer_pause_s())
 
     def _warn_slow_join(self) -> None:
-        self._slow_join_warning = None
         if self._is_connected:
             log.warn("ZooKeeper is slow: {where} may not name this server yet", where=self._where)
             return
@@ -210,9 +215,9 @@ class Announcer:
         self._pause_s = MIN_RETRY_S
         if self._is_due or self._is_stopping or not self._is_connected:
             return  # the session has changed, or a later change is due
-        self._cancel_slow_join_warning()
+        self._slow_join_warning.stop()
         self._is_loss_logged = False
-        self._again = self._clock.callLater(RECHECK_S, self._try_again)
+        self._try_again.start(RECHECK_S)
         if sets != self.is_in:
             self.is_in = sets
             self._may_be_named = bool(sets)
@@ -224,11 +229,11 @@ class Announcer:
         if self._is_connected:  # otherwise the lost connection has already been logged
             self._complain("This server cannot join or leave {where}, and tries again: {reason}", failure)
         self._stop_waiting()
-        self._again = self._clock.callLater(self._longer_pause_s(), self._try_again)
+        self._try_again.start(self._longer_pause_s())
 
     def _complain(self, sentence: str, failure: Failure) -> None:
         """Log a failure, unless it was the last one logged."""
-        self._cancel_slow_join_warning()
+        self._slow_join_warning.stop()
         problem = _reason(failure)
         if problem != self._problem:
             self._problem = problem
@@ -239,31 +244,21 @@ class Announcer:
         self._pause_s = min(2 * pause_s, MAX_RETRY_S)
         return pause_s
 
-    def _try_again(self) -> None:
-        self._again = None
-        self._reconcile()
-
     def _has_ended(self, _: object) -> None:
         self._working = None
         if self._is_due:
             self._reconcile()
 
     def _stop_waiting(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-
-    def _cancel_slow_join_warning(self) -> None:
-        if self._slow_join_warning is not None:
-            self._slow_join_warning.cancel()
-            self._slow_join_warning = None
+        self._start_again.stop()
+        self._try_again.stop()
 
     def stop(self) -> Deferred[None]:
         """Leave the sets and end the session. Fires when that is done, after `STOP_TIMEOUT_S`, or at once if there is
         no connection. If it is not done by then, ZooKeeper ends the session.
         """
         self._stop_waiting()
-        self._cancel_slow_join_warning()
+        self._slow_join_warning.stop()
         self._is_stopping = True
         self._is_due = False
         stopped: Deferred[None] = Deferred()

@@ -6,10 +6,11 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
+from kestrel.net.connection import Connection
 from kestrel.queues.timer import Timer
 
 KEEPALIVE_PROBES: Final = 4
@@ -62,30 +63,20 @@ def peer_is_dead(connected: socket.socket, silent_ms: int) -> bool:
     return int(retransmits) + int(probes) >= KEEPALIVE_PROBES and int(last_answer_ms) >= 2 * silent_ms
 
 
-class KeepAliveConnection(Protocol):
-    """A connection to a client."""
-
-    def handle(self) -> socket.socket | None:
-        """Return the connection's socket, or None if it has none."""
-
-    def abort(self) -> None:
-        """Drop the connection."""
-
-
 class DeadPeerChecker:
     """A periodic check that drops connections whose client has vanished, in steps that do not block the reactor."""
 
     def __init__(
         self,
         clock: IReactorTime,
-        connections: Callable[[], Sequence[KeepAliveConnection]],
+        connections: Callable[[], Sequence[Connection]],
         peer_is_dead: Callable[[socket.socket, int], bool] = peer_is_dead,
     ) -> None:
         self._timer = Timer(clock, self._look)
         self._connections = connections
         self._peer_is_dead = peer_is_dead
         self._silent_ms: int | None = None
-        self._rest: list[KeepAliveConnection] = []
+        self._rest: list[Connection] = []
 
     def keep(self, silent_ms: int | None) -> None:
         """Check connections with this `keepAlive` time from now on. None stops the checks."""

@@ -17,11 +17,9 @@ from twisted.python.components import Componentized
 
 from kestrel.config.model import Config
 from kestrel.errors import KestrelError
-from kestrel.server.exit_status import ExitStatus
 from kestrel.server.logs import ServerLog
 from kestrel.server.options import Options
-from kestrel.server.privileges import call_as_user
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import ExitStatus, call_as_user, raise_file_limit
 from kestrel.server.service import KestrelService
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, CannotServe
 

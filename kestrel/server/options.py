@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from attrs import evolve
 from twisted.python import usage
 
 from kestrel import __version__
-from kestrel.config.aliases import masked_queues
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
+from kestrel.config.resolved import masked_queues
 from kestrel.escaping import show_name
 from kestrel.server.endpoints import ADMIN, SERVED, endpoints_to_serve, parse_endpoint
 from kestrel.server.service import KestrelService, settings_ignored_by_storage
 from kestrel.server.startup_errors import EX_CONFIG, CannotServe
-from kestrel.server.storage_help import storage_help
+from kestrel.storage.interfaces import CAPABILITIES, IStorageFactory
+from kestrel.storage.plugins import list_plugins
+from kestrel.storage.registry import FACTORIES
+
+MIN_COLUMNS: Final = 40
+"""Minimum width of the output; a narrower terminal breaks the lines itself."""
 
 EXAMPLES: Final = """
 examples:
@@ -161,3 +168,48 @@ class Options(usage.Options):
         """Return an option of twistd itself, or None outside of twistd."""
         parent = getattr(self, "parent", None)
         return None if parent is None else parent.get(name)
+
+
+def storage_help(columns: int) -> str:
+    """Return the output of --help-storage, wrapped to `columns`, but not below `MIN_COLUMNS`."""
+    columns = max(columns, MIN_COLUMNS)
+    plugins = list_plugins(FACTORIES)
+    lines = ["Storages, by the word before the colon of --storage:"]
+    for factory in FACTORIES.values():
+        lines += _about(factory, "built in", columns)
+    for factory in plugins.usable:
+        lines += _about(factory, f"from {factory.origin}", columns)
+    lines += _list("Ignored:", plugins.ignored, columns)
+    lines += _list("Broken:", plugins.broken, columns)
+    return "\n".join(lines) + "\n"
+
+
+def _about(factory: IStorageFactory, origin: str, columns: int) -> Iterator[str]:
+    yield ""
+    yield _wrapped(f"{factory.name} ({origin})", columns, "", "  ")
+    yield _wrapped(" ".join(factory.help.split()), columns, "  ", "  ")
+    for capability in sorted(factory.capabilities):
+        yield _item(f"{capability}: {CAPABILITIES[capability]}", columns)
+
+
+def _list(heading: str, sentences: Sequence[str], columns: int) -> Iterator[str]:
+    if sentences:
+        yield ""
+        yield heading
+        yield from (_item(sentence, columns) for sentence in sentences)
+
+
+def _item(text: str, columns: int) -> str:
+    return _wrapped(text, columns, "  - ", "    ")
+
+
+def _wrapped(text: str, columns: int, first: str, others: str) -> str:
+    """Wrap text without breaking paths and options, so that they can be copied."""
+    return fill(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

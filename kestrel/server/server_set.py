@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from kestrel.cluster.member import Member, parse_member
-from kestrel.server.interfaces import IServerSet
+from kestrel.server.announcer import IServerSet
 
 log = Logger(__name__)
 

@@ -1,4 +1,4 @@
-"""The complete server, which `twistd kestrel` runs."""
+"""The server as a Twisted service, which `twistd kestrel` runs: it starts, reloads and stops the assembled parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from attrs import evolve
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, maybeDeferred, succeed
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.interfaces import IListeningPort
 from twisted.internet.ssl import CertificateOptions
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -20,11 +20,10 @@ from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__, compiled
 from kestrel.address import Address
-from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
 from kestrel.cluster.member import SERVER_SETS
-from kestrel.config.aliases import masked_queues
+from kestrel.cluster.uri import KazooMissing, require_kazoo
 from kestrel.config.model import Config, ZooKeeperSettings
-from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.resolved import ResolvedConfig, masked_queues
 from kestrel.config.unused_settings import (
     queue_settings_given,
     queue_settings_over_limit,
@@ -35,14 +34,12 @@ from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError, StorageError
 from kestrel.escaping import show_name
 from kestrel.net import hub
-from kestrel.net.codec_factories import CODEC_FACTORIES
-from kestrel.net.hub_port import HubListener
-from kestrel.net.queue_server import QueueServer
+from kestrel.net.ports import HubListener
 from kestrel.net.tls import ReloadableTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.context import wall_clock_ms
-from kestrel.server.admin_port import AdminPort
-from kestrel.server.dead_peers import DeadPeerChecker, enable_tcp_keepalive
+from kestrel.server.assembly import Environment, Listener, assemble_server
+from kestrel.server.dead_peers import enable_tcp_keepalive
 from kestrel.server.endpoints import (
     ADMIN,
     describe,
@@ -53,10 +50,10 @@ from kestrel.server.endpoints import (
     port_number,
     use_backlog,
 )
-from kestrel.server.reactor import max_connections_for_file_limit, use_monotonic_time
+from kestrel.server.process import max_connections_for_file_limit, use_monotonic_time
 from kestrel.server.startup_errors import EX_CONFIG, CannotServe, storage_failure
 from kestrel.storage.failures import error_of
-from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.interfaces import IStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 
@@ -109,84 +106,69 @@ class KestrelService(Service):
         self._tell_reloaded = reloaded
         self._tell_failed = failed
         self._reloading = DeferredLock()
+        self._is_serving = False
         self._threads = ThreadPool(0, STORAGE_THREADS, name="storage")
         self._in_thread = partial(deferToThreadPool, reactor, self._threads)
-        self._core, self._storage_ended = self._make_core(config)
+        environment = Environment(
+            clock=reactor,
+            seconds=reactor.seconds,
+            now_ms=wall_clock_ms,
+            schedule=reactor.callFromThread,
+            in_thread=self._in_thread,
+            make_storage=partial(self._make_storage, _storage_description(config)),
+            status_file=AtomicFile(Disk(), os.fsencode(config.status_file)),
+            has_hub=hub.IS_AVAILABLE,
+        )
+        parts = assemble_server(
+            ResolvedConfig(config),
+            environment,
+            self,
+            storage_name=_storage_name(config),
+            endpoints=endpoints_to_serve(config, endpoints or {}),
+            trusted=trusted,
+            is_serving=lambda: self._is_serving,
+            server_sets=self._server_sets,
+        )
+        self._core = parts.core
         self.manager = self._core.manager
         self.status = self._core.status
-        self._endpoints = endpoints_to_serve(config, endpoints or {})
-        self._trusted = trusted or {}
-        self._hub = self._make_hub() if hub.IS_AVAILABLE else None
-        self._tcp = reactor if self._hub is None else HubListener(reactor, self._hub)
-        storage_shown = _storage_description(config).partition("?")[0]
-        self._admin = AdminPort(
-            self._core, self, storage_shown, reactor, lambda: self._is_serving, lambda: self._server_sets()
-        )
+        self._storage_ended: Deferred[StorageError] = getattr(parts.storage, "ended", Deferred())
+        self._listeners = parts.listeners
+        self._hub = parts.hub
+        self._tcp = reactor if parts.hub is None else HubListener(reactor, parts.hub)
+        self._admin = parts.admin
         self._admin_is_there = False
         self._admin_is_wanted = bool((endpoints or {}).get(ADMIN)) or "http_port" in config.admin.given
         self._ports: list[IListeningPort] = []
         self._tls: list[ReloadableTls] = []
+        self._make_announcer = parts.make_announcer
         self._announcer: Announcer | None = None
         self._advertised: dict[str, list[Address]] = {}
         self._try_it_port: int | None = None
-        self._vigil = DeadPeerChecker(reactor, self._core.all_connections)
+        self._dead_peers = parts.dead_peers
         self._started_at = 0.0
-        self._is_serving = False
         self._is_stopping = False
 
-    def _make_core(self, config: Config) -> tuple[QueueServer, Deferred[StorageError]]:
-        """Create the part of the server that does not depend on the process. Raises `CannotServe`.
-
-        Return also a Deferred that fires with the error if the storage permanently fails.
-        """
-        reactor, memory_limit = self._reactor, MemoryLimit(config.max_total_memory_bytes)
+    def _make_storage(self, description: str, memory_limit: MemoryLimit) -> IStorage:
         try:
-            storage = storage_from_string(_storage_description(config), reactor, self._in_thread, memory_limit)
+            return storage_from_string(description, self._reactor, self._in_thread, memory_limit)
         except StorageError as error:
             raise CannotServe(str(error), EX_CONFIG) from error
-        core = QueueServer(
-            ResolvedConfig(config),
-            storage,
-            MemoryStorage(memory_limit),
-            schedule=reactor.callFromThread,
-            clock=reactor,
-            seconds=reactor.seconds,
-            now_ms=wall_clock_ms,
-            in_thread=self._in_thread,
-            status_file=AtomicFile(Disk(), os.fsencode(config.status_file)),
-            memory_limit=memory_limit,
-        )
-        return core, getattr(storage, "ended", Deferred())
-
-    def _make_hub(self) -> hub.Hub:
-        barrier = self._core.barrier
-        return hub.Hub(
-            seconds=self._reactor.seconds,
-            begin_tick=barrier.begin_tick,
-            end_tick=barrier.end_of_tick,
-            schedule=self._reactor.callFromThread,
-        )
 
     # Starting.
 
     def privilegedStartService(self) -> None:
         """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
-        if not any(self._endpoints[protocol] for protocol in CODEC_FACTORIES):
+        if all(each.is_trusted or each.protocol == ADMIN for each in self._listeners):
             raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
         if self._hub is not None:
             self._reactor.addReader(self._hub)
-        for each, is_trusted in ((self._endpoints, False), (self._trusted, True)):
-            for protocol, endpoints in each.items():
-                factory: IProtocolFactory
-                if protocol == ADMIN:
-                    factory = self._admin.site(is_trusted=is_trusted)
-                else:
-                    codec = CODEC_FACTORIES[protocol]
-                    factory = self._core.connections(protocol, codec, self, is_trusted=is_trusted)
-                for endpoint in endpoints:
-                    self._listen(protocol, endpoint, factory, is_trusted=is_trusted)
+        for each in self._listeners:
+            self._listen(each)
 
-    def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory, *, is_trusted: bool) -> None:
+    def _listen(self, listener: Listener) -> None:
+        protocol, endpoint, factory, is_trusted = listener
+
         def listening(port: IListeningPort) -> None:
             self._ports.append(port)
             self._keep_alive(port, self._core.config)
@@ -223,8 +205,8 @@ class KestrelService(Service):
         if unused:
             log.warn("These settings have no effect with this storage: {settings}", settings=", ".join(unused))
         _warn_of_masked_queues(self._core.config)
-        if self._core.config.zookeeper is not None:
-            self._announcer = _announcer(self._core.config.zookeeper, self._advertised, self._reactor)
+        if self._make_announcer is not None:
+            self._announcer = self._make_announcer(self._advertised)
         if compiled.IS_OUTDATED:
             log.warn(
                 "Running as pure Python, which is slower: {reason}. To build the extension: make compiled",
@@ -249,7 +231,7 @@ class KestrelService(Service):
             "kestrel {version} ({build}) serves {queues} with {items} of {storage}, loaded in {seconds:.2f} s",
             version=__version__,
             build=_BUILDS[compiled.BUILD],
-            storage=_storage_description(self._core.config).partition("?")[0],
+            storage=_storage_name(self._core.config),
             queues=_count(len(queues), "queue"),
             items=_count(sum(queue.store.items for queue in queues), "item"),
             seconds=loaded_s,
@@ -265,7 +247,7 @@ class KestrelService(Service):
         if self._announcer is not None:
             self.status.watch(self._announcer.apply_status)
             self._announcer.start(self.status.published)
-        self._vigil.keep(self._core.config.keep_alive_ms)
+        self._dead_peers.keep(self._core.config.keep_alive_ms)
         self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
 
     def _stop_because(self, failure: Failure) -> None:
@@ -285,7 +267,7 @@ class KestrelService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         self._is_stopping = True
         was_serving, self._is_serving = self._is_serving, False
-        self._vigil.keep(None)
+        self._dead_peers.keep(None)
         self._admin.hang_up()
         log.info("kestrel is stopping")
         announcer, self._announcer = self._announcer, None
@@ -352,7 +334,7 @@ class KestrelService(Service):
         for port in self._ports:
             self._keep_alive(port, config)
         if not self._is_stopping:
-            self._vigil.keep(config.keep_alive_ms)
+            self._dead_peers.keep(config.keep_alive_ms)
         return self._core.use(loaded.config)
 
     @staticmethod
@@ -394,6 +376,11 @@ def _storage_description(config: Config) -> str:
     return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
 
 
+def _storage_name(config: Config) -> str:
+    """Return the storage without its options, for the log and the admin port."""
+    return _storage_description(config).partition("?")[0]
+
+
 def _check_zookeeper(settings: ZooKeeperSettings) -> None:
     """Raise `CannotServe` if the ZooKeeper settings are invalid or kazoo is missing."""
     try:
@@ -403,16 +390,6 @@ def _check_zookeeper(settings: ZooKeeperSettings) -> None:
     from kestrel.server.zookeeper import check_zookeeper
 
     check_zookeeper(settings)
-
-
-def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Address]], reactor: Any) -> Announcer:
-    """Create the announcer for a server that listens at these addresses. Raises `CannotServe`."""
-    from kestrel.server.advertised_member import addresses_of_host, advertised_member
-    from kestrel.server.zookeeper import make_announcer
-
-    return make_announcer(
-        settings, advertised_member(listening, settings.advertise_address, addresses_of_host()), reactor
-    )
 
 
 def settings_ignored_by_storage(config: Config) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kestrel.errors import NotAuthorized, Unavailable
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec
-from kestrel.queues.limits import QueueLimits
 from kestrel.queues.status import ServerStatus
 from kestrel.session.session_context import SessionContext
 
@@ -66,18 +65,13 @@ class Access:
 
     def check_put(self, name: bytes) -> None:
         """Check that the client may put to the queue `name`, or to every queue of the alias `name`."""
-        self.check_change()
+        if self.refuses_writes or not self._status.takes_writes:
+            self.check_change()
         alias = self._manager.aliases.get(name)
-        if alias is None:
-            self._check_enqueuer(name)
-        else:
-            for queue in alias.queues:
-                self._check_enqueuer(queue)
-
-    def _check_enqueuer(self, queue: bytes) -> None:
-        listed = self._limits(queue).enqueuers
-        if listed is not None:
-            self._check_listed(listed, "put to", queue)
+        for queue in (name,) if alias is None else alias.queues:
+            listed = self._manager.limits_of(queue).enqueuers
+            if listed is not None:
+                self._check_listed(listed, "put to", queue)
 
     def check_get(self, name: bytes) -> None:
         """Check that the client may get and peek items of the queue `name`."""
@@ -85,13 +79,9 @@ class Access:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:
             raise Unavailable("too many connections to read on this one")
-        listed = self._limits(name).dequeuers
+        listed = self._manager.limits_of(name).dequeuers
         if listed is not None:
             self._check_listed(listed, "get from", name)
-
-    def _limits(self, name: bytes) -> QueueLimits:
-        queue = self._manager.known(name)  # fast path: most queues exist
-        return QueueLimits(self._manager.settings_for(name)) if queue is None else queue.limits
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
         if self.identity not in listed:

@@ -1,4 +1,4 @@
-"""Handlers of the commands about whole queues and about the server."""
+"""Handlers of the commands about whole queues and about the server, and their long replies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,53 @@ from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
 from kestrel.escaping import show_name
-from kestrel.protocols.codec import LineCodec
+from kestrel.protocols.codec import Codec
 from kestrel.queues.flush_expired import ExpiredFlushResult
-from kestrel.queues.stat_definitions import ServerSnapshot, Stat, server_stats
-from kestrel.queues.stats import iter_encoded_stats
-from kestrel.session.codecs import line_codec
-from kestrel.session.long_reply import LongReply
+from kestrel.queues.stat_definitions import ServerSnapshot, Stat, iter_encoded_stats, server_stats
 from kestrel.session.session import Handlers, Session
+
+MAX_HELD_BYTES: Final = 32 * 1024
+"""Bytes held in the outbox above which no further piece is made."""
+
+
+class LongReply:
+    """A long reply in progress. Its session runs no other command until the last piece is made.
+
+    Pieces should be small: each connection may hold `MAX_HELD_BYTES` and one piece. An empty piece is a step without
+    output.
+    """
+
+    def __init__(self, session: Session, pieces: Iterator[bytes]) -> None:
+        self._session = session
+        self._pieces = pieces
+        self._is_slice_due = False
+        self._is_over = False
+
+    def start(self) -> None:
+        """Make the first piece now, and the others in the background. The command ends after the last one."""
+        self._session.wait_for_server(self._stop, self._continue_later)
+        self._add_next_piece()
+
+    def _add_next_piece(self) -> None:
+        self._is_slice_due = False
+        session = self._session
+        if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= MAX_HELD_BYTES:
+            return  # the outbox calls `_continue_later` when replies are sent
+        piece = next(self._pieces, None)
+        if piece is None:
+            session.finish_command()
+            return
+        if piece:
+            session.outbox.reply(piece)
+        self._continue_later()
+
+    def _continue_later(self) -> None:
+        if not self._is_slice_due and not self._is_over:
+            self._is_slice_due = True
+            self._session.continue_in_background(self._add_next_piece)
+
+    def _stop(self) -> None:
+        self._is_over = True
 
 
 def delete(session: Session, command: commands.Delete) -> None:
@@ -70,7 +110,7 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 
 def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
-    codec, manager = line_codec(session), session.manager
+    codec, manager = session.codec, session.manager
     snapshot = ServerSnapshot(manager, session.control.version, session.control.uptime_s())
     for _ in snapshot.gather():
         yield b""
@@ -80,7 +120,7 @@ def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     yield codec.end_of_list(command)
 
 
-def _encode_queue_stats(codec: LineCodec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
+def _encode_queue_stats(codec: Codec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
     prefix = f"queue_{show_name(name)}_"
     return codec.stats(command, [(prefix + figure, value) for figure, value in figures])
 
@@ -91,7 +131,7 @@ def dump_stats(session: Session, command: commands.DumpStats) -> None:
 
 
 def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterator[bytes]:
-    codec, manager = line_codec(session), session.manager
+    codec, manager = session.codec, session.manager
     named = dict.fromkeys(command.queues)
     for name in named or manager.names_in_order():
         # otherwise it was deleted meanwhile
@@ -106,7 +146,7 @@ def dump_config(session: Session, command: commands.DumpConfig) -> None:
 
 
 def _dump_config_pieces(session: Session, command: commands.DumpConfig) -> Iterator[bytes]:
-    codec = line_codec(session)
+    codec = session.codec
     for name, settings in session.control.iter_config(command.queues):
         yield codec.dump_stats(command, name, settings)
     yield codec.end_of_list(command)

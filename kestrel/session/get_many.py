@@ -1,4 +1,4 @@
-"""Handlers of the commands that take many items at once and finish them by id."""
+"""Handlers of commands that only thrift has: take many items at once, finish them by id, and inspect a queue."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 from kestrel import commands
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES
+from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES, QueueInfo
 from kestrel.queues.queue import Queue
-from kestrel.session.codecs import get_many_codec
+from kestrel.queues.waiters import Waiter
 from kestrel.session.item_feed import NO_LIMIT, ItemFeed
 from kestrel.session.session import Handlers, Session
 
@@ -20,7 +20,7 @@ def get_many(session: Session, command: commands.GetMany) -> None:
     session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(command.queue)
     if queue is None or command.max_items == 0:
-        session.outbox.reply(get_many_codec(session).items(command, ()))
+        session.outbox.reply(session.codec.items(command, ()))
     else:
         _GetManySink(session, command, queue).begin()
 
@@ -79,7 +79,7 @@ class _GetManySink:
             self._items.clear()  # the queue's recovery has put them back
             self._bytes = 0
         size = len(item.data) + ITEM_OVERHEAD_BYTES
-        codec = get_many_codec(self._session)
+        codec = self._session.codec
         if self._items and self._bytes + size > codec.max_reply_bytes:
             self._is_full = True
             self._queue.put_back([item.xid], failed=False)
@@ -146,7 +146,7 @@ class _GetManySink:
         if not items:
             session.counters.get_misses += 1
             queue.histograms.add_miss(session.clock.seconds() - self._began_s, is_blocking=command.wait_ms > 0)
-            session.outbox.reply(get_many_codec(session).items(command, ()), queue.unsettled_batch)
+            session.outbox.reply(session.codec.items(command, ()), queue.unsettled_batch)
             return
         session.counters.get_hits += len(items)
         is_leased = command.auto_abort_ms > 0
@@ -168,7 +168,7 @@ class _GetManySink:
 
         numbered = [(item.data, number) for item, number in zip(items, numbers, strict=True)]
         session.outbox.reply(
-            get_many_codec(session).items(command, numbered),
+            session.codec.items(command, numbered),
             queue.touch(),
             sent=sent,
             answers_waiter=self._has_waited,
@@ -187,8 +187,55 @@ def abort_ids(session: Session, command: commands.AbortIds) -> None:
     session.outbox.reply(session.codec.number(command, count), batch)
 
 
+def inspect(session: Session, command: commands.Inspect) -> None:
+    """Reply with the head of a queue and some of its figures."""
+    session.access.check_get(command.queue)
+    session.counters.cmd_peek += 1
+    queue = session.manager.queue_to_read(command.queue)
+    if queue is None:
+        session.outbox.reply(session.codec.queue_info(command, QueueInfo()))
+        return
+
+    def tell(head: Item | None) -> None:
+        info = _info(queue, head, session.manager.now_ms())
+        session.outbox.reply(session.codec.queue_info(command, info), queue.unsettled_batch)
+
+    def head_is_known(head: Item | None, error: Exception | None) -> None:
+        if error is None:
+            tell(head)
+        else:
+            session.refuse(error)
+        session.finish_command()
+
+    head = queue.peek_now()
+    if head is not None:
+        tell(head)
+        return
+    waiter = Waiter(head_is_known, opens=False, peeks=True, is_blocking=False)
+
+    def stop() -> None:
+        queue.waiters.leave(waiter)
+
+    session.wait_for_server(stop)
+    queue.join(waiter)
+
+
+def _info(queue: Queue, head: Item | None, now_ms: int) -> QueueInfo:
+    store = queue.store
+    return QueueInfo(
+        head=None if head is None else head.data,
+        items=store.items,
+        bytes=store.bytes,
+        journal_bytes=store.stats.get("journal_bytes", 0),
+        age_ms=0 if head is None else max(0, now_ms - head.add_ms),
+        waiters=len(queue.waiters),
+        open_reads=store.open_reads,
+    )
+
+
 GET_MANY: Final[Handlers] = {
     commands.GetMany: get_many,
     commands.ConfirmIds: confirm_ids,
     commands.AbortIds: abort_ids,
+    commands.Inspect: inspect,
 }

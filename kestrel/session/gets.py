@@ -9,11 +9,10 @@ from kestrel import commands, errors
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
-from kestrel.session.codecs import line_codec
 from kestrel.session.item_feed import ItemFeed
-from kestrel.session.open_reads import ConnectionOpenRead
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
+from kestrel.storage.interfaces import IQueueStorage
 
 
 def get(session: Session, command: commands.Get) -> None:
@@ -27,17 +26,17 @@ def get(session: Session, command: commands.Get) -> None:
     if command.aborts:
         ended = session.open_reads.abort_oldest(name)
     if command.aborts or (command.closes and not command.opens):
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     session.access.check_get(name)
     if command.peeks:
         session.counters.cmd_peek += 1
     else:
-        _check_open_reads(session, name, command.opens)
+        session.open_reads.check_take(name, command.opens, session.settings.max_open_reads)
         session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(name)
     if queue is None:
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:
@@ -46,36 +45,25 @@ def get(session: Session, command: commands.Get) -> None:
         _wait(session, command, queue, ended)
 
 
-def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
-    count = session.open_reads.count(name)
-    if opens and count >= session.settings.max_open_reads:
-        raise errors.TooManyOpenReads(f"too many open reads; limit={session.settings.max_open_reads}")
-    if count and not opens:
-        raise errors.OpenReadExists("a read of this queue is open")
-
-
 def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
     """Reply with an item that was peeked, or taken with or without an open read (`is_open`).
 
-    A blocking get always takes with an open read. If the client did not ask to open it, it is confirmed when the reply
-    is sent, or put back if it is not.
+    An open read that the client asked for is forgotten if the client gets an error instead. A blocking get always takes
+    with an open read. If the client did not ask to open it, it is confirmed when the reply is sent, or put back if it
+    is not.
     """
-    reply = line_codec(session).item(command, item.data)
+    reply = session.codec.item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
         session.outbox.reply(reply, queue.unsettled_batch)
     elif not is_open:
-        session.outbox.reply(reply, queue.touch())
+        session.outbox.reply(reply, queue.open_batch)
     elif command.opens:
-        _reply_with_open_read(session, queue, item, reply)
+        open_reads, name, store, xid = session.open_reads, queue.name, queue.store, item.xid
+        open_reads.add(queue, item)
+        session.outbox.reply(reply, queue.open_batch, lost=lambda: open_reads.forget(name, store, xid))
     else:
         _reply_with_waiter_item(session, queue, item, reply)
-
-
-def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
-    """Add the item to the connection's open reads. It is forgotten if the client gets an error instead."""
-    read = session.open_reads.add(queue, item)
-    session.outbox.reply(reply, queue.touch(), lost=lambda: session.open_reads.forget(read))
 
 
 def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
@@ -90,7 +78,7 @@ def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: b
         else:
             queue.put_back([xid], failed=False)
 
-    session.outbox.reply(reply, queue.touch(), sent=sent, answers_waiter=True)
+    session.outbox.reply(reply, queue.open_batch, sent=sent, answers_waiter=True)
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -111,7 +99,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
             session.counters.get_misses += 1
             if not command.peeks:
                 queue.histograms.add_miss(session.clock.seconds() - waiter.began_s, is_blocking=is_blocking)
-            session.outbox.reply(line_codec(session).no_item(command), queue.unsettled_batch or ended)
+            session.outbox.reply(session.codec.no_item(command), queue.unsettled_batch or ended)
         else:
             _reply_with_item(session, command, queue, item, is_open=is_open)
         session.finish_command()
@@ -150,11 +138,11 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     queue = session.manager.queue_to_read(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     sink = _MonitorSink(session, command, queue, ended)
     if not sink.may_open():
-        session.outbox.reply(line_codec(session).no_item(command), ended)
+        session.outbox.reply(session.codec.no_item(command), ended)
         return
     feed = sink.feed = ItemFeed(sink, queue, max_items)
     if session.wait_for_client(
@@ -175,7 +163,8 @@ class _MonitorSink:
         self._command = command
         self._queue = queue
         self._ended = ended
-        self._unsent_reads: deque[ConnectionOpenRead] = deque()
+        self._unsent_reads: deque[tuple[IQueueStorage, int]] = deque()
+        """The store and the xid of each read whose reply is not sent yet."""
         self._is_over = False
         self._has_lost = False
         self.continue_later = session.continue_later
@@ -187,11 +176,12 @@ class _MonitorSink:
         return self._session.is_backpressured
 
     def deliver(self, item: Item) -> None:
-        session = self._session
+        session, queue = self._session, self._queue
         session.counters.get_hits += 1
-        reply = line_codec(session).item(self._command, item.data)
-        self._unsent_reads.append(session.open_reads.add(self._queue, item))
-        session.outbox.reply(reply, self._queue.touch(), sent=self._sent_one, lost=self._lost_one)
+        reply = session.codec.item(self._command, item.data)
+        session.open_reads.add(queue, item)
+        self._unsent_reads.append((queue.store, item.xid))
+        session.outbox.reply(reply, queue.open_batch, sent=self._sent_one, lost=self._lost_one)
 
     def _sent_one(self, was_sent: bool) -> None:
         if was_sent:
@@ -204,11 +194,14 @@ class _MonitorSink:
         self._has_lost = True
         self.feed.cancel()
         self._session.outbox.forget(self._command)
-        for read in self._unsent_reads:
-            self._session.open_reads.forget(read)
-        still_open = [read.xid for read in self._unsent_reads if read.is_open]
+        queue = self._queue
+        for store, xid in self._unsent_reads:
+            self._session.open_reads.forget(queue.name, store, xid)
+        still_open = [
+            xid for store, xid in self._unsent_reads if queue.owns_store(store) and xid in queue.open_read_table
+        ]
         if still_open:
-            self._queue.put_back(still_open, failed=False)
+            queue.put_back(still_open, failed=False)
         if not self._is_over:
             self._is_over = True
             self._session.finish_command()
@@ -216,7 +209,7 @@ class _MonitorSink:
     def feed_ended(self, error: Exception | None) -> None:
         self._is_over = True
         if error is None:
-            self._session.outbox.reply(line_codec(self._session).no_item(self._command), self._ended)
+            self._session.outbox.reply(self._session.codec.no_item(self._command), self._ended)
         else:
             self._session.refuse(error)
         self._session.finish_command()

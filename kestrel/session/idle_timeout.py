@@ -28,15 +28,15 @@ class IdleTimeout:
         self._timeout_ms = timeout_ms
         self._waits_for_server = waits_for_server
         self._timed_out = timed_out
-        self._has_timeout = timeout_ms() is not None
-        """True if a timeout is set. Without one, requests do not read the clock."""
+        self.has_timeout = timeout_ms() is not None
+        """True if a timeout is set. Without one, requests need not call `reset`."""
         self._since_s = clock.seconds()
         self._timer = Timer(clock, self._look)
         self._is_over = False
 
     def reset(self) -> None:
         """Restart the timeout: the client sent a request, read a reply, or was answered after a wait."""
-        if not self._has_timeout:
+        if not self.has_timeout:
             return
         self._since_s = self._clock.seconds()
         if not self._timer.is_running and not self._is_over:
@@ -47,9 +47,9 @@ class IdleTimeout:
         if self._is_over:
             return
         timeout_ms = self._timeout_ms()
-        if timeout_ms is not None and not self._has_timeout:
+        if timeout_ms is not None and not self.has_timeout:
             self._since_s = self._clock.seconds()  # without a timeout, the time of its last request was not recorded
-        self._has_timeout = timeout_ms is not None
+        self.has_timeout = timeout_ms is not None
         self._timer.stop()
         self._start(timeout_ms)
 

@@ -1,12 +1,14 @@
-"""The open reads of one connection."""
+"""The open reads of one connection, and those that belong to no connection."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence, Set
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
-from kestrel.errors import QueueFailed, TooFewOpenReads
+from kestrel.errors import OpenReadExists, QueueFailed, TooFewOpenReads, TooManyOpenReads
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.storage.barrier import Batch
@@ -16,47 +18,42 @@ MAX_REMEMBERED_ENDED_READS: Final = 1000
 """Limit of remembered reads per name that ended without a close. A client that closes its reads has few of them."""
 
 
-class ConnectionOpenRead:
-    """One open read of this connection, and the store that the item was taken from."""
-
-    __slots__ = ("queue", "store", "xid")
-
-    def __init__(self, queue: Queue, item: Item) -> None:
-        self.queue = queue
-        self.store: IQueueStorage = queue.store
-        self.xid = item.xid
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this connection may still end the read."""
-        return self.queue.owns_store(self.store) and self.xid in self.queue.open_read_table
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the queue's storage failed since, which put the item back."""
-        return not self.queue.is_deleted and not self.queue.owns_store(self.store)
-
-
-class _OpenReadsByName:
-    """A connection's reads of the queues of one name, oldest first.
+class _ReadsOfQueue:
+    """A connection's reads of the queue of one name, oldest first.
 
     `ended` has an entry for each read that ended without a close, True if its item was lost to this client. They are
-    older than the reads in `open`: they timed out, or their store failed. When very many reads time out, the youngest
-    of them may stay in `open` for some ticks more.
+    older than the reads in `xids`: they timed out, or their store failed. When very many reads time out, the youngest
+    of them may stay in `xids` for some ticks more.
     """
 
-    __slots__ = ("ended", "open")
+    __slots__ = ("ended", "queue", "store", "xids")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.store: IQueueStorage = queue.store
+        """The store that the items of `xids` were taken from."""
+        self.xids: deque[int] = deque()
         self.ended: deque[bool] = deque(maxlen=MAX_REMEMBERED_ENDED_READS)
-        self.open: deque[ConnectionOpenRead] = deque()
 
     def drop_ended(self) -> None:
-        while self.open and not self.open[0].is_open:
-            self.ended.append(self.open.popleft().is_lost)
+        queue, xids = self.queue, self.xids
+        if not queue.owns_store(self.store):
+            # the failure of a store puts its items back
+            self.ended.extend([not queue.is_deleted] * len(xids))
+            xids.clear()
+        while xids and xids[0] not in queue.open_read_table:
+            xids.popleft()
+            self.ended.append(False)
 
-    def all_open(self) -> list[ConnectionOpenRead]:
-        return [read for read in self.open if read.is_open]
+    def use(self, queue: Queue) -> None:
+        """Use another queue or store of that name from now on."""
+        self.drop_ended()
+        self.queue, self.store = queue, queue.store
+
+    def open_xids(self) -> list[int]:
+        if not self.queue.owns_store(self.store):
+            return []
+        return [xid for xid in self.xids if xid in self.queue.open_read_table]
 
 
 class ConnectionOpenReads:
@@ -67,38 +64,53 @@ class ConnectionOpenReads:
     """
 
     def __init__(self) -> None:
-        self._by_queue: dict[bytes, _OpenReadsByName] = {}
+        self._by_queue: dict[bytes, _ReadsOfQueue] = {}
 
-    def add(self, queue: Queue, item: Item) -> ConnectionOpenRead:
-        """Add the open read of an item that was taken from `queue`, and return it."""
+    def add(self, queue: Queue, item: Item) -> None:
+        """Add the open read of an item that was taken from `queue`."""
         queue.add_open_read(item)
-        read = ConnectionOpenRead(queue, item)
-        self._by_queue.setdefault(queue.name, _OpenReadsByName()).open.append(read)
-        return read
+        reads = self._by_queue.get(queue.name)
+        if reads is None:
+            reads = self._by_queue[queue.name] = _ReadsOfQueue(queue)
+        elif reads.store is not queue.store:
+            reads.use(queue)
+        reads.xids.append(item.xid)
 
-    def forget(self, read: ConnectionOpenRead) -> None:
-        """Remove a read whose item the client never got."""
-        reads = self._by_queue.get(read.queue.name)
+    def forget(self, queue: bytes, store: IQueueStorage, xid: int) -> None:
+        """Remove a read of `store`, whose item the client never got."""
+        reads = self._by_queue.get(queue)
         if reads is None:
             return
-        if read in reads.open:
-            reads.open.remove(read)
+        if reads.store is store and xid in reads.xids:
+            reads.xids.remove(xid)
         elif reads.ended:
             reads.ended.pop()  # it is the youngest ended read
 
-    def _of(self, queue: bytes) -> _OpenReadsByName | None:
+    def _of(self, queue: bytes) -> _ReadsOfQueue | None:
         reads = self._by_queue.get(queue)
         if reads is not None:
             reads.drop_ended()
-            if not reads.open and not reads.ended:
+            if not reads.xids and not reads.ended:
                 del self._by_queue[queue]
                 return None
         return reads
 
+    def check_take(self, queue: bytes, opens: bool, most: int) -> None:
+        """Check that an item of the queue may be taken while the connection has at most `most` open reads of it.
+
+        Raises `TooManyOpenReads`, or `OpenReadExists` if the read is not to be opened.
+        """
+        reads = self._of(queue)
+        count = 0 if reads is None else len(reads.xids)
+        if opens and count >= most:
+            raise TooManyOpenReads(f"too many open reads; limit={most}")
+        if count and not opens:
+            raise OpenReadExists("a read of this queue is open")
+
     def count(self, queue: bytes) -> int:
         """Return the number of this connection's open reads of the queue with that name."""
         reads = self._of(queue)
-        return 0 if reads is None else len(reads.open)
+        return 0 if reads is None else len(reads.xids)
 
     def close_oldest(self, queue: bytes) -> Batch | None:
         """Confirm the oldest read, and return the batch. Return None if there is none or it has ended.
@@ -112,8 +124,10 @@ class ConnectionOpenReads:
             if reads.ended.popleft():
                 raise QueueFailed("the queue's storage failed: the item went back to the queue")
             return None
-        read = reads.open.popleft()
-        return read.queue.confirm([read.xid])
+        xid = reads.xids.popleft()
+        if not reads.xids:
+            del self._by_queue[queue]
+        return reads.queue.confirm([xid])
 
     def close_all(self, queue: bytes) -> Batch | None:
         """Confirm all open reads, and return the batch, or None if there are none.
@@ -127,9 +141,9 @@ class ConnectionOpenReads:
         reads.ended.clear()
         if were_lost:
             raise QueueFailed("the queue's storage failed: the items went back to the queue")
-        confirmed = reads.all_open()
-        reads.open.clear()
-        return confirmed[0].queue.confirm([read.xid for read in confirmed]) if confirmed else None
+        confirmed = reads.open_xids()
+        reads.xids.clear()
+        return reads.queue.confirm(confirmed) if confirmed else None
 
     def abort_oldest(self, queue: bytes) -> Batch | None:
         """Put the oldest read back at the head, and return the batch. Return None if there is none or it has ended."""
@@ -139,8 +153,7 @@ class ConnectionOpenReads:
         if reads.ended:
             reads.ended.popleft()
             return None
-        read = reads.open.popleft()
-        return read.queue.abort([read.xid])
+        return reads.queue.abort([reads.xids.popleft()])
 
     def confirm(self, queue: bytes, count: int) -> Batch | None:
         """Confirm the `count` oldest reads and return the batch, or raise `TooFewOpenReads` and confirm none.
@@ -149,7 +162,7 @@ class ConnectionOpenReads:
         is raised instead if the queue's storage failed and their items were lost.
         """
         reads = self._of(queue)
-        if reads is None or not 0 < count <= len(reads.open) + len(reads.ended):
+        if reads is None or not 0 < count <= len(reads.xids) + len(reads.ended):
             raise TooFewOpenReads("not that many reads are open")
         if reads.ended:
             were_lost = any(reads.ended)
@@ -157,13 +170,13 @@ class ConnectionOpenReads:
             if were_lost:
                 raise QueueFailed("the queue's storage failed: the items went back to the queue")
             raise TooFewOpenReads("some of these reads have ended")
-        confirmed = list(islice(reads.open, count))
-        if not all(read.is_open for read in confirmed):
-            reads.open = deque(reads.all_open())
+        confirmed = list(islice(reads.xids, count))
+        if not all(xid in reads.queue.open_read_table for xid in confirmed):
+            reads.xids = deque(reads.open_xids())
             raise TooFewOpenReads("some of these reads have ended")
         for _ in confirmed:
-            reads.open.popleft()
-        return confirmed[0].queue.confirm([read.xid for read in confirmed])
+            reads.xids.popleft()
+        return reads.queue.confirm(confirmed)
 
     def forget_all(self) -> None:
         """Forget all reads when the server stops. Each queue puts its open reads back itself."""
@@ -173,6 +186,113 @@ class ConnectionOpenReads:
         """Abort all reads: put the items back at the heads of their queues, in the order in which they were taken."""
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
-            still_open = reads.all_open()
+            still_open = reads.open_xids()
             if still_open:
-                still_open[0].queue.abort([read.xid for read in still_open])
+                reads.queue.abort(still_open)
+
+
+LEASE_IDS_PER_MS: Final = 4096
+"""Unit of the first id, which is derived from the start time. No two runs use the same id, and ids stay below 2^53, the
+largest integer that some clients can represent.
+"""
+
+
+class LeaseCounts:
+    """Numbers of a connection's unfinished leased reads, by the queue's name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+
+    def of(self, queue: bytes) -> int:
+        """Return the number of leased reads of `queue`."""
+        return self._counts.get(queue, 0)
+
+    def change(self, queue: bytes, by: int) -> None:
+        """Add `by`, which may be negative, to the count of `queue`."""
+        count = self.of(queue) + by
+        if count:
+            self._counts[queue] = count
+        else:
+            self._counts.pop(queue, None)
+
+
+class LeasedOpenReads:
+    """A server's leased reads, by id. They survive the connection that took them, but not the server."""
+
+    def __init__(self, started_ms: int) -> None:
+        self._last_id = started_ms * LEASE_IDS_PER_MS
+        self._leases: dict[int, _Lease] = {}
+        self.can_be_confirmed = True
+        """False once the server is stopping: clients can no longer confirm reads."""
+
+    def numbers(self, count: int) -> Sequence[int]:
+        """Return the next `count` ids, which are not used again."""
+        first = self._last_id + 1
+        self._last_id += count
+        return range(first, first + count)
+
+    def open(self, number: int, queue: Queue, item: Item, auto_abort_ms: int, counts: LeaseCounts) -> None:
+        """Add `item`, which was taken as an open read, to the leases under the id `number`.
+
+        The caller has already counted it in `counts`; the end of the lease subtracts it. After `auto_abort_ms` the item
+        goes back to the head.
+        """
+        queue.add_open_read(item, _Lease(self._leases, number, queue, item.xid, auto_abort_ms, counts))
+
+    def stop(self) -> None:
+        """Record that the server is stopping. From now on leased gets return no items, because clients could not
+        confirm them.
+        """
+        self.can_be_confirmed = False
+
+    def confirm(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
+        """Confirm the reads among `ids` that are open on `queue`. Return their number, and the batch or None."""
+        reads = self._open(queue, ids)
+        return len(reads), reads[0].queue.confirm([read.xid for read in reads]) if reads else None
+
+    def abort(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
+        """Put the reads among `ids` that are open on `queue` back, in the order in which they were taken.
+
+        Return their number, and the batch or None.
+        """
+        reads = self._open(queue, ids)
+        return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None
+
+    def _open(self, queue: bytes, ids: Set[int]) -> list[_Lease]:
+        known = (self._leases.get(number) for number in ids)
+        reads = [lease for lease in known if lease is not None and lease.is_of(queue)]
+        # the order of taking: ids follow the order of the replies, which may differ
+        return sorted(reads, key=attrgetter("xid"))
+
+
+class _Lease:
+    """One leased read (`kestrel.queues.open_reads.Lease`)."""
+
+    __slots__ = ("_counts", "_id", "_leases", "_store", "auto_abort_ms", "queue", "xid")
+
+    def __init__(
+        self,
+        leases: dict[int, _Lease],
+        number: int,
+        queue: Queue,
+        xid: int,
+        auto_abort_ms: int,
+        counts: LeaseCounts,
+    ) -> None:
+        self.queue = queue
+        self.xid = xid
+        self.auto_abort_ms = auto_abort_ms
+        self._store = queue.store
+        self._id = number
+        self._leases = leases
+        self._counts = counts
+        leases[number] = self
+
+    def is_of(self, name: bytes) -> bool:
+        """Return True if it is an open read of the queue `name`."""
+        queue = self.queue
+        return queue.name == name and queue.owns_store(self._store) and self.xid in queue.open_read_table
+
+    def ended(self) -> None:
+        del self._leases[self._id]
+        self._counts.change(self.queue.name, -1)

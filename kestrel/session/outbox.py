@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 
 from kestrel.commands import Command
+from kestrel.protocols.codec import Codec
+from kestrel.queues.counters import ServerCounters
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.total_memory import MemoryShare
 
@@ -16,31 +17,6 @@ log = Logger(__name__)
 
 Sent = Callable[[bool], None]
 """Callback, called once, with True if the reply was passed to the transport unchanged."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class OutboxOwner(ABC):
-    """The owner of an outbox: the session that replies."""
-
-    @abstractmethod
-    def send_replies(self, replies: bytes) -> None:
-        """Pass replies to the transport."""
-
-    @abstractmethod
-    def encode_lost_reply(self, command: Command, failure: Exception) -> bytes:
-        """Return the reply to send in place of one whose batch was lost."""
-
-    @abstractmethod
-    def peer_has_left(self) -> bool:
-        """Return True if the client has disconnected but `Session.lost` has not run yet."""
-
-    @abstractmethod
-    def on_replies_sent(self) -> None:
-        """React to sent replies: there is room for more."""
-
-    @abstractmethod
-    def hang_up(self) -> None:
-        """Close the connection when all replies are sent."""
 
 
 class _PendingReplies:
@@ -78,13 +54,29 @@ class _PendingReplies:
 class Outbox:
     """A FIFO of replies. At the end of a tick, replies are sent up to the first whose batch is not committed.
 
-    If a batch is lost, its replies are replaced by an error, which the owner encodes.
+    If a batch is lost, its replies are replaced by an error. `peer_has_left` returns True if the client has
+    disconnected but `lost` has not been called. `continue_session` is called after each write: there is room for more
+    replies.
     """
 
-    def __init__(self, barrier: Barrier, owner: OutboxOwner, memory: MemoryShare) -> None:
+    def __init__(
+        self,
+        barrier: Barrier,
+        codec: Codec,
+        counters: ServerCounters,
+        memory: MemoryShare,
+        *,
+        peer_has_left: Callable[[], bool],
+        continue_session: Callable[[], None],
+    ) -> None:
+        self.transport: Any = None
+        """The transport of the connection, once there is one."""
         self._barrier = barrier
-        self._owner = owner
+        self._codec = codec
+        self._counters = counters
         self._memory = memory
+        self._peer_has_left = peer_has_left
+        self._continue_session = continue_session
         self._entries: list[_PendingReplies] = []
         self._sent_count = 0
         """Number of entries already sent, during a release."""
@@ -92,7 +84,7 @@ class Outbox:
         """The last entry, if further replies may be added to it."""
         self._closes = False
         self._is_release_due = False
-        self._when_tick_ends: Callable[[], None] = self._end_of_tick
+        self._release: Callable[[], None] = self.release
         """Bound once, since every tick uses it."""
         self._blocked_on: Batch | None = None
         self._is_gone = False
@@ -136,7 +128,9 @@ class Outbox:
             self._last = None
             entry = _PendingReplies(self.current_command, reply, batch, sent, lost, answers_waiter)
         self._entries.append(entry)
-        self._release_at_end_of_tick()
+        if not self._is_release_due:
+            self._is_release_due = True
+            self._barrier.at_end_of_tick(self._release)
 
     def close(self) -> None:
         """Close the connection after the replies so far. Later replies are dropped."""
@@ -147,18 +141,15 @@ class Outbox:
     def _release_at_end_of_tick(self) -> None:
         if not self._is_release_due:
             self._is_release_due = True
-            self._barrier.at_end_of_tick(self._when_tick_ends)
-
-    def _end_of_tick(self) -> None:
-        self._is_release_due = False
-        self.release()
+            self._barrier.at_end_of_tick(self._release)
 
     def release(self) -> None:
         """Send replies in order, up to the first whose batch is not settled. Send none while paused."""
-        while self._release_some():
+        self._is_release_due = False
+        while self._send_settled():
             pass
 
-    def _release_some(self) -> bool:
+    def _send_settled(self) -> bool:
         """Send settled replies. Return True if there may be more.
 
         Before `lost` is called, the `sent` callbacks of the replies in front of it must have run.
@@ -179,14 +170,14 @@ class Outbox:
                 if failure is not None and entry.lost is not None and told is not None:
                     comes_a_loss = True
                     break
-            if entry.answers_waiter and self._owner.peer_has_left():
+            if entry.answers_waiter and self._peer_has_left():
                 break  # A disconnected waiter must not swallow an item. `retract` or `lost` is called next.
             self._sent_count += 1
             if entry is self._last:
                 self._last = None
             replies = entry.replies
             if failure is not None:
-                replies = [self._owner.encode_lost_reply(command, failure) for command in entry.commands]
+                replies = [self._codec.error(command, failure)[0] for command in entry.commands]
                 if entry.lost is not None:
                     entry.lost()
                     entries = self._entries
@@ -201,21 +192,24 @@ class Outbox:
             self.held_bytes -= entry.size
         self._drop_sent()
         hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
-        self._memory.set_bytes(self.held_bytes)
+        if self._memory.bytes != self.held_bytes:
+            self._memory.set_bytes(self.held_bytes)
         if leaving is not None:
-            said = leaving[0] if len(leaving) == 1 else b"".join(leaving)
-            self._owner.send_replies(said)
+            data = leaving[0] if len(leaving) == 1 else b"".join(leaving)
+            self._counters.bytes_written += len(data)
+            self.transport.write(data)
             if self.is_paused:  # the bytes stay in the transport until the client reads
-                self.transport_bytes = len(said)
+                self.transport_bytes = len(data)
                 self._memory.set_bytes(self.held_bytes + self.transport_bytes)
         if told is not None:
             for sent, was_sent in told:
                 sent(was_sent and not self._is_gone)
         if hangs_up:
             self.lost()
-            self._owner.hang_up()
+            self.transport.unregisterProducer()  # a TLS transport would wait for its producer before it closes
+            self.transport.loseConnection()
         elif leaving is not None:
-            self._owner.on_replies_sent()
+            self._continue_session()
         return comes_a_loss
 
     def _drop_sent(self) -> None:

@@ -22,16 +22,11 @@ def put(session: Session, command: commands.Put) -> None:
     if expiry_ms and command.expiry_is_relative:
         expiry_ms = max(1, session.manager.now_ms() + expiry_ms)  # 0 would mean never
     if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.is_durable(command.queue)):
-        _put_one(session, command, expiry_ms)
+        session.counters.cmd_set += 1
+        batch = session.manager.put(command.queue, command.items[0], expiry_ms)
+        session.outbox.reply(session.codec.stored(command, 0 if batch is None else 1), batch)
     else:
         _SlicedPut(session, command, expiry_ms).begin()
-
-
-def _put_one(session: Session, command: commands.Put, expiry_ms: int) -> None:
-    """Put a single item: the fast path."""
-    session.counters.cmd_set += 1
-    batch = session.manager.put(command.queue, command.items[0], expiry_ms)
-    session.outbox.reply(session.codec.stored(command, 0 if batch is None else 1), batch)
 
 
 class _SlicedPut:

@@ -13,7 +13,6 @@ from kestrel.item import Item
 from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES
 from kestrel.queues import ranges
 from kestrel.queues.queue import Queue
-from kestrel.session.codecs import range_codec
 from kestrel.session.session import Handlers, Session
 
 MAX_RANGE_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
@@ -26,13 +25,13 @@ def open_range(session: Session, command: commands.OpenRange) -> None:
     begins = command.first_id <= 0
     queue = _queue_of(session, command, session.manager.queue_to_read if begins else session.manager.existing)
     state, batch = ranges.open_range(queue, command.reader, command.first_id, command.max_items)
-    session.outbox.reply(range_codec(session).range_state(command, state), batch)
+    session.outbox.reply(session.codec.range_state(command, state), batch)
 
 
 def read_range(session: Session, command: commands.ReadRange) -> None:
     """Reply with items of an open range. A client may read them again."""
     session.counters.cmd_get += 1
-    codec = range_codec(session)
+    codec = session.codec
     room = codec.max_reply_bytes
     max_bytes = min(command.max_bytes, room) if command.max_bytes > 0 else room
     if session.manager.memory_limit.is_reached:
@@ -78,7 +77,7 @@ def _fit_into_reply(pairs: list[tuple[int, Item]], most_items: int, room: int) -
 def release_range(session: Session, command: commands.ReleaseRange) -> None:
     """Remove the items of a range before an id, for all clients, and reply with the state of the range."""
     state, batch = ranges.release_range(_queue_of(session, command), command.reader, command.end_id)
-    session.outbox.reply(range_codec(session).range_state(command, state), batch)
+    session.outbox.reply(session.codec.range_state(command, state), batch)
 
 
 def close_range(session: Session, command: commands.CloseRange) -> None:

@@ -28,9 +28,8 @@ MAX_TIMED_OUT_REQUESTS_PER_SLICE: Final = 256
 class DeadlineOwner(Protocol):
     """The owner of an unfinished request: a session."""
 
-    @property
     def waits_for_server(self) -> bool:
-        """Whether the client waits for the server."""
+        """Return True if the client waits for the server."""
 
     def abandon(self, why: RequestTooSlow) -> None:
         """Reply with the reason and close the connection. Abort it at once if the client would not get the reason."""
@@ -141,7 +140,7 @@ class RequestDeadlines:
                 break
             begun.since_s = now_s
             self._pending.move_to_end(owner)
-            if not owner.waits_for_server:
+            if not owner.waits_for_server():
                 _abandon(owner, RequestTooSlow("the request took too long"))
         self._watch()
 

@@ -1,17 +1,18 @@
 """The session of one client: it receives bytes, runs commands one after the other, and sends replies.
 
-A session is independent of transport and protocol. The handlers (`kestrel.session.handlers`) run the commands and use
-the public members of this class. docs/architecture.md follows a command through it.
+It works with any transport and protocol. The handlers in the other modules of this package run the commands and use the
+public members of this class. docs/architecture.md follows a command through it.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, ISystemHandle
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -19,16 +20,18 @@ from kestrel.commands import Command
 from kestrel.errors import ClientError, KestrelError, NotAuthorized, RequestTooSlow
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
-from kestrel.session.client_transport import ClientTransport
 from kestrel.session.idle_timeout import IdleTimeout
-from kestrel.session.leased_open_reads import LeaseCounts
-from kestrel.session.open_reads import ConnectionOpenReads
-from kestrel.session.outbox import Outbox, OutboxOwner
+from kestrel.session.open_reads import ConnectionOpenReads, LeaseCounts
+from kestrel.session.outbox import Outbox
 from kestrel.session.session_context import SessionContext
 from kestrel.session.session_state import (
-    ENDED_STATES,
-    RECEIVING_STATES,
-    RUNNING_STATES,
+    CLOSING,
+    DRAINING,
+    DRAINING_LOADING,
+    GONE,
+    LOADING,
+    OPEN,
+    WAITING,
     SessionEvent,
     SessionState,
     next_state,
@@ -58,10 +61,11 @@ MAX_HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 _NO_COMMAND: Final = Command()
 
 
-class Session(OutboxOwner):
-    """The session of one client, on one `transport`.
+class Session:
+    """The session of one client.
 
-    The connection calls `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's producer.
+    The connection calls `began`, `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's
+    producer.
     """
 
     def __init__(
@@ -71,7 +75,6 @@ class Session(OutboxOwner):
         control: ServerControl,
         handlers: Handlers,
         access: Access,
-        transport: ClientTransport,
     ) -> None:
         self.manager = manager = context.manager
         self.counters = manager.counters
@@ -82,8 +85,14 @@ class Session(OutboxOwner):
         self.open_reads = ConnectionOpenReads()
         self.leases = context.leases
         self.lease_counts = LeaseCounts()
-        share = MemoryShare(manager.memory_limit)
-        self.outbox = Outbox(manager.barrier, self, share)
+        self.outbox = Outbox(
+            manager.barrier,
+            codec,
+            manager.counters,
+            MemoryShare(manager.memory_limit),
+            peer_has_left=self._peer_has_left,
+            continue_session=self._continue,
+        )
         self._handlers = handlers
         self.scheduler = context.scheduler
         self._context = context
@@ -91,11 +100,8 @@ class Session(OutboxOwner):
         self.settings = context.settings
         """The current limits, which a reload may change."""
         self._most_held_bytes = self.settings.max_pipeline_bytes
-        self._transport = transport
-        self._state = SessionState.OPEN
-        self._may_run = True
-        """Derived from `_state`, like the next three, because every request reads them."""
-        self._waits = self._drains = self._has_ended = False
+        self._transport: Any = None
+        self._state: SessionState = OPEN
         self._is_shaking_hands = False
         self._is_reading = True
         self._is_running = False
@@ -113,20 +119,21 @@ class Session(OutboxOwner):
         """Number of this client's commands so far."""
         self._request_began_after = -1
         """Value of `_commands_done` when the incomplete request began. At -1 its time starts again."""
-        self._idleness = IdleTimeout(clock, self._timeout_ms, self._waits_for_server, self._timed_out)
+        self._idleness = IdleTimeout(clock, self._timeout_ms, self.waits_for_server, self._timed_out)
 
     # Events from the connection.
 
     def received(self, data: bytes) -> None:
         """Process bytes from the client."""
         self.counters.bytes_read += len(data)
-        if self._has_ended:
+        if self._state.has_ended:
             return
-        self._idleness.reset()
+        if self._idleness.has_timeout:
+            self._idleness.reset()
         self.codec.receive(data)
-        if self._may_run and not self._is_slice_due:
+        if self._state.runs_commands and not self._is_slice_due:
             self._run_slice()
-        if self._waits and len(self.codec) > self._most_held_bytes:
+        if self._state is WAITING and len(self.codec) > self._most_held_bytes:
             # The session must keep reading, or it would miss a disconnect and the client would swallow an item.
             self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
         self._update_input()
@@ -139,9 +146,9 @@ class Session(OutboxOwner):
             self._step(SessionEvent.CLOSE)
         else:
             self._step(SessionEvent.INPUT_ENDED)
-        if self._state is SessionState.CLOSING:
+        if self._state is CLOSING:
             self._close_now()
-        elif self._drains and not self._is_slice_due:
+        elif self._state is DRAINING and not self._is_slice_due:
             self._run_slice()
 
     def lost(self) -> None:
@@ -170,23 +177,24 @@ class Session(OutboxOwner):
             else:
                 self._context.request_deadlines.untrack(self)
         self.outbox.resume()
-        self.on_replies_sent()
+        self._continue()
 
     def stop(self) -> None:
         """Close the connection after the replies so far, because the server stops.
 
         A command that waits for the storage is answered first. The queues put the client's open reads back.
         """
-        if self._state is SessionState.GONE:
+        if self._state is GONE:
             return
         self.open_reads.forget_all()
-        if self._state in (SessionState.LOADING, SessionState.DRAINING_LOADING):
+        if self._state is LOADING or self._state is DRAINING_LOADING:
             self._closes_when_answered = True
         else:
             self.close()
 
-    def began(self) -> None:
-        """Start the idle timeout of a new connection."""
+    def began(self, transport: Any) -> None:
+        """Use the transport of the new connection from now on, and start the idle timeout."""
+        self._transport = self.outbox.transport = transport
         self._idleness.reset()
 
     def handshake_began(self) -> None:
@@ -199,29 +207,30 @@ class Session(OutboxOwner):
         self._is_shaking_hands = False
         self._context.request_deadlines.untrack(self)
 
-    @property
-    def waits_for_server(self) -> bool:
-        """Whether the client waits for the server."""
-        return self._waits_for_server()
-
     def abandon(self, why: RequestTooSlow) -> None:
         """Refuse a slow client and close the connection. Abort it if the client would not read the reason."""
-        if self._has_ended or self._is_shaking_hands:
-            self._transport.abort()
-            return
-        if self._awaits_reader:
-            self._context.refusal_log.log(
-                self._transport.peer, self.access.identity, "a long reply was not read in time"
-            )
-            self._transport.abort()
-            return
-        self.outbox.current_command = Command()
-        self.refuse_and_close(why)
+        if self._state.has_ended or self._is_shaking_hands:
+            self._transport.abortConnection()
+        elif self._awaits_reader:
+            self.log_refusal("a long reply was not read in time")
+            self._transport.abortConnection()
+        else:
+            self.outbox.current_command = _NO_COMMAND
+            self.refuse_and_close(why)
 
     def refuse_and_close(self, why: ClientError) -> None:
         """Log the reason, reply with it, and close the connection."""
-        self._context.refusal_log.log(self._transport.peer, self.access.identity, str(why))
+        self.log_refusal(str(why))
         self.refuse(why, closes=True)
+
+    def log_refusal(self, what: str) -> None:
+        """Log a refusal with the address and the name of the client."""
+        self._context.refusal_log.log(self.peer, self.access.identity, what)
+
+    @property
+    def peer(self) -> str:
+        """Name of the client for the log."""
+        return "gone" if self._transport is None else str(self._transport.getPeer())
 
     def settings_changed(self) -> None:
         """Apply the new settings of the session context."""
@@ -235,15 +244,12 @@ class Session(OutboxOwner):
     @property
     def _awaits_reader(self) -> bool:
         """Whether a long reply continues only after the client has read the previous part."""
-        exceeds_tick = self._when_replies_sent is not None and self._state is not SessionState.WAITING
+        exceeds_tick = self._when_replies_sent is not None and self._state is not WAITING
         return exceeds_tick and self.outbox.is_paused
 
-    def _waits_for_server(self) -> bool:
+    def waits_for_server(self) -> bool:
         """Return True if the client waits for the server, not the server for the client."""
-        is_busy = (
-            self._state in (SessionState.WAITING, SessionState.LOADING, SessionState.DRAINING_LOADING)
-            or self._is_slice_due
-        )
+        is_busy = self._state in (WAITING, LOADING, DRAINING_LOADING) or self._is_slice_due
         if is_busy and not self._awaits_reader:
             return True
         if self.outbox.is_paused:  # The transport does not report how much of the last reply the client has read.
@@ -255,8 +261,8 @@ class Session(OutboxOwner):
         """Close an idle connection. Abort it if the client does not read its replies, since a close would never reach
         it.
         """
-        if self.outbox.is_paused or self._state is SessionState.CLOSING:
-            self._transport.abort()
+        if self.outbox.is_paused or self._state is CLOSING:
+            self._transport.abortConnection()
         else:
             self.close()
 
@@ -264,13 +270,9 @@ class Session(OutboxOwner):
 
     def _step(self, event: SessionEvent) -> None:
         self._state = next_state(self._state, event)
-        self._may_run = self._state in RUNNING_STATES
-        self._waits = self._state is SessionState.WAITING
-        self._drains = self._state is SessionState.DRAINING
-        self._has_ended = self._state in ENDED_STATES
 
     def _schedule_slice(self) -> None:
-        if self._may_run and not self._is_running and not self._is_slice_due:
+        if self._state.runs_commands and not self._is_running and not self._is_slice_due:
             self._is_slice_due = True
             self.scheduler.continue_later(self._run_next_slice)
 
@@ -280,28 +282,30 @@ class Session(OutboxOwner):
         self._update_input()
 
     def _run_slice(self) -> None:
-        if not self.scheduler.has_time():
+        """Run commands for one slice, if the tick has time for it, and schedule the next one if there may be more."""
+        scheduler = self.scheduler
+        if not scheduler.has_time():
             self._schedule_slice()
             return
         self._is_running = True
         try:
-            has_more = self._run()
+            has_more = self._run(scheduler.checked_at_s)
         finally:
             self._is_running = False
         if has_more:
             self._schedule_slice()
 
-    def _run(self) -> bool:
-        """Run commands for one slice. Return True if there may be more to do."""
+    def _run(self, began_s: float) -> bool:
+        """Run commands for one slice, which began at `began_s`. Return True if there may be more to do."""
         codec, outbox, scheduler, handlers = self.codec, self.outbox, self.scheduler, self._handlers
-        began = scheduler.checked_at_s
         for _ in range(MAX_COMMANDS_PER_SLICE):
-            if not self._may_run or ((codec.buffer.size or self._drains) and self.is_backpressured):
+            state = self._state
+            if not state.runs_commands or ((codec.buffer.size or state is DRAINING) and self.is_backpressured):
                 return False
             command = codec.next_command() if codec.buffer.size else None
             if command is None:
                 outbox.current_command = _NO_COMMAND  # the last one may have been a large put
-                if self._drains:
+                if state is DRAINING:
                     self._step(SessionEvent.ALL_DONE)
                     self._close_now()
                 return False
@@ -313,7 +317,7 @@ class Session(OutboxOwner):
                 self.refuse(error)
             except Exception as error:
                 self._failed(error)
-            if codec.buffer.size and scheduler.exceeds_tick(began):
+            if codec.buffer.size and scheduler.exceeds_tick(began_s):
                 break
         return True
 
@@ -348,20 +352,25 @@ class Session(OutboxOwner):
     def _update_input(self) -> None:
         """Pause or resume reading, and update the deadline and size of the unfinished request."""
         unparsed_bytes = len(self.codec)
-        self._update_reading(unparsed_bytes)
         unread_bytes = unparsed_bytes + self.pending_put_bytes
-        if (unread_bytes or self._unparsed_bytes) and not self._has_ended:
-            self._track_unparsed(unread_bytes)
+        if not (unread_bytes or self._unparsed_bytes) or self._state.has_ended:
+            return  # nothing is held, as before: the transport is not paused
+        self._update_reading(unparsed_bytes)
+        self._track_unparsed(unread_bytes)
 
     def _update_reading(self, unparsed_bytes: int) -> None:
-        is_wanted = unparsed_bytes <= MAX_UNPARSED_BYTES or self._waits
+        state = self._state
+        is_wanted = unparsed_bytes <= MAX_UNPARSED_BYTES or state is WAITING
         if not is_wanted:
-            is_wanted = self._may_run and not self._is_slice_due and not self.is_backpressured
-        if is_wanted is not self._is_reading and self._state in RECEIVING_STATES:
-            self._is_reading = is_wanted
-            if is_wanted:
-                self._request_began_after = -1  # the client could not send while paused, so its time starts again
-            self._transport.set_reading(is_wanted)
+            is_wanted = state.runs_commands and not self._is_slice_due and not self.is_backpressured
+        if is_wanted is self._is_reading or not state.receives:
+            return
+        self._is_reading = is_wanted
+        if is_wanted:
+            self._request_began_after = -1  # the client could not send while paused, so its time starts again
+            self._transport.resumeProducing()
+        else:
+            self._transport.pauseProducing()
 
     def _track_unparsed(self, unread_bytes: int) -> None:
         self._unparsed_bytes = unread_bytes
@@ -374,34 +383,21 @@ class Session(OutboxOwner):
 
     # Replies.
 
-    def send_replies(self, replies: bytes) -> None:
-        """Pass replies to the client's transport."""
-        self.counters.bytes_written += len(replies)
-        self._transport.write(replies)
-
-    def encode_lost_reply(self, command: Command, failure: Exception) -> bytes:
-        """Return the reply to a command whose batch was lost."""
-        return self.codec.error(command, failure)[0]
-
-    def peer_has_left(self) -> bool:
+    def _peer_has_left(self) -> bool:
         """Return True if the client has disconnected but `lost` has not run yet."""
-        return self._is_reading and self._state in RECEIVING_STATES and self._transport.peer_has_closed()
+        return self._is_reading and self._state.receives and peer_has_closed(self._transport)
 
-    def hang_up(self) -> None:
-        """Close the connection when all bytes are sent."""
-        self._transport.close_when_sent()
-
-    def on_replies_sent(self) -> None:
+    def _continue(self) -> None:
         """Continue when replies have been sent: there is room for more."""
         if self._when_replies_sent is not None:
             self._when_replies_sent()
-        elif self._drains or self.codec.buffer.size:
+        elif self._state is DRAINING or self.codec.buffer.size:
             self._schedule_slice()
 
     def refuse(self, error: Exception, *, closes: bool = False) -> None:
         """Reply to the command with `error`. Close the connection after it if the protocol or `closes` requires it."""
         if isinstance(error, NotAuthorized):
-            self._context.refusal_log.log(self._transport.peer, self.access.identity, str(error))
+            self.log_refusal(str(error))
         reply, ends = self.codec.error(self.outbox.current_command, error)
         self.outbox.reply(reply)
         if ends or closes:
@@ -417,7 +413,7 @@ class Session(OutboxOwner):
         self._end_waiting()
         self.open_reads.put_back_all()
         self.codec.end()
-        if self._state is not SessionState.GONE:
+        if self._state is not GONE:
             # until all replies are sent and the connection is closed
             self._context.request_deadlines.track(self, 0, is_new=True)
         self.outbox.close()
@@ -448,7 +444,7 @@ class Session(OutboxOwner):
         is room for more replies.
         """
         self._step(SessionEvent.CLIENT_WAITS)
-        if self._state is SessionState.CLOSING:
+        if self._state is CLOSING:
             self._close_now()
             return False
         self._stop_waiting = stop
@@ -501,3 +497,20 @@ class Session(OutboxOwner):
             stop()
         if deadline is not None and deadline.active():
             deadline.cancel()
+
+
+def socket_of(transport: Any) -> socket.socket | None:
+    """Return the socket of a transport, or None for TLS and other transports without one."""
+    handle = transport.getHandle() if ISystemHandle.providedBy(transport) else None
+    return handle if isinstance(handle, socket.socket) else None
+
+
+def peer_has_closed(transport: Any) -> bool:
+    """Return True if a plain connection has ended and no received bytes are left to read. Always False for TLS."""
+    handle = socket_of(transport)
+    if handle is None:
+        return False
+    try:
+        return not handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)

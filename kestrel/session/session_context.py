@@ -6,7 +6,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.session.leased_open_reads import LeasedOpenReads
+from kestrel.session.open_reads import LeasedOpenReads
 from kestrel.session.refusal_log import RefusalLog
 from kestrel.session.request_deadlines import RequestDeadlines
 from kestrel.session.settings import SessionSettings

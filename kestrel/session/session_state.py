@@ -3,14 +3,6 @@
 A session parses the received bytes into commands and runs them one after the other. It pauses while a command waits for
 an item or for the storage. It ends when the client disconnects or half-closes, or when the server closes the
 connection. Replies that are held then are still sent, unless the client is gone.
-
-    OPEN      runs the commands that arrive
-    WAITING   a command waits because the client asked for it; received bytes are kept
-    LOADING   a command waits for the storage; received bytes are kept
-    DRAINING  the client has sent its last byte: the received commands run, then the session closes
-    DRAINING_LOADING  DRAINING while a command waits for the storage
-    CLOSING   no more commands run; held replies are sent
-    GONE      the client is disconnected
 """
 
 from __future__ import annotations
@@ -19,16 +11,40 @@ from enum import Enum
 from typing import Final
 
 
-class SessionState(Enum):
-    """The state of a session."""
+class SessionState:
+    """A state of a session."""
 
-    OPEN = "open"
-    WAITING = "waiting"
-    LOADING = "loading"
-    DRAINING = "draining"
-    DRAINING_LOADING = "draining, loading"
-    CLOSING = "closing"
-    GONE = "gone"
+    __slots__ = ("has_ended", "name", "receives", "runs_commands")
+
+    def __init__(
+        self, name: str, *, runs_commands: bool = False, receives: bool = False, has_ended: bool = False
+    ) -> None:
+        self.name = name
+        self.runs_commands = runs_commands
+        """Whether the next command runs."""
+        self.receives = receives
+        """Whether more bytes may arrive."""
+        self.has_ended = has_ended
+        """Whether received bytes are ignored."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OPEN: Final = SessionState("OPEN", runs_commands=True, receives=True)
+"""Commands run as they arrive."""
+WAITING: Final = SessionState("WAITING", receives=True)
+"""A command waits because the client asked for it. Received bytes are kept."""
+LOADING: Final = SessionState("LOADING", receives=True)
+"""A command waits for the storage. Received bytes are kept."""
+DRAINING: Final = SessionState("DRAINING", runs_commands=True)
+"""The client has sent its last byte. The received commands run, then the session closes."""
+DRAINING_LOADING: Final = SessionState("DRAINING_LOADING")
+"""DRAINING while a command waits for the storage."""
+CLOSING: Final = SessionState("CLOSING", has_ended=True)
+"""No more commands run. Held replies are sent."""
+GONE: Final = SessionState("GONE", has_ended=True)
+"""The client is disconnected."""
 
 
 class SessionEvent(Enum):
@@ -44,58 +60,49 @@ class SessionEvent(Enum):
 
 
 TRANSITIONS: Final[dict[SessionState, dict[SessionEvent, SessionState]]] = {
-    SessionState.OPEN: {
-        SessionEvent.CLIENT_WAITS: SessionState.WAITING,
-        SessionEvent.STORAGE_WAITS: SessionState.LOADING,
-        SessionEvent.INPUT_ENDED: SessionState.DRAINING,
-        SessionEvent.ALL_DONE: SessionState.OPEN,
-        SessionEvent.CLOSE: SessionState.CLOSING,
+    OPEN: {
+        SessionEvent.CLIENT_WAITS: WAITING,
+        SessionEvent.STORAGE_WAITS: LOADING,
+        SessionEvent.INPUT_ENDED: DRAINING,
+        SessionEvent.ALL_DONE: OPEN,
+        SessionEvent.CLOSE: CLOSING,
     },
-    SessionState.WAITING: {
-        SessionEvent.ANSWERED: SessionState.OPEN,
+    WAITING: {
+        SessionEvent.ANSWERED: OPEN,
         # A half-close while waiting counts as a disconnect: the item must not go to a client that left.
-        SessionEvent.INPUT_ENDED: SessionState.CLOSING,
-        SessionEvent.CLOSE: SessionState.CLOSING,
+        SessionEvent.INPUT_ENDED: CLOSING,
+        SessionEvent.CLOSE: CLOSING,
     },
-    SessionState.LOADING: {
-        SessionEvent.ANSWERED: SessionState.OPEN,
-        SessionEvent.INPUT_ENDED: SessionState.DRAINING_LOADING,
-        SessionEvent.CLOSE: SessionState.CLOSING,
+    LOADING: {
+        SessionEvent.ANSWERED: OPEN,
+        SessionEvent.INPUT_ENDED: DRAINING_LOADING,
+        SessionEvent.CLOSE: CLOSING,
     },
-    SessionState.DRAINING: {
-        SessionEvent.CLIENT_WAITS: SessionState.CLOSING,
-        SessionEvent.STORAGE_WAITS: SessionState.DRAINING_LOADING,
-        SessionEvent.INPUT_ENDED: SessionState.DRAINING,
-        SessionEvent.ALL_DONE: SessionState.CLOSING,
-        SessionEvent.CLOSE: SessionState.CLOSING,
+    DRAINING: {
+        SessionEvent.CLIENT_WAITS: CLOSING,
+        SessionEvent.STORAGE_WAITS: DRAINING_LOADING,
+        SessionEvent.INPUT_ENDED: DRAINING,
+        SessionEvent.ALL_DONE: CLOSING,
+        SessionEvent.CLOSE: CLOSING,
     },
-    SessionState.DRAINING_LOADING: {
-        SessionEvent.ANSWERED: SessionState.DRAINING,
-        SessionEvent.INPUT_ENDED: SessionState.DRAINING_LOADING,
-        SessionEvent.CLOSE: SessionState.CLOSING,
+    DRAINING_LOADING: {
+        SessionEvent.ANSWERED: DRAINING,
+        SessionEvent.INPUT_ENDED: DRAINING_LOADING,
+        SessionEvent.CLOSE: CLOSING,
     },
-    SessionState.CLOSING: {
-        SessionEvent.ANSWERED: SessionState.CLOSING,
-        SessionEvent.INPUT_ENDED: SessionState.CLOSING,
-        SessionEvent.ALL_DONE: SessionState.CLOSING,
-        SessionEvent.CLOSE: SessionState.CLOSING,
+    CLOSING: {
+        SessionEvent.ANSWERED: CLOSING,
+        SessionEvent.INPUT_ENDED: CLOSING,
+        SessionEvent.ALL_DONE: CLOSING,
+        SessionEvent.CLOSE: CLOSING,
     },
-    SessionState.GONE: dict.fromkeys(SessionEvent, SessionState.GONE),
+    GONE: dict.fromkeys(SessionEvent, GONE),
 }
 """The state after each event that is allowed in a state. LOST is allowed in all of them."""
-
-RUNNING_STATES: Final = frozenset({SessionState.OPEN, SessionState.DRAINING})
-"""The states in which the next command runs."""
-
-ENDED_STATES: Final = frozenset({SessionState.CLOSING, SessionState.GONE})
-"""The states in which received bytes are ignored."""
-
-RECEIVING_STATES: Final = frozenset({SessionState.OPEN, SessionState.WAITING, SessionState.LOADING})
-"""The states in which more bytes may arrive."""
 
 
 def next_state(state: SessionState, event: SessionEvent) -> SessionState:
     """Return the state after `event`. Raises KeyError if the event is not allowed in `state`."""
     if event is SessionEvent.LOST:
-        return SessionState.GONE
+        return GONE
     return TRANSITIONS[state][event]

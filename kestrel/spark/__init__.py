@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kestrel.spark.history.histories import histories
-    from kestrel.spark.stream.keys import with_keys
+    from kestrel.spark.stream.item_columns import with_keys
 
 __all__ = ["histories", "with_keys"]
 
-_MODULES: Final = {"histories": "kestrel.spark.history.histories", "with_keys": "kestrel.spark.stream.keys"}
+_MODULES: Final = {"histories": "kestrel.spark.history.histories", "with_keys": "kestrel.spark.stream.item_columns"}
 
 
 def __getattr__(name: str) -> Any:

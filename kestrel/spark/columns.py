@@ -1,9 +1,11 @@
-"""The columns of the tables that the data source returns. docs/spark.md describes them with their units."""
+"""The columns of all tables and streams. docs/spark.md and docs/streams.md describe them with their units."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -16,16 +18,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from kestrel.spark.failures import SourceFailed
+
 _STRING, _INT, _LONG, _BINARY = StringType(), IntegerType(), LongType(), BinaryType()
 
-_RANGES = ArrayType(StructType([StructField("first", _LONG, False), StructField("last", _LONG, False)]), False)
-_ERROR_COUNTS = ArrayType(StructType([StructField("item_id", _LONG, False), StructField("errors", _INT, False)]), False)
-_TARGETS = StructType(
-    [
-        StructField("readers", ArrayType(_STRING, False), False),
-        StructField("are_left_out", BooleanType(), False),
-    ]
-)
+_RANGES = ArrayType(StructType().add("first", _LONG, False).add("last", _LONG, False), False)
+_ERROR_COUNTS = ArrayType(StructType().add("item_id", _LONG, False).add("errors", _INT, False), False)
+_TARGETS = StructType().add("readers", ArrayType(_STRING, False), False).add("are_left_out", BooleanType(), False)
 
 
 def _field(name: str, kind: DataType, comment: str, *, is_always: bool = False) -> StructField:
@@ -113,4 +112,84 @@ ITEMS: Final = StructType(
 )
 """Columns of a stream of a live queue, one row an item."""
 
+_EXPORTED: Final = (
+    _field("server", _STRING, "the server of the item"),
+    _field("folder", _STRING, "the path of its folder"),
+    _field("queue", _STRING, "the queue; null where only a hash of its name is known"),
+    _field("position", _LONG, "the position in the queue, or among all added items; 0 is the first"),
+    _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
+    _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
+    _field("errors", _INT, "how often the item was redelivered because its reader failed"),
+)
+
+EXPORTED_ITEMS: Final = StructType([*_EXPORTED, _field("data", _BINARY, "the item")])
+"""Columns of exported items, one row an item."""
+
+EXPORTED_TEXTS: Final = StructType(
+    [
+        *_EXPORTED,
+        _field("data", _STRING, "the item as text; null if it is not valid UTF-8"),
+        _field("base64", _STRING, "the item in base64, if it is not valid UTF-8"),
+    ]
+)
+"""Columns of exported items in JSON, which has no bytes."""
+
+EXPORT_PROBLEM: Final = StructField(
+    "problem",
+    StructType().add("place", _LONG, False).add("sentence", _STRING, False).add("is_complaint", BooleanType(), False),
+)
+"""Column of a row that describes a problem of the source files instead of an item."""
+
 DATA: Final = "data"
+
+
+def drop_column(schema: StructType, name: str) -> StructType:
+    """Return the schema without the column `name`."""
+    return StructType([field for field in schema if field.name != name])
+
+
+def check_schema(asked: StructType, known: StructType) -> None:
+    """Raise `SourceFailed` unless `known` has each column of `asked` with the same type.
+
+    A column that may be null in `known` must also be nullable in `asked`.
+    """
+    fields = {field.name: field for field in known}
+    for field in asked:
+        if field.name not in fields:
+            why = ' with option("payload", "false")' if field.name == DATA and "op" in fields else ""
+            raise SourceFailed(f"there is no column {field.name}{why}: the columns are {', '.join(fields)}")
+        is_known = fields[field.name]
+        if field.dataType.simpleString() != is_known.dataType.simpleString():
+            raise SourceFailed(
+                f"the column {field.name} is {is_known.dataType.simpleString()}, not {field.dataType.simpleString()}"
+            )
+        if is_known.nullable and not field.nullable:
+            raise SourceFailed(f"the column {field.name} may be null: leave out NOT NULL")
+
+
+def batches_of(
+    rows: Iterable[Sequence[Any]], schema: pa.Schema, most_rows: int, most_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, which have the columns of `schema` in order, in batches that hold items of bounded size.
+
+    A batch is complete at `most_rows` rows, or as soon as its items have `most_bytes` bytes.
+    """
+    of_items = [place for place, name in enumerate(schema.names) if name in (DATA, "base64")]
+    together: list[Sequence[Any]] = []
+    size = 0
+
+    def batch() -> pa.RecordBatch:
+        columns = zip(zip(*together, strict=True), schema, strict=True)
+        return pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=schema)
+
+    for row in rows:
+        together.append(row)
+        for place in of_items:
+            if row[place] is not None:
+                size += len(row[place])
+        if len(together) >= most_rows or size >= most_bytes:
+            yield batch()
+            together.clear()
+            size = 0
+    if together:
+        yield batch()

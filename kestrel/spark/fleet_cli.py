@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.startup import add_master_option, use_spark
+from kestrel.spark.table.locations import find_locations
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error, run
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TOOL: Final = "kestrel-fleet"
 
@@ -61,11 +60,12 @@ created if needed. Either all queues are made, or none."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` and return its exit status."""
-    return run(TOOL, lambda: _do(_parser().parse_args(argv)))
 
+    def work() -> int:
+        arguments = _parser().parse_args(argv)
+        return _COMMANDS[arguments.command](arguments, Output())
 
-def _do(arguments: Namespace) -> int:
-    return _COMMANDS[arguments.command](arguments, Output())
+    return run(TOOL, work)
 
 
 def _parser() -> ArgumentParser:
@@ -81,16 +81,10 @@ def _parser() -> ArgumentParser:
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        added.add_argument(
-            "--master",
-            metavar="URL",
-            help="the Spark master, such as spark://head:7077 (default: this machine, local[*])",
-        )
+        add_master_option(added)
         return added
 
-    verify = command(
-        "verify", "read all files and report damage", _VERIFY, "  kestrel-fleet verify '/data/*/spool'"
-    )
+    verify = command("verify", "read all files and report damage", _VERIFY, "  kestrel-fleet verify '/data/*/spool'")
     pack = command(
         "pack", "make one small file of each queue", _PACK, "  kestrel-fleet pack --queue work '/data/*/spool'"
     )
@@ -103,16 +97,10 @@ def _parser() -> ArgumentParser:
     )
     for each in (verify, pack, export):
         each.add_argument(
-            "folders",
-            metavar="FOLDER",
-            nargs="+",
-            type=path_name,
-            help="a folder of journals or scrolls, or a pattern",
+            "folders", metavar="FOLDER", nargs="+", type=path_name, help="a folder of journals or scrolls, or a pattern"
         )
         each.add_argument("--server", metavar="NAME", help="the name of the server of all these folders")
         add_queue_option(each)
-    for each in (verify, pack):
-        each.add_argument("--json", action="store_true", help="print JSON, one object for each queue")
     export.add_argument("--out", metavar="DIR", required=True, type=path_name, help="a new folder for the items")
     export.add_argument("--format", choices=("parquet", "jsonl"), required=True, help="the file format")
     which = export.add_mutually_exclusive_group()
@@ -126,80 +114,40 @@ def _parser() -> ArgumentParser:
         "  kestrel-fleet import items --into /srv/new\n"
         "  kestrel-fleet import items --into /srv/new --server web1 --queue work",
     )
-    importing.add_argument(
-        "items", metavar="IN", type=path_name, help="a folder or file of exported items"
-    )
+    importing.add_argument("items", metavar="IN", type=path_name, help="a folder or file of exported items")
     importing.add_argument(
         "--into", metavar="FOLDER", required=True, type=path_name, help="the folder of the new queues"
     )
     importing.add_argument("--server", metavar="NAME", help="only the items of this server")
     importing.add_argument(
-        "--format",
-        choices=("parquet", "jsonl"),
-        help="the file format (default: from the names of the files)",
+        "--format", choices=("parquet", "jsonl"), help="the file format (default: from the names of the files)"
     )
-    importing.add_argument("--json", action="store_true", help="print JSON, one object for each queue")
     add_queue_option(importing)
+    for each in (verify, pack, importing):
+        each.add_argument("--json", action="store_true", help="print JSON, one object for each queue")
     return parser
-
-
-@contextmanager
-def _spark(arguments: Namespace, doing: str) -> Iterator[SparkSession]:
-    """Provide a Spark session for the context, and draw a progress line while it lasts."""
-    from kestrel.spark.startup import check_installed, start_spark
-
-    check_installed()
-    from kestrel.spark.failures import SourceFailed
-    from kestrel.spark.job_progress import JobProgress
-    from kestrel.spark.stderr_capture import capture_stderr
-
-    with ExitStack() as stack:
-        with capture_stderr():
-            spark = stack.enter_context(start_spark(TOOL, arguments.master))
-        try:
-            with JobProgress(spark, doing):
-                yield spark
-        except SourceFailed as failed:
-            raise ToolFailed(str(failed), EX_USAGE) from failed
 
 
 def _check_folders(arguments: Namespace) -> None:
     """Raise `ToolFailed` if the folders cannot be found, before Spark is started."""
-    from kestrel.spark.failures import SourceFailed
-    from kestrel.spark.table.locations import find_locations
-
     try:
         find_locations(arguments.folders, arguments.server)
     except SourceFailed as failed:
         raise ToolFailed(str(failed), EX_USAGE) from failed
 
 
-def _verify(arguments: Namespace, output: Output) -> int:
-    def table(spark: SparkSession) -> DataFrame:
+def _maintain(arguments: Namespace, output: Output) -> int:
+    """Verify or pack, and print the results."""
+    is_packing = arguments.command == "pack"
+    _check_folders(arguments)
+    with use_spark(TOOL, arguments.master, "packing" if is_packing else "verifying") as spark:
+        from kestrel.spark.fleet.outcome_rows import OutcomeRow, format_outcomes
+        from kestrel.spark.fleet.pack import pack
         from kestrel.spark.fleet.verify import verify
 
-        return verify(spark, arguments.folders, server=arguments.server, queues=arguments.queues)
-
-    return _reports(arguments, output, "verifying", table)
-
-
-def _pack(arguments: Namespace, output: Output) -> int:
-    def table(spark: SparkSession) -> DataFrame:
-        from kestrel.spark.fleet.pack import pack
-
-        return pack(spark, arguments.folders, server=arguments.server, queues=arguments.queues)
-
-    return _reports(arguments, output, "packing", table)
-
-
-def _reports(
-    arguments: Namespace, output: Output, doing: str, table: Callable[[SparkSession], DataFrame]
-) -> int:
-    _check_folders(arguments)
-    with _spark(arguments, doing) as spark:
-        from kestrel.spark.fleet.outcome_rows import OutcomeRow, format_outcomes
-
-        rows = [OutcomeRow(row.asDict(recursive=True)) for row in table(spark).collect()]
+        work = pack if is_packing else verify
+        table = work(spark, arguments.folders, server=arguments.server, queues=arguments.queues)
+        rows = [OutcomeRow(row.asDict(recursive=True)) for row in table.collect()]
     reports = sorted(rows, key=lambda report: report.place)
     if arguments.json:
         for report in reports:
@@ -220,9 +168,8 @@ def _export(arguments: Namespace, output: Output) -> int:
     out: str = arguments.out
     if os.path.lexists(out):
         raise ToolFailed(f"{show_text(out)} already exists: name another folder for the items", EX_USAGE)
-    with _spark(arguments, "exporting") as spark:
-        from kestrel.spark.fleet.export import ExportFormat, export
-        from kestrel.spark.fleet.items import ItemSelection
+    with use_spark(TOOL, arguments.master, "exporting") as spark:
+        from kestrel.spark.fleet.export import ExportFormat, ItemSelection, export
 
         done = export(
             spark,
@@ -241,7 +188,7 @@ def _export(arguments: Namespace, output: Output) -> int:
 
 
 def _import(arguments: Namespace, output: Output) -> int:
-    with _spark(arguments, "importing") as spark:
+    with use_spark(TOOL, arguments.master, "importing") as spark:
         from kestrel.spark.fleet.export import ExportFormat
         from kestrel.spark.fleet.importing import import_items, read_items
 
@@ -259,8 +206,8 @@ def _import(arguments: Namespace, output: Output) -> int:
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Namespace, Output], int]]] = {
-    "verify": _verify,
-    "pack": _pack,
+    "verify": _maintain,
+    "pack": _maintain,
     "export": _export,
     "import": _import,
 }

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.reports.intervals import checked_interval_ms
-from kestrel.spark.reports.report_data import InputSummary, ReportData
+from kestrel.spark.reports.report_data import InputSummary, ReportData, checked_interval_ms
 from kestrel.spark.reports.report_folder import ReportFolder
-from kestrel.spark.startup import check_installed, start_spark
-from kestrel.spark.stderr_capture import capture_stderr
+from kestrel.spark.startup import add_master_option, check_installed, use_spark
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
@@ -95,18 +92,13 @@ def _parser() -> ArgumentParser:
         type=_time_ms,
         help="when the journals were read, such as 2026-01-31T12:00:00, in UTC, or ms since 1970 (default: now)",
     )
-    parser.add_argument(
-        "--master",
-        metavar="URL",
-        help="the Spark master, such as spark://head:7077 (default: this machine, local[*])",
-    )
+    add_master_option(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     return parser
 
 
 def _work(arguments: Namespace, output: Output) -> int:
-    check_installed()
-    _check_drawn()
+    check_installed("matplotlib", "jinja2")
     now_ms = arguments.now if arguments.now is not None else int(time.time() * 1000)
     folder = ReportFolder(arguments.out)
     try:
@@ -145,16 +137,11 @@ def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
 
 
 def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
-    from kestrel.spark.history.histories import histories
-    from kestrel.spark.job_progress import JobProgress
-    from kestrel.spark.reports.tables import ReportRequest, write_report
+    with use_spark(TOOL, arguments.master, "reporting") as spark, _partitions(spark, read.bytes):
+        from kestrel.spark.history.histories import histories
+        from kestrel.spark.reports.report_writer import ReportRequest, write_report
 
-    with ExitStack() as stack:
-        with capture_stderr():
-            spark = stack.enter_context(start_spark(TOOL, arguments.master))
         folder.begin()  # after Spark has started, so that a failed start keeps the old report
-        stack.enter_context(_partitions(spark, read.bytes))
-        stack.enter_context(JobProgress(spark, "reporting"))
         records = _table(spark, arguments, payload="false")
         items = histories(records, dict(arguments.max_items) or None, arguments.queue)
         problems = _table(spark, arguments, view="errors")
@@ -179,13 +166,6 @@ def _table(spark: SparkSession, arguments: Namespace, **options: str) -> DataFra
     named = {"server": arguments.server, "queue": arguments.queue}
     options |= {key: value for key, value in named.items() if value is not None}
     return spark.read.format("kestrel").options(**options).load(arguments.folders)
-
-
-def _check_drawn() -> None:
-    """Raise `ToolFailed` if a package that draws the page is missing."""
-    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ToolFailed(f"{' and '.join(missing)} not installed: pip install 'kestrel-mq[spark]'", EX_USAGE)
 
 
 # Arguments.

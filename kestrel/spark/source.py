@@ -5,19 +5,16 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from kestrel.spark.columns import ITEMS
+from kestrel.spark.columns import ITEMS, check_schema
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.option_values import has_paths
-from kestrel.spark.schemas import check_schema
 from kestrel.spark.stream.archive import archive_reader_of
-from kestrel.spark.stream.archive_options import is_archive_stream, parse_archive_options
 from kestrel.spark.stream.open_reads import OpenReadsReader
-from kestrel.spark.stream.queue_writer import QueueStreamWriter, QueueWriter, stream_writer_of, writer_of
+from kestrel.spark.stream.options import Delivery, SinkOptions, parse_sink_options, parse_stream_options
+from kestrel.spark.stream.queue_writer import QueueStreamWriter, QueueWriter
 from kestrel.spark.stream.ranges import RangesReader
 from kestrel.spark.stream.servers import has_server_options
-from kestrel.spark.stream.sink_options import parse_sink_options
-from kestrel.spark.stream.stream_options import Delivery, parse_stream_options
-from kestrel.spark.table.options import parse_options
+from kestrel.spark.table.options import is_archive_stream, parse_archive_options, parse_options
 from kestrel.spark.table.reader import reader_of, schema_of
 
 
@@ -58,8 +55,14 @@ class KestrelSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
         """Return a writer that puts rows to a live queue. Raises `SourceFailed`, also with `overwrite`."""
-        return writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)
+        return QueueWriter(self._sink_options('mode("append")', overwrite=overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
         """Return a writer of a stream's rows to a live queue. Raises `SourceFailed`, also with `overwrite`."""
-        return stream_writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)
+        return QueueStreamWriter(self._sink_options('outputMode("append")', overwrite=overwrite), schema)
+
+    def _sink_options(self, way_out: str, *, overwrite: bool) -> SinkOptions:
+        options = parse_sink_options(self.options)
+        if overwrite:
+            raise SourceFailed(f"a queue cannot be overwritten: write with {way_out}")
+        return options

@@ -117,6 +117,8 @@ class Barrier:
         self.uncommitted = UncommittedBudget()
         self._schedule = schedule
         self._seconds = seconds
+        self.ticks = 0
+        """Number of ticks that have ended."""
         self._end_is_scheduled = False
         self._touched: list[CommittedQueue] = []
         self._releases: list[Callable[[], None]] = []
@@ -124,22 +126,24 @@ class Barrier:
     def touch(self, queue: CommittedQueue) -> Batch:
         """Return the batch for a change that is being recorded on the queue, and commit it at the end of the tick."""
         batch = queue.open_batch
-        if batch is not None and batch.store is not queue.store:
+        if batch is not None:
+            if batch.store is queue.store:
+                return batch
             self._drop_batch(queue, batch)
-            batch = None
-        if batch is None:
-            batch = queue.open_batch = Batch(queue.store, self._seconds())
-            self._touched.append(queue)
-            if not self._end_is_scheduled:
-                self._schedule_end()
+        batch = queue.open_batch = Batch(queue.store, self._seconds())
+        self._touched.append(queue)
+        if not self._end_is_scheduled:
+            self.schedule_end()
         return batch
 
-    def count_item(self, batch: Batch, size: int) -> None:
-        """Add an item with `size` bytes of data to the batch."""
+    def touch_for_put(self, queue: CommittedQueue, size: int) -> Batch:
+        """Return the batch for a put of an item with `size` bytes of data, as `touch` does, and count the item."""
+        batch = self.touch(queue)
         size += PUT_BYTES
         batch.puts += 1
         batch.item_bytes += size
         self.uncommitted.bytes += size
+        return batch
 
     def _settle_batch(self, batch: Batch, failure: Exception | None) -> None:
         """Settle the batch, and release its bytes from the budget."""
@@ -158,20 +162,23 @@ class Barrier:
         """Call `release` once, after the commits of this tick have begun."""
         self._releases.append(release)
         if not self._end_is_scheduled:
-            self._schedule_end()
+            self.schedule_end()
 
     def begin_tick(self) -> None:
         """Announce that the caller will call `end_of_tick` in any case, so that none needs to be scheduled."""
         self._end_is_scheduled = True
 
-    def _schedule_end(self) -> None:
-        self._end_is_scheduled = True
-        self._schedule(self.end_of_tick)
+    def schedule_end(self) -> None:
+        """Schedule the end of this tick, unless that is done or announced."""
+        if not self._end_is_scheduled:
+            self._end_is_scheduled = True
+            self._schedule(self.end_of_tick)
 
     def end_of_tick(self) -> None:
         """Commit every touched queue that has no pending commit, then call the waiting functions."""
         # Before anything can fail: while this is true, no further end of a tick is scheduled.
         self._end_is_scheduled = False
+        self.ticks += 1
         if not self._touched and not self._releases:
             return
         touched, self._touched = self._touched, []
@@ -248,5 +255,5 @@ class Barrier:
             self._settle_batch(committed, failure)
         if later is not None:
             self._settle_batch(later, failure)
-        if queue.open_batch is not None and not self._end_is_scheduled:
-            self._schedule_end()
+        if queue.open_batch is not None:
+            self.schedule_end()

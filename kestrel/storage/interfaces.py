@@ -11,13 +11,10 @@ wait. All other methods answer from memory, at once.
 docs/storage.md says what each failure means to a client.
 """
 
-# An interface's methods have no self, which is how zope.interface writes them.
-# mypy: disable-error-code="empty-body,misc"
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -282,3 +279,13 @@ class IContinue(Interface):
         Raises the errors of `IStorage.put`, before anything has changed. If `xid` is not open, only the item is
         appended, so check `IQueueStorage.is_open` first. The recorded time of the put may be 1 ms later than `add_ms`.
         """
+
+
+CAPABILITIES: Final[Mapping[str, str]] = {
+    "durable": "committed changes survive the process, and the machine as far as syncJournal says",
+    "errors_kept": "an item keeps its error count as long as it exists, over restarts too",
+    "order_kept": "returned items keep their order over a restart",
+    "ranges": "items have ids, and ranges of ids can be read repeatedly",
+    "shared_fanout": "an item for a parent and its children is stored once",
+}
+"""The members that `IStorageFactory.capabilities` may have, each with its meaning for operators."""

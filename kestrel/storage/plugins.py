@@ -20,8 +20,7 @@ from twisted.python.modules import getModule
 from kestrel.errors import BadStorageArgument, BrokenStoragePlugin
 from kestrel.storage.failures import describe_error
 from kestrel.storage.interfaces import IStorageFactory
-from kestrel.storage.plugin import FAULTS, DropInPlugin, EntryPointPlugin, Plugin
-from kestrel.storage.plugin_factory import PluginFactory
+from kestrel.storage.plugin import FAULTS, DropInPlugin, EntryPointPlugin, Plugin, PluginFactory
 
 GROUP: Final = "kestrel.storage_backends"
 """The group of entry points. The name of an entry point is the word before the colon of a description."""

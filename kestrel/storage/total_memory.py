@@ -36,13 +36,13 @@ class MemoryLimit:
 class MemoryShare:
     """The memory of one queue, or of the waiting replies of one connection."""
 
-    __slots__ = ("_bytes", "_limit")
+    __slots__ = ("_limit", "bytes")
 
     def __init__(self, limit: MemoryLimit) -> None:
         self._limit = limit
-        self._bytes = 0
+        self.bytes = 0
 
     def set_bytes(self, size: int) -> None:
         """Set the memory that this share uses, and update the total."""
-        self._limit.used_bytes += size - self._bytes
-        self._bytes = size
+        self._limit.used_bytes += size - self.bytes
+        self.bytes = size

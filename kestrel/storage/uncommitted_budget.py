@@ -52,7 +52,9 @@ class UncommittedBudget:
     @property
     def is_full(self) -> bool:
         """Whether a new request has to wait. It also waits if others are waiting, so that it does not overtake them."""
-        return bool(self._waiters) or not self.has_room
+        if self.most_bytes is None:
+            return False
+        return bool(self._waiters) or self.bytes + self._admitted_bytes >= self.most_bytes
 
     def wait(self, size: int, resume: Callable[[], None]) -> PutWaiter:
         """Queue a request for `size` bytes. Raises `StorageRefused` if too many bytes are waiting already."""

@@ -100,7 +100,8 @@ class Window:
 
     def open_as(self, item: Item, xid: int) -> None:
         """Make a popped item an open read with that xid. An open read that has the xid already ends."""
-        self.finish(xid)
+        if xid in self._open:
+            self.finish(xid)
         item.xid = self.last_xid = xid
         self._open[xid] = item
         self.open_bytes += len(item.data)

@@ -30,11 +30,11 @@ from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError
 from kestrel.net.codec_factories import CODEC_FACTORIES
-from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusFile
 from kestrel.queues.tick_scheduler import TickScheduler
+from kestrel.server.assembly import Environment, assemble_server
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.interfaces import IStorage
@@ -200,33 +200,33 @@ class MemoryServer:
             self.session_settings = session_settings
 
     def _start(self, config: Config, storage: IStorage | None) -> None:
-        memory_limit = MemoryLimit(config.max_total_memory_bytes)
-        if storage is None and self.folder is not None:
-            storage = self._make_storage(
-                os.fsencode(self.folder),
-                self.clock,
-                maybeDeferred,
-                reserve_bytes=1,
-                now_ms=self.now_ms,
-                disk=self._disk,
-                memory=memory_limit,
-            )
-        self.core = QueueServer(
-            ResolvedConfig(config),
-            storage or MemoryStorage(),
-            MemoryStorage(memory_limit),
-            schedule=self.soon,
+        environment = Environment(
             clock=self.clock,
             seconds=self._seconds,
             now_ms=self.now_ms,
+            schedule=self.soon,
             in_thread=maybeDeferred,
+            make_storage=lambda limit: storage or self._storage_of_folder(limit),
             status_file=self._status_file(),
-            memory_limit=memory_limit,
+            codecs={**CODEC_FACTORIES, **self._protocols},
         )
-        protocols = {**CODEC_FACTORIES, **self._protocols}
-        self.factories = {name: self.core.connections(name, codec, self.control) for name, codec in protocols.items()}
+        parts = assemble_server(ResolvedConfig(config), environment, self.control)
+        self.core, self.factories = parts.core, parts.factories
         self.started: Deferred[None] = self.core.start().addCallback(lambda _: self.core.serve())
         self.settle()
+
+    def _storage_of_folder(self, memory_limit: MemoryLimit) -> IStorage:
+        if self.folder is None:
+            return MemoryStorage()
+        return self._make_storage(
+            os.fsencode(self.folder),
+            self.clock,
+            maybeDeferred,
+            reserve_bytes=1,
+            now_ms=self.now_ms,
+            disk=self._disk,
+            memory=memory_limit,
+        )
 
     def _status_file(self) -> StatusFile:
         if self._given_status_file is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
-from typing import Final
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NoReturn
 
 import kestrel
 from kestrel.client.arguments import LONGEST_TIMEOUT_S
@@ -17,7 +17,7 @@ from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import JournalFileKind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
-from kestrel.tools.completion import add_completion_option
+from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 
 ENVIRONMENT: Final = "KESTREL_SERVERS"
@@ -28,6 +28,13 @@ _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?|\.[0-9]{1,18}")
 
 _LONGEST_MS: Final = 36_500 * 86_400_000
 """A hundred years: neither a system clock nor the sum of two durations overflows."""
+
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
+"""Shells that shtab supports and that run on the server's systems."""
+
+_FILES: Final = frozenset({"FILE", "PATH", "IN", "PRODUCTION.SCALA"})
+_FOLDERS: Final = frozenset({"FOLDER", "DIR"})
+"""Metavars of the arguments that name a folder; `_FILES` has those that name a file."""
 
 
 def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
@@ -164,3 +171,51 @@ def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
         problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
         raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
     return options
+
+
+
+def add_completion_option(parser: ArgumentParser) -> None:
+    """Add ``--print-completion SHELL``, which prints the completion script of this command and exits."""
+    parser.add_argument(
+        "--print-completion",
+        metavar="SHELL",
+        choices=SHELLS,
+        action=_PrintCompletion,
+        help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
+    )
+
+
+def completion(parser: ArgumentParser, shell: str) -> str:
+    """Return the script for a shell of `SHELLS`. It completes commands, options, choices, and file names."""
+    import shtab  # twenty times as slow to import as argparse, and seldom used
+
+    for action in _actions(parser):
+        name = action.metavar if isinstance(action.metavar, str) else ""
+        if name in _FILES | _FOLDERS:
+            action.complete = shtab.FILE if name in _FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell)
+
+
+class _PrintCompletion(Action):
+    """An action that prints and exits at once, like --version, so that required arguments may be missing."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        output = Output()
+        output.line(completion(parser, str(values)))
+        output.flush()
+        parser.exit()
+
+
+def _actions(parser: ArgumentParser) -> Iterator[Action]:
+    """Yield the actions of a parser and of its subcommands. argparse has no public API for them."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action.choices, dict):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from kestrel.tools.tool_runner import OutputFailed, output_failure
@@ -21,6 +22,11 @@ class Output:
     def line(self, text: str) -> None:
         """Write a line of text."""
         self._write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Write lines of text."""
+        for text in texts:
+            self.line(text)
 
     def object(self, value: dict[str, Any]) -> None:
         """Write a JSON object on one line."""

@@ -1,12 +1,13 @@
-"""Exit of a tool: with an exit status and a one-line message, and no traceback for an error of the environment."""
+"""Run of a tool: its clock, and its exit with a status and a one-line message instead of a traceback."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kestrel.errors import KestrelError
 
@@ -19,6 +20,13 @@ EX_SERVER: Final = 3
 """A server could not be reached, failed, or refused the request."""
 EX_INTERRUPTED: Final = 130
 """SIGINT ended the tool; shells use this status for it."""
+
+
+class Clock(NamedTuple):
+    """A monotonic clock and a sleep function, both in seconds."""
+
+    seconds: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
 
 
 class ToolFailed(KestrelError):

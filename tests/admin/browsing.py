@@ -12,9 +12,8 @@ from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
-from kestrel.admin.site import AdminSite
+from kestrel.admin.site import AdminPort, AdminSite
 from kestrel.config.load import loads
-from kestrel.server.admin_port import AdminPort
 from kestrel.storage.interfaces import IStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 

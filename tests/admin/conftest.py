@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
-from kestrel.admin import static_files
+from kestrel.admin import routes
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +37,10 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "index.html").write_text("<title>queues</title>")
     (folder / "app.js").write_text("let a = 1")
     (folder / "inner" / "deep.css").write_text("p { color: red }")
-    monkeypatch.setattr(static_files, "files", lambda package: folder.parent)
-    static_files._all_files.cache_clear()
+    monkeypatch.setattr(routes, "files", lambda package: folder.parent)
+    routes._all_files.cache_clear()
     yield folder
-    static_files._all_files.cache_clear()
+    routes._all_files.cache_clear()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from kestrel.admin import interval_stats, stats
 from kestrel.admin.interval_stats import MAX_NAMESPACES, MAX_PERIODS, NAMESPACE_TIMEOUT_S
-from kestrel.admin.ostrich_stats import gather_all_stats, gather_server_stats, sections
+from kestrel.admin.ostrich_stats import OstrichStats, gather_all_stats, gather_server_stats, sections
 from kestrel.admin.stats import MAX_ANSWERS
 from tests.admin.browsing import Admin, reply_in, request
 from tests.promises.memcache_text import set_
@@ -123,7 +123,11 @@ def test_no_step_makes_the_figures_of_many_queues() -> None:
     admin = Admin()
     for number in range(200):
         admin.server.manager.queue(b"queue%03d" % number)
-    (gathered,) = [each for each in gather_server_stats(admin.site.server_view) if each is not None]
+    gathering = gather_server_stats(admin.site.server_view)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(gathering)
+    gathered: OstrichStats = end.value.value
     for _, parts in sections(gathered, ""):
         assert max(len({name.split("/")[1] for name in part if name.startswith("q/")}) for part in parts) < 20
     for _, parts in sections(gathered, "q/queue150/"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,6 @@ class UnixConnection(HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(PATIENCE_S)
         self.sock.connect(str(self._path))
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def serve(processes: Processes, config: str = "") -> Server:

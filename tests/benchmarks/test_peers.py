@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import fairness
-from benchmarks.harness import MB, Results, Spread
+from benchmarks.harness import MB, Results, RunProgress, Spread
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import cases, goals, interleaved_runs, machine
 from benchmarks.peers.cases import FULL, QUICK, SHORT, Case, Sizes
@@ -24,7 +24,6 @@ from benchmarks.peers.goals import Goal
 from benchmarks.peers.interleaved_runs import ITEMS, REQUESTS, Measured
 from benchmarks.peers.ratio_chart import Curve, draw
 from benchmarks.peers.report import curves, rows
-from benchmarks.peers.run_progress import Clock
 from benchmarks.peers.servers import (
     BEANSTALKD,
     CEILING,
@@ -209,7 +208,7 @@ def test_a_goal_is_told_in_a_line() -> None:
 
 def test_the_time_that_is_left_is_that_of_the_steps_that_are_left() -> None:
     now = [100.0]
-    clock = Clock(10, lambda: now[0])
+    clock = RunProgress(10, lambda: now[0])
     assert clock.left() == ""
     now[0] += 30
     clock.step(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from kestrel.client.call import NOT_YET, Call, Stream
+from kestrel.client.call import NOT_YET, Call, NotYet, Stream
 from kestrel.protocols.buffer import ReceiveBuffer
 
 T = TypeVar("T")
@@ -15,6 +15,13 @@ BEHIND = b"STORED\r\nthe beginning of what comes next"
 
 def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def answered(call: Call[T], reply: bytes) -> T | NotYet:
+    """Return the value of a reply that arrives at once."""
+    buffer = ReceiveBuffer()
+    buffer.receive(reply)
+    return call.read(buffer)
 
 
 def value_of(make_call: Callable[[], Call[T]], reply: bytes) -> T:

@@ -1,12 +1,12 @@
-"""The blocking client, with real servers and with servers that do what no server should."""
+"""The blocking client, with real servers, and with servers that play a script."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
-from random import Random
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -22,8 +22,9 @@ from kestrel.client.errors import (
 )
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.errors import BadQueueName
+from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import Connection, reset, scripted, talk, talk_and_stay
-from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
+from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n[[queues]]\nname = "small"\nmaxItems = 2\n'
 
@@ -35,10 +36,15 @@ ITEM = b"VALUE work 0 1\r\na\r\nEND\r\n"
 READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
 
 
+GET_OPEN = b"get work/open\r\n"
+MONITOR = b"monitor work 1 1\r\n"
+CONFIRM = b"confirm work 1\r\n"
+
+
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
     with Processes(tmp_path_factory.mktemp("one")) as one, Processes(tmp_path_factory.mktemp("two")) as two:
-        started = [one.start(CONFIG), two.start(CONFIG)]
+        started = [each.start(CONFIG, "--thrift", ANY_PORT) for each in (one, two)]
         yield [server.serves() for server in started]
 
 
@@ -56,6 +62,13 @@ def client(addresses: list[str]) -> Iterator[BlockingClient]:
         yield client
 
 
+@pytest.fixture(params=["memcache", "thrift"])
+def either(request: pytest.FixtureRequest, servers: list[Server], client: BlockingClient) -> Iterator[BlockingClient]:
+    """A client of one server, which has nothing in it, for each protocol."""
+    with make_client(f"127.0.0.1:{servers[0].port_of(request.param)}", protocol=request.param) as either:
+        yield either
+
+
 @pytest.fixture
 def both(addresses: list[str]) -> Iterator[BlockingClient]:
     """A client of two servers that have nothing in them."""
@@ -64,16 +77,32 @@ def both(addresses: list[str]) -> Iterator[BlockingClient]:
         yield client
 
 
-class FirstOfAll(Random):
-    """Chance that always chooses the first."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
+def make_client(*servers: str, timeout_s: float = PATIENCE_S, **options: Any) -> BlockingClient:
+    """A client that asks the servers in their order. Its clock stands still: it never retries a failed server."""
+    return BlockingClient(servers, timeout_s=timeout_s, random=FirstOfAll(), seconds=lambda: 0.0, **options)
 
 
-def make_client(*servers: str, timeout_s: float = PATIENCE_S, repeats: bool = False) -> BlockingClient:
-    """A client that asks the servers in their order. No time goes by: one that failed is left alone for ever."""
-    return BlockingClient(servers, timeout_s=timeout_s, repeats=repeats, random=FirstOfAll(), seconds=lambda: 0.0)
+NOBODY: Final = "nobody"
+"""In place of a script: the address of a server that is away."""
+
+Script = Sequence[Connection] | str
+
+
+@contextmanager
+def client_of(*scripts: Script, **options: Any) -> Iterator[BlockingClient]:
+    """Provide a client of a server for each script."""
+    with ExitStack() as stack:
+        addresses = []
+        for script in scripts:
+            if isinstance(script, str):
+                addresses.append(f"127.0.0.1:{stack.enter_context(own_port())}")
+            else:
+                addresses.append(stack.enter_context(scripted(*script)).address)
+        yield stack.enter_context(make_client(*addresses, **options))
+
+
+def sets(*items: bytes) -> bytes:
+    return b"".join(b"set work 0 0 %d\r\n%b\r\n" % (len(item), item) for item in items)
 
 
 @pytest.fixture
@@ -86,59 +115,59 @@ def nobody() -> Iterator[str]:
 # One server.
 
 
-def test_items_are_taken_in_the_order_in_which_they_were_put(client: BlockingClient) -> None:
-    assert client.put("work", b"a") and client.put(b"work", b"\r\nEND\r\n", expires_in=30)
-    assert client.peek("work") == b"a"
-    assert [client.get("work"), client.get("work"), client.get("work")] == [b"a", b"\r\nEND\r\n", None]
+def test_items_are_taken_in_the_order_in_which_they_were_put(either: BlockingClient) -> None:
+    assert either.put("work", b"a") and either.put(b"work", b"\r\nEND\r\n", expires_in=30)
+    assert either.peek("work") == b"a"
+    assert [either.get("work"), either.get("work"), either.get("work")] == [b"a", b"\r\nEND\r\n", None]
 
 
-def test_a_limit_of_the_queue_is_no_error(client: BlockingClient) -> None:
-    assert [client.put("small", b"x") for _ in range(3)] == [True, True, False]
-    client.flush("small")
-    assert client.put_many("small", [b"x"] * 5) == 2
+def test_a_limit_of_the_queue_is_no_error(either: BlockingClient) -> None:
+    assert [either.put("small", b"x") for _ in range(3)] == [True, True, False]
+    either.flush("small")
+    assert either.put_many("small", [b"x"] * 5) == 2
 
 
-def test_many_items_are_put_in_their_order(client: BlockingClient) -> None:
+def test_many_items_are_put_in_their_order(either: BlockingClient) -> None:
     items = [b"%d" % number for number in range(2 * BATCH_ITEMS + 1)] + [b"x" * BATCH_BYTES, b"", b"y" * BATCH_BYTES]
-    assert client.put_many("work", iter(items)) == len(items)
-    assert [client.get("work") for _ in items] == items
-    assert client.put_many("work", []) == 0
+    assert either.put_many("work", iter(items)) == len(items)
+    assert [either.get("work") for _ in items] == items
+    assert either.put_many("work", []) == 0
 
 
-def test_a_reliable_get_confirms_the_item_when_all_went_well(client: BlockingClient) -> None:
-    client.put("work", b"a")
-    with client.reliable_get("work") as item:
+def test_a_reliable_get_confirms_the_item_when_all_went_well(either: BlockingClient) -> None:
+    either.put("work", b"a")
+    with either.reliable_get("work") as item:
         assert item == b"a"
-        assert client.get("work") is None
-    client.close()
-    assert client.get("work") is None
+        assert either.get("work") is None
+    either.close()
+    assert either.get("work") is None
 
 
-def test_an_exception_puts_the_item_back_at_the_head(client: BlockingClient) -> None:
-    client.put_many("work", [b"a", b"b"])
-    with pytest.raises(ZeroDivisionError), client.reliable_get("work") as item:
+def test_an_exception_puts_the_item_back_at_the_head(either: BlockingClient) -> None:
+    either.put_many("work", [b"a", b"b"])
+    with pytest.raises(ZeroDivisionError), either.reliable_get("work") as item:
         assert item == b"a"
         raise ZeroDivisionError
-    assert [client.get("work"), client.get("work")] == [b"a", b"b"]
+    assert [either.get("work"), either.get("work")] == [b"a", b"b"]
 
 
-def test_reliable_gets_within_each_other_finish_their_own_items(client: BlockingClient) -> None:
-    client.put_many("work", [b"a", b"b"])
-    with client.reliable_get("work") as first, pytest.raises(ZeroDivisionError), client.reliable_get("work") as second:
+def test_reliable_gets_within_each_other_finish_their_own_items(either: BlockingClient) -> None:
+    either.put_many("work", [b"a", b"b"])
+    with either.reliable_get("work") as first, pytest.raises(ZeroDivisionError), either.reliable_get("work") as second:
         assert (first, second) == (b"a", b"b")
         raise ZeroDivisionError
-    assert [client.get("work"), client.get("work")] == [b"b", None]
+    assert [either.get("work"), either.get("work")] == [b"b", None]
 
 
-def test_a_reliable_get_of_nothing_gives_none(client: BlockingClient) -> None:
-    with client.reliable_get("work", timeout=0.02) as item:
+def test_a_reliable_get_of_nothing_gives_none(either: BlockingClient) -> None:
+    with either.reliable_get("work", timeout=0.02) as item:
         assert item is None
 
 
-def test_an_open_read_that_ended_unasked_is_told_at_the_end(client: BlockingClient) -> None:
-    client.put("work", b"a")
-    with pytest.raises(OpenReadsError), client.reliable_get("work"):
-        client.delete("work")
+def test_an_open_read_that_ended_unasked_is_told_at_the_end(either: BlockingClient) -> None:
+    either.put("work", b"a")
+    with pytest.raises(OpenReadsError), either.reliable_get("work"):
+        either.delete("work")
 
 
 def test_a_get_waits_for_an_item(client: BlockingClient, servers: list[Server]) -> None:
@@ -199,74 +228,218 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(nobody: str) -> Non
         BlockingClient([])
 
 
-def test_an_expiry_of_part_of_a_second_is_rounded_up() -> None:
-    request = b"set work 0 2 1\r\na\r\n"
-    with scripted(talk((request, STORED))) as server, make_client(server.address) as client:
-        assert client.put("work", b"a", expires_in=1.001)
+# Requests to servers that play a script.
+
+
+class Case(NamedTuple):
+    """The scripts of the servers, and the value of the requests made of them."""
+
+    scripts: Sequence[Script]
+    ask: Callable[[BlockingClient], object]
+    value: object
+
+
+def put(client: BlockingClient) -> int:
+    return client.put("work", b"a")
+
+
+def put_one_of_many(client: BlockingClient) -> int:
+    return client.put_many("work", [b"a"])
+
+
+def get(client: BlockingClient) -> bytes | None:
+    return client.get("work")
+
+
+def monitor(client: BlockingClient) -> list[bytes]:
+    return list(client.monitor("work", 1, 1))
+
+
+VALUES: Final = {
+    "an expiry of part of a second is rounded up": Case(
+        [[talk((b"set work 0 2 1\r\na\r\n", STORED))]], lambda client: client.put("work", b"a", expires_in=1.001), True
+    ),
+    "a connection is kept": Case(
+        [[talk_and_stay((PUT, STORED), (GET, ITEM), (GET, END))]],
+        lambda client: [put(client), get(client), get(client)],
+        [True, b"a", None],
+    ),
+    "a connection with unexpected data is not used again": Case(
+        [[talk_and_stay((PUT, STORED + b"?")), talk((PUT, STORED))]], lambda client: [put(client), put(client)], [1, 1]
+    ),
+    "a refused put goes to another server and the first is not asked again": Case(
+        [[talk((PUT, READ_ONLY))], [talk_and_stay((PUT, STORED), (PUT, STORED))]],
+        lambda client: [put(client), put(client)],
+        [True, True],
+    ),
+    "a server that refuses puts still serves gets": Case(
+        [[talk((PUT, READ_ONLY)), talk((GET, ITEM))], [talk((PUT, STORED))]],
+        lambda client: [put(client), get(client)],
+        [True, b"a"],
+    ),
+    "items behind a refusal that ends the connection go to another server": Case(
+        [
+            [talk((sets(b"a", b"b", b"c", b"d"), STORED + READ_ONLY))],
+            [talk((sets(b"b", b"c", b"d"), STORED * 3))],
+        ],
+        lambda client: client.put_many("work", [b"a", b"b", b"c", b"d"]),
+        4,
+    ),
+    "only the refused items go to another server if the connection stays": Case(
+        [
+            [talk((sets(b"a", b"b", b"c"), STORED + b"SERVER_ERROR disk full\r\n" + STORED))],
+            [talk((sets(b"b"), b"NOT_STORED\r\n"))],
+        ],
+        lambda client: client.put_many("work", [b"a", b"b", b"c"]),
+        2,
+    ),
+    "a connection is not used again after a refusal among many replies": Case(
+        [
+            [talk_and_stay((sets(b"a", b"b"), STORED + READ_ONLY)), talk((GET, ITEM))],
+            [talk((sets(b"b"), STORED))],
+        ],
+        lambda client: [client.put_many("work", [b"a", b"b"]), get(client)],
+        [2, b"a"],
+    ),
+    "all servers are asked before one is waited for": Case(
+        [[talk((GET, END), (b"get work/t=1000\r\n", END))], [talk((GET, END), (b"get work/t=1000\r\n", ITEM))]],
+        lambda client: client.get("work", timeout=5),
+        b"a",
+    ),
+    "servers are waited for in turn until the timeout": Case(
+        [
+            [talk((GET, END), (b"get work/t=1000\r\n", END), (b"get work/t=500\r\n", END))],
+            [talk((GET, END), (b"get work/t=1000\r\n", END), (GET, END))],
+        ],
+        lambda client: client.get("work", timeout=2.5),
+        None,
+    ),
+    "a single server is asked once with the whole timeout": Case(
+        [[talk((b"get work/t=2500\r\n", END))]], lambda client: client.get("work", timeout=2.5), None
+    ),
+    "a failed get goes to another server": Case([[talk((GET, b""))], [talk((GET, ITEM))]], get, b"a"),
+    "a get finds nothing if one server fails and the other is empty": Case([NOBODY, [talk((GET, END))]], get, None),
+    "a refused monitor goes to another server": Case(
+        [[talk((MONITOR, READ_ONLY))], [talk(*[(MONITOR, ITEM + END), (CONFIRM, END)] * 2)]],
+        lambda client: [monitor(client), monitor(client)],
+        [[b"a"], [b"a"]],
+    ),
+    "the monitor after one without items is of another server": Case(
+        [[talk((MONITOR, END))], [talk((MONITOR, ITEM + END), (CONFIRM, END))]],
+        lambda client: [monitor(client), monitor(client)],
+        [[], [b"a"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VALUES.values(), ids=list(VALUES))
+def test_requests_have_these_values(case: Case) -> None:
+    with client_of(*case.scripts) as client:
+        assert case.ask(client) == case.value
+
+
+class Failure(NamedTuple):
+    """The scripts of the servers, and the error of a request made of them."""
+
+    scripts: Sequence[Script]
+    ask: Callable[[BlockingClient], object]
+    error: type[Exception]
+    match: str = ""
+
+
+UNKNOWN: Final = {
+    "silence": talk_and_stay((sets(b"a", b"b"), READ_ONLY)),
+    "garbage": talk_and_stay((sets(b"a", b"b"), READ_ONLY + b"WHAT?\r\n")),
+    "half a reply": talk((sets(b"a", b"b"), READ_ONLY + b"STOR")),
+}
+"""Connections on which it is unknown whether the second item was stored."""
+
+FAILURES: Final = {
+    "a put that all servers refuse has the reason of the last": Failure(
+        [[talk((PUT, READ_ONLY))], [talk((PUT, b"SERVER_ERROR disk full\r\n"))]], put, ServerError, "disk full"
+    ),
+    "a wrong put goes to no other server": Failure(
+        [[talk((PUT, b"CLIENT_ERROR item too large\r\n"))], NOBODY], put, RequestError, "too large"
+    ),
+    **{
+        f"a {name} without a reply is not repeated after a {end.__name__}": Failure(
+            [[end((PUT, b""))], NOBODY], ask, ConnectionFailed
+        )
+        for name, ask in (("put", put), ("put of many", put_one_of_many))
+        for end in (talk, reset)
+    },
+    "items without a reply are not put again": Failure(
+        [[talk((sets(b"a", b"b"), STORED))], NOBODY],
+        lambda client: client.put_many("work", [b"a", b"b"]),
+        ConnectionFailed,
+    ),
+    "a wrong item ends a put of many": Failure(
+        [[talk((sets(b"a", b"b", b"c"), STORED + b"CLIENT_ERROR item too large\r\n"))], NOBODY],
+        lambda client: client.put_many("work", [b"a", b"b", b"c"]),
+        RequestError,
+        "too large",
+    ),
+    "a get fails if no server answers": Failure([[talk((GET, READ_ONLY))], NOBODY], get, CannotConnect),
+    "a get without a reply times out": Failure([[talk_and_stay((GET, b""))]], get, ConnectionFailed, "timed out"),
+    "a get with half a reply times out": Failure(
+        [[talk_and_stay((GET, b"VALUE work 0 1\r\n"))]], get, ConnectionFailed, "timed out"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES.values(), ids=list(FAILURES))
+def test_requests_fail_with_these_errors(case: Failure) -> None:
+    timeout_s = 0.05 if case.match == "timed out" else PATIENCE_S
+    with (
+        client_of(*case.scripts, timeout_s=timeout_s) as client,
+        pytest.raises(case.error, match=case.match) as raised,
+    ):
+        case.ask(client)
+    assert type(raised.value) is case.error
+
+
+@pytest.mark.parametrize("play", UNKNOWN.values(), ids=list(UNKNOWN))
+def test_items_behind_a_refusal_are_not_put_again_unless_it_ended_the_connection(play: Connection) -> None:
+    with client_of([play], NOBODY, timeout_s=0.1) as client, pytest.raises(ConnectionFailed) as raised:
+        client.put_many("work", [b"a", b"b"])
+    assert not isinstance(raised.value, CannotConnect)
+
+
+@pytest.mark.parametrize("ask", [put, put_one_of_many])
+def test_put_is_repeated_if_items_may_come_twice(ask: Callable[[BlockingClient], int]) -> None:
+    with client_of([talk((PUT, b""))], [talk((PUT, STORED))], repeats=True) as client:
+        assert ask(client) == 1
 
 
 # Connections.
 
 
-def test_a_connection_is_kept_from_one_request_to_the_next() -> None:
-    with (
-        scripted(talk_and_stay((PUT, STORED), (GET, ITEM), (GET, END))) as server,
-        make_client(server.address) as client,
-    ):
-        assert (client.put("work", b"a"), client.get("work"), client.get("work")) == (True, b"a", None)
-
-
-def test_a_kept_connection_that_has_ended_meanwhile_is_made_anew() -> None:
-    with scripted(talk((PUT, STORED)), talk((PUT, STORED))) as server, make_client(server.address) as client:
-        assert client.put("work", b"a")
-        wait_for_the_end(client)
-        assert client.put("work", b"a")
-
-
-def wait_for_the_end(client: BlockingClient) -> None:
-    """Return when the server has hung up on the one kept connection; nothing is taken from it."""
-    [[connection]] = client._pool._idle.values()
-    connection._socket.settimeout(PATIENCE_S)
-    assert connection._socket.recv(1, socket.MSG_PEEK) == b""
-
-
-def test_a_connection_on_which_something_came_unasked_is_not_used_again() -> None:
-    with (
-        scripted(talk_and_stay((PUT, STORED + b"?")), talk((PUT, STORED))) as server,
-        make_client(server.address) as client,
-    ):
-        assert client.put("work", b"a") and client.put("work", b"a")
+def test_a_kept_connection_that_has_ended_is_replaced() -> None:
+    with client_of([talk((PUT, STORED)), talk((PUT, STORED))]) as client:
+        assert put(client)
+        [[connection]] = client._pool._idle.values()
+        connection._socket.settimeout(PATIENCE_S)
+        assert connection._socket.recv(1, socket.MSG_PEEK) == b""  # the server has closed it
+        assert put(client)
 
 
 def test_a_connection_is_not_used_again_after_a_refusal() -> None:
-    with scripted(talk((GET, b"ERROR\r\n")), talk((GET, ITEM))) as server, make_client(server.address) as client:
+    with client_of([talk((GET, b"ERROR\r\n")), talk((GET, ITEM))]) as client:
         with pytest.raises(OpenReadsError):
-            client.get("work")
-        assert client.get("work") == b"a"
+            get(client)
+        assert get(client) == b"a"
 
 
 def test_a_closed_client_can_be_used_again() -> None:
-    with scripted(talk_and_stay((GET, ITEM)), talk((GET, ITEM))) as server:
-        client = make_client(server.address)
-        assert client.get("work") == b"a"
+    with client_of([talk_and_stay((GET, ITEM)), talk((GET, ITEM))]) as client:
+        assert get(client) == b"a"
         client.close()
-        assert client.get("work") == b"a"
-        client.close()
+        assert get(client) == b"a"
 
 
 def test_a_server_that_is_not_there_is_told(nobody: str) -> None:
     for address in (nobody, "two..dots:1"):
         with make_client(address) as client, pytest.raises(CannotConnect, match=address):
-            client.get("work")
-
-
-def test_a_reply_that_never_comes_is_a_failed_connection() -> None:
-    for play in (talk_and_stay((GET, b"")), talk_and_stay((GET, b"VALUE work 0 1\r\n"))):
-        with (
-            scripted(play) as server,
-            make_client(server.address, timeout_s=0.05) as client,
-            pytest.raises(ConnectionFailed, match="timed out"),
-        ):
             client.get("work")
 
 
@@ -289,52 +462,10 @@ def test_a_server_that_does_not_read_has_not_had_the_request() -> None:
     "reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\0\r\n", b"VALUE other 0 1\r\na\r\nEND\r\n"]
 )
 def test_garbage_is_a_bad_reply_and_ends_the_connection(reply: bytes) -> None:
-    with scripted(talk_and_stay((GET, reply)), talk((GET, ITEM))) as server, make_client(server.address) as client:
+    with client_of([talk_and_stay((GET, reply)), talk((GET, ITEM))]) as client:
         with pytest.raises(BadReply):
-            client.get("work")
-        assert client.get("work") == b"a"
-
-
-# Puts, and what may be put again.
-
-
-def test_a_put_that_was_refused_goes_to_another_server() -> None:
-    with (
-        scripted(talk((PUT, READ_ONLY))) as one,
-        scripted(talk_and_stay((PUT, STORED), (PUT, STORED))) as two,
-        make_client(one.address, two.address) as client,
-    ):
-        assert client.put("work", b"a")
-        assert client.put("work", b"a")  # the first one is left alone
-
-
-def test_a_put_that_all_servers_refuse_has_the_reason_of_the_last() -> None:
-    with (
-        scripted(talk((PUT, READ_ONLY))) as one,
-        scripted(talk((PUT, b"SERVER_ERROR disk full\r\n"))) as two,
-        make_client(one.address, two.address) as client,
-        pytest.raises(ServerError, match="disk full"),
-    ):
-        client.put("work", b"a")
-
-
-def test_a_put_that_is_wrong_goes_nowhere_else(nobody: str) -> None:
-    with (
-        scripted(talk((PUT, b"CLIENT_ERROR item too large\r\n"))) as server,
-        make_client(server.address, nobody) as client,
-        pytest.raises(RequestError, match="too large"),
-    ):
-        client.put("work", b"a")
-
-
-def test_gets_go_on_from_a_server_that_refuses_puts() -> None:
-    with (
-        scripted(talk((PUT, READ_ONLY)), talk((GET, ITEM))) as one,
-        scripted(talk((PUT, STORED))) as two,
-        make_client(one.address, two.address) as client,
-    ):
-        assert client.put("work", b"a")
-        assert client.get("work") == b"a"
+            get(client)
+        assert get(client) == b"a"
 
 
 def test_a_server_that_is_not_there_is_left_for_another(
@@ -349,102 +480,10 @@ def test_a_server_that_is_not_there_is_left_for_another(
         assert client.get("work") == b"b"
 
 
-@pytest.mark.parametrize("end", [talk, reset])
-def test_a_put_whose_connection_ended_before_the_reply_is_not_put_again(
-    end: Callable[..., Connection], nobody: str
-) -> None:
-    for put in PUTS:
-        with scripted(end((PUT, b""))) as server, make_client(server.address, nobody) as client:
-            with pytest.raises(ConnectionFailed) as raised:
-                put(client)
-            assert type(raised.value) is ConnectionFailed
-
-
-def test_a_put_is_put_again_where_an_item_may_come_twice() -> None:
-    for put in PUTS:
-        with (
-            scripted(talk((PUT, b""))) as one,
-            scripted(talk((PUT, STORED))) as two,
-            make_client(one.address, two.address, repeats=True) as client,
-        ):
-            assert put(client) == 1
-
-
-PUTS: list[Callable[[BlockingClient], int]] = [
-    lambda client: client.put("work", b"a"),
-    lambda client: client.put_many("work", [b"a"]),
-]
-
-
 def test_a_server_that_says_why_it_hangs_up_on_a_large_item_is_heard(processes: Processes) -> None:
     server = processes.serve('queuePath = "queues"\nmaxRequestItemSize = 10\n')
     with make_client(f"127.0.0.1:{server.port}") as client, pytest.raises(RequestError, match="item too large"):
         client.put("work", b"x" * (10 << 20))
-
-
-def sets(*items: bytes) -> bytes:
-    return b"".join(b"set work 0 0 %d\r\n%b\r\n" % (len(item), item) for item in items)
-
-
-def test_items_behind_a_refusal_with_which_the_server_hung_up_go_elsewhere() -> None:
-    one = scripted(talk((sets(b"a", b"b", b"c", b"d"), STORED + READ_ONLY)))
-    two = scripted(talk((sets(b"b", b"c", b"d"), STORED * 3)))
-    with one as first, two as second, make_client(first.address, second.address) as client:
-        assert client.put_many("work", [b"a", b"b", b"c", b"d"]) == 4
-
-
-def test_only_the_refused_items_go_elsewhere_where_the_server_stays() -> None:
-    one = scripted(talk((sets(b"a", b"b", b"c"), STORED + b"SERVER_ERROR disk full\r\n" + STORED)))
-    two = scripted(talk((sets(b"b"), b"NOT_STORED\r\n")))
-    with one as first, two as second, make_client(first.address, second.address) as client:
-        assert client.put_many("work", [b"a", b"b", b"c"]) == 2
-
-
-def test_a_connection_is_not_used_again_after_a_refusal_among_many_answers() -> None:
-    one = scripted(talk_and_stay((sets(b"a", b"b"), STORED + READ_ONLY)), talk((GET, ITEM)))
-    two = scripted(talk((sets(b"b"), STORED)))
-    with one as first, two as second, make_client(first.address, second.address) as client:
-        assert client.put_many("work", [b"a", b"b"]) == 2
-        assert client.get("work") == b"a"
-
-
-def test_items_whose_replies_are_missing_are_not_put_again(nobody: str) -> None:
-    with (
-        scripted(talk((sets(b"a", b"b"), STORED))) as server,
-        make_client(server.address, nobody) as client,
-        pytest.raises(ConnectionFailed),
-    ):
-        client.put_many("work", [b"a", b"b"])
-
-
-def test_a_wrong_item_ends_a_put_of_many(nobody: str) -> None:
-    reply = STORED + b"CLIENT_ERROR item too large\r\n"
-    with (
-        scripted(talk((sets(b"a", b"b", b"c"), reply))) as server,
-        make_client(server.address, nobody) as client,
-        pytest.raises(RequestError, match="too large"),
-    ):
-        client.put_many("work", [b"a", b"b", b"c"])
-
-
-BEHIND_A_REFUSAL: dict[str, Connection] = {
-    "silence": talk_and_stay((sets(b"a", b"b"), READ_ONLY)),
-    "garbage": talk_and_stay((sets(b"a", b"b"), READ_ONLY + b"WHAT?\r\n")),
-    "half a reply": talk((sets(b"a", b"b"), READ_ONLY + b"STOR")),
-}
-
-
-@pytest.mark.parametrize("play", BEHIND_A_REFUSAL.values(), ids=list(BEHIND_A_REFUSAL))
-def test_items_behind_a_refusal_are_not_put_again_unless_the_server_hung_up_with_it(
-    play: Connection, nobody: str
-) -> None:
-    with (
-        scripted(play) as server,
-        make_client(server.address, nobody, timeout_s=0.1) as client,
-        pytest.raises(ConnectionFailed) as raised,
-    ):
-        client.put_many("work", [b"a", b"b"])
-    assert not isinstance(raised.value, CannotConnect)
 
 
 # Gets from several servers.
@@ -476,51 +515,6 @@ def test_all_servers_are_asked_also_when_one_is_not_there(
     assert client.get("work") is None
 
 
-def test_all_servers_are_asked_before_any_is_waited_for() -> None:
-    waits = b"get work/t=1000\r\n"
-    with (
-        scripted(talk((GET, END), (waits, END))) as one,
-        scripted(talk((GET, END), (waits, ITEM))) as two,
-        make_client(one.address, two.address) as client,
-    ):
-        assert client.get("work", timeout=5) == b"a"
-
-
-def test_servers_are_waited_for_in_turn_until_the_time_is_up() -> None:
-    first = [(GET, END), (b"get work/t=1000\r\n", END), (b"get work/t=500\r\n", END)]
-    second = [(GET, END), (b"get work/t=1000\r\n", END), (GET, END)]
-    with scripted(talk(*first)) as one, scripted(talk(*second)) as two, make_client(one.address, two.address) as client:
-        assert client.get("work", timeout=2.5) is None
-
-
-def test_the_only_server_is_waited_for_all_the_time_and_asked_once() -> None:
-    with scripted(talk((b"get work/t=2500\r\n", END))) as server, make_client(server.address) as client:
-        assert client.get("work", timeout=2.5) is None
-
-
-def test_a_get_that_failed_goes_to_another_server() -> None:
-    with (
-        scripted(talk((GET, b""))) as one,
-        scripted(talk((GET, ITEM))) as two,
-        make_client(one.address, two.address) as client,
-    ):
-        assert client.get("work") == b"a"
-
-
-def test_a_get_fails_when_no_server_answers(nobody: str) -> None:
-    with (
-        scripted(talk((GET, READ_ONLY))) as one,
-        make_client(one.address, nobody) as client,
-        pytest.raises(CannotConnect),
-    ):
-        client.get("work")
-
-
-def test_a_get_finds_nothing_when_one_server_is_empty_and_the_other_one_fails(nobody: str) -> None:
-    with scripted(talk((GET, END))) as one, make_client(nobody, one.address) as client:
-        assert client.get("work") is None
-
-
 def test_a_server_that_failed_a_get_is_asked_again_when_it_has_been_left_alone_for_a_while() -> None:
     now_s = 0.0
     one = scripted(talk((GET, b"")), talk((GET, ITEM)))
@@ -537,28 +531,25 @@ def test_a_server_that_failed_a_get_is_asked_again_when_it_has_been_left_alone_f
 
 
 def test_the_connection_of_a_monitor_that_is_left_early_is_not_used_again() -> None:
-    monitor = talk_and_stay((b"monitor work 10 5\r\n", ITEM))
-    with scripted(monitor, talk((GET, ITEM))) as server, make_client(server.address) as client:
+    with client_of([talk_and_stay((b"monitor work 10 5\r\n", ITEM)), talk((GET, ITEM))]) as client:
         for item in client.monitor("work", 10, 5):
             assert item == b"a"
             break
-        assert client.get("work") == b"a"
+        assert get(client) == b"a"
 
 
-def test_a_confirm_that_cannot_be_sent_is_told() -> None:
+def test_a_confirm_that_cannot_be_sent_fails() -> None:
     with (
-        scripted(talk((b"get work/open\r\n", ITEM))) as server,
-        make_client(server.address) as client,
+        client_of([talk((GET_OPEN, ITEM))]) as client,
         pytest.raises(ConnectionFailed),
         client.reliable_get("work") as item,
     ):
         assert item == b"a"
 
 
-def test_an_exception_is_not_hidden_by_an_abort_that_fails() -> None:
+def test_a_failed_abort_does_not_hide_the_exception() -> None:
     with (
-        scripted(talk((b"get work/open\r\n", ITEM))) as server,
-        make_client(server.address) as client,
+        client_of([talk((GET_OPEN, ITEM))]) as client,
         pytest.raises(ZeroDivisionError),
         client.reliable_get("work"),
     ):
@@ -566,11 +557,10 @@ def test_an_exception_is_not_hidden_by_an_abort_that_fails() -> None:
 
 
 def test_a_connection_is_kept_after_an_abort() -> None:
-    exchanges = ((b"get work/open\r\n", ITEM), (b"get work/abort\r\n", END), (GET, ITEM))
-    with scripted(talk(*exchanges)) as server, make_client(server.address) as client:
+    with client_of([talk((GET_OPEN, ITEM), (b"get work/abort\r\n", END), (GET, ITEM))]) as client:
         with pytest.raises(ZeroDivisionError), client.reliable_get("work"):
             raise ZeroDivisionError
-        assert client.get("work") == b"a"
+        assert get(client) == b"a"
 
 
 def test_the_end_of_a_read_whose_connection_has_ended_was_certainly_not_carried_out() -> None:
@@ -584,51 +574,23 @@ def test_the_end_of_a_read_whose_connection_has_ended_was_certainly_not_carried_
 
 
 def test_a_read_that_was_not_finished_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the next confirm on that connection would be for it."""
+    """Otherwise the next confirm on that connection would confirm it."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with (
-        scripted(talk_and_stay((b"get work/open\r\n", ITEM)), talk((GET, ITEM))) as server,
-        make_client(server.address) as client,
-    ):
+    with client_of([talk_and_stay((GET_OPEN, ITEM)), talk((GET, ITEM))]) as client:
         monkeypatch.setattr(client, "_finish", interrupted)
         with pytest.raises(KeyboardInterrupt), client.reliable_get("work"):
             pass
-        assert client.get("work") == b"a"
-
-
-# Monitors of several servers.
-
-MONITOR = b"monitor work 1 1\r\n"
-CONFIRM = b"confirm work 1\r\n"
-
-
-def test_a_server_that_refuses_to_be_monitored_is_left_for_another() -> None:
-    with (
-        scripted(talk((MONITOR, READ_ONLY))) as one,
-        scripted(talk(*[(MONITOR, ITEM + END), (CONFIRM, END)] * 2)) as two,
-        make_client(one.address, two.address) as client,
-    ):
-        assert [list(client.monitor("work", 1, 1)) for _ in range(2)] == [[b"a"], [b"a"]]
-
-
-def test_after_a_monitor_that_found_nothing_the_next_one_is_of_another_server() -> None:
-    with (
-        scripted(talk((MONITOR, END))) as one,
-        scripted(talk((MONITOR, ITEM + END), (CONFIRM, END))) as two,
-        make_client(one.address, two.address) as client,
-    ):
-        assert [list(client.monitor("work", 1, 1)) for _ in range(2)] == [[], [b"a"]]
+        assert get(client) == b"a"
 
 
 # The end.
 
 
-def test_a_closed_client_has_no_monitor_running() -> None:
-    with scripted(talk_and_stay((MONITOR, ITEM))) as server:
-        client = make_client(server.address)
+def test_close_ends_a_running_monitor() -> None:
+    with client_of([talk_and_stay((MONITOR, ITEM))]) as client:
         items = client.monitor("work", 1, 1)
         assert next(items) == b"a"
         client.close()
@@ -636,16 +598,13 @@ def test_a_closed_client_has_no_monitor_running() -> None:
             next(items)
 
 
-def test_a_forked_process_has_connections_of_its_own() -> None:
-    with (
-        scripted(talk_and_stay((GET, ITEM)), talk((GET, ITEM))) as server,
-        make_client(server.address) as client,
-    ):
-        assert client.get("work") == b"a"
+def test_a_forked_process_makes_its_own_connections() -> None:
+    with client_of([talk_and_stay((GET, ITEM)), talk((GET, ITEM))]) as client:
+        assert get(client) == b"a"
         parent = os.getpid()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "getpid", lambda: parent + 1)
-            assert client.get("work") == b"a"
+            assert get(client) == b"a"
 
 
 # Errors.

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from kestrel.client.blocking import BlockingClient
-from kestrel.client.errors import ConnectionFailed, OpenReadsError, RequestError, ServerError
+from kestrel.client.errors import ConnectionFailed, OpenReadsError, RequestError
 from kestrel.client.thrift import ThriftCalls
 from kestrel.protocols import thrift_binary as binary
 from tests.client.scripted import ScriptedServer, scripted, talk
-from tests.server.running import ANY_PORT, PATIENCE_S, Processes
+from tests.server.running import PATIENCE_S
 
 HELD = binary.list_field(0, binary.STRUCT, 1) + binary.binary_field(1, b"a") + binary.i64_field(2, 7) + binary.END
 NOTHING = binary.list_field(0, binary.STRUCT, 0)
@@ -41,12 +41,6 @@ class Replies:
     def number(self, method: bytes, value: int) -> bytes:
         """A reply that is a number."""
         return self(method, binary.i32_field(0, value))
-
-    def refusal(self, method: bytes) -> bytes:
-        """A reply that says no."""
-        self._number += 1
-        exception = binary.application_exception(binary.INTERNAL_ERROR, "the server is Quiescent")
-        return binary.frame(binary.header(method, binary.EXCEPTION, self._number), exception)
 
 
 @pytest.fixture
@@ -103,20 +97,6 @@ def test_a_reliable_get_is_confirmed_by_its_number(calls: ThriftCalls, reply: Re
             assert item is None
 
 
-def test_an_exception_aborts_it_by_its_number(calls: ThriftCalls, reply: Replies) -> None:
-    play = talk(
-        (calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)),
-        (calls.abort(b"work", [7]).request, reply.number(b"abort", 1)),
-    )
-    with (
-        scripted(play) as server,
-        make_client(server) as client,
-        pytest.raises(ZeroDivisionError),
-        client.reliable_get("work"),
-    ):
-        raise ZeroDivisionError
-
-
 def test_an_item_that_was_held_for_too_long_is_told_at_the_end(calls: ThriftCalls, reply: Replies) -> None:
     play = talk(
         (calls.get(b"work", 1, 0, 1).request, reply(b"get", HELD)),
@@ -129,15 +109,6 @@ def test_an_item_that_was_held_for_too_long_is_told_at_the_end(calls: ThriftCall
         client.reliable_get("work", hold=0),
     ):
         pass
-
-
-def test_a_refusal_is_a_server_error(calls: ThriftCalls, reply: Replies) -> None:
-    with (
-        scripted(talk((calls.flush(b"work").request, reply.refusal(b"flush_queue")))) as server,
-        make_client(server) as client,
-        pytest.raises(ServerError, match="Quiescent"),
-    ):
-        client.flush("work")
 
 
 def test_what_is_asked_of_queues_and_servers(calls: ThriftCalls, reply: Replies) -> None:
@@ -209,13 +180,3 @@ def test_an_item_that_is_too_large_goes_to_no_server() -> None:
         pytest.raises(RequestError, match="too large"),
     ):
         client.put("work", b"xxxx")
-
-
-def test_reliable_gets_within_each_other_have_connections_of_their_own(processes: Processes) -> None:
-    server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 1\n', "--thrift", ANY_PORT)
-    address = f"127.0.0.1:{server.port_of('thrift')}"
-    with BlockingClient(address, "thrift", timeout_s=PATIENCE_S) as client:
-        client.put_many("work", [b"a", b"b"])
-        with client.reliable_get("work") as first, client.reliable_get("work") as second:
-            assert (first, second) == (b"a", b"b")
-        assert client.get("work") is None

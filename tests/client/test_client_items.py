@@ -9,44 +9,9 @@ from typing import Any, cast
 import pytest
 from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks
 
-from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, ConnectionFailed, OpenReadsError, RequestError
-from kestrel.config.model import Config, QueueOverrides
 from kestrel.errors import BadQueueName
-from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
-from kestrel.testing.server import MemoryServer
-
-CONFIG = Config(
-    max_open_transactions=100,
-    queues={
-        b"small": QueueOverrides({"max_items": 2}),
-        b"quick": QueueOverrides({"open_transaction_timeout_ms": 5000}),
-    },
-)
-
-
-class World:
-    """A server in memory, and a client of it."""
-
-    def __init__(self, config: Config = CONFIG) -> None:
-        self.network = MemoryNetwork()
-        self.server = MemoryServer(clock=self.network.clock, config=config)
-        self.endpoint: MemoryEndpoint = self.network.endpoint(self.server)
-        self.client = Client(self.network.clock, self.endpoint)
-        self.run, self.begin, self.result = self.network.run, self.network.begin, self.network.result
-        self.advance, self.settle = self.network.advance, self.network.settle
-
-    def put(self, *items: bytes, queue: str = "work") -> None:
-        assert self.run(self.client.put_many(queue, items)) == len(items)
-
-    def left(self, queue: str = "work") -> list[bytes]:
-        """What another client takes now, to the last item."""
-        other = Client(self.network.clock, self.endpoint)
-        left = []
-        while (data := self.run(other.get(queue))) is not None:
-            left.append(data)
-        self.run(other.close())
-        return left
+from tests.client.memory_world import World, work_on
 
 
 @pytest.fixture
@@ -54,144 +19,140 @@ def world() -> World:
     return World()
 
 
+@pytest.fixture(params=["memcache", "thrift"])
+def either(request: pytest.FixtureRequest) -> World:
+    """A world for each protocol."""
+    return World(protocol=request.param)
+
+
 # Puts.
 
 
-def test_a_put_says_whether_it_was_stored(world: World) -> None:
-    assert [world.run(world.client.put("small", b"a")) for _ in range(3)] == [True, True, False]
+def test_a_put_says_whether_it_was_stored(either: World) -> None:
+    assert [either.run(either.client.put("small", b"a")) for _ in range(3)] == [True, True, False]
 
 
-def test_many_puts_say_how_many_were_stored(world: World) -> None:
-    assert world.run(world.client.put_many("small", [b"a", b"b", b"c"])) == 2
-    assert world.run(world.client.put_many("work", iter([b""] * 1500))) == 1500
-    assert world.run(world.client.put_many("work", [])) == 0
+def test_many_puts_say_how_many_were_stored(either: World) -> None:
+    assert either.run(either.client.put_many("small", [b"a", b"b", b"c"])) == 2
+    assert either.run(either.client.put_many("work", iter([b""] * 1500))) == 1500
+    assert either.run(either.client.put_many("work", [])) == 0
 
 
-def test_an_item_larger_than_the_transport_takes_at_once_goes_and_comes(world: World) -> None:
+def test_an_item_larger_than_the_transport_takes_at_once_goes_and_comes(either: World) -> None:
     data = bytes(range(256)) * 8192
-    puts = [world.begin(world.client.put("work", data)) for _ in range(3)]
-    assert all(world.result(put) for put in puts)
-    assert world.left() == [data] * 3
+    puts = [either.begin(either.client.put("work", data)) for _ in range(3)]
+    assert all(either.result(put) for put in puts)
+    assert either.left() == [data] * 3
 
 
-def test_an_item_expires(world: World) -> None:
-    assert world.run(world.client.put("work", b"a", expires_in=5))
-    world.advance(6)
-    assert world.run(world.client.get("work")) is None
+def test_an_item_expires(either: World) -> None:
+    assert either.run(either.client.put("work", b"a", expires_in=5))
+    either.advance(6)
+    assert either.run(either.client.get("work")) is None
 
 
 @pytest.mark.parametrize("queue", [b"a b", "a\r\nflush_all", b"", "a/open"])
-def test_a_name_that_cannot_be_is_never_sent(world: World, queue: Any) -> None:
-    for work in (world.client.put(queue, b"a"), world.client.get(queue), world.client.flush(queue)):
+def test_a_name_that_cannot_be_is_never_sent(either: World, queue: Any) -> None:
+    for work in (either.client.put(queue, b"a"), either.client.get(queue), either.client.flush(queue)):
         with pytest.raises(BadQueueName):
-            world.run(work)
-    assert world.endpoint.attempts == 0
+            either.run(work)
+    assert either.endpoint.attempts == 0
 
 
-def test_a_wrong_request_is_not_repeated(world: World) -> None:
+def test_a_wrong_request_is_not_repeated(either: World) -> None:
     with pytest.raises(RequestError):
-        world.run(world.client.put("work", b"a", expires_in=0))
+        either.run(either.client.put("work", b"a", expires_in=0))
     with pytest.raises(RequestError):
-        world.run(world.client.set_status("sleepy"))
+        either.run(either.client.set_status("sleepy"))
 
 
 # Queues.
 
 
-def test_peeking_takes_nothing_flushing_and_deleting_everything(world: World) -> None:
-    world.put(b"a", b"b")
-    assert [world.run(world.client.peek("work")) for _ in range(2)] == [b"a", b"a"]
-    world.run(world.client.flush("work"))
-    assert world.run(world.client.peek("work")) is None
-    world.put(b"c")
-    world.run(world.client.delete("work"))
-    assert world.left() == []
+def test_peeking_takes_nothing_flushing_and_deleting_everything(either: World) -> None:
+    either.put(b"a", b"b")
+    assert [either.run(either.client.peek("work")) for _ in range(2)] == [b"a", b"a"]
+    either.run(either.client.flush("work"))
+    assert either.run(either.client.peek("work")) is None
+    either.put(b"c")
+    either.run(either.client.delete("work"))
+    assert either.left() == []
 
 
 # Reliable reads.
 
 
-async def work_on(client: Client, what: Any = None, queue: str = "work", timeout: float = 0) -> bytes | None:
-    """A reliable read; `what` is awaited or raised while it is open."""
-    async with client.reliable_get(queue, timeout=timeout) as item:
-        if isinstance(what, BaseException):
-            raise what
-        if what is not None:
-            await what
-    return item
-
-
-def test_an_item_is_confirmed_at_the_end(world: World) -> None:
-    world.put(b"a", b"b")
+def test_an_item_is_confirmed_at_the_end(either: World) -> None:
+    either.put(b"a", b"b")
     done: Deferred[None] = Deferred()
-    reading = world.begin(work_on(world.client, done))
-    assert world.server.connect().ask(b"get work/peek\r\n") == b"VALUE work 0 1\r\nb\r\nEND\r\n"
+    reading = either.begin(work_on(either.client, done))
+    assert either.server.connect().ask(b"get work/peek\r\n") == b"VALUE work 0 1\r\nb\r\nEND\r\n"
     done.callback(None)
-    world.settle()
-    assert world.result(reading) == b"a"
-    assert world.left() == [b"b"]
+    either.settle()
+    assert either.result(reading) == b"a"
+    assert either.left() == [b"b"]
 
 
-def test_an_exception_puts_the_item_back_at_the_head(world: World) -> None:
-    world.put(b"a", b"b")
+def test_an_exception_puts_the_item_back_at_the_head(either: World) -> None:
+    either.put(b"a", b"b")
     with pytest.raises(LookupError, match="no such thing"):
-        world.run(work_on(world.client, LookupError("no such thing")))
-    assert world.left() == [b"a", b"b"]
+        either.run(work_on(either.client, LookupError("no such thing")))
+    assert either.left() == [b"a", b"b"]
 
 
-def test_a_cancellation_puts_the_item_back_at_the_head(world: World) -> None:
-    world.put(b"a", b"b")
-    reading = world.begin(work_on(world.client, Deferred()))
+def test_a_cancellation_puts_the_item_back_at_the_head(either: World) -> None:
+    either.put(b"a", b"b")
+    reading = either.begin(work_on(either.client, Deferred()))
     reading.cancel()
-    world.settle()
+    either.settle()
     with pytest.raises(CancelledError):
-        world.result(reading)
-    assert world.left() == [b"a", b"b"]
-    assert world.run(work_on(world.client)) is None  # and the connection is as good as before
+        either.result(reading)
+    assert either.left() == [b"a", b"b"]
+    assert either.run(work_on(either.client)) is None  # and the connection is as good as before
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), GeneratorExit()])
-def test_whatever_ends_the_coroutine_puts_the_item_back_at_the_head(world: World, end: BaseException) -> None:
-    world.put(b"a", b"b")
+def test_whatever_ends_the_coroutine_puts_the_item_back_at_the_head(either: World, end: BaseException) -> None:
+    either.put(b"a", b"b")
     with pytest.raises(type(end)):
-        world.run(work_on(world.client, end))
-    world.settle()
-    assert world.left() == [b"a", b"b"]
+        either.run(work_on(either.client, end))
+    either.settle()
+    assert either.left() == [b"a", b"b"]
 
 
-def test_a_coroutine_that_is_closed_puts_its_item_back(world: World) -> None:
-    world.put(b"a", b"b")
-    world.run(world.client.version())
-    coroutine = work_on(world.client, Deferred())
+def test_a_coroutine_that_is_closed_puts_its_item_back(either: World) -> None:
+    either.put(b"a", b"b")
+    either.run(either.client.version())
+    coroutine = work_on(either.client, Deferred())
     awaited = coroutine.send(None)
-    world.settle()
+    either.settle()
     while awaited.called:
         awaited = coroutine.send(None)
-        world.settle()
+        either.settle()
     coroutine.close()  # as the interpreter does when nobody refers to it any more
-    world.settle()
-    assert world.left() == [b"a", b"b"]
+    either.settle()
+    assert either.left() == [b"a", b"b"]
 
 
-def test_where_there_is_no_item_the_body_is_told_when_the_time_is_up(world: World) -> None:
-    assert world.run(work_on(world.client)) is None
-    reading = world.begin(work_on(world.client, timeout=5))
-    world.advance(4.75)
+def test_where_there_is_no_item_the_body_is_told_when_the_time_is_up(either: World) -> None:
+    assert either.run(work_on(either.client)) is None
+    reading = either.begin(work_on(either.client, timeout=5))
+    either.advance(4.75)
     assert not reading.called
-    world.advance(0.25)
-    assert world.result(reading) is None
+    either.advance(0.25)
+    assert either.result(reading) is None
 
 
-def test_a_reliable_read_waits_for_an_item_and_cancelled_takes_none(world: World) -> None:
-    reading = world.begin(work_on(world.client, timeout=5))
-    cancelled = world.begin(work_on(world.client, timeout=5))
+def test_a_reliable_read_waits_for_an_item_and_cancelled_takes_none(either: World) -> None:
+    reading = either.begin(work_on(either.client, timeout=5))
+    cancelled = either.begin(work_on(either.client, timeout=5))
     cancelled.cancel()
     with pytest.raises(CancelledError):
-        world.result(cancelled)
-    world.settle()
-    world.put(b"a", b"b")
-    assert world.result(reading) == b"a"
-    assert world.left() == [b"b"]
+        either.result(cancelled)
+    either.settle()
+    either.put(b"a", b"b")
+    assert either.result(reading) == b"a"
+    assert either.left() == [b"b"]
 
 
 def test_a_read_that_is_cancelled_while_its_item_is_on_the_way_loses_nothing(world: World) -> None:
@@ -209,18 +170,18 @@ def test_a_read_that_is_cancelled_while_its_item_is_on_the_way_loses_nothing(wor
     assert world.left() == [b"a"]
 
 
-def test_reads_that_are_open_at_the_same_time_are_confirmed_each_for_itself(world: World) -> None:
-    world.put(b"a", b"b", b"c")
+def test_reads_that_are_open_at_the_same_time_are_confirmed_each_for_itself(either: World) -> None:
+    either.put(b"a", b"b", b"c")
     ends: list[Deferred[None]] = [Deferred() for _ in range(3)]
-    readings = [world.begin(work_on(world.client, end)) for end in ends]
+    readings = [either.begin(work_on(either.client, end)) for end in ends]
     ends[2].callback(None)
     ends[1].errback(LookupError())
     ends[0].callback(None)
-    world.settle()
-    assert [world.result(readings[0]), world.result(readings[2])] == [b"a", b"c"]
+    either.settle()
+    assert [either.result(readings[0]), either.result(readings[2])] == [b"a", b"c"]
     with pytest.raises(LookupError):
-        world.result(readings[1])
-    assert world.left() == [b"b"]
+        either.result(readings[1])
+    assert either.left() == [b"b"]
 
 
 def test_a_read_that_was_open_for_too_long_says_so(world: World) -> None:

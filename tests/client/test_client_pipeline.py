@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from kestrel.client.closing_errors import closes_connection, never_closes_connection
+from kestrel.client.dialect import closes_connection, never_closes_connection
 from kestrel.client.errors import (
     BadReply,
     CannotConnect,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -18,31 +17,17 @@ from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
 from kestrel.tls import TlsOptions
+from tests.client import memory_world
+from tests.client.first_choice import FirstOfAll
 
 TIMEOUT_S = 10.0
 
 
-class FirstOfAll(Random):
-    """Chance that always chooses the first, and always the longest pause."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
-
-
-class World:
+class World(memory_world.World):
     """Some servers in memory, and a client that asks them in their order."""
 
     def __init__(self, servers: int = 1, **options: Any) -> None:
-        self.network = MemoryNetwork()
-        self.servers = [MemoryServer(clock=self.network.clock) for _ in range(servers)]
-        self.endpoints = [self.network.endpoint(server) for server in self.servers]
-        options = {"timeout_s": TIMEOUT_S, "random": FirstOfAll(), **options}
-        self.client = Client(self.network.clock, self.endpoints, **options)
-        self.run, self.begin, self.result = self.network.run, self.network.begin, self.network.result
-        self.advance = self.network.advance
+        super().__init__(servers, **{"timeout_s": TIMEOUT_S, "random": FirstOfAll(), **options})
 
     def connections(self) -> list[int]:
         """How many each server has."""

@@ -103,15 +103,14 @@ async def exercise(client: Client) -> None:
     assert await client.get("work") is None
 
 
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("protocol", ["memcache", "thrift"])
 @pytest_twisted.ensureDeferred
-async def test_items_go_to_a_server_and_come_back(served: Served) -> None:
-    async with client_of(served.memcache) as client:
-        await exercise(client)
-
-
-@pytest_twisted.ensureDeferred
-async def test_items_go_and_come_by_thrift(served: Served) -> None:
-    async with client_of(served.thrift, "thrift") as client:
+async def test_items_go_to_a_server_and_come_back(served: Served, ca: str, protocol: str, is_tls: bool) -> None:
+    ports = {"memcache": served.tls, "thrift": served.thrift_tls}
+    address = f"127.0.0.1:{ports[protocol]}" if is_tls else getattr(served, protocol)
+    tls = TlsOptions(ca, server_name=HOST) if is_tls else None
+    async with client_of(address, protocol, tls=tls) as client:
         await exercise(client)
 
 
@@ -204,18 +203,6 @@ def test_ctrl_c_ends_the_example_in_a_line_and_its_pages_go_back(served: Served)
 
 
 # TLS.
-
-
-@pytest_twisted.ensureDeferred
-async def test_items_go_and_come_by_tls(served: Served, ca: str) -> None:
-    async with client_of(f"127.0.0.1:{served.tls}", tls=TlsOptions(ca, server_name=HOST)) as client:
-        await exercise(client)
-
-
-@pytest_twisted.ensureDeferred
-async def test_thrift_goes_by_tls_as_well(served: Served, ca: str) -> None:
-    async with client_of(f"127.0.0.1:{served.thrift_tls}", "thrift", tls=TlsOptions(ca, server_name=HOST)) as client:
-        await exercise(client)
 
 
 @pytest_twisted.ensureDeferred

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from kestrel.client.closing_errors import closes_connection, never_closes_connection
+from kestrel.client.dialect import closes_connection, never_closes_connection
 from kestrel.client.errors import Refused
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryServer

@@ -7,9 +7,8 @@ from typing import TypeVar
 import pytest
 
 from kestrel.client.call import NOT_YET, Call
-from kestrel.client.errors import OpenReadsError, RequestError, ServerError
+from kestrel.client.errors import OpenReadsError, ServerError
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.config.load import loads
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.session.settings import SessionSettings
@@ -71,25 +70,6 @@ def test_an_expiry_is_seconds_from_now(server: MemoryServer, talk: Talk) -> None
     assert talk.ask(CALLS.get(b"work")) == b"b"
 
 
-def test_an_item_that_a_limit_refuses_is_not_stored() -> None:
-    talk = Talk(MemoryServer(config=loads("[default]\nmaxItems = 1\n")))
-    assert talk.ask(CALLS.put(b"work", b"a")) is True
-    assert talk.ask(CALLS.put(b"work", b"b")) is False
-
-
-def test_a_get_that_waits_is_answered_by_a_put(server: MemoryServer, talk: Talk) -> None:
-    call = talk.send(CALLS.get(b"work", 5000))
-    assert call.read(talk.buffer) is NOT_YET
-    Talk(server).ask(CALLS.put(b"work", b"a"))
-    assert talk.read(call) == b"a"
-
-
-def test_a_get_that_waits_in_vain_gets_nothing(server: MemoryServer, talk: Talk) -> None:
-    call = talk.send(CALLS.get(b"work", 5000))
-    server.advance(5)
-    assert talk.read(call) is None
-
-
 def test_reliable_reads_are_finished_or_put_back(talk: Talk) -> None:
     for data in (b"a", b"b"):
         talk.ask(CALLS.put(b"work", data))
@@ -122,14 +102,6 @@ def test_to_confirm_what_is_not_open_is_an_error_after_which_the_connection_goes
     assert talk.ask(CALLS.version()) == "1.2.3"
 
 
-def test_pipelined_calls_are_answered_in_their_order(talk: Talk) -> None:
-    calls = [talk.send(CALLS.put(b"work", b"a")), talk.send(CALLS.put(b"work", b"b"))]
-    get = talk.send(CALLS.get(b"work"))
-    version = talk.send(CALLS.version())
-    assert [talk.read(call) for call in calls] == [True, True]
-    assert (talk.read(get), talk.read(version)) == (b"a", "1.2.3")
-
-
 def test_what_is_asked_of_queues(server: MemoryServer, talk: Talk) -> None:
     for queue in (b"a", b"b", b"c"):
         talk.ask(CALLS.put(queue, b"x", 1))
@@ -159,11 +131,6 @@ def test_a_shutdown_is_answered_by_hanging_up(server: MemoryServer, talk: Talk) 
     assert talk.client.take() == b"" and talk.client.is_closed
     call.connection_ended()
     assert server.control.is_shut_down
-
-
-def test_a_status_that_does_not_exist_is_a_request_error(talk: Talk) -> None:
-    with pytest.raises(RequestError, match="no such status"):
-        talk.ask(CALLS.set_status("Sleepy"))
 
 
 def test_replies_that_name_the_whole_key_are_understood() -> None:

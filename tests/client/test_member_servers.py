@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from kestrel.client import client as client_module
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, NoServer
-from kestrel.client.member_servers import MemberServers
+from kestrel.client.roster import MemberServers
 from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer

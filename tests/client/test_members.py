@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from kestrel.address import Address
-from kestrel.client import blocking_servers
+from kestrel.client import blocking
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, NoServer
 from kestrel.client.members import FollowedServers, addresses_of, parse_single_server_set
 from kestrel.cluster.follower import Members
-from kestrel.cluster.kazoo_extra import KazooMissing
 from kestrel.cluster.member import Member
-from kestrel.cluster.uri import parse_server_set
+from kestrel.cluster.uri import KazooMissing, parse_server_set
 from kestrel.testing.network import MemoryNetwork
 from tests.client.following import SETS, FakeSets, member, members
 from tests.client.scripted import scripted, talk, talk_and_stay
@@ -67,7 +66,7 @@ def test_a_file_that_cannot_be_used_is_said_when_the_client_is_made(tmp_path: Pa
 
 def test_without_kazoo_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("kestrel.cluster.kazoo_extra.find_spec", lambda name: None)
+    monkeypatch.setattr("kestrel.cluster.uri.find_spec", lambda name: None)
     with pytest.raises(KazooMissing, match=r"pip install 'kestrel-mq\[cluster\]'"):
         BlockingClient(SETS)
     assert parse_single_server_set(["mq1"]) is None
@@ -157,7 +156,7 @@ def make_client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch, protocol: Any =
     def followed(uri: Any, protocol: str, timeout_s: float) -> FollowedServers:
         return FollowedServers(uri, protocol, timeout_s, sets.follow)
 
-    monkeypatch.setattr(blocking_servers, "FollowedServers", followed)
+    monkeypatch.setattr(blocking, "FollowedServers", followed)
     return BlockingClient(SETS, protocol, timeout_s=PATIENCE_S)
 
 

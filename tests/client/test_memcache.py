@@ -16,7 +16,7 @@ from kestrel.client.errors import BadReply, OpenReadsError, Refused, RequestErro
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.errors import BadQueueName
 from kestrel.protocols.buffer import ReceiveBuffer
-from tests.client.reading import BEHIND, items_of, value_of
+from tests.client.reading import BEHIND, answered, items_of, value_of
 
 CALLS = MemcacheCalls(max_item_bytes=100, max_line_bytes=50)
 
@@ -76,12 +76,6 @@ def test_every_request_and_its_reply(
 
 
 MAKERS = [make_call for make_call, _, _, _ in EVERY_CALL.values()] + [CALLS.shutdown]
-
-
-def answered(call: Call[Any], reply: bytes) -> Any:
-    buffer = ReceiveBuffer()
-    buffer.receive(reply)
-    return call.read(buffer)
 
 
 @pytest.mark.parametrize("make_call", MAKERS)

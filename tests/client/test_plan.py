@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from random import Random
 from typing import Any
 
 import pytest
@@ -21,13 +20,7 @@ from kestrel.client.errors import (
     ServerError,
 )
 from kestrel.client.plan import follow, follow_async, search, somewhere
-
-
-class FirstOfAll(Random):
-    """Chance that always chooses the first."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
+from tests.client.first_choice import FirstOfAll
 
 
 class Servers:

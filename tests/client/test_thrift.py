@@ -17,7 +17,7 @@ from kestrel.errors import BadQueueName
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import QueueInfo
-from tests.client.reading import BEHIND, value_of
+from tests.client.reading import BEHIND, answered, value_of
 
 QUEUE = b"\x0b\0\1\0\0\0\4work"
 
@@ -108,12 +108,6 @@ MAKERS = [(make_call, method) for make_call, method, _, _, _ in EVERY_CALL.value
 
 def message(method: bytes, type_: int, body: bytes, number: int = 1) -> bytes:
     return binary.frame(binary.header(method, type_, number), body)
-
-
-def answered(call: Call[Any], reply: bytes) -> Any:
-    buffer = ReceiveBuffer()
-    buffer.receive(reply)
-    return call.read(buffer)
 
 
 @pytest.mark.parametrize(

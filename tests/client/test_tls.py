@@ -18,11 +18,6 @@ HOST = "mq.example"
 VERSION = (b"version\r\n", b"VERSION 1\r\n")
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 def served_by(authority: Authority, host: str = HOST) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.sign(host))

@@ -28,12 +28,6 @@ from tests.server.running import PATIENCE_S, ROOT, Processes, Server, eventually
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
-
-
-@pytest.fixture
 def client(sets: Sets) -> Iterator[BlockingClient]:
     with BlockingClient(sets.uri, timeout_s=PATIENCE_S) as client:
         yield client

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -21,12 +20,6 @@ from tests.server.running import PATIENCE_S, ROOT, Processes, eventually, own_po
 
 RUN: Final = ROOT / "examples" / "cluster" / "run.py"
 PORTS_EACH: Final = 10
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 class Example:

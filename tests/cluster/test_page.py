@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,12 +26,6 @@ BASE: Final = 22200
 ZOOKEEPER: Final = 2181
 EXPORT: Final = "export KESTREL_SERVERS="
 SHUTDOWN: Final = "shutdown"
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def blocks(language: str) -> list[str]:

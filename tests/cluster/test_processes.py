@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from tests.cluster.zookeeper import ZooKeeper, over_tls, running_zookeeper
 from tests.server.running import ANY_PORT, Processes, Server, eventually, own_port
 
 SERVED = 'queuePath = "queues"\nstatusFile = "status"\n[admin]\nhttpPort = false\n'
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def logs(server: Server, text: str) -> None:

@@ -16,7 +16,7 @@ from kestrel.address import Address
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
-from kestrel.server.interfaces import IServerSet
+from kestrel.server.announcer import IServerSet
 from kestrel.server.server_set import ServerSet, acl_of
 from tests.child import PATIENCE_S
 from tests.cluster.zookeeper import ZooKeeper

@@ -17,7 +17,6 @@ import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kestrel.address import Address
-from kestrel.cluster import kazoo_connection as connection_module
 from kestrel.cluster import zookeeper as under_test
 from kestrel.cluster.zookeeper import connection_problem, zookeeper_client
 from tests.server.running import eventually
@@ -125,7 +124,7 @@ class Pauses(threading.Event):
 
 
 def test_pauses_grow_while_a_server_accepts_and_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no attempt takes long
+    monkeypatch.setattr(under_test, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no attempt takes long
     pauses = Pauses()
     with impostor(lambda connection: connection.sendall(LET_IN), pauses):
         eventually(lambda: len(pauses.seconds) > 4, "it tries again")

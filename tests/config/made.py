@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kestrel.config.model import QueueSettings
-from kestrel.config.setting_kinds import MAX_COUNT
+from kestrel.config.setting import MAX_COUNT
 from kestrel.config.units import MAX_AMOUNT
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.config.aliases import masked_queues, resolve_aliases
 from kestrel.config.load import loads
 from kestrel.config.model import AliasSettings, Config, QueueOverrides
+from kestrel.config.resolved import masked_queues, resolve_aliases
 
 
 def resolved(destinations: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, tuple[bytes, ...]]:

@@ -7,12 +7,11 @@ import json
 import pytest
 from hypothesis import given
 
-from kestrel.config.acl import ACL
 from kestrel.config.dump import alias_config, queue_config
 from kestrel.config.load import loads
 from kestrel.config.model import AliasSettings, QueueSettings
-from kestrel.config.setting import settings_of
-from kestrel.config.setting_kinds import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, SettingKind, optional
+from kestrel.config.server_settings import ACL
+from kestrel.config.setting import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, SettingKind, optional, settings_of
 from kestrel.escaping import unescape_name
 from tests.config.made import queue_settings
 

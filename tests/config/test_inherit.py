@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.config.inherit import QueueSettingsResolver
 from kestrel.config.load import loads
 from kestrel.config.model import Config, QueueOverrides, QueueSettings
+from kestrel.config.resolved import QueueSettingsResolver
 from kestrel.config.setting import settings_of
 from tests.config.made import QUEUE_VALUES, queue_overrides
 

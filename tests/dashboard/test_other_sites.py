@@ -1,7 +1,5 @@
 """A page of another site in a real browser, which sends requests to every port of a server."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote_from_bytes
 
 import pytest
@@ -23,12 +21,6 @@ const [url, body] = arguments, form = document.forms[0];
 form.action = url, form.elements.x.value = "\\n" + body;
 form.submit();
 """
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def test_page_of_another_site_commands_no_port(driver: Chrome, processes: Processes) -> None:

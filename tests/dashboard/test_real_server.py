@@ -1,8 +1,6 @@
 """The dashboard of a real server, in a real browser."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome
@@ -25,12 +23,6 @@ from tests.server.running import Processes, Server
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
 MANY = 2000
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def url_of(server: Server) -> str:

@@ -11,19 +11,8 @@ from kestrel.disk.files import Disk
 from kestrel.disk.repair import repair
 from kestrel.journal.replay import ReplayEnd, replay
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from tests.journal.made import (
-    NOW_MS,
-    REMOVE,
-    BytesReader,
-    Journal,
-    ReplayedWindow,
-    add_xid,
-    addx,
-    files_of,
-    restarted_items,
-    set_aside,
-    state_dump,
-)
+from tests.journal.handwritten import REMOVE, BytesReader, add_xid, addx, state_dump
+from tests.journal.restarts import NOW_MS, Journal, ReplayedWindow, files_of, restarted_items, set_aside
 
 A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
 DAMAGE = b"\xeethis is no record"

@@ -57,7 +57,8 @@ def test_every_file_of_the_picture_is_there() -> None:
 
 
 def test_a_file_that_is_not_there_is_found() -> None:
-    assert list(lost_files(["`net/hub.py`, `hub_port.py`", "`net/bus.py`, `nobody.py`"])) == ["net/bus.py", "nobody.py"]
+    pages = ["`net/hub.py`, `hub_transport.py`", "`net/bus.py`, `nobody.py`"]
+    assert list(lost_files(pages)) == ["net/bus.py", "nobody.py"]
 
 
 def members_of_classes() -> dict[str, set[str]]:

@@ -21,7 +21,8 @@ from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import EPOCH_MS, MemoryServer
 from kestrel.testing.threads import SteppedThreads
 from tests.docs.hexdump import dumps_in
-from tests.journal.made import BytesReader, ReplayedWindow
+from tests.journal.handwritten import BytesReader
+from tests.journal.restarts import ReplayedWindow
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "journal_format.md").read_text()
 

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ import pytest
 
 import kestrel
 from tests.journal import reference
-from tests.journal.made import NOW_MS
+from tests.journal.restarts import NOW_MS
 from tests.journal.test_recorded import GOLDEN
 from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
 from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
@@ -105,12 +104,6 @@ class Reader:
 @pytest.fixture
 def reader(tmp_path: Path) -> Reader:
     return Reader(tmp_path / "reader")
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def items_in(spool: Path) -> dict[str, list[bytes]]:

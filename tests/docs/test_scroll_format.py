@@ -55,9 +55,9 @@ from kestrel.scroll.records import (
 )
 from kestrel.testing.server import EPOCH_MS
 from tests.docs.hexdump import dumps_in
-from tests.journal.made import BytesReader
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import unsealed
 from tests.scroll.independent import queues_in
-from tests.scroll.made import unsealed
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "scroll_format.md").read_text()
 PROSE: Final = " ".join(PAGE.split())

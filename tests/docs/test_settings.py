@@ -19,8 +19,7 @@ from kestrel.config.server_settings import (
     ZooKeeperSettings,
     state_folder,
 )
-from kestrel.config.setting import settings_of
-from kestrel.config.setting_kinds import SettingKind
+from kestrel.config.setting import SettingKind, settings_of
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.errors import BadStorageArgument
-from kestrel.storage.capabilities import CAPABILITIES
+from kestrel.storage.interfaces import CAPABILITIES
 from kestrel.storage.registry import storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads

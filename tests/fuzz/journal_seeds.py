@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.fuzz.choices import Choices
-from tests.journal.made import (
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     add,

@@ -8,8 +8,8 @@ from typing import Final
 
 from kestrel.disk.reader import FilePart
 from tests.fuzz.choices import Choices
-from tests.journal.made import BytesReader, i32, i64
-from tests.scroll.made import (
+from tests.journal.handwritten import BytesReader, i32, i64
+from tests.scroll.handwritten import (
     DELETED,
     READER,
     WRITER,

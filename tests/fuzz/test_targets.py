@@ -20,8 +20,8 @@ from tests.fuzz.codecs import check_codec, commands_in
 from tests.fuzz.replies import check_replies
 from tests.fuzz.targets import memcache
 from tests.journal import reference
-from tests.journal.made import addx
-from tests.scroll.made import READER, WRITER, put, read_done, sealed
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import READER, WRITER, put, read_done, sealed
 
 TARGETS = "tests.fuzz.targets"
 STREAM = b"get work\r\nset work 0 0 1\r\nx\r\n"

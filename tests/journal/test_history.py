@@ -7,10 +7,10 @@ from kestrel.journal.history import History
 
 def history(*sizes: int) -> History:
     """Return a history of the queue "work" with rotated files 1, 2, ... of these sizes."""
-    made = History(b"work")
+    journal = History(b"work")
     for number, size in enumerate(sizes, 1):
-        made.rotate(number, size)
-    return made
+        journal.rotate(number, size)
+    return journal
 
 
 def test_new_history_is_the_current_file() -> None:
@@ -18,8 +18,8 @@ def test_new_history_is_the_current_file() -> None:
 
 
 def test_offset_belongs_to_the_file_that_was_current() -> None:
-    made = history(10, 20)
-    assert [made.file_at(offset)[0] for offset in (0, 9, 10, 29, 30, 99)] == [
+    journal = history(10, 20)
+    assert [journal.file_at(offset)[0] for offset in (0, 9, 10, 29, 30, 99)] == [
         b"work.1",
         b"work.1",
         b"work.2",
@@ -27,8 +27,8 @@ def test_offset_belongs_to_the_file_that_was_current() -> None:
         b"work",
         b"work",
     ]
-    assert made.file_at(15) == (b"work.2", 10, 30)
-    assert made.file_at(30) == (b"work", 30, None)
+    assert journal.file_at(15) == (b"work.2", 10, 30)
+    assert journal.file_at(30) == (b"work", 30, None)
 
 
 def test_empty_rotated_file_has_no_offset() -> None:
@@ -40,28 +40,28 @@ def test_rotated_bytes_is_the_sum_of_sizes() -> None:
 
 
 def test_replacement_ends_where_the_replaced_files_ended() -> None:
-    made = history(10, 20, 30)
-    span = made.replace_up_to(2, 7)
+    journal = history(10, 20, 30)
+    span = journal.replace_up_to(2, 7)
     assert (span.start, span.end) == (23, 30)
-    assert made.file_at(23) == (b"work.2", 23, 30)
-    assert made.file_at(30) == (b"work.3", 30, 60)
-    assert made.file_at(60) == (b"work", 60, None)
-    assert made.rotated_bytes == 37
+    assert journal.file_at(23) == (b"work.2", 23, 30)
+    assert journal.file_at(30) == (b"work.3", 30, 60)
+    assert journal.file_at(60) == (b"work", 60, None)
+    assert journal.rotated_bytes == 37
 
 
 def test_replacement_may_be_larger_than_the_replaced_files() -> None:
-    made = history(10)
-    assert made.replace_up_to(1, 25)[2:] == (-15, 10)
-    assert made.rotated_bytes == 25
+    journal = history(10)
+    assert journal.replace_up_to(1, 25)[2:] == (-15, 10)
+    assert journal.rotated_bytes == 25
 
 
 def test_empty_replacement_has_no_file() -> None:
-    made = history(10, 20)
-    made.replace_up_to(2, 0)
-    assert (made.rotated, made.rotated_bytes) == ([], 0)
+    journal = history(10, 20)
+    journal.replace_up_to(2, 0)
+    assert (journal.rotated, journal.rotated_bytes) == ([], 0)
 
 
 def test_file_found_under_another_name_keeps_it() -> None:
-    made = history()
-    made.rotate(1, 5, b"work.0001")
-    assert made.file_at(0)[0] == b"work.0001"
+    journal = history()
+    journal.rotate(1, 5, b"work.0001")
+    assert journal.file_at(0)[0] == b"work.0001"

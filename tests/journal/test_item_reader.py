@@ -8,7 +8,7 @@ from hypothesis import given
 
 from kestrel.disk.reader import PART_BYTES
 from kestrel.journal.item_reader import DamagedJournalFile, JournalItemsRead, read_items
-from tests.journal.made import (
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     BytesReader,

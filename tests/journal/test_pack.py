@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from kestrel.journal.fileset import QueueFiles, group_by_queue
 from kestrel.journal.pack import finish_interrupted, publish, write_temporary
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
-from tests.journal.made import NOW_MS, REMOVE, addx, files_of, open_
+from tests.journal.handwritten import REMOVE, addx, open_
+from tests.journal.restarts import NOW_MS, files_of
 
 OLD = {
     "work.1000": addx(b"gone") + addx(b"open") + addx(b"a"),
@@ -61,10 +63,16 @@ def pack(disk: Disk, folder: Path) -> None:
         disk.erase(path(folder) + b"/" + left)
 
 
-def items_found(folder: Path) -> list[tuple[bytes, int, int]]:
-    """Return the items that a start finds in the folder."""
+def clean_up(folder: Path) -> QueueFiles:
+    """Finish or undo an interrupted packing, as a start does, and return the files."""
     files = queue_files(folder)
     finish_interrupted(Disk(), path(folder), files)
+    return files
+
+
+def items_found(folder: Path) -> list[tuple[bytes, int, int]]:
+    """Return the items that a start finds in the folder."""
+    files = clean_up(folder)
     contents = [(folder / name.decode()).read_bytes() for name in files.in_replay_order()]
     return reference.items_after(*contents, now_ms=NOW_MS)
 
@@ -101,31 +109,24 @@ def test_empty_queue_is_packed_into_nothing(folder: Path) -> None:
     assert files_of(folder) == {**LATER, **OTHERS}
 
 
-def test_new_file_is_synced_before_it_is_published(folder: Path) -> None:
+def test_packing_syncs_before_it_publishes_and_before_it_erases(folder: Path) -> None:
     disk = FaultyDisk()
     pack(disk, folder)
-    assert disk.calls.index("sync") < disk.calls.index("rename")
-
-
-def test_published_file_is_synced_before_an_old_one_is_erased(folder: Path) -> None:
-    disk = FaultyDisk()
-    pack(disk, folder)
-    assert disk.calls.index("rename") < disk.calls.index("sync_folder") < disk.calls.index("erase")
+    first = [disk.calls.index(operation) for operation in ("sync", "rename", "sync_folder", "erase")]
+    assert first == sorted(first)
 
 
 CALLS = 24
 """More operations than packing or cleaning up takes."""
 
 
-def die_after(calls: int, work: object, folder: Path) -> FaultyDisk:
-    """Do the work on a disk that ends the process after that many operations."""
+def die_after(calls: int, work: Callable[[Disk, Path], None], folder: Path) -> FaultyDisk:
+    """Do the work on a disk that ends the process after this many operations."""
     disk = FaultyDisk()
     disk.list_files(path(folder))
     disk.die_after(calls)
-    try:
+    with suppress(ProcessDied):
         work(disk, folder)
-    except ProcessDied:
-        return disk
     return disk
 
 
@@ -136,20 +137,15 @@ def test_crash_tests_below_reach_the_end(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("calls", range(CALLS + 1))
-def test_process_crash_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
-    die_after(calls, pack, folder)
-    assert items_found(folder) == ITEMS
-
-
-@pytest.mark.parametrize("calls", range(CALLS + 1))
-def test_machine_crash_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+def test_crash_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
     disk = die_after(calls, pack, folder)
     left = folder.with_name("left")
     disk.medium.copy(path(folder), path(left))
-    assert items_found(left) == ITEMS
+    assert items_found(left) == ITEMS, "after a crash of the machine"
+    assert items_found(folder) == ITEMS, "after a crash of the process"
 
 
-def clean_up_all(disk: Disk, folder: Path) -> None:
+def clean_up_on(disk: Disk, folder: Path) -> None:
     finish_interrupted(disk, path(folder), queue_files(folder))
 
 
@@ -157,7 +153,7 @@ def clean_up_all(disk: Disk, folder: Path) -> None:
 @pytest.mark.parametrize("first", range(CALLS + 1))
 def test_next_start_continues_interrupted_clean_up(folder: Path, first: int, calls: int) -> None:
     die_after(first, pack, folder)
-    die_after(calls, clean_up_all, folder)
+    die_after(calls, clean_up_on, folder)
     assert items_found(folder) == ITEMS
 
 
@@ -176,22 +172,20 @@ def test_failed_write_of_temporary_file_changes_nothing(folder: Path, operation:
 
 def test_clean_up_without_leftovers_changes_nothing(folder: Path) -> None:
     before = files_of(folder)
-    files = queue_files(folder)
-    finish_interrupted(Disk(), path(folder), files)
+    files = clean_up(folder)
     assert files_of(folder) == before
     assert files.in_replay_order() == [b"work.1000", b"work.2000", b"work.3000", b"work"]
 
 
 def test_temporary_files_are_erased(folder: Path) -> None:
     fill(folder, **{"work~~1": b"torn", "work~~999999": addx(b"never published"), "work2~~1": b"not ours"})
-    finish_interrupted(Disk(), path(folder), queue_files(folder))
+    clean_up(folder)
     assert files_of(folder) == {**OLD, **LATER, **OTHERS, "work2~~1": b"not ours"}
 
 
 def test_pack_replaces_rotated_files_up_to_its_number(folder: Path) -> None:
     fill(folder, **{"work.2000.pack": b"".join(NEW)})
-    files = queue_files(folder)
-    finish_interrupted(Disk(), path(folder), files)
+    files = clean_up(folder)
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
     assert files.in_replay_order() == [b"work.2000", b"work.3000", b"work"]
 
@@ -199,17 +193,14 @@ def test_pack_replaces_rotated_files_up_to_its_number(folder: Path) -> None:
 def test_pack_without_remaining_rotated_files_is_renamed(folder: Path) -> None:
     for name in OLD:
         (folder / name).unlink()
-    fill_pack = {"work.2000.pack": b"".join(NEW)}
-    for name, contents in fill_pack.items():
-        (folder / name).write_bytes(contents)
+    (folder / "work.2000.pack").write_bytes(b"".join(NEW))
     assert items_found(folder) == ITEMS
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
 
 
 def test_pack_between_rotated_files_keeps_its_place(folder: Path) -> None:
     (folder / "work.1500.pack").write_bytes(addx(b"packed"))
-    files = queue_files(folder)
-    finish_interrupted(Disk(), path(folder), files)
+    files = clean_up(folder)
     assert files.in_replay_order() == [b"work.1500", b"work.2000", b"work.3000", b"work"]
     assert sorted(files_of(folder)) == sorted(["work.1500", "work.2000", *LATER, *OTHERS])
 
@@ -223,7 +214,7 @@ def test_newer_of_two_packs_replaces_the_older(folder: Path) -> None:
 @pytest.mark.parametrize("damage", [b"\xee" + b"".join(NEW)[1:], NEW[0] + b"\xee", NEW[0] + NEW[1][:-1]])
 def test_files_replaced_by_a_damaged_pack_are_kept(folder: Path, damage: bytes) -> None:
     fill(folder, **{"work.2000.pack": damage})
-    finish_interrupted(Disk(), path(folder), queue_files(folder))
+    clean_up(folder)
     assert files_of(folder) == {"work.2000": damage, **LATER, **OTHERS}
     assert files_of(folder / ".kestrel" / "damaged") == OLD
     assert files_of(folder / ".kestrel" / "erase") == {}

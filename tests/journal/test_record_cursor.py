@@ -9,7 +9,7 @@ from hypothesis import given
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.record_cursor import JournalRecordCursor
 from tests.journal import reference
-from tests.journal.made import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
+from tests.journal.handwritten import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
 
 RECORDS = st.sampled_from(
     [add(b"a"), addx(b"bc"), open_(1), save_xid(2), unremove(1), add_xid(3, b""), continue_(1, b"d"), state_dump(1)]

@@ -17,16 +17,8 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import group_by_queue
 from tests.journal import reference
-from tests.journal.made import (
-    NOW_MS,
-    Journal,
-    files_of,
-    restarted_errors,
-    restarted_items,
-    save_xid,
-    set_aside,
-    unremove,
-)
+from tests.journal.handwritten import save_xid, unremove
+from tests.journal.restarts import NOW_MS, Journal, files_of, restarted_errors, restarted_items, set_aside
 from tests.sample import EVERY_PLACE
 
 GOLDEN: Final = Path(__file__).with_name("golden")
@@ -94,6 +86,11 @@ def expected(case: str) -> dict[str, dict]:
 
 def items_kestrel_finds(queue: dict) -> list[tuple[bytes, int, int]]:
     return [(base64.b64decode(item["data"]), item["add_time"], item["expiry"] or 0) for item in queue["items"]]
+
+
+def items_found_here(case: str, queue: dict) -> list[tuple[bytes, int, int]]:
+    """Return the items that this server finds: those of Kestrel, unless the case is listed as different."""
+    return (DIFFERS[case].items if case in DIFFERS else None) or items_kestrel_finds(queue)
 
 
 def files_kestrel_leaves(case: str) -> dict[str, bytes]:
@@ -165,8 +162,7 @@ def test_listed_differences_are_differences(case: str) -> None:
 
 def test_items_come_in_order_with_their_times(case: str, folder: Path) -> None:
     for name, queue in expected(case).items():
-        items = DIFFERS[case].items if case in DIFFERS else None
-        assert restarted_items(folder, name.encode()) == (items or items_kestrel_finds(queue))
+        assert restarted_items(folder, name.encode()) == items_found_here(case, queue)
 
 
 def test_items_for_clients_are_those_not_expired(case: str, folder: Path) -> None:
@@ -221,8 +217,7 @@ def test_second_start_finds_the_same_items(case: str, folder: Path) -> None:
     first = {name: restarted_items(folder, name) for name in names}
     assert {name: restarted_items(folder, name) for name in names} == first
     for name, queue in expected(case).items():
-        items = DIFFERS[case].items if case in DIFFERS else None
-        assert first[name.encode()] == (items or items_kestrel_finds(queue))
+        assert first[name.encode()] == items_found_here(case, queue)
     for name, contents in left.items():
         assert files_of(folder)[name].startswith(contents)
 

@@ -21,7 +21,7 @@ from kestrel.journal.records import (
     encode_open,
     encode_put_back,
 )
-from tests.journal.made import (
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     add,

@@ -17,27 +17,32 @@ from kestrel.errors import QueueFailed
 from kestrel.journal.replay import replay
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
-from tests.journal.comparison import check_against_the_reference, check_recovery, replayed, seen
-from tests.journal.made import (
-    NOW_MS,
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     BytesReader,
-    Journal,
-    ReplayedWindow,
     add,
     add_xid,
     addx,
     confirm,
     continue_,
-    files_of,
     i32,
     open_,
-    restarted_items,
     save_xid,
-    set_aside,
     state_dump,
     unremove,
+)
+from tests.journal.restarts import (
+    NOW_MS,
+    Journal,
+    ReplayedWindow,
+    check_against_the_reference,
+    check_recovery,
+    files_of,
+    replayed,
+    restarted_items,
+    seen,
+    set_aside,
 )
 from tests.sample import EVERY_PLACE, examples, step_between
 

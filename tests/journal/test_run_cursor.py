@@ -12,23 +12,12 @@ from kestrel.disk.reader import PART_BYTES
 from kestrel.disk.repair import ReadEnd
 from kestrel.journal.run_cursor import JournalRunCursor
 from tests.journal import reference
-from tests.journal.made import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
+from tests.journal.handwritten import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
 
 RECORDS = st.sampled_from(
     [add(b"a"), addx(b"bc"), open_(1), save_xid(2), unremove(1), add_xid(3, b""), continue_(1, b"d"), state_dump(1)]
 )
 CONTENTS = st.lists(RECORDS | st.binary(max_size=12), max_size=8).map(b"".join)
-
-
-class CountingReader(BytesReader):
-    """A reader that counts the bytes read."""
-
-    taken = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        data = super().read(offset, size)
-        self.taken += len(data)
-        return data
 
 
 class Run(NamedTuple):
@@ -91,12 +80,12 @@ def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool
 
 def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = addx(b"x" * 3_000_000) * 10
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     cursor = JournalRunCursor(reader, 0, len(contents), has_data=False)
     while cursor.next(1000):
         pass
     assert cursor.end.offset == len(contents)
-    assert reader.taken < 2_000_000
+    assert reader.read_bytes < 2_000_000
 
 
 def test_wanted_data_is_available_for_items_of_any_size() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from kestrel.journal.writer import JournalWriter
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import addx, files_of
+from tests.journal.handwritten import addx
+from tests.journal.restarts import files_of
 
 A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
 
@@ -55,17 +56,11 @@ def test_file_has_the_name_that_kestrel_gives_it(tmp_path: Path, disk: FaultyDis
 
 def test_closed_writer_reopens_its_file_on_next_write(tmp_path: Path, writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
-    writer.close()
-    assert disk.open_descriptors == set()
+    for _ in range(2):  # closing twice closes once
+        writer.close()
+        assert disk.open_descriptors == set()
     writer.append(B)
     assert files_of(tmp_path) == {"work": A + B}
-
-
-def test_closing_twice_closes_once(writer: JournalWriter, disk: FaultyDisk) -> None:
-    writer.append(A)
-    writer.close()
-    writer.close()
-    assert disk.open_descriptors == set()
 
 
 def test_existing_file_is_continued_and_counted(tmp_path: Path, writer: JournalWriter) -> None:
@@ -79,45 +74,31 @@ def test_existing_file_is_continued_and_counted(tmp_path: Path, writer: JournalW
 # Failed writes.
 
 
-TORN = [0, 1, len(B), len(B) + 3]
-
-
-@pytest.mark.parametrize("torn_bytes", TORN)
-def test_failed_write_leaves_no_records_before_the_next(
-    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, torn_bytes: int
-) -> None:
+@pytest.fixture(params=[0, 1, len(B), len(B) + 3])
+def torn(request: pytest.FixtureRequest, writer: JournalWriter, disk: FaultyDisk) -> JournalWriter:
+    """Return a writer that wrote A, and failed to write B and C after each number of their bytes."""
     writer.append(A)
-    disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
+    disk.fail("write", errno.EIO, times=1, torn_bytes=request.param)
     with pytest.raises(OSError, match="Input/output error"):
         writer.append(B + C)
-    assert writer.size == len(A)
-    writer.append(C)
-    assert (writer.size, files_of(tmp_path)) == (len(A + C), {"work": A + C})
+    return writer
 
 
-@pytest.mark.parametrize("torn_bytes", TORN)
-def test_failed_write_leaves_no_records_for_a_reader(
-    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, torn_bytes: int
-) -> None:
-    writer.append(A)
-    disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
-    with pytest.raises(OSError, match="Input/output error"):
-        writer.append(B + C)
-    writer.truncate_failed_write()
+def test_failed_write_leaves_no_records_before_the_next(tmp_path: Path, torn: JournalWriter) -> None:
+    assert torn.size == len(A)
+    torn.append(C)
+    assert (torn.size, files_of(tmp_path)) == (len(A + C), {"work": A + C})
+
+
+def test_failed_write_leaves_no_records_for_a_reader(tmp_path: Path, torn: JournalWriter) -> None:
+    torn.truncate_failed_write()
     assert files_of(tmp_path) == {"work": A}
 
 
-@pytest.mark.parametrize("torn_bytes", TORN)
-def test_good_records_go_to_new_file_if_cut_fails(
-    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk, torn_bytes: int
-) -> None:
-    writer.append(A)
+def test_good_records_go_to_new_file_if_cut_fails(tmp_path: Path, torn: JournalWriter, disk: FaultyDisk) -> None:
     before = (tmp_path / "work").stat().st_ino
-    disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
     disk.fail("cut", errno.EIO)
-    with pytest.raises(OSError, match="Input/output error"):
-        writer.append(B + C)
-    writer.append(C)
+    torn.append(C)
     assert files_of(tmp_path) == {"work": A + C}
     assert (tmp_path / "work").stat().st_ino != before
 
@@ -230,23 +211,16 @@ def test_file_is_never_synced_again_after_failed_sync(
 # Retiring files.
 
 
-def test_retiring_makes_a_rotated_file_and_starts_a_new_one(tmp_path: Path, writer: JournalWriter) -> None:
+def test_retiring_makes_a_rotated_file_and_starts_a_new_one(
+    tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
+) -> None:
     writer.append(A)
     assert writer.retire_current() == 1000
     writer.append(B)
     assert writer.retire_current() == 1001
     writer.append(C)
     assert files_of(tmp_path) == {"work.1000": A, "work.1001": B, "work": C}
-    assert writer.size == len(C)
-
-
-def test_retiring_leaves_only_one_file_open(writer: JournalWriter, disk: FaultyDisk) -> None:
-    writer.append(A)
-    writer.retire_current()
-    writer.append(B)
-    writer.retire_current()
-    writer.append(C)
-    assert len(disk.open_descriptors) == 1
+    assert (writer.size, len(disk.open_descriptors)) == (len(C), 1)
 
 
 def on_medium(disk: FaultyDisk, folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from kestrel.library import (
     ScrollFolder,
 )
 from kestrel.testing.faults import FaultyDisk
-from tests.programs import START_MS, ProgramReactor
+from tests.programs import START_MS, OpenedFolders
 
 WORK = b"work"
 
@@ -29,26 +29,17 @@ def config(
     return JournaledQueueConfig(name=name, default_reader_config=reader or JournaledQueueReaderConfig(), **options)
 
 
-class Program:
-    """A program with journaled queues in the folder `queues`, on a reactor and a disk in hand."""
+class Program(OpenedFolders):
+    """A program with journaled queues in the folder `queues`."""
 
     def __init__(self, tmp_path: Path, disk: FaultyDisk | None = None) -> None:
-        self.path = tmp_path
+        super().__init__(tmp_path, disk)
         self.folder_path = tmp_path / "queues"
-        self.reactor = ProgramReactor()
-        self.disk = disk or FaultyDisk()
-        self._opened: list[JournaledQueue | ScrollFolder] = []
 
     def queue(self, settings: JournaledQueueConfig | None = None, reserve_bytes: int = 1) -> JournaledQueue:
         """A queue with the folder to itself, set up."""
-        queue = JournaledQueue(
-            settings or config(),
-            self.folder_path,
-            self.reactor,
-            reserve_bytes=reserve_bytes,
-            now_ms=self.reactor.now_ms,
-            disk=self.disk,
-        )
+        options = {**self.options, "reserve_bytes": reserve_bytes}
+        queue = JournaledQueue(settings or config(), self.folder_path, self.reactor, **options)
         self._opened.append(queue)
         self.reactor.result(queue.setup())
         return queue
@@ -67,9 +58,7 @@ class Program:
 
     def folder(self, **options: Any) -> ScrollFolder:
         """The folder, open."""
-        folder = ScrollFolder(
-            self.folder_path, self.reactor, reserve_bytes=1, now_ms=self.reactor.now_ms, disk=self.disk, **options
-        )
+        folder = ScrollFolder(self.folder_path, self.reactor, **self.options, **options)
         self._opened.append(folder)
         self.reactor.result(folder.open())
         return folder
@@ -111,15 +100,6 @@ class Program:
             return []
         names = [path.name for path in self.folder_path.iterdir() if path.is_file()]
         return sorted(".".join(each for each in name.split(".") if not each.isdigit()) for name in names)
-
-    def stop(self) -> None:
-        """Close all that was opened; nothing is left to do then, and no file is open."""
-        self.disk.mend()
-        self.disk.room = None
-        for each in self._opened:
-            self.reactor.result(each.close())
-        assert not self.reactor.getDelayedCalls()
-        assert not self.disk.open_descriptors
 
 
 __all__ = ["START_MS", "WORK", "Program", "config"]

@@ -57,23 +57,6 @@ def test_but_not_what_would_be_the_answer_of_a_get_itself(what: object) -> None:
     assert (waiting, queue.size) == ([], 0)
 
 
-def test_a_poll_brings_what_is_there_and_waits_for_nothing() -> None:
-    queue, clock = queue_of()
-    assert arrivals(queue.poll()) == [None]
-    queue.put("x")
-    assert arrivals(queue.poll()) == ["x"]
-    assert not clock.getDelayedCalls()
-
-
-def test_a_poll_with_a_predicate_takes_the_head_if_it_is_such_a_one() -> None:
-    queue, _ = queue_of("first", "second")
-    assert arrivals(queue.poll_if(lambda item: item == "second")) == [None]
-    assert queue.size == 2
-    assert arrivals(queue.poll_if(lambda item: item == "first")) == ["first"]
-    assert arrivals(queue.poll_if(lambda item: item == "second")) == ["second"]
-    assert arrivals(queue.poll_if(lambda item: True)) == [None]
-
-
 def test_a_predicate_that_raises_fails_its_own_poll_and_the_item_stays() -> None:
     queue, _ = queue_of("x")
     (error,) = arrivals(queue.poll_if(lambda item: 1 / 0 > 0))
@@ -88,54 +71,7 @@ def test_a_predicate_that_drops_what_it_is_asked_about_brings_nothing(do: Callab
     assert queue.size == 0
 
 
-def test_what_is_put_at_the_head_comes_first() -> None:
-    queue, _ = queue_of("a", "b")
-    assert arrivals(queue.get()) == ["a"]
-    assert queue.put_head("a")
-    assert drained(queue) == ["a", "b"]
-
-
-def test_what_is_put_at_the_head_goes_to_who_waits() -> None:
-    queue, _ = queue_of()
-    waiting = arrivals(queue.get())
-    queue.put_head("x")
-    assert waiting == ["x"]
-
-
-def test_a_flush_drops_every_item_and_nobody_in_line() -> None:
-    queue, _ = queue_of("a", "b")
-    queue.flush()
-    assert queue.size == 0
-    waiting = arrivals(queue.get())
-    queue.flush()
-    queue.put("c")
-    assert waiting == ["c"]
-
-
 # A full queue.
-
-
-def test_a_full_queue_refuses_puts() -> None:
-    queue, _ = queue_of(max_items=2)
-    assert [queue.put(item) for item in "abc"] == [True, True, False]
-    assert arrivals(queue.get()) == ["a"]
-    assert queue.put("d")
-    assert drained(queue) == ["b", "d"]
-    assert queue.dropped_count == 0
-
-
-def test_or_drops_the_oldest() -> None:
-    queue, _ = queue_of(max_items=2, full_policy=FullPolicy.DROP_OLDEST)
-    assert [queue.put(item) for item in "abcd"] == [True] * 4
-    assert (queue.size, queue.dropped_count) == (2, 2)
-    assert drained(queue) == ["c", "d"]
-
-
-def test_it_is_never_too_full_for_what_comes_back_at_the_head() -> None:
-    queue, _ = queue_of("b", max_items=1)
-    assert queue.put_head("a")
-    assert (queue.size, queue.put("c")) == (2, False)
-    assert drained(queue) == ["a", "b"]
 
 
 @pytest.mark.parametrize("take", [ConcurrentBlockingQueue.get, ConcurrentBlockingQueue.poll])
@@ -171,71 +107,12 @@ def test_a_number_of_items_is_not_negative() -> None:
 # Those who wait.
 
 
-def test_who_waits_is_served_in_the_order_of_coming() -> None:
-    queue, _ = queue_of()
-    waiting = [arrivals(queue.get()) for _ in range(3)]
-    assert queue.waiter_count == 3
-    queue.put("a")
-    queue.put("b")
-    assert (waiting, queue.waiter_count, queue.size) == ([["a"], ["b"], []], 1, 0)
-
-
-def test_a_deadline_brings_nothing_when_its_time_has_come() -> None:
-    queue, clock = queue_of()
-    waiting = arrivals(queue.get(5))
-    clock.advance(4.9)
-    assert waiting == []
-    clock.advance(0.1)
-    assert (waiting, queue.waiter_count) == ([None], 0)
-    queue.put("x")
-    assert queue.size == 1
-
-
 @pytest.mark.parametrize("deadline_s", [0, -1])
 def test_a_deadline_that_is_over_is_a_poll(deadline_s: float) -> None:
     queue, clock = queue_of("x")
     assert arrivals(queue.get(deadline_s)) == ["x"]
     assert arrivals(queue.get(deadline_s)) == [None]
     assert not clock.getDelayedCalls()
-
-
-def test_no_timer_is_left_behind_by_one_who_was_served_or_cancelled() -> None:
-    queue, clock = queue_of()
-    served, cancelled = queue.get(1000), queue.get(1000)
-    arrivals(cancelled)
-    queue.put("x")
-    cancelled.cancel()
-    assert arrivals(served) == ["x"]
-    assert not clock.getDelayedCalls()
-
-
-def test_who_waits_for_ever_needs_no_timer() -> None:
-    queue, clock = queue_of()
-    waiting = queue.get()
-    arrivals(waiting)
-    assert (queue.waiter_count, clock.getDelayedCalls()) == (1, [])
-    waiting.cancel()
-    assert queue.waiter_count == 0
-
-
-def test_who_is_cancelled_leaves_the_line_and_no_item_goes_with_it() -> None:
-    queue, _ = queue_of()
-    gone, stays = queue.get(), queue.get()
-    seen = arrivals(gone)
-    gone.cancel()
-    assert [type(error) for error in seen] == [CancelledError]
-    queue.put("x")
-    assert arrivals(stays) == ["x"]
-
-
-def test_who_is_evicted_is_given_nothing() -> None:
-    queue, clock = queue_of()
-    waiting = [arrivals(queue.get()), arrivals(queue.get(60))]
-    queue.evict_waiters()
-    assert waiting == [[None], [None]]
-    assert not clock.getDelayedCalls()
-    queue.put("x")
-    assert queue.size == 1
 
 
 def test_a_closed_queue_has_nothing_and_takes_nothing() -> None:

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import QueueFailed
-from kestrel.library.durability import DurabilityTracker
+from kestrel.library.handle import DurabilityTracker
 from kestrel.storage.barrier import Batch
 
 

@@ -17,7 +17,7 @@ from kestrel.scroll.reader_file import read_state
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads
-from tests.journal.made import BytesReader
+from tests.journal.handwritten import BytesReader
 from tests.library.journaled import START_MS, WORK, Program, config
 from tests.scroll.independent import puts_in
 from tests.storage.scroll.test_recorded import DIFFERENCES, EACH, Recorded, items_of

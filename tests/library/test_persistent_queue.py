@@ -26,43 +26,26 @@ from kestrel.errors import (
 from kestrel.item import Item
 from kestrel.library import XIDS, FolderQueue, PersistentQueue, QueueFolder
 from kestrel.testing.contract.samples import huge_item
-from kestrel.testing.faults import FaultyDisk
 from tests.journal.reference import EIGHT, read
-from tests.programs import START_MS, ProgramReactor, arrivals
+from tests.programs import START_MS, OpenedFolders, arrivals
 
 SYNCED = QueueSettings(sync_journal_ms=0)
 
 
-class Program:
-    """A program with the queue "work" and the folders that it asks for, on a reactor and disks in hand."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.path = tmp_path
-        self.reactor = ProgramReactor()
-        self.disk = FaultyDisk()
-        self._opened: list[PersistentQueue | QueueFolder] = []
+class Program(OpenedFolders):
+    """A program with the queue "work" and the folders that it asks for."""
 
     def queue(self, settings: QueueSettings | None = None, where: str = "queues", **options: Any) -> PersistentQueue:
         """A queue in that folder, set up."""
-        queue = PersistentQueue(
-            b"work",
-            self.path / where,
-            self.reactor,
-            settings=settings,
-            reserve_bytes=1,
-            now_ms=self.reactor.now_ms,
-            disk=self.disk,
-            **options,
-        )
+        options = {"settings": settings, **self.options, **options}
+        queue = PersistentQueue(b"work", self.path / where, self.reactor, **options)
         self.reactor.result(queue.setup())
         self._opened.append(queue)
         return queue
 
     def folder(self, where: str = "queues", /, **options: Any) -> QueueFolder:
         """A folder, open."""
-        folder = QueueFolder(
-            self.path / where, self.reactor, reserve_bytes=1, now_ms=self.reactor.now_ms, disk=self.disk, **options
-        )
+        folder = QueueFolder(self.path / where, self.reactor, **{**self.options, **options})
         self.reactor.result(folder.open())
         self._opened.append(folder)
         return folder
@@ -75,15 +58,6 @@ class Program:
     def journal(self) -> bytes:
         """What is in the current file of the queue "work"."""
         return (self.path / "queues" / "work").read_bytes()
-
-    def stop(self) -> None:
-        """Close all that was opened; nothing is left to do then, and no file is open."""
-        self.disk.mend()
-        self.disk.room = None
-        for each in self._opened:
-            self.reactor.result(each.close())
-        assert not self.reactor.getDelayedCalls()
-        assert not self.disk.open_descriptors
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kestrel.load.ledger import Ledger
-from kestrel.load.numbered_items import LEAST_BYTES, NumberedItems, UnknownItem
+from kestrel.load.numbered_items import LEAST_BYTES, Ledger, NumberedItems, UnknownItem
 
 MINE = NumberedItems("00000001", 24, 3000, seed=1)
 

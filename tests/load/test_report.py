@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kestrel.load.report import format_table, format_verdict, report_json
-from kestrel.load.run_stats import RunStats
+from kestrel.load.report import RunStats, format_table, format_verdict, report_json
 
 
 def measured() -> RunStats:

@@ -10,8 +10,7 @@ from kestrel.client.call import NOT_YET, Call
 from kestrel.client.errors import BadReply, OpenReadsError, RequestError, ServerError
 from kestrel.client.thrift import OpenRead
 from kestrel.errors import BadQueueName
-from kestrel.load.queue_state import QueueState
-from kestrel.load.text_dialect import TextLoadDialect
+from kestrel.load.load_dialects import QueueState, TextLoadDialect
 from kestrel.protocols.buffer import ReceiveBuffer
 
 CALLS = TextLoadDialect()

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.net.hub import Hub
-from kestrel.net.hub_port import HubListener
+from kestrel.net.ports import HubListener
 from tests.child import PATIENCE_S
 
 LITTLE: Final = 128 * 1024

@@ -23,9 +23,8 @@ from zope.interface.verify import verifyObject
 
 from kestrel.net import hub, hub_transport
 from kestrel.net.hub import MAX_EVENTS_PER_TICK, TIME_SLICE_S, Hub
-from kestrel.net.hub_port import HubListener
 from kestrel.net.hub_transport import HubTransport
-from kestrel.net.paced_port import MAX_ACCEPTS_PER_TICK
+from kestrel.net.ports import MAX_ACCEPTS_PER_TICK, HubListener
 from kestrel.testing.server import MemoryServer
 from tests.net.sockets import LITTLE, Client, HalfCloseable, Net, Seen
 from tests.server.running import set_request

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from twisted.internet.protocol import Factory, Protocol
 
-from kestrel.net.paced_port import MAX_HANDSHAKES_PER_TICK, TlsListener, TlsPort
+from kestrel.net.ports import MAX_HANDSHAKES_PER_TICK, TlsListener, TlsPort
 from kestrel.net.tls_endpoint import TlsEndpointParser
 from tests.client.certificates import Authority
 

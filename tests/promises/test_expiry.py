@@ -11,7 +11,7 @@ from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 from tests.promises.memcache_text import END, STORED, items, set_, stat, value
 
 MS = 0.001

@@ -9,8 +9,7 @@ from twisted.logger import capturedLogs
 
 from kestrel.config.load import loads
 from kestrel.net.codec_factories import CODEC_FACTORIES
-from kestrel.net.connection import Connection
-from kestrel.net.rejecting_protocol import RejectingProtocol
+from kestrel.net.connection import Connection, RejectingProtocol
 from kestrel.testing.server import MemoryServer
 
 STORED = b"STORED\r\n"

@@ -20,7 +20,7 @@ from kestrel.config.model import Config
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 from tests.promises.memcache_text import END, STORED, items, set_, stat, value
 
 GUIDE: Final = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()

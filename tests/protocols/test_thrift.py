@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kestrel import commands, errors
 from kestrel.commands import Command, Malformed
 from kestrel.protocols import thrift
-from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES, GetManyCodec, QueueInfo
+from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES, Codec, QueueInfo
 from kestrel.protocols.thrift import ThriftCodec
 from tests.costs import Work, peak_bytes
 from tests.protocols.command_values import MANY_BYTES, fields_of, small_pieces_cost_the_same_behind_much
@@ -524,12 +524,12 @@ def test_reply_has_the_form_of_its_request(
 
 
 def test_reply_may_have_as_many_items_as_a_put() -> None:
-    codec: GetManyCodec = codec_of(max_list_size=5)
+    codec: Codec = codec_of(max_list_size=5)
     assert codec.max_reply_items == 5
 
 
 def test_items_of_a_reply_fit_the_frame_limit() -> None:
-    codec: GetManyCodec = codec_of(max_frame_bytes=5000)
+    codec: Codec = codec_of(max_frame_bytes=5000)
     assert codec.max_reply_bytes > 4000
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
@@ -541,7 +541,7 @@ def test_items_of_a_reply_fit_the_frame_limit() -> None:
 
 
 def test_reply_fits_default_limits_of_client_libraries() -> None:
-    codec: GetManyCodec = codec_of(max_frame_bytes=32 * 1024 * 1024)
+    codec: Codec = codec_of(max_frame_bytes=32 * 1024 * 1024)
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
     assert isinstance(command, commands.GetMany)

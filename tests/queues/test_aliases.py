@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kestrel.config.model import AliasSettings, Config
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.queues.aliases import rebuild_aliases
+from kestrel.queues.routing import rebuild_aliases
 
 
 def configured(**aliases: list[str]) -> ResolvedConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kestrel.item import Item
-from kestrel.queues.expiry import is_expired
+from kestrel.queues.limits import is_expired
 
 ADDED_MS = 1_000_000
 

@@ -14,8 +14,8 @@ from kestrel.config.model import Config, QueueSettings
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.journal.records import encode_item
-from kestrel.queues.expiry import MAX_SWEPT_PER_PUT, MAX_SWEPT_PER_SLICE
 from kestrel.queues.expiry_sweeper import SWEPT_QUEUES_PER_SLICE
+from kestrel.queues.limits import MAX_SWEPT_PER_PUT, MAX_SWEPT_PER_SLICE
 from kestrel.queues.tick_scheduler import TICK_BUDGET_S
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.queues.fanout import FanoutChildren
+from kestrel.queues.routing import FanoutChildren
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.stats import stats_of
+from kestrel.queues.stat_definitions import stats_of
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch

@@ -65,7 +65,7 @@ class Bench:
         """Put an item as the manager does."""
         assert self.queue.admits(len(data))
         self.storage.put((self.store,), data, self.now_ms, expiry_ms)
-        return self.queue.item_was_put(len(data))
+        return self.queue.item_was_put(len(data), expiry_ms)
 
     def put(self, *items: bytes, expiry_ms: int = 0) -> None:
         for data in items:
@@ -550,6 +550,21 @@ def test_queue_continues_with_safe_items_after_failed_commit(bench: Bench) -> No
     assert batch.is_settled
     assert str(batch.failure) == "disk full"
     assert bench.items() == [b"safe"]
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_reopened_queue_gives_no_item_that_expires_meanwhile(bench: Bench, opens: bool) -> None:
+    bench.put(b"old", expiry_ms=bench.now_ms + 500)
+    bench.storage.holds_commits = True
+    bench.queue.flush()
+    bench.tick()
+    bench.storage.end_commits(error=StorageError("disk failed"))
+    bench.storage.holds_commits = False
+    bench.tick()
+    assert bench.store.items == 1
+    bench.now_ms += 1000
+    assert bench.queue.take_now(opens) is None
+    assert bench.queue.counters.expired_items == 1
 
 
 def test_failed_commit_gives_open_reads_to_waiters(bench: Bench) -> None:

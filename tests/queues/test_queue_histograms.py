@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.admin.histogram_summary import add_histograms
+from kestrel.admin.server_view import add_histograms
 from kestrel.config.load import loads
 from kestrel.errors import QueueFailed
 from kestrel.queues.queue_histograms import QueueHistograms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
-from tests.scroll.made import T, unsealed
+from tests.scroll.handwritten import T, unsealed
 
 NEVER = QueueSettings()
 SYNCED = QueueSettings(sync_journal_ms=0)
 PERIOD_S = 0.5
 PERIODIC = QueueSettings(sync_journal_ms=500)
+FAMILY = b"work", b"work+x", b"work+y"
+"""A parent and its children, which share a journal."""
 
 
 class WatchedDisk(FaultyDisk):
@@ -163,6 +165,10 @@ class Scrolls:
     def queue(self, name: bytes = b"work", settings: QueueSettings | None = None) -> ScrollQueue:
         return self.storage.queue(name, settings or self.settings)
 
+    def family(self, children: int = 2) -> list[ScrollQueue]:
+        """Return the queue `work` and this many of its children `work+x` and `work+y`."""
+        return [self.queue(name) for name in FAMILY[: 1 + children]]
+
     def put(self, to: ScrollQueue | list[ScrollQueue], *items: bytes, add_ms: int = T, expiry_ms: int = 0) -> None:
         """Put each item to a queue, or to all of some queues."""
         self.now_ms = max(self.now_ms, T)
@@ -185,10 +191,32 @@ class Scrolls:
             outcome.addBoth(outcomes.append)
         return outcomes
 
+    def fail_put(self, queue: ScrollQueue, data: bytes = b"lost") -> None:
+        """Put an item whose write fails, and check that the commit fails."""
+        self.disk.fail("write", errno.EIO, times=1)
+        self.put(queue, data)
+        (outcome,) = self.begin_commit(queue)
+        assert isinstance(outcome, Failure)
+
+    def delete(self, *queues: ScrollQueue) -> None:
+        """Delete these queues, and wait for it."""
+        for queue in queues:
+            self.storage.delete(queue)
+        self.commit(*queues)
+        self.threads.run_all()
+
+    def pass_time(self, seconds: float) -> None:
+        """Advance the clock and run all threads."""
+        self.clock.advance(seconds)
+        self.threads.run_all()
+
+    def pass_period(self) -> None:
+        """Let the sync period of PERIODIC end."""
+        self.pass_time(PERIOD_S)
+
     def checkpoint(self) -> None:
         """Advance the clock until reader files and hints have been rewritten."""
-        self.clock.advance(10)
-        self.threads.run_all()
+        self.pass_time(10)
 
     def fill(self, queue: ScrollQueue) -> ScrollQueue:
         """Return the queue with its head in memory."""
@@ -196,25 +224,37 @@ class Scrolls:
             self.wait(filling)
         return queue
 
-    def take_all(self, queue: ScrollQueue) -> list[Item]:
+    def take(self, queue: ScrollQueue, items: int = 1) -> None:
+        """Take and commit this many items of a queue."""
+        for _ in range(items):
+            assert self.fill(queue).take(False) is not None
+        self.commit(queue)
+
+    def take_all(self, queue: ScrollQueue | bytes = b"work") -> list[Item]:
         """Take every item of a queue. Threads run when an item must be read."""
         return list(self._each(queue, opened=False))
 
-    def take_all_of(self, name: bytes) -> list[Item]:
-        """Take every item of the queue with this name."""
-        return self.take_all(self.queue(name))
-
-    def data(self, queue: ScrollQueue) -> list[bytes]:
+    def data(self, queue: ScrollQueue | bytes = b"work") -> list[bytes]:
         """Take every item of a queue and return the data."""
         return [item.data for item in self.take_all(queue)]
 
-    def look_through(self, queue: ScrollQueue) -> list[Item]:
+    def drain(self, *names: bytes) -> list[list[bytes]]:
+        """Take every item of these queues and return the data of each queue."""
+        return [self.data(name) for name in names]
+
+    def look_through(self, queue: ScrollQueue | bytes = b"work") -> list[Item]:
         """Return every item of a queue without changing it."""
+        queue = self.queue(queue) if isinstance(queue, bytes) else queue
         items = list(self._each(queue, opened=True))
         queue.put_back([item.xid for item in items], False)
         return items
 
-    def _each(self, queue: ScrollQueue, *, opened: bool) -> Iterator[Item]:
+    def show(self, *names: bytes) -> list[list[bytes]]:
+        """Return the data of every item of these queues without changing them."""
+        return [[item.data for item in self.look_through(name)] for name in names]
+
+    def _each(self, queue: ScrollQueue | bytes, *, opened: bool) -> Iterator[Item]:
+        queue = self.queue(queue) if isinstance(queue, bytes) else queue
         while True:
             item = queue.take(opened)
             if item is not None:
@@ -235,6 +275,10 @@ class Scrolls:
     def reader(self, part: str = "") -> bytes:
         """Return the content of a reader file without its checksums."""
         return unsealed((self.folder / f"work.read.{part}").read_bytes())
+
+    def family_readers(self) -> list[bytes]:
+        """Return the content of the reader files of a family."""
+        return [self.reader(part) for part in (":own", "x", "y")]
 
     def left_behind(self) -> Path:
         """Copy the folder as a crash of the process would leave it."""
@@ -276,6 +320,30 @@ class Opener:
         scrolls = Scrolls(folder or self.folder / "queues", **how)
         self._opened.append(scrolls)
         return scrolls
+
+    def queue(self, *items: bytes, name: bytes = b"work", **how: Any) -> tuple[Scrolls, ScrollQueue]:
+        """Start a storage with a queue that has these items."""
+        scrolls = self(**how)
+        queue = scrolls.queue(name)
+        if items:
+            scrolls.put_and_commit(queue, *items)
+        return scrolls, queue
+
+    def family(self, *items: bytes, children: int = 2, **how: Any) -> tuple[Scrolls, list[ScrollQueue]]:
+        """Start a storage with a parent and its children, which have these items."""
+        scrolls = self(**how)
+        queues = scrolls.family(children)
+        if items:
+            scrolls.put_and_commit(queues, *items)
+        return scrolls, queues
+
+    def over(self, files: Mapping[str, bytes], folder: Path | None = None, **how: Any) -> Scrolls:
+        """Start a storage over a folder with these files."""
+        folder = folder or self.folder / "queues"
+        for name, contents in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(contents)
+        return self(folder, **how)
 
     def again(self, scrolls: Scrolls, **how: Any) -> Scrolls:
         """Stop a storage in an orderly way and start it again."""

@@ -20,10 +20,9 @@ from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
 from kestrel.scroll.reader_file import sealed as with_checksum
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import WRITER_MAGIC, Targets, encode_put, encode_targets
-from tests.journal.made import BytesReader
+from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
-from tests.scroll.independent import FoundItem, queues_in
-from tests.scroll.made import (
+from tests.scroll.handwritten import (
     DELETED,
     READER,
     WRITER,
@@ -39,6 +38,7 @@ from tests.scroll.made import (
     targets,
     with_data,
 )
+from tests.scroll.independent import FoundItem, queues_in
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 

@@ -9,8 +9,8 @@ import pytest
 from kestrel.disk.reader import PART_BYTES
 from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
 from kestrel.scroll.records import MAX_DATA_BYTES, decode_put, id_of
-from tests.journal.made import BytesReader, i32, i64
-from tests.scroll.made import WRITER, T, put, read_head, targets, with_data
+from tests.journal.handwritten import BytesReader, i32, i64
+from tests.scroll.handwritten import WRITER, T, put, read_head, targets, with_data
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
@@ -19,15 +19,12 @@ ROOM = 1 << 40
 MANY = 1 << 40
 
 
-class CountingReader(BytesReader):
-    """A reader that counts the bytes read."""
-
-    read_bytes = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        data = super().read(offset, size)
-        self.read_bytes += len(data)
-        return data
+def read_once(
+    contents: bytes | BytesReader, end: int | None = None, first_id: int = 1, most_items: int = MANY, room: int = ROOM
+) -> ScrollItemsRead:
+    """Read one part for the reader `y` from the first record on."""
+    reader = BytesReader(contents) if isinstance(contents, bytes) else contents
+    return read_items(reader, 4, reader.size if end is None else end, first_id, b"y", most_items, room)
 
 
 def read_all(
@@ -98,7 +95,7 @@ def test_item_with_wide_header_is_read() -> None:
 def test_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
     contents = WRITER + put(2, b"a") + before + put(odd, b"again") + put(3, b"b")
     with pytest.raises(DamagedScrollFile):
-        read_items(BytesReader(contents), 4, len(contents), 2, b"y", MANY, ROOM)
+        read_once(contents, first_id=2)
 
 
 @pytest.mark.parametrize("odd", [0, -1, -(1 << 63)])
@@ -123,13 +120,13 @@ def test_reading_continues_at_any_item_from_any_earlier_offset() -> None:
 def test_bytes_behind_the_end_are_ignored() -> None:
     good = WRITER + put(1, b"a")
     for behind in (put(2, b"b"), b"\xff" * 99, bytes(99)):
-        read = read_items(BytesReader(good + behind), 4, len(good), 1, b"y", MANY, ROOM)
+        read = read_once(good + behind, len(good))
         assert (read.records, read.next_id, read.offset) == ([put(1, b"a")], 2, len(good))
 
 
 def test_nothing_is_read_at_the_end() -> None:
     contents = WRITER + put(1, b"a")
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     assert read_items(reader, len(contents), len(contents), 2, b"y", MANY, ROOM) == ([], 2, len(contents))
     assert reader.read_bytes == 0
 
@@ -186,28 +183,21 @@ def test_each_item_is_read_once_with_any_room(seed: int, target_reader: bytes) -
     rng = random.Random(seed)
     parts, expected = [WRITER], []
     for item_id in range(1, 400):
-        whom = rng.choice((b"", b"", X_ALONE, ALL_BUT_X, with_data(14, bytes(rng.choice((3, 4100))))))
+        item_targets = rng.choice((b"", b"", X_ALONE, ALL_BUT_X, with_data(14, bytes(rng.choice((3, 4100))))))
         record = put(item_id, rng.randbytes(rng.choice((0, 10, 100, 1000, 4090, 5000))))
-        parts += [whom, record]
-        if (whom != X_ALONE or target_reader == b"x") and (whom != ALL_BUT_X or target_reader == b"y"):
+        parts += [item_targets, record]
+        if (item_targets != X_ALONE or target_reader == b"x") and (item_targets != ALL_BUT_X or target_reader == b"y"):
             expected.append(record)
     contents = b"".join(parts)
     for room, most_items in ((ROOM, MANY), (0, MANY), (5000, MANY), (100_000, 7), (ROOM, 1)):
         assert records_of(read_all(contents, target_reader, most_items=most_items, room=room)) == expected
 
 
-def test_at_most_about_one_mebibyte_is_read_at_once() -> None:
-    contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
-    reader = CountingReader(contents)
-    read = read_items(reader, 4, len(contents), 1, b"y", MANY, ROOM)
-    assert len(read.records) * 1025 <= reader.read_bytes <= PART_BYTES + 4096
-
-
-def test_little_room_means_little_reading() -> None:
-    contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
-    reader = CountingReader(contents)
-    read_items(reader, 4, len(contents), 1, b"y", MANY, 10_000)
-    assert reader.read_bytes <= 20_000
+@pytest.mark.parametrize(("room", "most_read_bytes"), [(ROOM, PART_BYTES + 4096), (10_000, 20_000)])
+def test_bytes_read_are_bounded_by_one_mebibyte_and_the_room(room: int, most_read_bytes: int) -> None:
+    reader = BytesReader(WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001)))
+    read = read_once(reader, room=room)
+    assert len(read.records) * 1025 <= reader.read_bytes <= most_read_bytes
 
 
 # Large items.
@@ -223,8 +213,8 @@ def test_item_larger_than_a_part_is_complete(size: int) -> None:
 def test_data_of_large_skipped_item_is_not_read() -> None:
     large = bytes(8 * PART_BYTES)
     contents = WRITER + put(1, large) + X_ALONE + put(2, large) + put(3, b"c")
-    reader = CountingReader(contents)
-    read = read_items(reader, 4, len(contents), 2, b"y", MANY, 100)
+    reader = BytesReader(contents)
+    read = read_once(reader, first_id=2, room=100)
     assert ([id_of(record) for record in read.records], reader.read_bytes < PART_BYTES) == ([3], True)
 
 
@@ -269,12 +259,12 @@ def test_large_skipped_item_hides_no_other() -> None:
 def test_changed_file_is_reported_as_damaged(damage: bytes) -> None:
     contents = WRITER + put(1, b"a") + damage
     with pytest.raises(DamagedScrollFile):
-        read_items(BytesReader(contents), 4, len(contents), 1, b"y", MANY, ROOM)
+        read_once(contents)
 
 
 def test_items_before_damage_are_read_if_they_fill_the_limit() -> None:
     contents = WRITER + put(1, b"a") + put(2, b"b") + b"\xff" * 40
-    read = read_items(BytesReader(contents), 4, len(contents), 1, b"y", 1, ROOM)
+    read = read_once(contents, most_items=1)
     assert (read.records, read.next_id) == ([put(1, b"a")], 2)
 
 

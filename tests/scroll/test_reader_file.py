@@ -10,8 +10,8 @@ from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.reader_file import MAX_RUN_IDS, ReaderState, encode_changes, encode_state, read_state
 from kestrel.scroll.reader_file import sealed as seal
-from tests.journal.made import BytesReader
-from tests.scroll.made import (
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import (
     DELETED,
     READER,
     WRITER,

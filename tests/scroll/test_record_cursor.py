@@ -15,9 +15,9 @@ from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
-from tests.journal.made import BytesReader
+from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
-from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targets, with_data
+from tests.scroll.handwritten import READER, WRITER, T, put, read_done, read_head, targets, with_data
 
 A, B, FOR_X = put(1, b"a"), put(2, b"bb"), targets(0, b"x")
 

@@ -16,8 +16,8 @@ from kestrel.scroll.fileset import ScrollFileKind, parse_file_name
 from kestrel.scroll.reader_file import encode_state, read_state
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_put, encode_put
-from tests.journal.made import BytesReader
-from tests.scroll.made import unsealed
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import unsealed
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 CUT: Final = "L40_truncations"

@@ -29,8 +29,8 @@ from kestrel.scroll.records import (
     encode_targets,
     id_of,
 )
-from tests.journal.made import i32, i64
-from tests.scroll.made import DELETED, T, done_ranges, errors, put, read_done, read_head, targets, with_data
+from tests.journal.handwritten import i32, i64
+from tests.scroll.handwritten import DELETED, T, done_ranges, errors, put, read_done, read_head, targets, with_data
 
 IDS = st.integers(1, LARGEST_ID)
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -198,10 +198,10 @@ class RecordingFile:
     def __init__(self, contents: bytes) -> None:
         self._contents = contents
         self.length = len(contents)
-        self.looks: list[tuple[int, int]] = []
+        self.reads: list[tuple[int, int]] = []
 
     def read_at(self, offset: int, size: int) -> bytes:
-        self.looks.append((offset, size))
+        self.reads.append((offset, size))
         return self._contents[offset : offset + size]
 
 
@@ -221,7 +221,7 @@ def test_impossible_or_missing_size_reads_nothing(size: int) -> None:
     whole = RecordingFile(b"\x86" + i32(size) + put(7, b"data")[5:])
     with pytest.raises((UnfinishedRecord, DamagedRecord)):
         decode_record(b"\x86", 0, whole)
-    assert all(size <= 4 for _, size in whole.looks)
+    assert all(size <= 4 for _, size in whole.reads)
 
 
 def test_many_ids_are_split_into_more_records(monkeypatch: pytest.MonkeyPatch) -> None:

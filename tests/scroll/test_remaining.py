@@ -11,9 +11,8 @@ from kestrel.scroll import item_cursor, writer_file
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark
 from kestrel.scroll.writer_index import HintMismatch, index_writer_file
-from tests.journal.made import BytesReader
-from tests.scroll.made import WRITER, put, targets
-from tests.scroll.test_writer_index import CountingReader
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import WRITER, put, targets
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
@@ -58,39 +57,27 @@ def test_nothing_remains_without_files() -> None:
     assert Folder().left() == NO_ITEMS
 
 
-def test_new_reader_has_everything_and_opens_no_file() -> None:
+# name: (head, ranges done beyond it, remaining items, opened files)
+REMAINING = {
+    "a new reader has everything": (0, [], 30, []),
+    "the last item is done": (30, [], 0, []),
+    "a head beyond the last item": (99, [], 0, []),
+    "a head within a file": (14, [], 16, [b"work.2"]),
+    "a head before the second file": (10, [], 20, []),
+    "a head before the last file": (20, [], 10, []),
+    "a file is done": (0, [(11, 20)], 20, []),
+    "one item is done": (0, [(2, 2)], 29, [b"work.1"]),
+    "ranges are done in all files": (3, [(5, 6), (9, 12), (30, 30)], 20, [b"work.1", b"work.2", b"work.3"]),
+    "a range is done across files": (0, [(9, 22)], 16, [b"work.1", b"work.3"]),
+}
+
+
+@pytest.mark.parametrize(("head", "done", "remaining", "opened"), REMAINING.values(), ids=REMAINING)
+def test_remaining_items_are_counted_with_few_opened_files(
+    head: int, done: list[Range], remaining: int, opened: list[bytes]
+) -> None:
     folder = Folder(*THREE_FILES)
-    assert (folder.left(), folder.opened) == (Counts(30, 300), [])
-
-
-def test_reader_that_is_done_has_nothing_and_opens_no_file() -> None:
-    folder = Folder(*THREE_FILES)
-    assert (folder.left(30), folder.left(99), folder.opened) == (NO_ITEMS, NO_ITEMS, [])
-
-
-def test_head_within_a_file_opens_only_that_file() -> None:
-    folder = Folder(*THREE_FILES)
-    assert (folder.left(14), folder.opened) == (Counts(16, 160), [b"work.2"])
-
-
-def test_head_between_files_opens_none() -> None:
-    folder = Folder(*THREE_FILES)
-    assert (folder.left(10), folder.left(20), folder.opened) == (Counts(20, 200), Counts(10, 100), [])
-
-
-def test_completely_done_file_is_not_opened() -> None:
-    folder = Folder(*THREE_FILES)
-    assert (folder.left(0, [(11, 20)]), folder.opened) == (Counts(20, 200), [])
-
-
-def test_items_done_beyond_the_head_do_not_remain() -> None:
-    folder = Folder(*THREE_FILES)
-    assert folder.left(0, [(2, 2)]) == Counts(29, 290)
-    assert folder.left(3, [(5, 6), (9, 12), (30, 30)]) == Counts(20, 200)
-
-
-def test_range_across_files_counts_in_each() -> None:
-    assert Folder(*THREE_FILES).left(0, [(9, 22)]) == Counts(16, 160)
+    assert (folder.left(head, done), folder.opened) == (Counts(remaining, 10 * remaining), opened)
 
 
 def test_ids_in_no_file_do_not_count() -> None:
@@ -130,9 +117,9 @@ def test_few_and_many_ranges_are_counted_alike(
         records = [WRITER]
         for _ in range(400):
             item_id += rng.choice((1, 1, 3))
-            whom, size = rng.choice((b"", b"", X_ALONE, ALL_BUT_X)), rng.randrange(20)
-            records += [whom, put(item_id, bytes(size))]
-            if whom != (X_ALONE if target_reader == b"y" else ALL_BUT_X):
+            item_targets, size = rng.choice((b"", b"", X_ALONE, ALL_BUT_X)), rng.randrange(20)
+            records += [item_targets, put(item_id, bytes(size))]
+            if item_targets != (X_ALONE if target_reader == b"y" else ALL_BUT_X):
                 given[item_id] = size
         contents.append(b"".join(records))
     folder = Folder(*contents)
@@ -169,7 +156,7 @@ def test_file_that_cannot_be_opened_is_an_error() -> None:
 def test_file_without_marks_is_read_once_despite_many_holes() -> None:
     folder = Folder(items(*range(1, 20_001)))
     folder.files[0].marks.clear()
-    reader = CountingReader(folder.contents_of(b"work.1"))
+    reader = BytesReader(folder.contents_of(b"work.1"))
     done = [(first, first + 98) for first in range(1, 20_000, 100)]
     assert count_remaining(b"y", 0, done, folder.files, lambda _: reader) == Counts(200, 2000)
     assert reader.read_bytes < 1.2 * reader.size

@@ -15,8 +15,8 @@ from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
 from kestrel.scroll.run_cursor import ScrollRunCursor
-from tests.journal.made import BytesReader
-from tests.scroll.made import DELETED, READER, WRITER, errors, put, read_done, read_head, targets, with_data
+from tests.journal.handwritten import BytesReader
+from tests.scroll.handwritten import DELETED, READER, WRITER, errors, put, read_done, read_head, targets, with_data
 
 PUTS = st.builds(put, st.integers(1, 9), st.binary(max_size=3), st.just(5), st.integers(0, 1))
 OTHERS = st.sampled_from(
@@ -26,17 +26,6 @@ CONTENTS = st.lists(PUTS | OTHERS | st.binary(max_size=9), max_size=8).map(b"".j
 RISING = st.lists(st.integers(1, 99), unique=True).map(
     lambda ids: b"".join(targets(0, b"x") * (n % 3 == 0) + put(n, b"x" * (n % 5)) for n in sorted(ids))
 )
-
-
-class CountingReader(BytesReader):
-    """A reader that counts the bytes read."""
-
-    taken = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        data = super().read(offset, size)
-        self.taken += len(data)
-        return data
 
 
 class Run(NamedTuple):
@@ -140,12 +129,12 @@ def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) 
 
 def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = WRITER + b"".join(put(n, b"x" * 3_000_000) for n in range(1, 11))
-    reader = CountingReader(contents)
+    reader = BytesReader(contents)
     cursor = ScrollRunCursor(reader, WRITER_MAGIC, 0, len(contents), has_data=False)
     while cursor.next(1000):
         pass
     assert cursor.end.offset == len(contents)
-    assert reader.taken < 2_000_000
+    assert reader.read_bytes < 2_000_000
 
 
 def test_wanted_data_is_available_for_items_of_any_size() -> None:

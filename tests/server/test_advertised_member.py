@@ -7,8 +7,8 @@ from ipaddress import ip_address
 import pytest
 
 from kestrel.address import Address
-from kestrel.server.advertised_member import addresses_of_host, advertised_member, check_advertise_address
 from kestrel.server.startup_errors import CannotServe
+from kestrel.server.zookeeper import addresses_of_host, advertised_member, check_advertise_address
 
 HOST = [ip_address(each) for each in ("127.0.0.1", "169.254.7.7", "fe80::1", "fd00::2", "192.0.2.2", "192.0.2.3")]
 

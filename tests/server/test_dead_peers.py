@@ -8,12 +8,13 @@ import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
 from kestrel.server.dead_peers import CONNECTIONS_PER_CHECK, DeadPeerChecker, enable_tcp_keepalive, peer_is_dead
-from kestrel.server.reactor import max_connections_for_file_limit
+from kestrel.server.process import max_connections_for_file_limit
 from tests.client.certificates import Authority
 from tests.server.running import REQUESTS, Client, Processes, eventually
 
@@ -170,7 +171,7 @@ class Watched:
 
 def test_they_are_looked_at_some_at_a_time_and_who_vanished_is_dropped() -> None:
     clock = Clock()
-    connections = [Watched() for _ in range(CONNECTIONS_PER_CHECK + 1)]
+    connections: list[Any] = [Watched() for _ in range(CONNECTIONS_PER_CHECK + 1)]
     vigil = DeadPeerChecker(
         clock, lambda: connections, lambda sock, silent_ms: sock is connections[-1] and silent_ms == 8000
     )

@@ -132,7 +132,7 @@ def test_a_failed_start_ends_the_process_also_where_nobody_hears_of_it(late: Pro
 
 def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None:
     program = (
-        "from kestrel.server.exit_status import ExitStatus\n"
+        "from kestrel.server.process import ExitStatus\n"
         "status = ExitStatus()\n"
         "import atexit; atexit.register(print, 'last words')\n"
         "status.exit_with(75)\n"
@@ -144,7 +144,7 @@ def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None
 
 ENDS_WITH_75 = (
     "import sys\n"
-    "from kestrel.server.exit_status import ExitStatus\n"
+    "from kestrel.server.process import ExitStatus\n"
     "status = ExitStatus()\n"
     "status.exit_with(75)\n"
     "sys.stderr and sys.stderr.write('last words\\n')\n"

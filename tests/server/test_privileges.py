@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
-from kestrel.server import maker, privileges
-from kestrel.server.privileges import call_as_user
+from kestrel.server import maker, process
+from kestrel.server.process import call_as_user
 from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 
 
@@ -27,7 +27,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(os, "getegid", lambda: ids["gid"])
     monkeypatch.setattr(os, "seteuid", lambda number: become("uid", number))
     monkeypatch.setattr(os, "setegid", lambda number: become("gid", number))
-    monkeypatch.setattr(privileges.pwd, "getpwuid", lambda uid: _User(uid + 1))
+    monkeypatch.setattr(process.pwd, "getpwuid", lambda uid: _User(uid + 1))
     return done
 
 

@@ -776,6 +776,12 @@ def test_a_wrong_command_line_is_refused_without_a_traceback(processes: Processe
 # What the command line can do besides.
 
 
+def validated(processes: Processes, config: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run --validate on this configuration."""
+    processes.write("checked.toml", config)
+    return processes.run(*processes.twistd("--config", "checked.toml", *arguments, "--validate"))
+
+
 def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: Processes) -> None:
     processes.write("good.toml", CONFIG + "[zookeeper]\nhost = 'localhost'\npathPrefix = '/services/kestrel'\n")
     before = sorted(processes.folder.iterdir())
@@ -787,16 +793,13 @@ def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: P
 
 def test_validate_and_the_log_say_which_settings_the_storage_does_not_go_by(processes: Processes) -> None:
     config = CONFIG + "[default]\nmaxJournalSize = '1GiB'\nmaxItems = 5\nmaxMemorySize = '64MiB'\n"
-    processes.write("good.toml", config)
-    ended = processes.run(*processes.twistd("--config", "good.toml", "--storage", "scroll:queues", "--validate"))
-    assert ended.stdout == (
+    assert validated(processes, config, "--storage", "scroll:queues").stdout == (
         "The configuration is valid.\n"
         "It sets queuePath, which has no effect with this storage.\n"
         "It sets default.maxJournalSize, which has no effect with this storage.\n"
         "It sets default.maxMemorySize above 256KiB, which has no effect with this storage.\n"
     )
-    ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
-    assert ended.stdout == "The configuration is valid.\n"
+    assert validated(processes, config).stdout == "The configuration is valid.\n"
     server = processes.serve(config, "--storage", "scroll:queues")
     unused = "queuePath, default.maxJournalSize, default.maxMemorySize above 256KiB"
     assert f"These settings have no effect with this storage: {unused}\n" in server.logged()
@@ -812,8 +815,7 @@ destinationQueues = ["a"]
 
 
 def test_validate_says_which_queue_an_alias_masks(processes: Processes) -> None:
-    processes.write("masked.toml", CONFIG + MASKED)
-    ended = processes.run(*processes.twistd("--config", "masked.toml", "--validate"))
+    ended = validated(processes, CONFIG + MASKED)
     assert ended.returncode == 0
     assert "Its alias both masks the queue of that name." in ended.stdout
 
@@ -826,8 +828,7 @@ def test_a_start_and_a_reload_say_which_queue_an_alias_masks(processes: Processe
 
 
 def test_validate_lists_all_that_is_wrong_with_a_bad_file(processes: Processes) -> None:
-    processes.write("bad.toml", WRONG)
-    ended = processes.run(*processes.twistd("--config", "bad.toml", "--validate"))
+    ended = validated(processes, WRONG)
     assert ended.returncode == EX_CONFIG
     for mistake in MISTAKES:
         assert mistake in ended.stderr
@@ -853,8 +854,7 @@ def test_validate_looks_at_the_command_line_too(processes: Processes, option: st
 
 @pytest.mark.parametrize("table", ["", "[admin]\n"])
 def test_validate_looks_at_the_addresses_that_are_configured(processes: Processes, table: str) -> None:
-    processes.write("bad.toml", f"{CONFIG}{table}listenAddress = 'foo bar'\n")
-    ended = processes.run(*processes.twistd("--config", "bad.toml", "--validate"))
+    ended = validated(processes, f"{CONFIG}{table}listenAddress = 'foo bar'\n")
     assert (ended.returncode, ended.stdout) == (EX_CONFIG, "")
     assert "'foo bar' is not an address to listen on; " in ended.stderr
 
@@ -926,15 +926,14 @@ def test_the_shipped_configurations_are_valid(processes: Processes, authority: A
     cert_file, key_file = authority.sign("mq.example")
     files = {"server.pem": cert_file, "server.key": key_file, "clients.pem": authority.ca_file}
     config = re.sub(r'"/etc/kestrel/([\w.]+)"', lambda name: f'"{files[name[1]]}"', path.read_text())
-    ended = processes.run(*processes.twistd("--config", str(processes.write(path.name, config)), "--validate"))
+    ended = validated(processes, config)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "no effect" not in ended.stdout
 
 
 @pytest.mark.parametrize(("file", "is_there"), [("kestrel.log", True), ("nowhere/kestrel.log", False)])
 def test_validate_says_when_the_folder_of_the_log_is_missing(processes: Processes, file: str, is_there: bool) -> None:
-    processes.write("good.toml", f'{CONFIG}[logging]\nfile = "{file}"\n')
-    ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
+    ended = validated(processes, f'{CONFIG}[logging]\nfile = "{file}"\n')
     missing = (
         "" if is_there else f"The folder of its log, {processes.folder}/nowhere, does not exist: create it first.\n"
     )

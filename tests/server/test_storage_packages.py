@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
+from kestrel.server.options import storage_help
 from kestrel.server.startup_errors import EX_CONFIG
-from kestrel.server.storage_help import storage_help
 from tests.server.running import Processes
 from tests.server.scratch_environment import ScratchEnvironment
 from tests.storage.distributions import ACME, drop_in

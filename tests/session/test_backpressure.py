@@ -9,7 +9,7 @@ import pytest
 from kestrel import commands
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.protocols.codec import Codec, LineCodec, Stat
+from kestrel.protocols.codec import Codec, Stat
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.protocols.text import TextCodec
 from kestrel.protocols.thrift import ThriftCodec
@@ -31,7 +31,7 @@ MOST_UNPARSED_BYTES = 256 * KIB
 """Bytes of a client's small requests that the server may hold before it stops reading."""
 
 
-class MeteredCodec(LineCodec):
+class MeteredCodec(Codec):
     """A memcache codec that counts commands and reply bytes. Each command takes `command_s`."""
 
     command_s = 0.0

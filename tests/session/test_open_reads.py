@@ -6,8 +6,9 @@ import pytest
 
 from kestrel.errors import QueueFailed, StorageError, TooFewOpenReads
 from kestrel.queues.queue import Queue
-from kestrel.session.open_reads import MAX_REMEMBERED_ENDED_READS, ConnectionOpenRead, ConnectionOpenReads
+from kestrel.session.open_reads import MAX_REMEMBERED_ENDED_READS, ConnectionOpenReads
 from kestrel.session.settings import SessionSettings
+from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 
@@ -29,13 +30,14 @@ class Bench:
             self.server.manager.put(b"work", data, 0)
         self.server.settle()
 
-    def open(self, count: int = 1) -> list[ConnectionOpenRead]:
-        """Open that many reads."""
+    def open(self, count: int = 1) -> list[tuple[IQueueStorage, int]]:
+        """Open that many reads. Return the store and the xid of each."""
         opened = []
         for _ in range(count):
             item = self.queue.take_now(opens=True)
             assert item is not None
-            opened.append(self.reads.add(self.queue, item))
+            self.reads.add(self.queue, item)
+            opened.append((self.queue.store, item.xid))
         self.server.settle()
         return opened
 
@@ -97,7 +99,7 @@ def test_put_back_all_requeues_reads_in_order(bench: Bench) -> None:
 
 def test_forgotten_read_is_not_counted(bench: Bench) -> None:
     first, _ = bench.open(2)
-    bench.reads.forget(first)
+    bench.reads.forget(b"work", *first)
     assert bench.reads.count(b"work") == 1
     bench.reads.close_oldest(b"work")
     assert bench.reads.close_oldest(b"work") is None
@@ -130,7 +132,7 @@ def with_moving_item(bench: Bench) -> Bench:
 
     It is still open in the storage, but belongs to no client.
     """
-    bench.queue.open_read_table.ended(bench.open(3)[-1].xid)
+    bench.queue.open_read_table.ended(bench.open(3)[-1][1])
     return bench
 
 
@@ -212,9 +214,9 @@ def test_abort_of_lost_read_changes_nothing(bench: Bench) -> None:
 def test_forgotten_lost_read_is_not_reported(bench: Bench) -> None:
     held, not_had = bench.open(2)
     bench.fail()
-    assert not held.is_open
+    assert not bench.queue.owns_store(held[0])
     bench.reads.count(b"work")
-    bench.reads.forget(not_had)
+    bench.reads.forget(b"work", *not_had)
     with pytest.raises(QueueFailed):
         bench.reads.close_oldest(b"work")
     assert bench.reads.close_oldest(b"work") is None

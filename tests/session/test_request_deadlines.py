@@ -187,7 +187,7 @@ def test_late_requests_are_ended_in_bounded_slices(server: MemoryServer) -> None
     server.clock.rightNow += 10
     server.core.session_context.request_deadlines._look()
     connections = server.factories["memcache"]._connections
-    assert sum(connection.session._has_ended for connection in connections) == MAX_TIMED_OUT_REQUESTS_PER_SLICE
+    assert sum(connection.session._state.has_ended for connection in connections) == MAX_TIMED_OUT_REQUESTS_PER_SLICE
     server.settle()
     assert all(client.is_closed for client in late)
 
@@ -321,7 +321,8 @@ def test_fault_while_disconnecting_one_client_does_not_affect_others(server: Mem
     (second,) = unfinished_._pending
 
     class Broken:
-        waits_for_server = False
+        def waits_for_server(self) -> bool:
+            return False
 
         def abandon(self, why: RequestTooSlow) -> None:
             raise ValueError("internal fault")

@@ -9,7 +9,19 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import StorageError
-from kestrel.session.session_state import RUNNING_STATES, TRANSITIONS, SessionEvent, SessionState, next_state
+from kestrel.session.session_state import (
+    CLOSING,
+    DRAINING,
+    DRAINING_LOADING,
+    GONE,
+    LOADING,
+    OPEN,
+    TRANSITIONS,
+    WAITING,
+    SessionEvent,
+    SessionState,
+    next_state,
+)
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -26,19 +38,21 @@ COLUMNS: Final = [
     SessionEvent.LOST,
 ]
 
+STATES: Final = {state.name: state for state in TRANSITIONS}
+
 # Only one command waits at a time. Meanwhile no other command starts to wait, and ALL_DONE does not occur.
 EXPECTED: Final = {
-    SessionState.OPEN: "WAITING LOADING - DRAINING OPEN CLOSING GONE",
-    SessionState.WAITING: "- - OPEN CLOSING - CLOSING GONE",
-    SessionState.LOADING: "- - OPEN DRAINING_LOADING - CLOSING GONE",
-    SessionState.DRAINING: "CLOSING DRAINING_LOADING - DRAINING CLOSING CLOSING GONE",
-    SessionState.DRAINING_LOADING: "- - DRAINING DRAINING_LOADING - CLOSING GONE",
-    SessionState.CLOSING: "- - CLOSING CLOSING CLOSING CLOSING GONE",
-    SessionState.GONE: "GONE GONE GONE GONE GONE GONE GONE",
+    OPEN: "WAITING LOADING - DRAINING OPEN CLOSING GONE",
+    WAITING: "- - OPEN CLOSING - CLOSING GONE",
+    LOADING: "- - OPEN DRAINING_LOADING - CLOSING GONE",
+    DRAINING: "CLOSING DRAINING_LOADING - DRAINING CLOSING CLOSING GONE",
+    DRAINING_LOADING: "- - DRAINING DRAINING_LOADING - CLOSING GONE",
+    CLOSING: "- - CLOSING CLOSING CLOSING CLOSING GONE",
+    GONE: "GONE GONE GONE GONE GONE GONE GONE",
 }
 
 PAIRS: Final = [
-    (state, event, None if name == "-" else SessionState[name])
+    (state, event, None if name == "-" else STATES[name])
     for state, row in EXPECTED.items()
     for event, name in zip(COLUMNS, row.split(), strict=True)
 ]
@@ -55,20 +69,20 @@ def test_event_leads_to_expected_state(state: SessionState, event: SessionEvent,
 
 def test_table_covers_every_state_and_event() -> None:
     assert {(state, event) for state, event, _ in PAIRS} == {
-        (state, event) for state in SessionState for event in SessionEvent
+        (state, event) for state in STATES.values() for event in SessionEvent
     }
 
 
 def test_commands_run_only_in_open_and_draining_states() -> None:
-    assert {SessionState.OPEN, SessionState.DRAINING} == RUNNING_STATES
+    assert [state for state in TRANSITIONS if state.runs_commands] == [OPEN, DRAINING]
 
 
 def test_every_state_is_reachable_and_leads_to_gone() -> None:
-    reached = {SessionState.OPEN}
+    reached = {OPEN}
     while more := {next_state(state, event) for state in reached for event in TRANSITIONS[state]} - reached:
         reached |= more
-    assert reached | {SessionState.GONE} == set(SessionState)
-    assert {next_state(state, SessionEvent.LOST) for state in SessionState} == {SessionState.GONE}
+    assert reached | {GONE} == set(TRANSITIONS)
+    assert {next_state(state, SessionEvent.LOST) for state in TRANSITIONS} == {GONE}
 
 
 # Each state with each input over a whole server: the replies, whether the server disconnects, and the items left for

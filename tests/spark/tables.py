@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from kestrel.disk.files import Disk
+from kestrel.spark.columns import HISTORIES, PROBLEMS, RECORDS
+from kestrel.spark.history.histories import GROUP, ORDER, Limits, replay_histories
 from kestrel.spark.source import KestrelSource
-from kestrel.spark.table.reader import JournalReader
+from kestrel.spark.table.files import files_of
+from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.planned_file import PlannedFile
+from kestrel.spark.table.reader import JournalReader, SliceReader
+from kestrel.spark.table.slices import FileSlice
 from tests.journal import reference
 from tests.scroll import independent
-from tests.scroll.made import READER, WRITER
+from tests.scroll.handwritten import READER, WRITER
 
 Row = dict[str, Any]
 
@@ -67,9 +76,38 @@ def table(*paths: Path | str, schema: StructType | None = None, **options: str) 
     return list(rows_of(journal_reader(source(*paths, **options), schema)))
 
 
+def planned_files(
+    *paths: Path | str, server: str | None = None, queue: str | None = None, disk: Disk | None = None
+) -> list[PlannedFile]:
+    """The files there, as a driver finds them."""
+    return files_of(disk or Disk(), find_locations([str(path) for path in paths], server), queue)
+
+
+def read_slices(slices: Sequence[FileSlice], schema: StructType = RECORDS, **settings: Any) -> list[Row]:
+    """The records of slices, or with the schema of problems those, as a task reads them."""
+    reading = SliceReader(to_arrow_schema(schema, timezone="UTC"), **settings)
+    batches = reading.problems(slices) if schema is PROBLEMS else reading.records(slices)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
 def records(rows: Iterable[Row]) -> list[Row]:
     """Of each row what the record says, without whose it is."""
     return [{name: row[name] for name in NOTHING} for row in rows]
+
+
+def histories_in(*paths: Path | str, limits: Limits = None, batch_rows: int = 7, **options: str) -> list[Row]:
+    """All histories of the journals there, whose records come in batches of so many; with `queue`, of such queues."""
+    schema = to_arrow_schema(RECORDS, timezone="UTC")
+    rows = sorted(table(*paths, **options), key=_sort_key)
+    starts = range(0, len(rows), batch_rows)
+    batches = [pa.RecordBatch.from_pylist(rows[start : start + batch_rows], schema) for start in starts]
+    told = replay_histories(batches, limits, to_arrow_schema(HISTORIES, timezone="UTC"), options.get("queue"))
+    return [row for batch in told for row in batch.to_pylist()]
+
+
+def _sort_key(row: Row) -> tuple[Any, ...]:
+    """As Spark sorts, nulls first."""
+    return tuple((-1 if row[name] is None else row[name]) for name in (*GROUP, *ORDER))
 
 
 def journal_rows(contents: bytes) -> list[Row]:

@@ -11,7 +11,7 @@ import pyspark
 import pytest
 
 from tests.child import LONG_S
-from tests.journal.made import REMOVE, addx, open_, unremove
+from tests.journal.handwritten import REMOVE, addx, open_, unremove
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,21 +1,25 @@
-"""docs/spark.md is true: its walk prints what it says, and its tables have all columns and states."""
+"""docs/spark.md is true: its walk and examples print what it says, and its tables have all columns and states."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
-from kestrel.spark import report_cli
-from kestrel.spark.columns import HISTORIES
-from kestrel.spark.history import journal, scroll
+from kestrel.spark import fleet_cli, report_cli
+from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS, HISTORIES
+from kestrel.spark.history import histories, journal
+from tests.journal.handwritten import REMOVE, addx
 from tests.server.running import Processes
 from tests.spark.walks import section, walk
+from tests.tools.tool_processes import fill
 
 PAGE: Final = "spark.md"
+FLEET: Final = "Looking after many folders"
 
 
 def first_columns(text: str) -> list[str]:
@@ -39,4 +43,35 @@ def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsy
 def test_the_columns_and_states_of_histories_are_told() -> None:
     journals = (getattr(journal, name) for name in ("QUEUED", "OPEN", "REMOVED", "CONFIRMED", "CONTINUED"))
     listed = first_columns(section(PAGE, "Histories of items"))
-    assert listed == [*HISTORIES.names, *journals, scroll.DONE]
+    assert listed == [*HISTORIES.names, *journals, histories.DONE]
+
+
+def test_the_examples_print_what_the_page_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "data" / "web1" / "spool", {"orders": addx(b"gone!") + REMOVE + addx(b"again") + addx(b"again")})
+    fill(tmp_path / "data" / "web2" / "spool", {"orders": addx(b"order two!"), "mail": addx(b"hi")})
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```console\n(.*?)^```$", section(PAGE, FLEET), re.MULTILINE | re.DOTALL)
+    for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = example.partition("\n")
+        assert fleet_cli.main(shlex.split(command)[1:]) == 0
+        assert capsys.readouterr() == (output, "")
+
+
+def test_it_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    helps = ""
+    for command in ("verify", "pack", "export", "import"):
+        with pytest.raises(SystemExit):
+            fleet_cli.main([command, "--help"])
+        helps += capsys.readouterr().out.partition("examples:")[0]
+    known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", helps))
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section(PAGE, FLEET)))
+    assert told - {"--verify"} <= known
+    assert known - told <= {"--help", "--queued"}
+
+
+def test_its_columns_are_those_of_items() -> None:
+    listed = first_columns(section(PAGE, FLEET).partition("### Items out and in")[2])
+    names = EXPORTED_ITEMS.names
+    assert listed == [*names, *[name for name in EXPORTED_TEXTS.names if name not in names]]

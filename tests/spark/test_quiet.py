@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
 from kestrel.spark.fleet_cli import main
-from kestrel.spark.stderr_capture import MOST_HELD_BYTES, capture_stderr
+from kestrel.spark.startup import MOST_HELD_BYTES, capture_stderr
 from kestrel.tools.tool_runner import ToolFailed
 from tests.child import Child
 
@@ -69,17 +68,16 @@ def test_what_was_started_is_heard_when_it_says_something_later(capfd: pytest.Ca
 def test_kestrel_fleet_does_not_let_a_start_be_heard_and_the_work_after_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    @contextmanager
-    def starts(tool: str, master: str | None) -> Iterator[object]:
+    def starts(tool: str, master: str | None, settings: object) -> Mock:
         os.write(2, b"WARN while it starts\n")
-        yield object()
+        return Mock()
 
     def fails(spark: object, *_: object, **__: object) -> NoReturn:
         os.write(2, b"ERROR later\n")
         raise ToolFailed("it is no Spark", 1)
 
     monkeypatch.setattr("kestrel.spark.startup.check_installed", lambda: None)
-    monkeypatch.setattr("kestrel.spark.startup.start_spark", starts)
+    monkeypatch.setattr("kestrel.spark.session.session", starts)
     monkeypatch.setattr("kestrel.spark.fleet.verify.verify", fails)
     assert main(["verify", str(tmp_path)]) == 1
     assert capfd.readouterr().err == "ERROR later\nkestrel-fleet: it is no Spark\n"

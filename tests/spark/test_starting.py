@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_without_the_extra_a_command_still_knows_its_own_options(command: str) -
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_report_is_found_where_it_is_written() -> None:
-    for name in reports.__all__:
-        assert getattr(reports, name).__name__ == name
+def test_every_report_is_found_and_no_module_takes_its_place() -> None:
+    for module in pkgutil.iter_modules(reports.__path__):
+        importlib.import_module(f"{reports.__name__}.{module.name}")
+    assert [getattr(reports, name).__name__ for name in reports.__all__] == reports.__all__

@@ -1,7 +1,7 @@
-"""The durable backends, and what one needs to run a test on each of them.
+"""The durable backends.
 
-A test of this folder that asks for the fixture `machine` or `backend` runs once for each. One that is about the files
-of the journal is marked `journal_only`.
+A test of this folder that uses the fixture `machine` or `backend` runs once for each. `journal_only` and `scroll_only`
+mark tests of one backend.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kestrel.storage.total_memory import MemoryLimit
 
 
 class MakeStorage(Protocol):
-    """Makes a storage over a folder, which is not started yet."""
+    """A function that returns a storage over a folder, which is not started."""
 
     def __call__(
         self,
@@ -39,8 +39,8 @@ class MakeStorage(Protocol):
 class Backend(NamedTuple):
     """A durable backend.
 
-    With `keeps_order` a restart brings what was open or put back in front of the rest. Without it a restart brings all
-    items in the order in which they were put.
+    With `keeps_order`, a restart puts open and aborted items in front of the others. Without it, a restart restores the
+    order of the puts.
     """
 
     make: MakeStorage
@@ -51,10 +51,10 @@ BACKENDS: Final[Mapping[str, Backend]] = {
     name: Backend(make, "order_kept" in FACTORIES[name].capabilities)
     for name, make in {"journal": JournalStorage, "scroll": ScrollStorage}.items()
 }
-"""By the name that a described string has for them."""
+"""The backends by the word that `--storage` uses."""
 
 journal_only = pytest.mark.backends("journal")
-"""Marks a test that is about the journal's files, or about what only the journal has."""
+"""Marks a test of the journal's files or features."""
 
 scroll_only = pytest.mark.backends("scroll")
-"""The same for the scroll."""
+"""Marks a test of the scroll's files or features."""

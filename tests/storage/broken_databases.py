@@ -1,12 +1,13 @@
-"""Databases with one fault each, and the one that they were made of: all of them run the suite of databases.
+"""Databases with one bug each, which the contract suite has to find.
 
-Not collected with the other tests: `test_contract_suite.py` runs it, and sees what fails.
+pytest does not collect this module by itself: `test_contract_suite.py` runs it and checks which tests fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from twisted.internet.defer import Deferred
 
@@ -18,26 +19,29 @@ from tests.storage.windowed import test_contract as test_windowed_contract
 
 
 class TestUnbrokenDatabase(test_windowed_contract.TestMemoryDatabase):
-    pass
+    database_class: type[MemoryDatabase] = MemoryDatabase
+
+    def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:
+        return self.database_class(super().make_database(folder, in_thread).tables, in_thread)
 
 
-class Careless(MemoryTables):
-    """They look at nothing that is done to them."""
+class UncheckedTables(MemoryTables):
+    """Tables that do not check their contents."""
 
     def check(self, queue: StoredQueue, items: Sequence[StoredItem]) -> None:
         pass
 
 
-class ForgetsTheNumber(Careless):
-    """A batch whose answer was lost is applied once more."""
+class AppliesRepeatedBatchAgain(UncheckedTables):
+    """A batch that is sent again is applied again."""
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:
         super().apply(batch, epoch)
         self.last_number = 0
 
 
-class RemembersTheNumberOfAnother(Careless):
-    """A new owner's first batch is taken for the last one's."""
+class KeepsBatchNumberOfLastOwner(UncheckedTables):
+    """The first batch of a new owner is taken for a repeated batch of the last owner."""
 
     def own(self, owner: object) -> int:
         number = self.last_number
@@ -47,7 +51,7 @@ class RemembersTheNumberOfAnother(Careless):
 
 
 class AppliesQueueByQueue(MemoryTables):
-    """Each queue's changes are a transaction of their own."""
+    """The changes of each queue are a separate transaction."""
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:
         for change in batch.changes:
@@ -56,8 +60,8 @@ class AppliesQueueByQueue(MemoryTables):
         self.last_number = batch.number
 
 
-class ShowsWhatIsPending(MemoryDatabase):
-    """What a batch removes is gone before what it puts is there: a read sees it so, and a kill leaves it so."""
+class AppliesRemovesBeforePuts(MemoryDatabase):
+    """Removes are applied before puts, so that a read or a kill can see half of a batch."""
 
     def apply(self, batch: WriteBatch) -> Deferred[None]:
         whole = super().apply
@@ -65,23 +69,23 @@ class ShowsWhatIsPending(MemoryDatabase):
         return first.addCallback(lambda _: whole(batch))
 
 
-class BelongsToTwo(Careless):
-    """Whoever asks is the owner."""
+class AllowsTwoOwners(UncheckedTables):
+    """A second owner is accepted while there is one."""
 
     def own(self, owner: object) -> int:
         self.owner = None
         return super().own(owner)
 
 
-class ListensToTheLastOwner(Careless):
-    """What an earlier owner sends is applied."""
+class ObeysEarlierOwner(UncheckedTables):
+    """Batches of an earlier owner are applied."""
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:
         super().apply(batch, self.epoch)
 
 
-class IgnoresIsNew(Careless):
-    """A new queue has the items of the one that had its name."""
+class IgnoresIsNew(UncheckedTables):
+    """A new queue has the items of an earlier queue of that name."""
 
     def change(
         self, queues: dict[bytes, StoredQueue], items: dict[bytes, list[StoredItem]], change: QueueChanges
@@ -89,15 +93,15 @@ class IgnoresIsNew(Careless):
         super().change(queues, items, change._replace(is_new=False))
 
 
-class LeavesTheEndOfRanges(Careless):
-    """The last position of a range is not taken for a part of it."""
+class ExcludesEndOfRanges(UncheckedTables):
+    """The last position of a removed range is not removed."""
 
     def remove(self, items: list[StoredItem], removed: Sequence[tuple[int, int]]) -> None:
         super().remove(items, [(first, last - 1) for first, last in removed])
 
 
-class LosesErrors(Careless):
-    """Error counts are not kept."""
+class LosesErrors(UncheckedTables):
+    """Error counts are not stored."""
 
     def change(
         self, queues: dict[bytes, StoredQueue], items: dict[bytes, list[StoredItem]], change: QueueChanges
@@ -105,16 +109,16 @@ class LosesErrors(Careless):
         super().change(queues, items, change._replace(errors={}))
 
 
-class ReadsNewestFirst(Careless):
-    """The newest items are found where the oldest are asked for."""
+class ReadsNewestFirst(UncheckedTables):
+    """A read returns the newest items instead of the oldest."""
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> list[StoredItem]:
         found = super().read_after(name, position, 1 << 30, 1 << 30)
         return found[-n:]
 
 
-class MixesNames(Careless):
-    """Names end where they have a zero, as strings of C do."""
+class EndsNamesAtZeroByte(UncheckedTables):
+    """Names end at their first zero byte, like strings in C."""
 
     def change(
         self, queues: dict[bytes, StoredQueue], items: dict[bytes, list[StoredItem]], change: QueueChanges
@@ -127,7 +131,7 @@ class MixesNames(Careless):
 
 
 class NeedsRoomForEverything(MemoryTables):
-    """Where there is none, a batch that takes items out is refused as well."""
+    """A full database also refuses batches that only remove items."""
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:
         if self.room is not None:
@@ -135,52 +139,27 @@ class NeedsRoomForEverything(MemoryTables):
         super().apply(batch, epoch)
 
 
-class TestForgetsTheNumber(TestUnbrokenDatabase):
-    tables_class = ForgetsTheNumber
+FOUND_BY: Final[Mapping[type[MemoryTables] | type[MemoryDatabase], tuple[str, ...]]] = {
+    AppliesRepeatedBatchAgain: ("test_repeated_batch_succeeds_without_being_applied_again",),
+    KeepsBatchNumberOfLastOwner: ("test_each_owner_begins_with_batch_number_one",),
+    AppliesQueueByQueue: ("test_batch_with_one_impossible_change_changes_nothing",),
+    AppliesRemovesBeforePuts: (
+        "test_read_sees_whole_batches",
+        "test_kill_leaves_whole_batches",
+    ),
+    AllowsTwoOwners: ("test_second_owner_is_refused_with_a_reason",),
+    ObeysEarlierOwner: ("test_replaced_owner_applies_no_batch",),
+    IgnoresIsNew: ("test_new_queue_replaces_the_stored_one",),
+    ExcludesEndOfRanges: ("test_removed_range_includes_both_ends",),
+    LosesErrors: ("test_last_batch_sets_the_error_count",),
+    ReadsNewestFirst: ("test_read_returns_at_most_n_items",),
+    NeedsRoomForEverything: ("test_items_can_be_removed_from_a_full_database",),
+    EndsNamesAtZeroByte: ("test_names_are_compared_byte_by_byte",),
+}
+"""The contract tests that find each bug."""
 
-
-class TestRemembersTheNumberOfAnother(TestUnbrokenDatabase):
-    tables_class = RemembersTheNumberOfAnother
-
-
-class TestAppliesQueueByQueue(TestUnbrokenDatabase):
-    tables_class = AppliesQueueByQueue
-
-
-class TestShowsWhatIsPending(TestUnbrokenDatabase):
-    tables_class = Careless
-
-    def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:
-        return ShowsWhatIsPending(super().make_database(folder, in_thread).tables, in_thread)
-
-
-class TestBelongsToTwo(TestUnbrokenDatabase):
-    tables_class = BelongsToTwo
-
-
-class TestListensToTheLastOwner(TestUnbrokenDatabase):
-    tables_class = ListensToTheLastOwner
-
-
-class TestIgnoresIsNew(TestUnbrokenDatabase):
-    tables_class = IgnoresIsNew
-
-
-class TestLeavesTheEndOfRanges(TestUnbrokenDatabase):
-    tables_class = LeavesTheEndOfRanges
-
-
-class TestLosesErrors(TestUnbrokenDatabase):
-    tables_class = LosesErrors
-
-
-class TestReadsNewestFirst(TestUnbrokenDatabase):
-    tables_class = ReadsNewestFirst
-
-
-class TestMixesNames(TestUnbrokenDatabase):
-    tables_class = MixesNames
-
-
-class TestNeedsRoomForEverything(TestUnbrokenDatabase):
-    tables_class = NeedsRoomForEverything
+for bug in FOUND_BY:
+    classes = {"tables_class": bug}
+    if bug is AppliesRemovesBeforePuts:
+        classes = {"tables_class": UncheckedTables, "database_class": bug}
+    globals()[f"Test{bug.__name__}"] = type(f"Test{bug.__name__}", (TestUnbrokenDatabase,), classes)

@@ -5,7 +5,9 @@ pytest does not collect this module by itself: `test_contract_suite.py` runs it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from kestrel_sqlite import READ, SqliteDatabase
 
@@ -106,33 +108,19 @@ class OpensAfterClose(SqliteDatabase):
         return super()._list_queues()
 
 
-class TestNeverSyncs(TestUnbrokenSqlite):
-    database_class = NeverSyncs
+POWER_FAILURE: Final = "test_power_failure_keeps_acknowledged_and_whole_batches"
 
+FOUND_BY: Final[Mapping[type[SqliteDatabase], tuple[str, ...]]] = {
+    NeverSyncs: (POWER_FAILURE,),
+    KeepsTheRollbackJournalInMemory: (POWER_FAILURE,),
+    ReportsFailedCommitAsNotApplied: ("test_failed_sync_in_a_commit_is_database_away",),
+    ReportsFailedCommitAsFull: ("test_failed_sync_in_a_commit_is_database_away",),
+    NeverSyncsAgain: ("test_batch_repeated_after_a_failed_sync_survives_power_failure",),
+    ReservesNothing: ("test_full_disk_refuses_puts_and_accepts_removes",),
+    ReadsWithoutTheLock: ("test_reads_in_other_threads_see_whole_batches",),
+    OpensAfterClose: ("test_list_queues_that_runs_after_close_takes_no_ownership",),
+}
+"""The contract tests that find each bug. `test_sqlite_contract.py` checks that they pass for the correct database."""
 
-class TestKeepsTheRollbackJournalInMemory(TestUnbrokenSqlite):
-    database_class = KeepsTheRollbackJournalInMemory
-
-
-class TestReportsFailedCommitAsNotApplied(TestUnbrokenSqlite):
-    database_class = ReportsFailedCommitAsNotApplied
-
-
-class TestReportsFailedCommitAsFull(TestUnbrokenSqlite):
-    database_class = ReportsFailedCommitAsFull
-
-
-class TestNeverSyncsAgain(TestUnbrokenSqlite):
-    database_class = NeverSyncsAgain
-
-
-class TestReservesNothing(TestUnbrokenSqlite):
-    database_class = ReservesNothing
-
-
-class TestReadsWithoutTheLock(TestUnbrokenSqlite):
-    database_class = ReadsWithoutTheLock
-
-
-class TestOpensAfterClose(TestUnbrokenSqlite):
-    database_class = OpensAfterClose
+for bug in FOUND_BY:
+    globals()[f"Test{bug.__name__}"] = type(f"Test{bug.__name__}", (TestUnbrokenSqlite,), {"database_class": bug})

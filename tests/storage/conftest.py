@@ -1,19 +1,18 @@
-"""What the tests of whole servers share, and those that let a process die again and again."""
+"""Fixtures for tests on each durable backend, on whole servers, and on processes that crash often."""
 
 from __future__ import annotations
 
 import gc
-import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.storage.backends import BACKENDS, Backend
-from tests.storage.lives import Restarts
-from tests.storage.serving import IN_MEMORY, NEVER, PERIODIC, SYNCED, Machine
+from tests.storage.crash_trials import RestartCache
+from tests.storage.faulty_server import IN_MEMORY, NEVER, PERIODIC, SYNCED, Machine
+from tests.torture.damage import quick_folder
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -25,13 +24,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each durable backend in turn, or those that the test's mark `backends` names."""
+    """Each durable backend in turn, or those that the mark `backends` of the test names."""
     return BACKENDS[request.param]
 
 
 @pytest.fixture
 def machine(tmp_path: Path, backend: Backend) -> Iterator[Machine]:
-    """Where servers run, with the queues "synced", "periodic" and "memory", and any other never synced."""
+    """A machine with the queues "synced", "periodic" and "memory". All other queues are never synced."""
     queues = {b"synced": SYNCED, b"periodic": PERIODIC, b"memory": IN_MEMORY}
     machine = Machine(tmp_path, NEVER, queues, backend.make)
     yield machine
@@ -39,12 +38,12 @@ def machine(tmp_path: Path, backend: Backend) -> Iterator[Machine]:
 
 
 AllowDescriptors = Callable[[int], None]
-"""Tells a storage that is started then how many files the process may have open."""
+"""Sets the number of open files that storages believe the process may have, for storages that start later."""
 
 
 @pytest.fixture
 def allow_descriptors(monkeypatch: pytest.MonkeyPatch) -> AllowDescriptors:
-    """The limit of the process stays what it is, for all else that has files open."""
+    """A function that sets the limit of open files for storages. The real limit of the process does not change."""
 
     def allow(descriptors: int) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
@@ -52,20 +51,19 @@ def allow_descriptors(monkeypatch: pytest.MonkeyPatch) -> AllowDescriptors:
     return allow
 
 
-# For processes that die.
+# Crashing processes.
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A place for a great many small files: in memory, where the system has one there."""
-    memory = "/dev/shm"
-    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        yield Path(folder)
+    """A folder for many small files, in memory if the system has a file system there."""
+    with quick_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
 def _frozen() -> Iterator[None]:
-    """What was there before is not looked at when garbage is collected."""
+    """Exclude existing objects from garbage collection, which makes it fast."""
     gc.collect()
     gc.freeze()
     yield
@@ -75,13 +73,13 @@ def _frozen() -> Iterator[None]:
 
 
 @pytest.fixture
-def last_words(_frozen: None) -> Iterator[None]:
-    """What Deferreds of the dead have to say, because nobody handled their failure, they say now and not later."""
+def report_unhandled_failures(_frozen: None) -> Iterator[None]:
+    """Collect garbage at the end, so that Deferreds of crashed storages log unhandled failures in this test."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module")
-def restarts(backend: Backend) -> Restarts:
-    """Shared, since many a death leaves the same files."""
-    return Restarts(backend)
+def restarts(backend: Backend) -> RestartCache:
+    """Results of restarts, which all tests of a module share, because many crashes leave the same files."""
+    return RestartCache(backend)

@@ -1,4 +1,4 @@
-"""Distributions with storages in them, as an installer leaves them, made in a folder that is on the path."""
+"""Installed distributions and drop-ins with storage plugins, made in a folder on the path."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class AcmeFactory:
             raise BadStorageArgument("acme: takes no options, and says so")
         return MemoryStorage(memory)
 '''
-"""A module with a factory that is as it should be. Others are made of it, by a few more lines."""
+"""A module with a correct factory. Tests append lines to it."""
 
 
 def install(folder: Path, entry_points: str, *, name: str = "acme-storage", version: str = "1.2") -> None:
-    """A distribution in that folder, with these lines of entry points of storages."""
+    """Install a distribution in the folder, with these lines of entry points for storages."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -50,13 +50,13 @@ def install(folder: Path, entry_points: str, *, name: str = "acme-storage", vers
 
 
 def module(folder: Path, *lines: str, name: str = "acme") -> None:
-    """The module of the sound factory, with these lines more."""
+    """Write the module `ACME` with these additional lines."""
     (folder / f"{name}.py").write_text("\n".join([ACME, *lines]) + "\n")
     invalidate_caches()
 
 
 def drop_in(folder: Path, name: str, source: str) -> Path:
-    """A module in ``twisted/plugins`` of that folder."""
+    """Write a module to `twisted/plugins` in the folder, and return its path."""
     module = folder / "twisted" / "plugins" / f"{name}.py"
     module.parent.mkdir(parents=True, exist_ok=True)
     module.write_text(source)
@@ -65,15 +65,15 @@ def drop_in(folder: Path, name: str, source: str) -> Path:
 
 @contextmanager
 def on_the_path(folder: Path) -> Iterator[None]:
-    """What is in that folder is installed meanwhile, and no other storage; what was imported from it is forgotten."""
+    """Make the storages in the folder the only installed ones. Modules imported from it are removed at the end."""
 
-    def entry_points_there(group: str) -> list[EntryPoint]:
+    def entry_points_in_folder(group: str) -> list[EntryPoint]:
         return [each for each in entry_points(group=group) if each.dist and each.dist.locate_file("") == folder]
 
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setattr(kestrel.storage.plugins, "entry_points", entry_points_there)
+        patch.setattr(kestrel.storage.plugins, "entry_points", entry_points_in_folder)
         plugins = str(folder / "twisted" / "plugins")
         patch.setattr(twisted.plugins, "__path__", [*twisted.plugins.__path__, plugins])
         yield

@@ -1,69 +1,76 @@
-"""Wherever the process or the machine dies: what was acknowledged is there at the next start, once and in order.
+"""Wherever the process or the machine dies, acknowledged items are there at the next start, once and in order.
 
-A *scenario* is what happens to one queue, step by step; each step ends with a commit. It is lived through once, and
-before each of the disk's operations it is looked what a death in its place would leave, with a half-done write. What
-a start makes of the files that are left (the process died) and of what the medium holds (the machine did) must be
-a state that the queue was in after one of its records, and none before the last that was promised.
+A *scenario* changes one queue step by step, and each step ends with a commit. It runs once. Before each disk operation
+the test computes the files that a crash would leave, with half of a write done. A start from these files must find a
+state of the queue that is not older than the last promised one.
 
-The limits are so small that a backlog of a few items is several times what memory and files may hold.
+The limits are so small that a few items exceed the memory and the files several times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
 from kestrel.journal.segments import decode_segments, encode_segment
 from kestrel.storage.interfaces import IContinue
-from tests.journal.made import REMOVE, addx, open_
+from tests.journal.handwritten import REMOVE, addx, open_
 from tests.storage.backends import Backend, journal_only
-from tests.storage.histories import State, item_of
-from tests.storage.lives import (
+from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
-    Life,
-    LivedQueue,
-    MortalDisk,
+    CrashDisk,
+    CrashTrial,
     Pace,
-    Restarts,
-    Trial,
-    check_deaths_one_after_the_other,
-    check_each_byte,
-    left_by,
+    RestartCache,
+    StorageRun,
+    TrackedQueue,
+    check_torn_writes,
+    crash_in_each_start,
+    files_after_crash,
     write_files,
 )
+from tests.storage.histories import State, item_of
 
-pytestmark = pytest.mark.usefixtures("last_words")
+pytestmark = pytest.mark.usefixtures("report_unhandled_failures")
+
+AT_ONCE = PACES["threads run at once"]
+
+each_pace = pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+two_paces = pytest.mark.parametrize("pace", [AT_ONCE, PACES["threads run seldom"]], ids=["at once", "seldom"])
+each_sync = pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
 
 # Scenarios.
 
-Scenario: TypeAlias = Callable[[LivedQueue], Iterator[None]]
-"""What happens to a queue; each yield ends a step."""
+Scenario: TypeAlias = Callable[[TrackedQueue], Iterator[None]]
+"""Changes to a queue. Each yield ends a step."""
 
 
-def of(scenario: Scenario) -> Callable[[Life], Iterator[None]]:
-    """The scenario, of the one queue of a life."""
-    return lambda life: scenario(life.queue())
+def on_one_queue(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
+    """Return a scenario for a whole storage, which has one queue."""
+    return lambda run: scenario(run.queue())
 
 
-def many_puts_then_a_drain(queue: LivedQueue) -> Iterator[None]:
-    for _ in range(5):
-        queue.put(4)
+def put_in_steps(queue: TrackedQueue, *counts: int) -> Iterator[None]:
+    """Put that many items in each step."""
+    for count in counts:
+        queue.put(count)
         yield
+
+
+def puts_then_drain(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 4, 4, 4, 4, 4)
     while queue.history.items:
         queue.get(4)
         yield
 
 
-def puts_and_plain_gets_interleaved_at_a_depth(queue: LivedQueue) -> Iterator[None]:
-    queue.put(4)
-    yield
-    queue.put(5)
-    yield
+def alternating_puts_and_gets(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 4, 5)
     for _ in range(5):
         queue.put()
         queue.get()
@@ -73,29 +80,29 @@ def puts_and_plain_gets_interleaved_at_a_depth(queue: LivedQueue) -> Iterator[No
         yield
 
 
-def open_reads_held_across_everything_then_confirmed_or_put_back(queue: LivedQueue) -> Iterator[None]:
+def late_confirms_and_aborts(queue: TrackedQueue) -> Iterator[None]:
     queue.put(4)
-    held = [queue.open()]
+    xids = [queue.open()]
     yield
     for _ in range(4):
         queue.put(3)
-        held.append(queue.open())
+        xids.append(queue.open())
         yield
         queue.get()
         yield
-    queue.put_back(held[3], held[1])
+    queue.put_back(xids[3], xids[1])
     yield
-    queue.confirm(held[0])
-    again = queue.open()
+    queue.confirm(xids[0])
+    xid = queue.open()
     yield
-    queue.put_back(held[4])
-    queue.confirm(again)
+    queue.put_back(xids[4])
+    queue.confirm(xid)
     yield
     queue.get(3)
     yield
 
 
-def emptied_again_and_again(queue: LivedQueue) -> Iterator[None]:
+def repeatedly_emptied(queue: TrackedQueue) -> Iterator[None]:
     for each in range(5):
         queue.put(2)
         yield
@@ -109,18 +116,16 @@ def emptied_again_and_again(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def clear_in_the_middle_of_a_backlog(queue: LivedQueue) -> Iterator[None]:
+def flushed_backlog(queue: TrackedQueue) -> Iterator[None]:
     for puts in (3, 1):
-        for _ in range(puts):
-            queue.put(5)
-            yield
-        held = queue.open()
+        yield from put_in_steps(queue, *[5] * puts)
+        xid = queue.open()
         queue.get_from_memory(at_most=5)
         yield
         queue.clear()
         yield
         queue.put(2)
-        queue.put_back(held)
+        queue.put_back(xid)
         yield
         queue.clear()
         queue.put()
@@ -129,32 +134,23 @@ def clear_in_the_middle_of_a_backlog(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def delete_and_re_create(queue: LivedQueue) -> Iterator[None]:
-    for _ in range(4):
-        queue.put(4)
-        yield
+def deleted_and_recreated(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 4, 4, 4, 4)
     queue.open()
     queue.get_from_memory(at_most=5)
     queue.delete()
-    queue.put(5)
-    yield
-    for _ in range(2):
-        queue.put(5)
-        yield
+    yield from put_in_steps(queue, 5, 5, 5)
     queue.get(2)
     yield
     queue.delete()
     yield
-    queue.put(2)
-    yield
+    yield from put_in_steps(queue, 2)
     queue.get(2)
     yield
 
 
-def drain_while_more_is_put(queue: LivedQueue) -> Iterator[None]:
-    for _ in range(3):
-        queue.put(4)
-        yield
+def drain_during_puts(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 4, 4, 4)
     while queue.history.items:
         queue.get()
         queue.put()
@@ -163,77 +159,88 @@ def drain_while_more_is_put(queue: LivedQueue) -> Iterator[None]:
         yield
 
 
-def open_reads_only_and_many(queue: LivedQueue) -> Iterator[None]:
-    held: list[int] = []
+def many_open_reads(queue: TrackedQueue) -> Iterator[None]:
+    xids: list[int] = []
     for _ in range(6):
         queue.put(2)
-        held += [queue.open(), queue.open()]
+        xids += [queue.open(), queue.open()]
         yield
-    queue.confirm(*held[3:6])
+    queue.confirm(*xids[3:6])
     yield
-    queue.put_back(held[10], held[2], held[0])
+    queue.put_back(xids[10], xids[2], xids[0])
     yield
-    held += [queue.open(), queue.open(), queue.open()]
+    xids += [queue.open(), queue.open(), queue.open()]
     yield
-    queue.confirm(*held[11:])
+    queue.confirm(*xids[11:])
     yield
-    queue.put_back(held[1])
+    queue.put_back(xids[1])
     queue.get()
     yield
 
 
-def work_that_goes_on_in_steps(queue: LivedQueue) -> Iterator[None]:
-    for _ in range(3):
-        queue.put(4)
-        yield
+def continued_work(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 4, 4, 4)
     for _ in range(5):
-        held = [queue.open(), queue.open(), queue.open()]
+        xids = [queue.open(), queue.open(), queue.open()]
         yield
-        queue.continue_(held[1], held[0])
+        queue.continue_(xids[1], xids[0])
         yield
         queue.get()
-        queue.continue_(held[2])
+        queue.continue_(xids[2])
         yield
 
 
-SCENARIOS: dict[str, Scenario] = {
-    scenario.__name__.replace("_", " "): scenario
-    for scenario in (
-        many_puts_then_a_drain,
-        puts_and_plain_gets_interleaved_at_a_depth,
-        open_reads_held_across_everything_then_confirmed_or_put_back,
-        emptied_again_and_again,
-        clear_in_the_middle_of_a_backlog,
-        delete_and_re_create,
-        drain_while_more_is_put,
-        open_reads_only_and_many,
-    )
-}
+each_scenario = pytest.mark.parametrize(
+    "scenario",
+    [
+        puts_then_drain,
+        alternating_puts_and_gets,
+        late_confirms_and_aborts,
+        repeatedly_emptied,
+        flushed_backlog,
+        deleted_and_recreated,
+        drain_during_puts,
+        many_open_reads,
+    ],
+)
+
+CheckEveryCrash: TypeAlias = Callable[..., None]
 
 
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_wherever_the_process_or_the_machine_dies_the_queue_is_there_once_and_in_order(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
+@pytest.fixture
+def check_every_crash(folder: Path, restarts: RestartCache, backend: Backend) -> CheckEveryCrash:
+    """A function that runs a scenario and checks a crash before each disk operation."""
+
+    def check(scenario: Scenario, sync_journal_ms: int | None, pace: Pace = AT_ONCE, **options: Any) -> None:
+        trial = CrashTrial(folder, on_one_queue(scenario), sync_journal_ms, pace, backend, **options)
+        trial.check_every_crash(restarts)
+
+    return check
+
+
+@each_pace
+@each_sync
+@each_scenario
+def test_crash_at_any_operation_keeps_promised_items(
+    check_every_crash: CheckEveryCrash, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_death(restarts)
+    check_every_crash(scenario, sync_journal_ms, pace)
 
 
 @journal_only
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-def test_wherever_the_process_or_the_machine_dies_a_step_of_work_and_the_next_are_never_both_there(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int | None, pace: Pace
+@each_pace
+@each_sync
+def test_crash_never_leaves_both_items_of_a_continue(
+    check_every_crash: CheckEveryCrash, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(work_that_goes_on_in_steps), sync_journal_ms, pace, backend).check_every_death(restarts)
+    check_every_crash(continued_work, sync_journal_ms, pace)
 
 
-# The harness itself: what a death leaves is known without one, and a storage that breaks its word is found out.
+# The harness: it computes what a crash leaves, and it finds disks that break their promises.
 
 
 def without_inodes(path: str, contents: bytes) -> bytes:
-    """The contents of a file; of a segment log with 0 in place of the inodes, which are others in each life."""
+    """Return a file's contents. In a segment log, replace the inodes by 0, because they differ in each run."""
     if not path.startswith(".kestrel/segments/"):
         return contents
     whole, position = b"", 0
@@ -241,49 +248,49 @@ def without_inodes(path: str, contents: bytes) -> bytes:
         position += len(encode_segment(segment))
         whole += encode_segment(segment._replace(inode=0, next_inode=0))
     torn = bytearray(contents[position:])
-    for varying in (slice(4, 8), slice(16, 32)):  # the checksum and the inodes of a record that is half written
+    for varying in (slice(4, 8), slice(16, 32)):  # the checksum and the inodes of a half-written record
         torn[varying] = bytes(len(torn[varying]))
     return whole + bytes(torn)
 
 
-def told(life: Life, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
-    """What a death now leaves in files, and what is promised of the queues."""
+def crash_now(run: StorageRun, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
+    """Return the files that each kind of crash would leave now, and the promised states of the queues."""
     promises = [
         f"{name!r} is {queue.history.promise(sync_journal_ms, has_machine_died=has_machine_died)}"
-        for name, queue in life.queues.items()
+        for name, queue in run.queues.items()
         for has_machine_died in (False, True)
     ]
     left = {
-        death: {path: without_inodes(path, contents) for path, contents in files.items()}
-        for death, files in left_by(life)
+        crash: {path: without_inodes(path, contents) for path, contents in files.items()}
+        for crash, files in files_after_crash(run)
     }
     return left, promises
 
 
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-def test_what_a_death_would_leave_is_what_it_leaves(
+@each_pace
+@each_sync
+def test_computed_crash_equals_a_real_one(
     folder: Path, backend: Backend, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    trial = Trial(folder, of(clear_in_the_middle_of_a_backlog), sync_journal_ms, pace, backend)
+    trial = CrashTrial(folder, on_one_queue(flushed_backlog), sync_journal_ms, pace, backend)
     expected: list[object] = []
-    whole = trial.live(look=lambda life: expected.append(told(life, sync_journal_ms)))
+    whole = trial.run(look=lambda run: expected.append(crash_now(run, sync_journal_ms)))
     assert len(expected) == len(whole.disk.calls) > 50
     for calls in range(0, len(expected), 3):
-        life = trial.live(calls)
-        assert life.disk.is_dead
-        assert told(life, sync_journal_ms) == expected[calls], f"after {calls} operations"
+        run = trial.run(calls)
+        assert run.disk.is_dead
+        assert crash_now(run, sync_journal_ms) == expected[calls], f"after {calls} operations"
 
 
-class LyingDisk(MortalDisk):
-    """Says that it has synced a file, and has not."""
+class LyingDisk(CrashDisk):
+    """A disk that only claims to sync."""
 
     def sync(self, descriptor: int) -> None:
         self._check("sync")
 
 
-class ForgetfulDisk(MortalDisk):
-    """Says that it has written, and every other time it has not."""
+class ForgetfulDisk(CrashDisk):
+    """A disk that omits every other write."""
 
     def write(self, descriptor: int, data: bytes) -> None:
         if self.calls.count("write") % 2:
@@ -292,16 +299,16 @@ class ForgetfulDisk(MortalDisk):
             super().write(descriptor, data)
 
 
-class RepeatingDisk(MortalDisk):
-    """Writes everything twice."""
+class RepeatingDisk(CrashDisk):
+    """A disk that makes each write twice."""
 
     def write(self, descriptor: int, data: bytes) -> None:
         super().write(descriptor, data)
         super().write(descriptor, data)
 
 
-class SwappingDisk(MortalDisk):
-    """Writes the second before the first."""
+class SwappingDisk(CrashDisk):
+    """A disk that makes pairs of writes in the wrong order."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -317,90 +324,73 @@ class SwappingDisk(MortalDisk):
             self._first = None
 
 
-def too_little_for_a_second_file(queue: LivedQueue) -> Iterator[None]:
-    for _ in range(4):
-        queue.put()
-        yield
+def too_few_items_for_a_second_file(queue: TrackedQueue) -> Iterator[None]:
+    yield from put_in_steps(queue, 1, 1, 1, 1)
     queue.get()
     yield
 
 
-def check_with(
-    make_disk: Callable[[Path], MortalDisk],
-    folder: Path,
-    restarts: Restarts,
-    backend: Backend,
-    sync_journal_ms: int | None,
-) -> None:
-    pace = PACES["threads run at once"]
-    scenario = of(too_little_for_a_second_file)
-    Trial(folder, scenario, sync_journal_ms, pace, backend, make_disk=make_disk).check_every_death(restarts)
-
-
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-def test_a_disk_that_lies_about_its_syncs_is_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int
-) -> None:
+def test_disk_with_false_syncs_is_found(check_every_crash: CheckEveryCrash, sync_journal_ms: int) -> None:
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
-        check_with(LyingDisk, folder, restarts, backend, sync_journal_ms)
+        check_every_crash(too_few_items_for_a_second_file, sync_journal_ms, make_disk=LyingDisk)
 
 
 @journal_only
 @pytest.mark.parametrize("make_disk", [ForgetfulDisk, RepeatingDisk, SwappingDisk])
-def test_what_a_disk_does_wrong_when_it_writes_is_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, make_disk: Callable[[Path], MortalDisk]
+def test_disk_with_wrong_writes_is_found(
+    check_every_crash: CheckEveryCrash, make_disk: Callable[[Path], CrashDisk]
 ) -> None:
     with pytest.raises(AssertionError, match=r"the process died.* a start found"):
-        check_with(make_disk, folder, restarts, backend, None)
+        check_every_crash(too_few_items_for_a_second_file, None, make_disk=make_disk)
 
 
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-def test_a_disk_that_does_nothing_wrong_is_not_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int | None
-) -> None:
-    check_with(MortalDisk, folder, restarts, backend, sync_journal_ms)
+@each_sync
+def test_correct_disk_passes(check_every_crash: CheckEveryCrash, sync_journal_ms: int | None) -> None:
+    check_every_crash(too_few_items_for_a_second_file, sync_journal_ms)
 
 
-# Each byte of a write.
+# Torn writes.
 
 
-def a_record_of_each_kind(life: Life) -> None:
-    queue = life.queue()
+def change_in_every_way(run: StorageRun) -> None:
+    """Make a record of each kind."""
+    queue = run.queue()
     queue.put(3)
-    held = queue.open()
+    xid = queue.open()
     queue.get()
-    queue.put_back(held)
+    queue.put_back(xid)
     queue.confirm(queue.open())
-    if IContinue.providedBy(queue.contents):
+    if IContinue.providedBy(queue.store):
         queue.continue_(queue.open())
 
 
-@pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_of_a_write_that_was_cut_short_at_any_byte_the_whole_records_count(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, pace: Pace
+@two_paces
+@each_scenario
+def test_whole_records_of_a_torn_write_count(
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    check_each_byte(folder, of(scenario), pace, backend, a_record_of_each_kind, restarts)
+    check_torn_writes(folder, on_one_queue(scenario), pace, backend, change_in_every_way, restarts)
 
 
 @journal_only
-@pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
-def test_of_a_step_of_work_and_the_next_that_are_cut_short_at_any_byte_one_is_there(
-    folder: Path, restarts: Restarts, backend: Backend, pace: Pace
+@two_paces
+def test_torn_continue_leaves_one_of_its_items(
+    folder: Path, restarts: RestartCache, backend: Backend, pace: Pace
 ) -> None:
-    check_each_byte(folder, of(work_that_goes_on_in_steps), pace, backend, a_record_of_each_kind, restarts)
+    check_torn_writes(folder, on_one_queue(continued_work), pace, backend, change_in_every_way, restarts)
 
 
-# A start that dies.
+# Crashes in a start.
 
 
 def records(*numbers: int) -> bytes:
-    """These items, put."""
+    """Return the records of puts of these items."""
     return b"".join(addx(*item_of(number)) for number in numbers)
 
 
-class Ruin(NamedTuple):
-    """What was left of a queue, and the items that a start finds in it. Their numbers are greater than a life's."""
+class LeftFiles(NamedTuple):
+    """Files of a queue, and the items that a start finds in them. Their numbers are larger than those of new items."""
 
     items: State
     files: dict[str, bytes]
@@ -412,43 +402,43 @@ PACK = {
     "work.2000.pack": records(1001) + open_(7) + records(1002) + open_(8) + records(1004, 1005),
 }
 
-RUINS = {
-    "a last record that is cut short": Ruin(
+LEFT_FILES = {
+    "a last record that is cut short": LeftFiles(
         (1001, 1002, 1003), {"work": records(1001, 1002) + open_(1) + records(1003, 1004)[:-7]}
     ),
-    "zeros at the end": Ruin((1002,), {"work": records(1001, 1002) + REMOVE + bytes(99)}),
-    "a temporary file": Ruin((1001,), {"work": records(1001), "work~~123": records(1002, 1003)[:-1]}),
-    "a temporary file alone": Ruin((), {"work~~123": records(1001)}),
-    "open reads": Ruin(
+    "zeros at the end": LeftFiles((1002,), {"work": records(1001, 1002) + REMOVE + bytes(99)}),
+    "a temporary file": LeftFiles((1001,), {"work": records(1001), "work~~123": records(1002, 1003)[:-1]}),
+    "only a temporary file": LeftFiles((), {"work~~123": records(1001)}),
+    "open reads": LeftFiles(
         (1002, 1001, 1003, 1004), {"work": records(1003, 1002, 1001) + open_(6) + open_(3) + open_(5) + records(1004)}
     ),
-    "a pack and what it replaces": Ruin(
+    "a pack and the files that it replaces": LeftFiles(
         (1001, 1002, 1004, 1005, 1006), {**PACK, "work.3000": records(1006), "work": records(1007)[:-1]}
     ),
-    "a pack and a part of what it replaces": Ruin(
+    "a pack and some of the files that it replaces": LeftFiles(
         (1002, 1004, 1005),
         {"work.2000": PACK["work.2000"], "work.2000.pack": PACK["work.2000.pack"], "work": b"\6\7\0\0\0"},
     ),
-    "two packs": Ruin(
+    "two packs": LeftFiles(
         (1001, 1002, 1004, 1005, 1006), {**PACK, "work.1500.pack": PACK["work.1000"], "work": records(1006)}
     ),
-    "damage in a rotated file": Ruin(
+    "damage in a rotated file": LeftFiles(
         (1001, 1002, 1004, 1005),
         {"work.1000": records(1001, 1002) + b"\xff" + records(1003), "work.2000": records(1004), "work": records(1005)},
     ),
-    "a rotated file that is no journal": Ruin(
+    "a rotated file that is no journal": LeftFiles(
         (1001, 1002), {"work.1000": records(1001), "work.2000": b"\xffsomething else", "work": records(1002)}
     ),
-    "no current file": Ruin((1001, 1002), {"work.1000": records(1001), "work.2000": records(1002)}),
-    "files of a deleted queue": Ruin((1001,), {"work": records(1001), ".kestrel/erase/17": records(1002)}),
-    "many rotated files": Ruin(
+    "no current file": LeftFiles((1001, 1002), {"work.1000": records(1001), "work.2000": records(1002)}),
+    "files of a deleted queue": LeftFiles((1001,), {"work": records(1001), ".kestrel/erase/17": records(1002)}),
+    "many rotated files": LeftFiles(
         tuple(range(1004, 1013)),
         {
             **{f"work.{number}": records(number) + REMOVE * (number < 1004) for number in range(1001, 1012)},
             "work": records(1012),
         },
     ),
-    "all of it": Ruin(
+    "all of these": LeftFiles(
         (1001, 1002, 1004, 1005, 1006, 1008),
         {
             **PACK,
@@ -462,11 +452,14 @@ RUINS = {
 }
 
 
-def nothing_more(queue: LivedQueue) -> Iterator[None]:
+each_left = pytest.mark.parametrize("left", LEFT_FILES.values(), ids=LEFT_FILES)
+
+
+def no_changes(queue: TrackedQueue) -> Iterator[None]:
     yield
 
 
-def a_little_more(queue: LivedQueue) -> Iterator[None]:
+def a_few_changes(queue: TrackedQueue) -> Iterator[None]:
     queue.put()
     yield
     queue.get()
@@ -475,23 +468,21 @@ def a_little_more(queue: LivedQueue) -> Iterator[None]:
 
 
 @journal_only
-@pytest.mark.parametrize("scenario", [nothing_more, a_little_more])
-@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
-@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-def test_a_start_that_dies_anywhere_is_taken_up_by_the_next(
-    folder: Path, restarts: Restarts, backend: Backend, ruin: Ruin, sync_journal_ms: int | None, scenario: Scenario
+@pytest.mark.parametrize("scenario", [no_changes, a_few_changes])
+@each_sync
+@each_left
+def test_start_after_a_crash_in_a_start_loses_nothing(
+    check_every_crash: CheckEveryCrash, left: LeftFiles, sync_journal_ms: int | None, scenario: Scenario
 ) -> None:
-    pace = PACES["threads run at once"]
-    trial = Trial(folder, of(scenario), sync_journal_ms, pace, backend, files=ruin.files, items={NAME: ruin.items})
-    trial.check_every_death(restarts)
+    check_every_crash(scenario, sync_journal_ms, files=left.files, items={NAME: left.items})
 
 
 @journal_only
-@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-def test_starts_that_die_one_after_the_other_each_a_little_later_are_taken_up_by_the_next(
-    folder: Path, restarts: Restarts, backend: Backend, ruin: Ruin
+@each_left
+def test_series_of_crashes_in_starts_loses_nothing(
+    folder: Path, restarts: RestartCache, backend: Backend, left: LeftFiles
 ) -> None:
-    left = folder / "left"
-    write_files(left, ruin.files)
-    check_deaths_one_after_the_other(left, backend)
-    assert restarts.found_in(left).get(NAME, ()) == ruin.items
+    queues = folder / "left"
+    write_files(queues, left.files)
+    crash_in_each_start(queues, backend)
+    assert restarts.found_in(queues).get(NAME, ()) == left.items

@@ -1,32 +1,27 @@
-"""An item's errors are kept over restarts, rewrites and packs, and no restart adds one."""
+"""Error counts of items survive restarts, rewrites and packs, and a restart adds no error."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import crash_points
 from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.rewrite import Boundary
-from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.storage import JournalStorage
-from kestrel.testing.faults import FaultyDisk
-from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
-from tests.journal.made import REMOVE, addx, confirm, open_, save_xid, unremove
+from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, unremove
+from tests.storage.storage_harness import StorageHarness, each_pack_step
 
-ROOMY: Final = QueueSettings()
-TINY: Final = QueueSettings(
+DEFAULT: Final = QueueSettings()
+SMALL: Final = QueueSettings(
     max_memory_size_bytes=1000,
     max_journal_size_bytes=5000,
     default_journal_size_bytes=2000,
@@ -35,79 +30,66 @@ TINY: Final = QueueSettings(
 PADDING: Final = b"." * 90
 
 
-class Found(NamedTuple):
-    """An item: its number and its errors."""
+class Entry(NamedTuple):
+    """The number of an item, and its errors."""
 
     number: int
     errors: int
 
 
-def found(item: Item) -> Found:
-    return Found(int(item.data.rstrip(b".")), item.errors)
+def entry_of(item: Item) -> Entry:
+    return Entry(int(item.data.rstrip(b".")), item.errors)
 
 
-class Bench:
-    """A storage and its queue "work", whose items are numbers; and what the queue has to be, as a list and a dict."""
+class ModelledQueue(StorageHarness):
+    """A storage whose items are numbers, and a model of its queue: the waiting items, and the open reads by xid.
 
-    def __init__(self, folder: Path, settings: QueueSettings = ROOMY) -> None:
-        self.folder = folder
-        self.settings = settings
-        self.threads = SteppedThreads()
-        self.disk = FaultyDisk()
-        self.storage = JournalStorage(
-            os.fsencode(folder), Clock(), self.threads, reserve_bytes=1, now_ms=lambda: 1, disk=self.disk
-        )
-        self.storage.start(lambda name: settings)
-        self.threads.run_all()
-        self.queue: JournalQueue = self.storage.queue(b"work", settings)
-        self.items: list[Found] = []
-        self.opened: dict[int, Found] = {}
+    Operations on items are recorded, but not committed.
+    """
 
-    def commit(self) -> None:
-        assert list(self.storage.commit([self.queue])) == []
+    def __init__(self, folder: Path, settings: QueueSettings = DEFAULT, **options: object) -> None:
+        super().__init__(folder, settings, **{"now_ms": 1, **options})
+        self.items: list[Entry] = []
+        self.opened: dict[int, Entry] = {}
 
-    # What is done, and recorded alone.
+    # Operations.
 
-    def put(self, *numbers: int, padding: bytes = b"") -> None:
+    def put_numbers(self, *numbers: int, padding: bytes = b"") -> None:
         for number in numbers:
-            self.items.append(Found(number, 0))
-            self.storage.put([self.queue], b"%d%b" % (number, padding), 1, 0)
+            self.items.append(Entry(number, 0))
+            self.put(b"%d%b" % (number, padding))
 
-    def _take(self, opened: bool) -> Item:
-        item = self.queue.take(opened)
-        while item is None:
-            self.commit()
-            assert self.queue.fill() is not None
-            self.threads.run_all()
-            item = self.queue.take(opened)
-        return item
+    def take(self, opened: bool = False) -> Item:
+        if not self.queue.mem_items:
+            assert self.commit() is None
+        return super().take(opened)
 
-    def get(self) -> Found:
-        """Take the head for good."""
-        item = found(self._take(False))
-        assert not self.items or item == self.items.pop(0)
-        return item
+    def get(self) -> Entry:
+        """Take the head."""
+        entry = entry_of(self.take())
+        assert not self.items or entry == self.items.pop(0)
+        return entry
 
     def open(self) -> int:
-        """Open the head; returns the xid."""
-        item = self._take(True)
-        assert found(item) == self.items[0]
+        """Open the head. Return the xid."""
+        item = self.take(opened=True)
+        assert entry_of(item) == self.items[0]
         self.opened[item.xid] = self.items.pop(0)
         return item.xid
 
-    def abort(self, *xids: int) -> None:
-        """Whoever had these failed."""
-        self._put_back(xids, 1)
-
-    def give_back(self, *xids: int) -> None:
-        """The same through no fault of whoever has them."""
-        self._put_back(xids, 0)
-
-    def _put_back(self, xids: tuple[int, ...], errors: int) -> None:
+    def put_back(self, *xids: int, failed: bool) -> None:
         for xid in reversed(xids):
-            number, before = self.opened.pop(xid)
-            self.items.insert(0, Found(number, before + errors))
-        self.queue.put_back(xids, errors > 0)
+            number, errors = self.opened.pop(xid)
+            self.items.insert(0, Entry(number, errors + failed))
+        self.queue.put_back(xids, failed)
+
+    def abort(self, *xids: int) -> None:
+        """Put items back, with an error more for each."""
+        self.put_back(*xids, failed=True)
+
+    def requeue(self, *xids: int) -> None:
+        """Put items back without an error."""
+        self.put_back(*xids, failed=False)
 
     def abort_head(self, times: int) -> None:
         for _ in range(times):
@@ -121,244 +103,226 @@ class Bench:
         self.items.clear()
         self.queue.clear()
 
-    # What is there.
+    # Checks.
 
-    def after_a_restart(self) -> list[Found]:
-        """What a restart has to find."""
+    def after_restart(self) -> list[Entry]:
+        """Return the items that the model expects after a restart."""
         return [self.opened[xid] for xid in sorted(self.opened)] + self.items
 
-    def again(self) -> Bench:
-        """What starts over a copy of the folder as it is now."""
-        copy = Path(tempfile.mkdtemp(dir=self.folder.parent))
-        shutil.copytree(self.folder, copy, dirs_exist_ok=True)
-        return Bench(copy, self.settings)
-
-    def found_again(self) -> list[Found]:
-        """What it finds."""
-        other = self.again()
-        there = [other.get() for _ in range(other.queue.items)]
+    def found_after_kill(self) -> list[Entry]:
+        """Return the items that a restart finds if the process is killed now."""
+        other = self.killed()
+        found = [other.get() for _ in range(other.queue.items)]
         other.close()
-        return there
+        return found
 
     def check(self) -> None:
-        """All is committed, and a restart finds it."""
-        self.commit()
-        assert self.found_again() == self.after_a_restart()
+        """Commit, and check that a restart finds the items of the model."""
+        assert self.commit() is None
+        assert self.found_after_kill() == self.after_restart()
 
-    def file(self) -> bytes:
-        """The current one."""
+    def check_files(self, *files: bytes) -> None:
+        """Check that the reference reader finds the items and open reads of the model in these files."""
+        queue = reference.replayed(*files, now_ms=1)
+        numbers = [int(data.rstrip(b".")) for data, _, _ in queue.items]
+        assert [*map(Entry, numbers, queue.errors)] == self.items
+        opened = {xid: int(item[0].rstrip(b".")) for xid, item in queue.opened.items()}
+        assert {xid: Entry(opened[xid], queue.opened_errors[xid]) for xid in opened} == self.opened
+
+    def current_file(self) -> bytes:
         return (self.folder / "work").read_bytes()
 
     def files(self) -> list[bytes]:
-        """All of them, in the order of their replay."""
+        """Return the contents of all files, in replay order."""
         files = group_by_queue(map(os.fsencode, os.listdir(self.folder)))[b"work"].in_replay_order()
         return [(self.folder / os.fsdecode(name)).read_bytes() for name in files]
 
-    def close(self) -> None:
-        self.disk.mend()
-        self.storage.close()
-        self.threads.run_all()
-        assert self.disk.open_descriptors == set()
-
-
-def check_read_by_another(bench: Bench, *files: bytes) -> None:
-    """The plain reader finds the same items, open reads and errors in these files."""
-    queue = reference.replayed(*files, now_ms=1)
-    numbers = [int(data.rstrip(b".")) for data, _, _ in queue.items]
-    assert [*map(Found, numbers, queue.errors)] == bench.items
-    opened = {xid: int(item[0].rstrip(b".")) for xid, item in queue.opened.items()}
-    assert {xid: Found(opened[xid], queue.opened_errors[xid]) for xid in opened} == bench.opened
+    def rewritten(self, boundary: Boundary) -> bytes:
+        """Return the file that replaces all records up to the boundary."""
+        replacement = self.queue.replacement(boundary)
+        contents = b"".join(replacement.runs(self.disk, os.fsencode(self.folder), []))
+        assert len(contents) == replacement.size <= replacement.most_bytes()
+        return contents
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "queues")
-    yield bench
-    bench.close()
+def queue(tmp_path: Path) -> Iterator[ModelledQueue]:
+    queue = ModelledQueue(tmp_path / "queues").start()
+    yield queue
+    queue.close()
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "queues", TINY)
-    yield bench
-    bench.close()
+def small(tmp_path: Path) -> Iterator[ModelledQueue]:
+    """Return a queue whose files are often rewritten and packed."""
+    small = ModelledQueue(tmp_path / "queues", SMALL).start()
+    yield small
+    small.close()
 
 
-# What is written.
+def started_with(folder: Path, contents: bytes) -> ModelledQueue:
+    """Start over a folder with this file."""
+    folder.mkdir()
+    (folder / "work").write_bytes(contents)
+    return ModelledQueue(folder).start()
 
 
-def test_who_fails_with_an_item_writes_an_unremove_alone(bench: Bench) -> None:
-    bench.put(1)
-    bench.abort_head(2)
-    bench.commit()
-    assert bench.file() == addx(b"1") + open_(1) + unremove(1) + open_(2) + unremove(2)
+# Records.
 
 
-def test_what_goes_back_through_nobody_s_fault_writes_its_errors_before_it(bench: Bench) -> None:
-    bench.put(1)
-    bench.give_back(bench.open())
-    bench.abort_head(2)
-    bench.give_back(bench.open())
-    bench.commit()
-    failed = open_(2) + unremove(2) + open_(3) + unremove(3)
-    counted = open_(4) + save_xid(2) + unremove(4)
-    assert bench.file() == addx(b"1") + open_(1) + save_xid(0) + unremove(1) + failed + counted
+def test_abort_writes_only_an_unremove(queue: ModelledQueue) -> None:
+    queue.put_numbers(1)
+    queue.abort_head(2)
+    queue.commit()
+    assert queue.current_file() == addx(b"1") + open_(1) + unremove(1) + open_(2) + unremove(2)
 
 
-def test_a_queue_of_which_nothing_comes_back_writes_what_it_always_wrote(bench: Bench) -> None:
-    bench.put(1, 2)
-    bench.confirm(bench.open())
-    bench.get()
-    bench.commit()
-    assert bench.file() == addx(b"1") + addx(b"2") + open_(1) + confirm(1) + REMOVE
+def test_requeue_without_error_writes_the_errors_first(queue: ModelledQueue) -> None:
+    queue.put_numbers(1)
+    queue.requeue(queue.open())
+    queue.abort_head(2)
+    queue.requeue(queue.open())
+    queue.commit()
+    aborts = open_(2) + unremove(2) + open_(3) + unremove(3)
+    requeue = open_(4) + save_xid(2) + unremove(4)
+    assert queue.current_file() == addx(b"1") + open_(1) + save_xid(0) + unremove(1) + aborts + requeue
 
 
-def test_xids_of_a_running_server_go_on_whatever_goes_back(bench: Bench) -> None:
-    bench.put(1)
+def test_queue_without_requeues_writes_plain_records(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2)
+    queue.confirm(queue.open())
+    queue.get()
+    queue.commit()
+    assert queue.current_file() == addx(b"1") + addx(b"2") + open_(1) + confirm(1) + REMOVE
+
+
+def test_xids_increase_over_requeues(queue: ModelledQueue) -> None:
+    queue.put_numbers(1)
     for xid in range(1, 5):
-        assert bench.open() == xid
-        bench.give_back(xid)
+        assert queue.open() == xid
+        queue.requeue(xid)
 
 
-def test_items_that_go_back_together_have_one_error_more_each(bench: Bench) -> None:
-    bench.put(1, 2, 3)
-    bench.abort_head(1)
-    bench.abort(bench.open(), bench.open())
-    assert bench.items == [(1, 2), (2, 1), (3, 0)]
-    bench.check()
+def test_items_aborted_together_get_one_error_each(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2, 3)
+    queue.abort_head(1)
+    queue.abort(queue.open(), queue.open())
+    assert queue.items == [(1, 2), (2, 1), (3, 0)]
+    queue.check()
 
 
 # Restarts.
 
 
-def test_errors_survive_a_restart_and_counting_goes_on(bench: Bench) -> None:
-    bench.put(1, 2)
-    bench.abort_head(2)
-    bench.commit()
-    other = bench.again()
-    other.items = bench.after_a_restart()
+def test_errors_are_counted_on_after_a_restart(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2)
+    queue.abort_head(2)
+    queue.commit()
+    other = queue.killed()
+    other.items = queue.after_restart()
     other.abort_head(3)
     assert other.items == [(1, 5), (2, 0)]
     other.check()
     other.close()
 
 
-def test_an_open_read_keeps_its_errors_over_a_restart(bench: Bench) -> None:
-    bench.put(1, 2, 3)
-    bench.abort_head(2)
-    bench.open()
-    bench.abort_head(1)
-    bench.open()
-    bench.check()
+def test_open_reads_keep_their_errors_over_a_restart(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2, 3)
+    queue.abort_head(2)
+    queue.open()
+    queue.abort_head(1)
+    queue.open()
+    queue.check()
 
 
-@pytest.mark.parametrize("is_orderly", [True, False])
-def test_a_hundred_restarts_add_no_error(bench: Bench, is_orderly: bool) -> None:
-    bench.put(1, 2, 3, 4)
-    bench.abort_head(3)
-    bench.commit()
-    expected = bench.after_a_restart()
-    server = bench.again()
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_hundred_restarts_add_no_error(queue: ModelledQueue, is_killed: bool) -> None:
+    queue.put_numbers(1, 2, 3, 4)
+    queue.abort_head(3)
+    queue.commit()
+    expected = queue.after_restart()
+    server = queue.killed()
     for times in range(100):
         server.items = [*expected]
         for _ in range(times % 4):
             server.open()
         server.commit()
         before = server
-        if is_orderly:
-            before.close()
-        server = before.again()
-        if not is_orderly:
-            before.close()
+        if is_killed:
+            server = before.killed()
+        before.close()
+        if not is_killed:
+            server = before.killed()
         shutil.rmtree(before.folder)
-    assert server.found_again() == expected
+    assert server.found_after_kill() == expected
     server.close()
 
 
-def test_files_of_releases_that_counted_no_errors_have_one_for_each_way_back(tmp_path: Path) -> None:
-    folder = tmp_path / "queues"
-    folder.mkdir()
-    (folder / "work").write_bytes(addx(b"1") + open_(1) + unremove(1) + open_(2) + unremove(2))
-    bench = Bench(folder)
-    assert bench.get() == (1, 2)
-    bench.close()
+def test_each_unremove_of_an_old_file_is_an_error(tmp_path: Path) -> None:
+    queue = started_with(tmp_path / "queues", addx(b"1") + open_(1) + unremove(1) + open_(2) + unremove(2))
+    assert queue.get() == (1, 2)
+    queue.close()
 
 
-def test_a_queue_that_died_and_was_opened_anew_has_the_errors_that_were_committed(bench: Bench) -> None:
-    bench.put(1, 2)
-    bench.abort_head(2)
-    bench.open()
-    bench.commit()
-    expected = bench.after_a_restart()
-    bench.abort_head(1)
-    bench.disk.fail("write", 5, times=1)
-    ((_, outcome),) = bench.storage.commit([bench.queue])
-    outcome.addErrback(lambda failure: None)
-    bench.queue = bench.storage.queue(b"work", bench.settings)
-    bench.items, bench.opened = expected, {}
-    assert [bench.get(), bench.get()] == [(1, 2), (2, 0)]
+def test_reopened_queue_has_the_committed_errors(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2)
+    queue.abort_head(2)
+    queue.open()
+    queue.commit()
+    queue.abort_head(1)
+    queue.disk.fail("write", errno.EIO, times=1)
+    assert queue.commit() is not None
+    queue.reopen()
+    queue.items, queue.opened = [], {}
+    assert [queue.get(), queue.get()] == [(1, 2), (2, 0)]
 
 
-# Each byte of a write.
-
-
-def test_of_a_write_that_was_cut_short_at_any_byte_whole_counts_are_kept(bench: Bench, tmp_path: Path) -> None:
-    bench.put(1, 2, 3)
-    bench.abort_head(2)
-    held = [bench.open(), bench.open()]
-    bench.commit()
-    before, states = bench.file(), [bench.after_a_restart()]
+def test_write_cut_at_any_byte_keeps_complete_counts(queue: ModelledQueue, tmp_path: Path) -> None:
+    queue.put_numbers(1, 2, 3)
+    queue.abort_head(2)
+    held = [queue.open(), queue.open()]
+    queue.commit()
+    before, states = queue.current_file(), [queue.after_restart()]
     for change in (
-        lambda: bench.give_back(held[0]),
-        lambda: bench.abort(held[1]),
-        lambda: held.append(bench.open()),
-        lambda: held.append(bench.open()),
-        lambda: bench.give_back(held[2]),
-        lambda: bench.give_back(held[3]),
-        lambda: bench.put(4),
+        lambda: queue.requeue(held[0]),
+        lambda: queue.abort(held[1]),
+        lambda: held.append(queue.open()),
+        lambda: held.append(queue.open()),
+        lambda: queue.requeue(held[2]),
+        lambda: queue.requeue(held[3]),
+        lambda: queue.put_numbers(4),
     ):
         change()
-        states.append(bench.after_a_restart())
-    bench.commit()
-    appended = bench.file()[len(before) :]
-    at = 0
+        states.append(queue.after_restart())
+    queue.commit()
+    appended = queue.current_file()[len(before) :]
+    place = 0
     for size in range(len(appended) + 1):
-        folder = tmp_path / f"cut {size}"
-        folder.mkdir()
-        (folder / "work").write_bytes(before + appended[:size])
-        server = Bench(folder)
-        there = server.found_again()
-        at = states.index(there, at)  # they come in order
-        assert size or at == 0
-        server.items = [*there]
-        server.abort_head(1)  # and what is written behind the cut is read as it was meant
+        server = started_with(tmp_path / f"cut {size}", before + appended[:size])
+        found = server.found_after_kill()
+        place = states.index(found, place)  # more bytes lead to the same state or a later one
+        assert size or place == 0
+        server.items = [*found]
+        server.abort_head(1)  # records written after the cut are read as intended
         server.check()
         server.close()
-    assert at == len(states) - 1
+    assert place == len(states) - 1
 
 
-# Files that are written anew.
+# Rewritten files.
 
 
-def written_anew(bench: Bench, boundary: Boundary) -> bytes:
-    """What replaces all up to there; all that is counted on is true of it."""
-    replacement = bench.queue.replacement(boundary)
-    contents = b"".join(replacement.runs(bench.disk, os.fsencode(bench.folder), []))
-    assert len(contents) == replacement.size <= replacement.most_bytes()
-    return contents
-
-
-def test_a_rewritten_file_opens_and_puts_back_what_has_errors(bench: Bench) -> None:
-    bench.put(1, 2, 3, 4, 5, 6)
-    bench.abort_head(2)
-    held = [bench.open(), bench.open()]  # 1 and 2, under 3 and 4
-    three, four, five = bench.open(), bench.open(), bench.open()
-    bench.give_back(three, four, five)
-    three, four = bench.open(), bench.open()
-    bench.abort(four)
-    bench.give_back(three)
-    assert (held, bench.items) == ([3, 4], [(3, 0), (4, 1), (5, 0), (6, 0)])
-    assert written_anew(bench, bench.queue.boundary()) == b"".join(
+def test_rewritten_file_opens_and_requeues_items_with_errors(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2, 3, 4, 5, 6)
+    queue.abort_head(2)
+    held = [queue.open(), queue.open()]
+    three, four, five = queue.open(), queue.open(), queue.open()
+    queue.requeue(three, four, five)
+    three, four = queue.open(), queue.open()
+    queue.abort(four)
+    queue.requeue(three)
+    assert (held, queue.items) == ([3, 4], [(3, 0), (4, 1), (5, 0), (6, 0)])
+    assert queue.rewritten(queue.queue.boundary()) == b"".join(
         [
             addx(b"1") + open_(3) + save_xid(2) + unremove(3) + open_(3),
             addx(b"2") + open_(4),
@@ -369,182 +333,175 @@ def test_a_rewritten_file_opens_and_puts_back_what_has_errors(bench: Bench) -> N
     )
 
 
-def test_the_front_is_not_opened_under_an_xid_that_is_open(bench: Bench) -> None:
-    bench.put(1, 2, 3)
-    held = [bench.open(), bench.open()]
-    bench.abort_head(1)
+def test_requeued_item_is_not_rewritten_with_the_xid_of_an_open_read(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2, 3)
+    held = [queue.open(), queue.open()]
+    queue.abort_head(1)
     assert held == [1, 2]
-    contents = written_anew(bench, bench.queue.boundary())
+    contents = queue.rewritten(queue.queue.boundary())
     assert contents.endswith(addx(b"3") + open_(3) + save_xid(1) + unremove(3))
 
 
-def test_a_rewritten_file_without_errors_is_what_it_always_was(bench: Bench) -> None:
-    bench.put(1, 2, 3)
-    held = bench.open()
-    bench.give_back(bench.open())
-    assert written_anew(bench, bench.queue.boundary()) == addx(b"1") + open_(held) + addx(b"2") + addx(b"3")
+def test_rewritten_file_without_errors_has_plain_records(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2, 3)
+    held = queue.open()
+    queue.requeue(queue.open())
+    assert queue.rewritten(queue.queue.boundary()) == addx(b"1") + open_(held) + addx(b"2") + addx(b"3")
 
 
-def test_what_is_finished_by_now_is_written_without_its_errors(bench: Bench) -> None:
-    bench.put(1, 2)
-    bench.abort_head(1)
-    held = bench.open()
-    bench.abort_head(1)
-    boundary = bench.queue.boundary()
+def test_removed_items_are_rewritten_without_their_errors(queue: ModelledQueue) -> None:
+    queue.put_numbers(1, 2)
+    queue.abort_head(1)
+    held = queue.open()
+    queue.abort_head(1)
+    boundary = queue.queue.boundary()
     assert boundary.errors.keys() == {0, 1}
-    bench.confirm(held)
-    bench.get()
+    queue.confirm(held)
+    queue.get()
     placeholder = addx(b"", 0, 1)
-    assert written_anew(bench, boundary) == placeholder + open_(held) + placeholder
+    assert queue.rewritten(boundary) == placeholder + open_(held) + placeholder
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_history_goes_on_behind_a_file_that_was_written_anew_at_any_time(bench: Bench, seed: int) -> None:
-    """A file that replaces all up to a boundary, and the records that followed, are the queue."""
+def test_any_history_continues_after_a_rewrite_at_any_time(queue: ModelledQueue, seed: int) -> None:
+    """A file that replaces all records up to a boundary, followed by the later records, is the same queue."""
     chance = random.Random(seed)
     boundaries: list[Boundary] = []
     for number in range(150):
-        xids = chance.sample(sorted(bench.opened), min(len(bench.opened), 2))
-        deed = chance.choice(
-            ["put", "open", "open", "abort", "abort", "give back", "confirm", "get", "look", "remember"]
+        xids = chance.sample(sorted(queue.opened), min(len(queue.opened), 2))
+        operation = chance.choice(
+            ["put", "open", "open", "abort", "abort", "requeue", "confirm", "get", "peek", "boundary"]
         )
         if number % 50 == 40:
-            bench.clear()
-        if deed == "put" or not bench.items:
-            bench.put(number)
-        elif deed == "open":
-            bench.open()
-        elif deed == "abort":
-            bench.abort(*xids)
-        elif deed == "give back":
-            bench.give_back(*xids)
-        elif deed == "confirm" and xids:
-            bench.confirm(xids[0])
-        elif deed == "get":
-            bench.get()
-        elif deed == "look":
-            bench.queue.peek()
+            queue.clear()
+        if operation == "put" or not queue.items:
+            queue.put_numbers(number)
+        elif operation == "open":
+            queue.open()
+        elif operation == "abort":
+            queue.abort(*xids)
+        elif operation == "requeue":
+            queue.requeue(*xids)
+        elif operation == "confirm" and xids:
+            queue.confirm(xids[0])
+        elif operation == "get":
+            queue.get()
+        elif operation == "peek":
+            queue.queue.peek()
         else:
-            boundaries.append(bench.queue.boundary())
-        assert len(written_anew(bench, bench.queue.boundary())) == bench.queue.live_bytes
-    bench.commit()
-    everything = bench.file()
+            boundaries.append(queue.queue.boundary())
+        assert len(queue.rewritten(queue.queue.boundary())) == queue.queue.live_bytes
+    queue.commit()
+    everything = queue.current_file()
     for boundary in boundaries:
-        contents = written_anew(bench, boundary)
-        data_bytes = sum(len(b"%d" % item.number) for item in bench.after_a_restart())
+        contents = queue.rewritten(boundary)
+        data_bytes = sum(len(b"%d" % entry.number) for entry in queue.after_restart())
         assert len(contents) <= boundary.most_bytes + data_bytes
-        check_read_by_another(bench, contents, everything[boundary.end :])
+        queue.check_files(contents, everything[boundary.end :])
     assert len(boundaries) > 5
-    bench.check()
+    queue.check()
 
 
-def test_what_is_remembered_of_errors_is_bounded(tiny: Bench) -> None:
-    tiny.put(1, 2, padding=PADDING)
-    tiny.abort_head(1)
-    first = tiny.open()
-    tiny.abort_head(1)
-    tiny.abort(first)
-    assert tiny.queue.boundary().id_count == 4
-    assert (tiny.queue.boundary().front, tiny.queue.boundary().errors) == ([0, 1], {0: 2, 1: 1})
-    tiny.queue.max_boundaries = 11
+def test_memory_for_errors_is_bounded(small: ModelledQueue) -> None:
+    small.put_numbers(1, 2, padding=PADDING)
+    small.abort_head(1)
+    first = small.open()
+    small.abort_head(1)
+    small.abort(first)
+    boundary = small.queue.boundary()
+    assert (boundary.id_count, boundary.front, boundary.errors) == (4, [0, 1], {0: 2, 1: 1})
+    small.queue.max_boundaries = 11
     most = 0
     for number in range(3, 100):
-        tiny.put(number, padding=PADDING)
-        tiny.commit()
-        id_count = [boundary.id_count for boundary in tiny.queue.boundaries]
-        most = max(most, len(id_count))
-        assert set(id_count) <= {4}
+        small.put_numbers(number, padding=PADDING)
+        small.commit()
+        id_counts = [boundary.id_count for boundary in small.queue.boundaries]
+        most = max(most, len(id_counts))
+        assert set(id_counts) <= {4}
     assert most == 2
-    assert tiny.queue.stats["journal_rotations"] > 5
+    assert small.queue.stats["journal_rotations"] > 5
 
 
-# Rewrites and packs, in threads, at each of their steps.
-
-STEPS: Final = [
-    crash_points.PACK_WRITTEN,
-    crash_points.PACK_SYNCED,
-    crash_points.PACK_PUBLISHED,
-    crash_points.PACK_REPLACED,
-    crash_points.PACK_FINISHED,
-]
-each_step = pytest.mark.parametrize("step", STEPS)
+# Rewrites and packs in threads.
 
 
-def hold_and_fail(bench: Bench) -> list[int]:
-    """Three open reads, of which the first and the third have errors, and a head that has some. Returns the xids."""
-    bench.put(1, 2, 3, 4, 5, padding=PADDING)
-    bench.abort_head(2)
-    held = [bench.open(), bench.open()]
-    bench.abort_head(1)
-    held.append(bench.open())
-    bench.abort_head(4)
-    bench.commit()
-    assert bench.after_a_restart() == [(1, 2), (2, 0), (3, 1), (4, 4), (5, 0)]
+def fail_and_hold(queue: ModelledQueue) -> list[int]:
+    """Open three items, the first and third with errors, and abort the next one. Return the xids."""
+    queue.put_numbers(1, 2, 3, 4, 5, padding=PADDING)
+    queue.abort_head(2)
+    held = [queue.open(), queue.open()]
+    queue.abort_head(1)
+    held.append(queue.open())
+    queue.abort_head(4)
+    queue.commit()
+    assert queue.after_restart() == [(1, 2), (2, 0), (3, 1), (4, 4), (5, 0)]
     return held
 
 
-def go_on(bench: Bench, held: list[int]) -> None:
-    """The errors of all of them change."""
-    bench.abort(held[1])
-    bench.give_back(held[0])
-    bench.abort_head(1)
-    bench.commit()
+def change_all_errors(queue: ModelledQueue, held: list[int]) -> None:
+    queue.abort(held[1])
+    queue.requeue(held[0])
+    queue.abort_head(1)
+    queue.commit()
 
 
-def look_at(bench: Bench, step: str) -> Callable[[], list[str]]:
-    """A restart is looked at when that step has been done; returns who says whether it has."""
-    seen: list[str] = []
-
-    def look() -> None:
-        bench.check()
-        seen.append(step)
-
-    bench.disk.before(step, look)
-    return lambda: seen
+def until_rewrite(queue: ModelledQueue) -> None:
+    """Requeue the head again and again until a thread is about to rewrite the queue."""
+    while not len(queue.threads):
+        queue.requeue(queue.open())
+        queue.commit()
 
 
-@each_step
-def test_a_rewrite_keeps_errors_order_and_open_reads_at_each_step(tiny: Bench, step: str) -> None:
-    held = hold_and_fail(tiny)
-    while not len(tiny.threads):
-        tiny.give_back(tiny.open())
-        tiny.commit()
-    go_on(tiny, held)
-    looked = look_at(tiny, step)
-    tiny.threads.run_all()
-    assert (looked(), tiny.queue.stats["journal_rewrites"]) == ([step], 1)
-    tiny.check()
-    check_read_by_another(tiny, *tiny.files())
-    tiny.abort(held[2])
-    tiny.check()
+def check_at(queue: ModelledQueue, step: str) -> list[str]:
+    """Check a restart when that step is done. Return a list that contains the step from then on."""
+    done: list[str] = []
+
+    def check_step() -> None:
+        queue.check()
+        done.append(step)
+
+    queue.disk.before(step, check_step)
+    return done
 
 
-def test_what_a_rewrite_takes_is_what_was_expected(tiny: Bench) -> None:
-    hold_and_fail(tiny)
-    while not len(tiny.threads):
-        tiny.give_back(tiny.open())
-        tiny.commit()
-    expected = tiny.queue.live_bytes
-    tiny.threads.run_all()
-    assert tiny.queue.disk_bytes == tiny.queue.live_bytes == expected
+@each_pack_step
+def test_rewrite_keeps_errors_at_each_step(small: ModelledQueue, step: str) -> None:
+    held = fail_and_hold(small)
+    until_rewrite(small)
+    change_all_errors(small, held)
+    done = check_at(small, step)
+    small.run_all()
+    assert (done, small.queue.stats["journal_rewrites"]) == ([step], 1)
+    small.check()
+    small.check_files(*small.files())
+    small.abort(held[2])
+    small.check()
 
 
-@each_step
-def test_a_pack_keeps_errors_order_and_open_reads_at_each_step(tiny: Bench, step: str) -> None:
-    held = hold_and_fail(tiny)
+def test_rewrite_has_the_expected_size(small: ModelledQueue) -> None:
+    fail_and_hold(small)
+    until_rewrite(small)
+    expected = small.queue.live_bytes
+    small.run_all()
+    assert small.queue.disk_bytes == small.queue.live_bytes == expected
+
+
+@each_pack_step
+def test_pack_keeps_errors_at_each_step(small: ModelledQueue, step: str) -> None:
+    held = fail_and_hold(small)
     for number in range(6, 120):
-        tiny.put(number, padding=PADDING)
-        tiny.commit()
-    boundary = tiny.queue.boundaries[0]
+        small.put_numbers(number, padding=PADDING)
+        small.commit()
+    boundary = small.queue.boundaries[0]
     assert (sorted(boundary.errors.values()), boundary.counted) == ([1, 2, 4], 3)
-    looked = look_at(tiny, step)
-    go_on(tiny, held)
-    one, two, four = tiny.open(), tiny.get(), tiny.open()
-    assert (tiny.opened[one], two, tiny.opened[four]) == ((1, 3), (2, 1), (4, 4))
-    while not looked():
-        assert tiny.get().errors == 0
-        tiny.commit()
-        tiny.threads.run_all()
-    assert (tiny.queue.stats["journal_packs"], tiny.queue.stats["journal_rewrites"]) == (1, 0)
-    tiny.check()
-    check_read_by_another(tiny, *tiny.files())
+    done = check_at(small, step)
+    change_all_errors(small, held)
+    one, two, four = small.open(), small.get(), small.open()
+    assert (small.opened[one], two, small.opened[four]) == ((1, 3), (2, 1), (4, 4))
+    while not done:
+        assert small.get().errors == 0
+        small.commit()
+        small.run_all()
+    assert (small.queue.stats["journal_packs"], small.queue.stats["journal_rewrites"]) == (1, 0)
+    small.check()
+    small.check_files(*small.files())

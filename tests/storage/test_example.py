@@ -1,4 +1,4 @@
-"""The example of a backend keeps the storage contract."""
+"""The contract suite, run on the example backend."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 
 class TestExample(OnFaultyDisk, StorageContract):
     factory = LinesStorageFactory()
+    storage_class: type[LinesStorage] = LinesStorage
     max_examples = 20
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> LinesStorage:
         self.limit = MemoryLimit()
-        return LinesStorage(os.fsencode(folder), in_thread, self.limit, self.disk)
+        return self.storage_class(os.fsencode(folder), in_thread, self.limit, self.disk)
 
     def refuse_puts(self, subject: StorageUnderTest) -> None:
         self.limit.most_bytes = 0

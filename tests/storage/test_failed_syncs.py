@@ -1,177 +1,166 @@
-"""A process may end while what its files hold is in the system's memory alone, because a sync of them has failed.
+"""A process may end after a failed sync, when the data of its files is only in the memory of the system.
 
-The next process reads them there as if all were well, and its syncs of them succeed and mean nothing.
+The next process reads these files without an error. Its syncs of them succeed and do not make them durable.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import pytest
 
 from kestrel.disk.folders import FAILED_SYNCS_FOLDER
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from tests.storage.serving import END, PERIOD_S, STORED, Client, Machine, Server, drain, put, value
+from tests.storage.faulty_server import END, PERIOD_S, STORED, Machine, Server, drain, put, value
 
 QUEUES = [b"synced", b"periodic"]
 
 
-def no_sync_of_it_works(disk: FaultyDisk) -> None:
+def fail_all_syncs(disk: FaultyDisk) -> None:
     disk.fail("sync", errno.EIO)
 
 
-def be_safe(server: Server) -> None:
-    """Let everything be synced that is to be."""
+def sync(server: Server) -> Server:
+    """Let all pending syncs happen, and return the server."""
     for _ in range(3):
         server.pass_time(PERIOD_S)
         server.settle()
+    return server
 
 
-def fill(client: Client, queue: bytes) -> None:
-    """Two items that are stored, of which one is taken."""
-    assert client.talk(put(queue, b"taken")) == STORED
-    assert client.talk(put(queue, b"before")) == STORED
+def put_safely(server: Server, queue: bytes, data: bytes) -> None:
+    """Put an item and sync it."""
+    assert server.client().talk(put(queue, data)) == STORED
+    sync(server)
+
+
+def fill(server: Server, queue: bytes) -> None:
+    """Put two items and take the first."""
+    client = server.client()
+    for data in (b"taken", b"before"):
+        assert client.talk(put(queue, data)) == STORED
     assert client.talk(b"get %b\r\n" % queue) == value(queue, b"taken")
+    sync(server)
 
 
-def spoil(server: Server, queue: bytes) -> list[bytes]:
-    """Something is written, and no sync of it works. Returns what was stored and not taken."""
-    fill(server.client(), queue)
-    be_safe(server)
-    no_sync_of_it_works(server.disk)
+def fail_syncs(server: Server, queue: bytes) -> list[bytes]:
+    """Fill the queue, and put another item while all syncs fail. Returns the acknowledged items."""
+    fill(server, queue)
+    fail_all_syncs(server.disk)
     is_stored = server.client().talk(put(queue, b"in vain")) == STORED
-    be_safe(server)
+    sync(server)
     return [b"before", b"in vain"] if is_stored else [b"before"]
 
 
 def notes(server: Server) -> list[str]:
+    """Return the names of the queues whose failed sync is recorded on disk."""
     folder = server.folder / FAILED_SYNCS_FOLDER.decode()
     return [path.name for path in folder.iterdir()] if folder.exists() else []
 
 
-def kill(machine: Machine, server: Server) -> Server:
-    return machine.kill(server)
-
-
-def stop(machine: Machine, server: Server) -> Server:
-    return machine.restart(server)
-
-
-@pytest.mark.parametrize("end", [kill, stop])
+@pytest.mark.parametrize("end", [Machine.kill, Machine.restart])
 @pytest.mark.parametrize("queue", QUEUES)
-def test_what_is_stored_after_a_start_outlives_a_power_failure_though_a_sync_had_failed_before_it(
+def test_put_after_a_start_survives_power_failure(
     machine: Machine, queue: bytes, end: Callable[[Machine, Server], Server]
 ) -> None:
     server = machine.start()
-    stored = spoil(server, queue)
-    server = end(machine, server)
-    be_safe(server)
-    assert server.client().talk(put(queue, b"after")) == STORED
-    be_safe(server)
+    stored = fail_syncs(server, queue)
+    server = sync(end(machine, server))
+    put_safely(server, queue, b"after")
     assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_what_is_taken_after_a_start_does_not_come_back_though_a_sync_had_failed_before_it(
-    machine: Machine, queue: bytes
-) -> None:
+def test_get_after_a_start_survives_power_failure(machine: Machine, queue: bytes) -> None:
     server = machine.start()
-    spoil(server, queue)
-    server = machine.kill(server)
-    be_safe(server)
+    fail_syncs(server, queue)
+    server = sync(machine.kill(server))
     assert server.client().talk(b"get %b\r\n" % queue) == value(queue, b"before")
-    be_safe(server)
+    sync(server)
     assert b"before" not in drain(machine.fail_power(server), queue)
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_start_while_still_no_sync_works_loses_nothing(machine: Machine, queue: bytes) -> None:
+def test_start_whose_syncs_fail_too_loses_nothing(machine: Machine, queue: bytes) -> None:
     server = machine.start()
-    stored = spoil(server, queue)
-    server = machine.kill(server, arrange=no_sync_of_it_works)
-    be_safe(server)
+    stored = fail_syncs(server, queue)
+    server = sync(machine.kill(server, arrange=fail_all_syncs))
     if server.client().talk(put(queue, b"in vain again")) == STORED:
         stored.append(b"in vain again")
-    be_safe(server)
-    server = machine.kill(server)
-    be_safe(server)
-    assert server.client().talk(put(queue, b"after")) == STORED
-    be_safe(server)
+    server = sync(machine.kill(sync(server)))
+    put_safely(server, queue, b"after")
     assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_queue_that_is_mended_is_not_mended_at_the_next_start(machine: Machine, queue: bytes) -> None:
+def test_repaired_queue_leaves_no_note(machine: Machine, queue: bytes) -> None:
     server = machine.start()
-    fill(server.client(), queue)
-    be_safe(server)
+    fill(server, queue)
     server.disk.fail("sync", errno.EIO, times=1)
     server.client().talk(put(queue, b"in vain"))
-    be_safe(server)
-    assert server.client().talk(put(queue, b"after")) == STORED
-    be_safe(server)
+    sync(server)
+    put_safely(server, queue, b"after")
     assert notes(server) == []
 
 
-def test_a_queue_that_is_deleted_leaves_no_note(machine: Machine) -> None:
+def test_deleted_queue_leaves_no_note(machine: Machine) -> None:
     server = machine.start()
-    spoil(server, b"periodic")
+    fail_syncs(server, b"periodic")
     assert notes(server) == ["periodic"]
-    server = machine.kill(server, arrange=no_sync_of_it_works)
+    server = machine.kill(server, arrange=fail_all_syncs)
     client = server.client()
     client.talk(b"delete periodic\r\n")
     server.disk.mend()
-    be_safe(server)
+    sync(server)
     client.talk(b"delete periodic\r\n")
-    be_safe(server)
+    sync(server)
     assert (client.talk(b"get periodic\r\n"), notes(server)) == (END, [])
 
 
-def test_a_note_that_cannot_be_written_stops_nobody(machine: Machine) -> None:
+def test_unwritable_note_does_not_stop_the_queue(machine: Machine) -> None:
     server = machine.start()
-    fill(server.client(), b"synced")
+    fill(server, b"synced")
     folder = server.folder / FAILED_SYNCS_FOLDER.decode()
-    folder.write_bytes(b"somebody has put a file here")
+    folder.write_bytes(b"a file in place of the folder")
     server.disk.fail("sync", errno.EIO, times=1)
     assert server.client().talk(put(b"synced", b"in vain")).startswith(b"SERVER_ERROR")
     assert server.client().talk(put(b"synced", b"after")) == STORED
     assert drain(machine.fail_power(server), b"synced") == [b"before", b"after"]
 
 
-def test_a_start_that_ends_at_any_operation_loses_nothing(machine: Machine) -> None:
-    spoilt, queue = machine.start(), b"synced"
-    stored = spoil(spoilt, queue)
+def test_start_that_dies_at_any_operation_loses_nothing(machine: Machine) -> None:
+    first, queue = machine.start(), b"synced"
+    stored = fail_syncs(first, queue)
     for calls in count():
         try:
-            dead = machine.kill(spoilt, arrange=lambda disk: disk.die_after(calls))  # noqa: B023
+            dead = machine.kill(first, arrange=partial(FaultyDisk.die_after, calls=calls))
         except ProcessDied:
-            continue  # before it came to any queue
-        is_through = not dead.start_failures
+            continue  # before the first queue
+        is_complete = not dead.start_failures
         server = machine.kill(dead)
         dead.disk.die_after(1_000_000)
-        be_safe(server)
-        assert server.client().talk(put(queue, b"after")) == STORED
-        be_safe(server)
+        put_safely(sync(server), queue, b"after")
         assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
-        if is_through:
+        if is_complete:
             break
     assert calls > 10
 
 
 @pytest.mark.parametrize("operation", ["open_append", "open_read", "write", "read", "sync", "sync_folder", "rename"])
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_start_that_an_operation_fails_loses_nothing(machine: Machine, queue: bytes, operation: str) -> None:
-    spoilt = machine.start()
-    stored = spoil(spoilt, queue)
+def test_failing_operation_in_a_start_loses_nothing(machine: Machine, queue: bytes, operation: str) -> None:
+    first = machine.start()
+    stored = fail_syncs(first, queue)
     for after in range(6):
-        server = machine.kill(spoilt, arrange=lambda disk: disk.fail(operation, errno.EIO, times=1, after=after))  # noqa: B023
-        be_safe(server)
+        fail = partial(FaultyDisk.fail, operation=operation, error=errno.EIO, times=1, after=after)
+        server = sync(machine.kill(first, arrange=fail))
         server.disk.mend()
-        be_safe(server)
+        sync(server)
         client = server.client()
         replies = [client.talk(put(queue, b"after")) for _ in range(2)]
         assert replies[-1] == STORED
-        be_safe(server)
+        sync(server)
         assert drain(machine.fail_power(server), queue) == [*stored, *[b"after"] * replies.count(STORED)]

@@ -1,4 +1,4 @@
-"""A faulty database fails as it is told, and finds out who calls it otherwise than `IDatabase` says."""
+"""A `FaultyDatabase` fails as configured, and finds calls that break the rules of `IDatabase`."""
 
 from __future__ import annotations
 
@@ -19,157 +19,169 @@ EMPTY = QueueChanges(StoredQueue(b"work", 0, 0, 1, 1), False, False, ((1, 1),), 
 TWICE = QueueChanges(StoredQueue(b"work", 2, 8, 0, 1), False, False, (), (ITEM,), {})
 
 
-def opened(tables: MemoryTables | None = None) -> FaultyDatabase:
-    """One that belongs to us."""
-    database = FaultyDatabase(MemoryDatabase(tables or MemoryTables()))
-    ended(database.list_queues())
+@pytest.fixture
+def tables() -> MemoryTables:
+    return MemoryTables()
+
+
+@pytest.fixture
+def database(tables: MemoryTables) -> FaultyDatabase:
+    return opened(tables)
+
+
+def opened(tables: MemoryTables) -> FaultyDatabase:
+    """Return a database that owns the tables."""
+    database = FaultyDatabase(MemoryDatabase(tables))
+    result_of(database.list_queues())
     database.calls.clear()
     return database
 
 
-def ended(deferred: Deferred[Any]) -> Any:
-    """What it has fired with; raises its failure."""
+def result_of(deferred: Deferred[Any]) -> Any:
+    """Return the result of a Deferred that has fired, or raise its failure."""
     outcome = DeferredOutcome(deferred)
     assert outcome.is_there
     return outcome.result()
 
 
-def items_of(database: FaultyDatabase) -> list[StoredItem]:
-    return list(ended(database.read_after(b"work", 0, 10, 100)))
+def apply(database: FaultyDatabase, number: int, *changes: QueueChanges) -> None:
+    result_of(database.apply(WriteBatch(number, changes)))
+
+
+def items_in(database: FaultyDatabase | MemoryTables) -> list[StoredItem]:
+    """Return the items of "work"."""
+    found = database.read_after(b"work", 0, 10, 100)
+    return found if isinstance(database, MemoryTables) else list(result_of(found))
 
 
 # Faults.
 
 
-def test_what_fails_is_not_done_and_goes_well_when_it_is_mended() -> None:
-    database = opened()
+def test_failing_call_does_nothing_until_mended(database: FaultyDatabase) -> None:
     database.fail("apply", StorageError("no"))
     for number in (1, 2):
         with pytest.raises(StorageError, match="no"):
-            ended(database.apply(WriteBatch(number, [WORK])))
-    assert items_of(database) == []
+            apply(database, number, WORK)
+    assert items_in(database) == []
     database.mend()
-    ended(database.apply(WriteBatch(3, [WORK])))
-    assert items_of(database) == [ITEM]
+    apply(database, 3, WORK)
+    assert items_in(database) == [ITEM]
 
 
-def test_it_fails_so_often_as_it_is_told_when_so_many_have_gone_well() -> None:
-    database = opened()
+def test_number_and_start_of_failures_can_be_chosen(database: FaultyDatabase) -> None:
     database.fail("apply", StorageError("no"), times=1, after=1)
     outcomes = [DeferredOutcome(database.apply(WriteBatch(number, [WORK]))).has_failed for number in (1, 2, 3)]
     assert outcomes == [False, True, False]
 
 
 @pytest.mark.parametrize(("is_done", "found"), [(False, []), (True, [ITEM])])
-def test_one_that_is_away_has_applied_a_batch_or_not_and_cannot_be_read(
-    is_done: bool, found: list[StoredItem]
+def test_database_that_is_away_cannot_be_read(
+    tables: MemoryTables, database: FaultyDatabase, is_done: bool, found: list[StoredItem]
 ) -> None:
-    tables = MemoryTables()
-    database = opened(tables)
     database.go_away(is_done=is_done)
     with pytest.raises(DatabaseAway):
-        ended(database.apply(WriteBatch(1, [WORK])))
+        apply(database, 1, WORK)
     with pytest.raises(DatabaseAway):
-        items_of(database)
-    assert tables.read_after(b"work", 0, 10, 100) == found
+        items_in(database)
+    assert items_in(tables) == found
 
 
-def test_one_without_room_refuses_puts_alone() -> None:
-    database = opened()
-    ended(database.apply(WriteBatch(1, [WORK])))
+def test_full_database_refuses_only_puts(database: FaultyDatabase) -> None:
+    apply(database, 1, WORK)
     database.refuse_puts()
     with pytest.raises(StorageRefused):
-        ended(database.apply(WriteBatch(2, [WORK])))
-    ended(database.apply(WriteBatch(3, [EMPTY])))
+        apply(database, 2, WORK)
+    apply(database, 3, EMPTY)
 
 
-def test_changes_of_one_queue_fail_and_those_of_others_do_not() -> None:
-    database = opened()
+def test_only_changes_of_the_chosen_queue_fail(database: FaultyDatabase) -> None:
     database.fail_changes_of(b"work")
     other = WORK._replace(queue=WORK.queue._replace(name=b"other"))
-    ended(database.apply(WriteBatch(1, [other])))
+    apply(database, 1, other)
     with pytest.raises(StorageError):
-        ended(database.apply(WriteBatch(2, [other, WORK])))
+        apply(database, 2, other, WORK)
 
 
-def test_ownership_is_lost() -> None:
-    database = opened()
+def test_ownership_can_be_lost(database: FaultyDatabase) -> None:
     database.lose_ownership()
     with pytest.raises(OwnershipLost):
-        ended(database.apply(WriteBatch(1, [WORK])))
+        apply(database, 1, WORK)
 
 
-def test_what_is_held_is_done_and_answered_when_it_is_released() -> None:
-    tables = MemoryTables()
-    database = opened(tables)
+def test_held_call_is_done_and_reports_when_released(tables: MemoryTables, database: FaultyDatabase) -> None:
     database.hold("apply")
     outcome = DeferredOutcome(database.apply(WriteBatch(1, [WORK])))
-    assert ([outcome.is_there], database.held("apply")) == ([False], 1)
-    assert tables.read_after(b"work", 0, 10, 100) == [ITEM]
+    assert (outcome.is_there, database.held("apply")) == (False, 1)
+    assert items_in(tables) == [ITEM]
     database.release("apply")
-    assert ([outcome.is_there], database.held("apply")) == ([True], 0)
+    assert (outcome.is_there, database.held("apply")) == (True, 0)
 
 
-def test_the_tables_have_one_owner() -> None:
-    tables = MemoryTables()
-    first = opened(tables)
+def test_tables_have_one_owner(tables: MemoryTables, database: FaultyDatabase) -> None:
     second = FaultyDatabase(MemoryDatabase(tables))
     with pytest.raises(StorageInUse):
-        ended(second.list_queues())
-    ended(second.close())
-    ended(first.close())
+        result_of(second.list_queues())
+    result_of(second.close())
+    result_of(database.close())
     opened(tables)
 
 
 # Complaints.
 
 
-def lose_the_answer(database: FaultyDatabase) -> None:
-    """A batch with number 2 may have been applied or not."""
+Call = Callable[[FaultyDatabase], object]
+
+
+def lose_result(database: FaultyDatabase) -> None:
+    """Send batch 2 to a database that is away, so that its outcome is unknown."""
     database.go_away()
     DeferredOutcome(database.apply(WriteBatch(2, [WORK])))
     database.mend()
 
 
-def hold_an_answer(database: FaultyDatabase) -> None:
-    """A batch is being applied."""
+def hold_result(database: FaultyDatabase) -> None:
+    """Leave batch 2 pending."""
     database.hold("apply")
     database.apply(WriteBatch(2, [EMPTY]))
 
 
-def applied(number: int, *changes: QueueChanges) -> Callable[[FaultyDatabase], object]:
-    """Apply that batch."""
+def batch(number: int, *changes: QueueChanges) -> Call:
     return lambda database: database.apply(WriteBatch(number, changes))
+
+
+def close(database: FaultyDatabase) -> Deferred[None]:
+    return database.close()
+
+
+def read(position: int, n: int) -> Call:
+    return lambda database: database.read_after(b"work", position, n, 1)
+
+
+UNREPEATED = "a batch of unknown outcome was not repeated unchanged"
 
 
 @pytest.mark.parametrize(
     ("calls", "complaint"),
     [
         ([lambda database: database.list_queues()], "list_queues was called twice"),
-        ([lambda database: database.close(), applied(2, EMPTY)], "apply after close"),
-        ([lambda database: database.close(), lambda database: database.close()], "close was called twice"),
-        ([applied(1, EMPTY)], "batch 1 after batch 1"),
-        ([hold_an_answer, applied(3, EMPTY)], "apply while another apply is pending"),
-        ([lose_the_answer, applied(3, EMPTY)], "a batch of unknown outcome was not repeated unchanged"),
-        ([lose_the_answer, applied(2, EMPTY)], "a batch of unknown outcome was not repeated unchanged"),
-        ([applied(2)], "batch 2 changes nothing"),
-        ([applied(2, EMPTY, EMPTY)], "a queue has two entries in batch 2"),
-        ([applied(2, TWICE)], "b'work' puts position 1 after 1"),
-        ([applied(2, EMPTY._replace(removed=((3, 2),)))], "removed range 3 to 2 follows -1"),
-        ([applied(2, EMPTY._replace(errors={1: 1}))], "positions [1] are removed and also put or counted"),
-        ([applied(2, EMPTY._replace(is_deleted=True))], "b'work' is deleted and has other changes"),
-        ([lambda database: database.read_after(b"work", 0, 0, 1)], "read_after with n = 0"),
-        (
-            [applied(2, EMPTY), lambda database: database.read_after(b"work", 0, 1, 1)],
-            "read_after 0, below `floor` = 1",
-        ),
+        ([close, batch(2, EMPTY)], "apply after close"),
+        ([close, close], "close was called twice"),
+        ([batch(1, EMPTY)], "batch 1 after batch 1"),
+        ([hold_result, batch(3, EMPTY)], "apply while another apply is pending"),
+        ([lose_result, batch(3, EMPTY)], UNREPEATED),
+        ([lose_result, batch(2, EMPTY)], UNREPEATED),
+        ([batch(2)], "batch 2 changes nothing"),
+        ([batch(2, EMPTY, EMPTY)], "a queue has two entries in batch 2"),
+        ([batch(2, TWICE)], "b'work' puts position 1 after 1"),
+        ([batch(2, EMPTY._replace(removed=((3, 2),)))], "removed range 3 to 2 follows -1"),
+        ([batch(2, EMPTY._replace(errors={1: 1}))], "positions [1] are removed and also put or counted"),
+        ([batch(2, EMPTY._replace(is_deleted=True))], "b'work' is deleted and has other changes"),
+        ([read(0, 0)], "read_after with n = 0"),
+        ([batch(2, EMPTY), read(0, 1)], "read_after 0, below `floor` = 1"),
     ],
 )
-def test_a_wrong_call_is_refused_and_remembered(
-    calls: list[Callable[[FaultyDatabase], object]], complaint: str
-) -> None:
-    database = opened()
-    ended(database.apply(WriteBatch(1, [WORK])))
+def test_wrong_call_is_refused_and_recorded(database: FaultyDatabase, calls: list[Call], complaint: str) -> None:
+    apply(database, 1, WORK)
     for call in calls[:-1]:
         call(database)
     assert database.complaints == []
@@ -178,17 +190,15 @@ def test_a_wrong_call_is_refused_and_remembered(
     assert database.complaints == [complaint]
 
 
-def test_the_same_batch_may_come_again_when_its_answer_was_lost() -> None:
-    database = opened()
-    ended(database.apply(WriteBatch(1, [WORK])))
-    lose_the_answer(database)
-    ended(database.apply(WriteBatch(2, [WORK])))
-    ended(database.apply(WriteBatch(3, [EMPTY])))
+def test_batch_of_unknown_outcome_may_be_repeated(database: FaultyDatabase) -> None:
+    apply(database, 1, WORK)
+    lose_result(database)
+    apply(database, 2, WORK)
+    apply(database, 3, EMPTY)
     assert database.complaints == []
 
 
-def test_a_batch_that_changes_while_it_is_applied_is_found() -> None:
-    database = opened()
+def test_batch_that_changes_while_applied_is_found(database: FaultyDatabase) -> None:
     puts = [ITEM]
     database.hold("apply")
     outcome = DeferredOutcome(database.apply(WriteBatch(1, [WORK._replace(puts=puts)])))
@@ -198,8 +208,7 @@ def test_a_batch_that_changes_while_it_is_applied_is_found() -> None:
     assert database.complaints == ["batch 1 was changed while it was being applied"]
 
 
-def test_figures_that_contradict_the_items_are_found_by_the_tables() -> None:
-    tables = MemoryTables()
+def test_tables_refuse_wrong_item_counts(tables: MemoryTables) -> None:
     tables.own(object())
     with pytest.raises(AssertionError, match="has 1 items of 4 bytes"):
         tables.apply(WriteBatch(1, [WORK._replace(queue=WORK.queue._replace(items=2))]), 1)

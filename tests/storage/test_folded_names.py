@@ -10,75 +10,69 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.config.load import loads
-from kestrel.disk.files import Disk
-from kestrel.disk.name_folding import check_distinct_when_folded, fold_name
+from kestrel.disk.files import Disk, check_distinct_when_folded, fold_name
 from kestrel.errors import BadQueueName
-from kestrel.storage.interfaces import IStorage
-from kestrel.storage.journal.storage import JournalStorage
-from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
+from tests.storage.backends import Backend, journal_only
 
 STORED = b"STORED\r\n"
-
-backends = pytest.mark.parametrize("make_storage", [JournalStorage, ScrollStorage])
+REFUSED = b"CLIENT_ERROR the file system of the queues does not tell this name from "
 
 
 class FoldingDisk(Disk):
-    """The real one, which is said not to tell names apart."""
+    """The real disk, which claims to fold names."""
 
     def folds_names(self, folder: bytes, entry: bytes) -> bool:
         return True
 
 
-def set_(queue: bytes) -> bytes:
-    return b"set %b 0 0 1\r\nx\r\n" % queue
+Start = Callable[[Disk], MemoryServer]
 
 
-def server_over(folder: Path, make_storage: Callable[..., IStorage], disk: Disk) -> MemoryServer:
-    return MemoryServer(folder=folder, make_storage=make_storage, disk=disk)
+@pytest.fixture
+def start(tmp_path: Path, backend: Backend) -> Start:
+    """A function that starts a server on a disk."""
+    return lambda disk: MemoryServer(folder=tmp_path / "queues", make_storage=backend.make, disk=disk)
 
 
-@backends
-@pytest.mark.parametrize("other", ["Work", "WORK", "work+A"])
-def test_a_name_that_the_file_system_takes_for_another_is_refused(
-    tmp_path: Path, make_storage: Callable[..., IStorage], other: str
-) -> None:
-    server = server_over(tmp_path / "queues", make_storage, FoldingDisk())
-    client = server.connect()
-    assert client.ask(set_(b"work") + set_(b"work+a")) == STORED * 2
-    reply = client.ask(set_(other.encode()))
-    assert reply.startswith(b"CLIENT_ERROR the file system of the queues does not tell this name from ")
-    assert client.ask(set_(b"work") + set_(b"works")) == STORED * 2
+def ask(server: MemoryServer, *queues: bytes, then: bytes = b"") -> bytes:
+    """Put an item to each queue, send another request, and return the replies."""
+    return server.connect().ask(b"".join(b"set %b 0 0 1\r\nx\r\n" % queue for queue in queues) + then)
+
+
+@pytest.mark.parametrize("other", [b"Work", b"WORK", b"work+A"])
+def test_name_of_an_existing_file_is_refused(start: Start, other: bytes) -> None:
+    server = start(FoldingDisk())
+    assert ask(server, b"work", b"work+a") == STORED * 2
+    assert ask(server, other).startswith(REFUSED)
+    assert ask(server, b"work", b"works") == STORED * 2
     server.restart()
-    assert server.connect().ask(set_(other.encode())).startswith(b"CLIENT_ERROR")
+    assert ask(server, other).startswith(REFUSED)
     assert server.manager.queue(b"work").store.items == 2
     assert server.manager.queue(b"work+a").store.items == 2
 
 
-@backends
-def test_the_name_is_free_when_the_other_is_deleted(tmp_path: Path, make_storage: Callable[..., IStorage]) -> None:
-    server = server_over(tmp_path / "queues", make_storage, FoldingDisk())
-    assert server.connect().ask(set_(b"work") + b"delete work\r\n") == STORED + b"DELETED\r\n"
-    assert server.connect().ask(set_(b"Work")) == STORED
+def test_deletion_frees_the_name(start: Start) -> None:
+    server = start(FoldingDisk())
+    assert ask(server, b"work", then=b"delete work\r\n") == STORED + b"DELETED\r\n"
+    assert ask(server, b"Work") == STORED
 
 
-def test_a_journal_that_is_left_alone_keeps_its_name(tmp_path: Path) -> None:
-    server = server_over(tmp_path / "queues", JournalStorage, FoldingDisk())
-    assert server.connect().ask(set_(b"work")) == STORED
+@journal_only
+def test_unused_journal_keeps_its_name(start: Start) -> None:
+    server = start(FoldingDisk())
+    assert ask(server, b"work") == STORED
     server.restart(loads('[[queues]]\nname = "work"\nkeepJournal = false'))
-    assert server.connect().ask(set_(b"Work")).startswith(b"CLIENT_ERROR")
+    assert ask(server, b"Work").startswith(REFUSED)
 
 
-@backends
-def test_where_names_are_told_apart_they_are_different_queues(
-    tmp_path: Path, make_storage: Callable[..., IStorage]
-) -> None:
-    server = server_over(tmp_path / "queues", make_storage, Disk())
-    assert server.connect().ask(set_(b"work") + set_(b"Work") + b"get work\r\n").startswith(STORED * 2 + b"VALUE")
+def test_other_file_systems_keep_names_apart(start: Start) -> None:
+    server = start(Disk())
+    assert ask(server, b"work", b"Work", then=b"get work\r\n").startswith(STORED * 2 + b"VALUE")
     assert server.manager.queue(b"Work").store.items == 1
 
 
-def test_whether_a_folder_tells_names_apart_is_tried(tmp_path: Path) -> None:
+def test_disk_detects_whether_names_are_folded(tmp_path: Path) -> None:
     folder = bytes(tmp_path)
     (tmp_path / ".kestrel").mkdir()
     assert not Disk().folds_names(folder, b".kestrel")
@@ -93,12 +87,12 @@ def test_whether_a_folder_tells_names_apart_is_tried(tmp_path: Path) -> None:
     ("name", "other"),
     [("work", "WORK"), ("caf\u00e9", "cafe\u0301"), ("CAF\u00c9", "cafe\u0301"), ("stra\u00dfe", "STRASSE")],
 )
-def test_names_that_some_file_system_takes_for_one(name: str, other: str) -> None:
+def test_names_that_fold_to_the_same_are_refused(name: str, other: str) -> None:
     with pytest.raises(BadQueueName):
         check_distinct_when_folded(name.encode(), [b"another", other.encode()])
 
 
 @given(st.binary())
-def test_any_bytes_can_be_compared(name: bytes) -> None:
+def test_any_bytes_can_be_folded(name: bytes) -> None:
     assert fold_name(name) == fold_name(name)
     check_distinct_when_folded(name, [name])

@@ -1,4 +1,4 @@
-"""The model of what a crash may leave of a queue admits what it should, and nothing else."""
+"""The model of a queue admits exactly the states that a crash may leave."""
 
 from __future__ import annotations
 
@@ -6,130 +6,132 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from tests.storage.histories import OneFile, State, TwoFiles
+from tests.storage.histories import History, OneFile, State, TwoFiles
 
 SYNCED = 0
 NEVER = None
 
+either_kind = pytest.mark.parametrize("kind", [OneFile, TwoFiles])
 
-def every(numbers: int) -> list[State]:
-    """All that can be made of the numbers up to that one, in every order."""
+
+def all_states(numbers: int) -> list[State]:
+    """Return all ordered selections of the numbers up to this one."""
     sets = chain.from_iterable(combinations(range(1, numbers + 1), size) for size in range(numbers + 1))
     return [order for each in sets for order in permutations(each)]
 
 
 def admitted(
-    history: OneFile | TwoFiles, sync_journal_ms: int | None = SYNCED, *, of_machine: bool = False
+    history: History, sync_journal_ms: int | None = SYNCED, *, has_machine_died: bool = False
 ) -> set[State]:
-    """What a start may find, of all that can be made of six items."""
-    promise = history.promise(sync_journal_ms, has_machine_died=of_machine)
-    return {found for found in every(6) if promise.admits(found)}
+    """Return the admitted states of up to six items."""
+    promise = history.promise(sync_journal_ms, has_machine_died=has_machine_died)
+    return {found for found in all_states(6) if promise.admits(found)}
 
 
-@pytest.mark.parametrize("kind", [OneFile, TwoFiles])
-def test_what_was_acknowledged_is_there_once_and_in_order(kind: type[OneFile] | type[TwoFiles]) -> None:
-    history = kind()
-    for number in (1, 2, 3):
-        history.put(number)
-    history.take(1, 0)
+def commit(history: History) -> None:
     history.acknowledge(history.commit())
+
+
+def put(history: History, *numbers: int) -> None:
+    for number in numbers:
+        history.put(number)
+
+
+def open_(history: History, *numbers: int) -> None:
+    """Open the items at the head, each with its number as xid."""
+    for number in numbers:
+        history.take(number, number)
+
+
+@either_kind
+def test_acknowledged_state_is_the_only_one_admitted(kind: type[History]) -> None:
+    history = kind()
+    put(history, 1, 2, 3)
+    history.take(1, 0)
+    commit(history)
     assert admitted(history) == {(2, 3)}
 
 
-def test_of_one_file_each_record_counts_with_all_before_it() -> None:
+def test_one_file_admits_each_later_state() -> None:
     history = OneFile()
-    history.put(1)
-    history.acknowledge(history.commit())
-    history.put(2)
-    history.take(1, 7)
-    history.put(3)
-    history.put_back(7)
+    put(history, 1)
+    commit(history)
+    put(history, 2)
+    open_(history, 1)
+    put(history, 3)
+    history.put_back(1)
     history.take(1, 0)
     assert admitted(history) == {(1,), (1, 2), (1, 2, 3), (2, 3)}
 
 
-def test_of_two_files_each_may_have_been_written_alone_up_to_any_record() -> None:
+def test_two_files_admit_any_length_of_each() -> None:
     history = TwoFiles((1, 2))
-    history.put(3)
-    history.take(1, 7)
-    history.take(2, 8)
+    put(history, 3)
+    open_(history, 1, 2)
     history.take(3, 0)
-    history.confirm(8)
-    history.confirm(7)
-    history.put(4)
-    history.put(5)
+    history.confirm(2)
+    history.confirm(1)
+    put(history, 4, 5)
     after_puts = {(1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5)}
     removed = [set(), {3}, {2, 3}, {1, 2, 3}]
     assert admitted(history) == {tuple(n for n in state if n not in gone) for state in after_puts for gone in removed}
 
 
-def test_of_two_files_the_items_are_written_before_the_removals() -> None:
+def test_two_files_write_items_before_removals() -> None:
     history = TwoFiles((1,))
-    history.put(2)
+    put(history, 2)
     history.take(1, 0)
-    history.put(3)
+    put(history, 3)
     assert history.on_the_way() == [(1,), (1, 2), (1, 2, 3), (2, 3)]
 
 
-@pytest.mark.parametrize("kind", [OneFile, TwoFiles])
-def test_what_is_open_is_there_and_what_was_put_back_too(kind: type[OneFile] | type[TwoFiles]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "aborted", "order"),
+    [(OneFile, 2, (1, 2, 3)), (OneFile, 1, (2, 1, 3)), (TwoFiles, 2, (1, 2, 3)), (TwoFiles, 1, (1, 2, 3))],
+)
+def test_only_one_file_restores_open_items_first(kind: type[History], aborted: int, order: State) -> None:
     history = kind((1, 2, 3))
-    for xid in (1, 2):
-        history.take(xid, xid)
-    history.put_back(2)
-    history.acknowledge(history.commit())
-    assert admitted(history) == {(1, 2, 3)}
+    open_(history, 1, 2)
+    history.put_back(aborted)
+    commit(history)
+    assert admitted(history) == {order}
 
 
-def test_a_restart_of_one_file_brings_what_is_open_first_and_of_two_files_what_was_put_first() -> None:
-    for history, order in ((OneFile((1, 2, 3)), (2, 1, 3)), (TwoFiles((1, 2, 3)), (1, 2, 3))):
-        for xid in (1, 2):
-            history.take(xid, xid)
-        history.put_back(1)
-        history.acknowledge(history.commit())
-        assert admitted(history) == {order}
-
-
-@pytest.mark.parametrize("kind", [OneFile, TwoFiles])
-def test_a_deleted_queue_may_be_there_until_that_is_acknowledged(kind: type[OneFile] | type[TwoFiles]) -> None:
+@either_kind
+def test_deleted_queue_may_exist_until_acknowledged(kind: type[History]) -> None:
     history = kind()
-    history.put(1)
-    history.put(2)
-    history.acknowledge(history.commit())
+    put(history, 1, 2)
+    commit(history)
     history.delete()
     moment = history.commit()
-    history.put(3)
+    put(history, 3)
     assert admitted(history) == {(), (1,), (1, 2), (3,)}
     history.acknowledge(moment)
     assert admitted(history) == {(), (3,)}
 
 
-@pytest.mark.parametrize("kind", [OneFile, TwoFiles])
-def test_a_machine_may_lose_what_is_not_synced(kind: type[OneFile] | type[TwoFiles]) -> None:
+@either_kind
+def test_power_failure_may_lose_unsynced_changes(kind: type[History]) -> None:
     history = kind((1,))
-    history.put(2)
-    history.acknowledge(history.commit())
+    put(history, 2)
+    commit(history)
     synced = history.last_acknowledged()
-    history.put(3)
-    history.acknowledge(history.commit())
-    assert admitted(history, 500, of_machine=True) == {(1,), (1, 2), (1, 2, 3)}
+    put(history, 3)
+    commit(history)
+    assert admitted(history, 500, has_machine_died=True) == {(1,), (1, 2), (1, 2, 3)}
     history.sync(synced)
-    assert admitted(history, 500, of_machine=True) == {(1, 2), (1, 2, 3)}
+    assert admitted(history, 500, has_machine_died=True) == {(1, 2), (1, 2, 3)}
     assert admitted(history, 500) == {(1, 2, 3)}
-    assert admitted(history, SYNCED, of_machine=True) == {(1, 2, 3)}
-    assert admitted(history, NEVER, of_machine=True) == {(1,), (1, 2), (1, 2, 3)}
+    assert admitted(history, SYNCED, has_machine_died=True) == {(1, 2, 3)}
+    assert admitted(history, NEVER, has_machine_died=True) == {(1,), (1, 2), (1, 2, 3)}
 
 
-def test_a_machine_may_lose_a_file_whose_items_have_all_been_removed_and_not_that_others_were_before() -> None:
+def test_power_failure_may_lose_fully_removed_files() -> None:
     history = TwoFiles((1, 2, 3, 4))
-    for number in (1, 2, 3, 4):
-        history.take(number, number)
-    history.confirm(3)
-    history.commit()
-    history.confirm(1)
-    history.commit()
-    history.confirm(2)
-    history.acknowledge(history.commit())
+    open_(history, 1, 2, 3, 4)
+    for number in (3, 1, 2):
+        history.confirm(number)
+    commit(history)
     any_of_three = {(*each, 4) for size in range(4) for each in combinations((1, 2, 3), size)}
-    assert admitted(history, NEVER, of_machine=True) == any_of_three
-    assert admitted(history, SYNCED, of_machine=True) == admitted(history, NEVER) == {(4,)}
+    assert admitted(history, NEVER, has_machine_died=True) == any_of_three
+    assert admitted(history, SYNCED, has_machine_died=True) == admitted(history, NEVER) == {(4,)}

@@ -1,7 +1,8 @@
-"""Work beside the reactor: a stop waits for what runs, and forgets what was to come later."""
+"""A storage that closes waits for its threads and cancels its timers."""
 
 from __future__ import annotations
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
@@ -9,87 +10,84 @@ from kestrel.storage.jobs import Jobs
 from kestrel.testing.threads import SteppedThreads
 
 
-class Bench:
+class JobsUnderTest(Jobs):
     def __init__(self) -> None:
         self.clock = Clock()
         self.threads = SteppedThreads()
-        self.jobs = Jobs(self.clock, self.threads)
+        super().__init__(self.clock, self.threads)
         self.done: list[object] = []
         self.closed: list[object] = []
 
-    def close(self) -> None:
-        self.jobs.close().addCallback(self.closed.append)
+    def begin_close(self) -> None:
+        self.close().addCallback(self.closed.append)
 
 
-def test_a_stop_with_nothing_running_is_done_at_once() -> None:
-    bench = Bench()
-    bench.close()
-    assert len(bench.closed) == 1
+@pytest.fixture
+def jobs() -> JobsUnderTest:
+    return JobsUnderTest()
 
 
-def test_a_stop_waits_for_what_runs_and_for_what_that_leads_to() -> None:
-    bench = Bench()
-    bench.jobs.run(int, "1").addCallback(lambda _: bench.jobs.run(int, "2")).addCallback(bench.done.append)
-    bench.close()
-    bench.threads.run_one()
-    assert (bench.done, bench.closed) == ([], [])
-    bench.threads.run_one()
-    assert (bench.done, len(bench.closed)) == ([2], 1)
+def test_idle_jobs_close_at_once(jobs: JobsUnderTest) -> None:
+    jobs.begin_close()
+    assert len(jobs.closed) == 1
 
 
-def test_a_job_that_fails_holds_up_no_stop() -> None:
-    bench = Bench()
+def test_close_waits_for_jobs_that_running_jobs_start(jobs: JobsUnderTest) -> None:
+    jobs.run(int, "1").addCallback(lambda _: jobs.run(int, "2")).addCallback(jobs.done.append)
+    jobs.begin_close()
+    jobs.threads.run_one()
+    assert (jobs.done, jobs.closed) == ([], [])
+    jobs.threads.run_one()
+    assert (jobs.done, len(jobs.closed)) == ([2], 1)
+
+
+def test_failed_job_does_not_prevent_closing(jobs: JobsUnderTest) -> None:
     failures: list[Failure] = []
-    bench.jobs.run(int, "none").addErrback(failures.append)
-    bench.close()
-    bench.threads.run_all()
-    assert (len(failures), len(bench.closed)) == (1, 1)
+    jobs.run(int, "none").addErrback(failures.append)
+    jobs.begin_close()
+    jobs.threads.run_all()
+    assert (len(failures), len(jobs.closed)) == (1, 1)
 
 
-def test_what_is_due_later_is_done_then() -> None:
-    bench = Bench()
-    bench.jobs.later(2, bench.done.append, "due")
-    bench.clock.advance(1.9)
-    assert bench.done == []
-    bench.clock.advance(0.1)
-    assert bench.done == ["due"]
+def test_later_calls_at_the_given_time(jobs: JobsUnderTest) -> None:
+    jobs.later(2, jobs.done.append, "due")
+    jobs.clock.advance(1.9)
+    assert jobs.done == []
+    jobs.clock.advance(0.1)
+    assert jobs.done == ["due"]
 
 
-def test_what_is_due_already_is_done_at_the_sooner_of_both_times_and_once() -> None:
-    bench = Bench()
-    call = bench.jobs.within(2, None, lambda: bench.done.append("due"))
-    assert bench.jobs.within(3, call, lambda: bench.done.append("later")) is call
-    assert bench.jobs.within(1, call, lambda: bench.done.append("sooner")) is call
-    bench.clock.advance(0.9)
-    assert bench.done == []
-    bench.clock.advance(0.1)
-    bench.clock.advance(10)
-    assert bench.done == ["due"]
+def test_within_calls_once_at_the_earliest_time(jobs: JobsUnderTest) -> None:
+    call = jobs.within(2, None, lambda: jobs.done.append("due"))
+    assert jobs.within(3, call, lambda: jobs.done.append("later")) is call
+    assert jobs.within(1, call, lambda: jobs.done.append("sooner")) is call
+    jobs.clock.advance(0.9)
+    assert jobs.done == []
+    jobs.clock.advance(0.1)
+    jobs.clock.advance(10)
+    assert jobs.done == ["due"]
 
 
-def test_what_was_done_may_be_due_again() -> None:
-    bench = Bench()
-    call = bench.jobs.within(1, None, lambda: bench.done.append("due"))
-    bench.clock.advance(1)
-    bench.jobs.within(1, call, lambda: bench.done.append("again"))
-    bench.clock.advance(1)
-    assert bench.done == ["due", "again"]
+def test_within_schedules_again_after_a_call(jobs: JobsUnderTest) -> None:
+    call = jobs.within(1, None, lambda: jobs.done.append("due"))
+    jobs.clock.advance(1)
+    jobs.within(1, call, lambda: jobs.done.append("again"))
+    jobs.clock.advance(1)
+    assert jobs.done == ["due", "again"]
 
 
-def test_what_is_forgotten_is_not_done_and_what_was_done_may_be_forgotten() -> None:
-    bench = Bench()
-    call = bench.jobs.within(1, None, lambda: bench.done.append("forgotten"))
+def test_cancelled_call_can_be_cancelled_again(jobs: JobsUnderTest) -> None:
+    call = jobs.within(1, None, lambda: jobs.done.append("cancelled"))
     for _ in range(2):
-        bench.jobs.cancel(call)
-    bench.clock.advance(1)
-    assert bench.done == []
+        jobs.cancel(call)
+    jobs.clock.advance(1)
+    assert jobs.done == []
 
 
-def test_after_a_stop_nothing_is_done_later() -> None:
-    bench = Bench()
-    bench.jobs.later(2, bench.done.append, "due")
-    bench.close()
-    bench.jobs.later(2, bench.done.append, "too late")
-    bench.clock.advance(5)
-    assert bench.done == []
-    assert bench.clock.getDelayedCalls() == []
+def test_close_cancels_calls_and_refuses_more(jobs: JobsUnderTest) -> None:
+    jobs.later(2, jobs.done.append, "due")
+    jobs.begin_close()
+    jobs.later(2, jobs.done.append, "too late")
+    jobs.clock.advance(5)
+    assert jobs.done == []
+    assert jobs.clock.getDelayedCalls() == []

@@ -1,10 +1,11 @@
-"""The journal backend keeps the storage contract, and outlives its process."""
+"""The journal backend keeps the storage contract, and its files are Kestrel's."""
 
 from __future__ import annotations
 
 import errno
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,33 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import BadQueueName, BadStorageArgument, FolderInUse, QueueFailed, StorageError
+from kestrel.errors import BadQueueName, FolderInUse, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted
 from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal.factory import JournalStorageFactory
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
-from kestrel.testing.contract.samples import NAMES
+from kestrel.testing.contract.samples import ADD_MS, NAMES
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from kestrel.testing.threads import SteppedThreads
+from tests.journal.handwritten import REMOVE, REMOVE_TENTATIVE, add_xid, addx, confirm, open_, save_xid, unremove
+from tests.journal.restarts import NOW_MS
 from tests.sample import examples
 from tests.storage.conftest import AllowDescriptors
 
-NOW_MS = 1_700_003_600_000
 
-ADDX_AT_ADD_MS = b"\x02%c\x00\x00\x00\x00\x68\xe5\xcf\x8b\x01\x00\x00" + bytes(8)
-"""An ADDX header as the format document has it: opcode, i32 size, i64 add time, i64 expiry (none)."""
-
-
-def addx(data: bytes) -> bytes:
-    """The record of a put at ADD_MS, byte by byte."""
-    return ADDX_AT_ADD_MS % (16 + len(data)) + data
+def put_records(*items: bytes) -> bytes:
+    """Return the records of items that `StorageUnderTest.put` puts."""
+    return b"".join(addx(data, ADD_MS) for data in items)
 
 
-def take_all_data(queue: IQueueStorage) -> list[bytes]:
-    """The data of every item of a queue, all of which is in memory, taken for good."""
-    return [item.data for item in iter(lambda: queue.take(False), None)]
+def committed(subject: StorageUnderTest, *items: bytes, name: bytes = b"work", **settings: Any) -> IQueueStorage:
+    """Put items to a queue, commit it, and return it."""
+    queue = subject.queue(name, **settings)
+    subject.put(queue, *items)
+    subject.commit(queue)
+    return queue
 
 
 class TestJournal(OnFaultyDisk, StorageContract):
@@ -50,39 +51,12 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> JournalStorage:
         return JournalStorage(
-            str(folder).encode(), clock, in_thread, reserve_bytes=100, now_ms=lambda: NOW_MS, disk=self.disk
+            os.fsencode(folder), clock, in_thread, reserve_bytes=100, now_ms=lambda: NOW_MS, disk=self.disk
         )
 
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        return tmp_path / "queues"
+    # The contents of the files.
 
-    def restarted(self, subject: StorageUnderTest, folder: Path) -> StorageUnderTest:
-        """Closed and opened again."""
-        subject.close()
-        return self.opened(folder)
-
-    def crashed(self, folder: Path) -> StorageUnderTest:
-        """Another storage over what the files hold now; the first one is simply dropped."""
-        left_behind = folder.with_name("left-behind")
-        shutil.copytree(folder, left_behind)
-        return self.opened(left_behind)
-
-    @pytest.fixture(autouse=True)
-    def _close_what_was_opened(self) -> Iterator[None]:
-        self.others: list[StorageUnderTest] = []
-        yield
-        for subject in self.others:
-            subject.close()
-
-    def opened(self, folder: Path) -> StorageUnderTest:
-        subject = StorageUnderTest(self, folder)
-        self.others.append(subject)
-        return subject
-
-    # What is in the files.
-
-    def test_what_is_done_stands_in_the_file_as_kestrels_records(self, subject: StorageUnderTest, folder: Path) -> None:
+    def test_changes_are_written_as_kestrels_records(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c")
         queue.take(False)
@@ -90,27 +64,17 @@ class TestJournal(OnFaultyDisk, StorageContract):
         queue.confirm([first])
         queue.put_back([second], True)
         subject.commit(queue)
-        assert (folder / "work").read_bytes() == b"".join(
-            [
-                addx(b"a"),
-                addx(b"b"),
-                addx(b"c"),
-                b"\x01",
-                b"\x09" + first.to_bytes(4, "little"),
-                b"\x09" + second.to_bytes(4, "little"),
-                b"\x06" + first.to_bytes(4, "little"),
-                b"\x05" + second.to_bytes(4, "little"),
-            ]
-        )
+        changes = [REMOVE, open_(first), open_(second), confirm(first), unremove(second)]
+        assert (subject.folder / "work").read_bytes() == put_records(b"a", b"b", b"c") + b"".join(changes)
 
-    def test_nothing_is_written_before_the_commit(self, subject: StorageUnderTest, folder: Path) -> None:
+    def test_nothing_is_written_before_the_commit(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
-        before = (folder / "work").read_bytes()
+        before = (subject.folder / "work").read_bytes()
         subject.commit(queue)
-        assert (before, (folder / "work").read_bytes()) == (b"", addx(b"a"))
+        assert (before, (subject.folder / "work").read_bytes()) == (b"", put_records(b"a"))
 
-    def test_a_batch_is_one_write(self, subject: StorageUnderTest) -> None:
+    def test_batch_is_one_write(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"a"] * 100)
         queue.take(True)
@@ -118,126 +82,81 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.commit(queue)
         assert self.disk.calls.count("write") == 1
 
-    def test_a_clear_is_one_remove_for_each_item(self, subject: StorageUnderTest, folder: Path) -> None:
+    def test_clear_writes_a_remove_for_each_item(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"open", b"b", b"c")
         queue.take(True)
         subject.commit(queue)
-        before = len((folder / "work").read_bytes())
+        before = (subject.folder / "work").read_bytes()
         queue.clear()
         subject.commit(queue)
-        assert (folder / "work").read_bytes()[before:] == b"\x01\x01"
+        assert (subject.folder / "work").read_bytes() == before + REMOVE * 2
 
-    def test_the_file_sizes_are_told(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"four")
-        subject.commit(queue)
+    def test_stats_show_the_file_size(self, subject: StorageUnderTest) -> None:
+        queue = committed(subject, b"four")
         assert (queue.disk_bytes, queue.stats["logsize"]) == (25, 25)
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_a_queue_is_kept_in_a_file_named_as_kestrel_names_it(
-        self, subject: StorageUnderTest, folder: Path, name: bytes
-    ) -> None:
-        queue = subject.queue(name)
-        subject.put(queue, b"a")
-        subject.commit(queue)
+    def test_file_of_a_queue_is_named_as_in_kestrel(self, subject: StorageUnderTest, name: bytes) -> None:
+        committed(subject, b"a", name=name)
         file_name = b"".join(bytes([byte]) if byte < 128 else chr(byte).encode() for byte in name)
-        assert (folder / file_name.decode()).read_bytes() == addx(b"a")
+        assert (subject.folder / file_name.decode()).read_bytes() == put_records(b"a")
 
-    def test_a_name_too_long_for_a_file_name_is_refused_and_makes_no_file(
-        self, subject: StorageUnderTest, folder: Path
-    ) -> None:
-        before = sorted(folder.iterdir())
+    def test_name_too_long_for_a_file_is_refused(self, subject: StorageUnderTest) -> None:
+        before = len(list(subject.folder.iterdir()))
         subject.queue(b"\xff" * 115)
         with pytest.raises(BadQueueName):
             subject.queue(b"\xff" * 116)
-        assert len(sorted(folder.iterdir())) == len(before) + 1
+        assert len(list(subject.folder.iterdir())) == before + 1
 
-    # Restarts.
+    # Deletion and restarts.
 
-    def test_a_deleted_queues_file_is_erased(self, subject: StorageUnderTest, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a secret")
-        subject.commit(queue)
-        subject.storage.delete(queue)
+    @pytest.mark.parametrize("is_killed", [False, True])
+    def test_files_of_a_deleted_queue_are_erased(self, subject: StorageUnderTest, is_killed: bool) -> None:
+        subject.storage.delete(committed(subject, b"a secret"))
+        if is_killed:
+            subject = subject.killed()
+            assert subject.loaded == {}
         subject.threads.run_all()
-        left = [path for path in folder.rglob("*") if path.is_file() and b"a secret" in path.read_bytes()]
-        assert left == []
+        paths = [path for path in subject.folder.rglob("*") if path.is_file()]
+        assert [path for path in paths if b"a secret" in path.read_bytes()] == []
 
-    def test_a_file_that_a_crash_kept_from_being_erased_is_erased_at_the_start(
-        self, subject: StorageUnderTest, folder: Path
-    ) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a secret")
-        subject.commit(queue)
-        subject.storage.delete(queue)
-        again = self.crashed(folder)
-        again.threads.run_all()
-        left_behind = folder.with_name("left-behind")
-        left = [path for path in left_behind.rglob("*") if path.is_file() and b"a secret" in path.read_bytes()]
-        assert (again.loaded, left) == ({}, [])
-
-    @pytest.mark.parametrize("half", [0.25, 0.5, 0.75])
-    def test_a_batch_cut_short_by_a_crash_loses_a_suffix_only(
-        self, subject: StorageUnderTest, folder: Path, half: float
-    ) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
-        subject.commit(queue)
-        subject.put(queue, b"b", b"c", b"d")
-        queue.take(False)
-        subject.commit(queue)
-        contents = (folder / "work").read_bytes()
-        (folder / "work").write_bytes(contents[: len(addx(b"a")) + int(half * 3 * len(addx(b"b")))])
-        history = [[b"a"], [b"a", b"b"], [b"a", b"b", b"c"]]
-        assert take_all_data(self.crashed(folder).queue()) == history[int(half * 3)]
-
-    def test_open_reads_go_back_in_the_file_too_before_anything_else_is_recorded(
-        self, subject: StorageUnderTest, folder: Path
-    ) -> None:
+    def test_start_after_a_crash_records_that_open_reads_go_back(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b")
         first, second = queue.take(True).xid, queue.take(True).xid
         subject.commit(queue)
-        before = (folder / "work").read_bytes()
-        again = self.crashed(folder)
-        again.put(again.queue(), b"c")
-        again.commit(again.queue())
-        unremove = [b"\x04\0\0\0\0\x05" + xid.to_bytes(4, "little") for xid in (second, first)]
-        after = (folder.with_name("left-behind") / "work").read_bytes()
-        assert after == before + b"".join(unremove) + addx(b"c")
+        before = (subject.folder / "work").read_bytes()
+        again = subject.killed()
+        committed(again, b"c")
+        put_back = b"".join(save_xid(0) + unremove(xid) for xid in (second, first))
+        assert (again.folder / "work").read_bytes() == before + put_back + put_records(b"c")
 
-    def test_open_reads_are_back_in_the_file_when_the_server_stops(
-        self, subject: StorageUnderTest, folder: Path
-    ) -> None:
+    def test_stop_records_that_open_reads_go_back(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         xid = queue.take(True).xid
-        again = self.restarted(subject, folder)
-        again.close()
-        record = b"\x09%b\x04\0\0\0\0\x05%b" % (xid.to_bytes(4, "little"), xid.to_bytes(4, "little"))
-        assert (folder / "work").read_bytes() == addx(b"a") + record
-
-    def test_close_writes_what_was_not_committed(self, subject: StorageUnderTest, folder: Path) -> None:
-        subject.put(subject.queue(), b"a")
-        subject.close()
-        assert (folder / "work").read_bytes() == addx(b"a")
+        subject.restarted().close()
+        records = put_records(b"a") + open_(xid) + save_xid(0) + unremove(xid)
+        assert (subject.folder / "work").read_bytes() == records
 
     # Syncs.
 
-    def test_a_commit_with_sync_journal_0_is_pending_until_it_is_on_the_medium(
-        self, subject: StorageUnderTest, folder: Path
-    ) -> None:
+    def on_medium(self, subject: StorageUnderTest) -> dict[bytes, bytes]:
+        """Return the files that a power failure would leave now."""
+        return self.disk.medium.left_of(os.fsencode(subject.folder))
+
+    def test_commit_with_sync_journal_0_waits_for_the_sync(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=0)
         subject.put(queue, b"a")
         ((group, outcome),) = subject.storage.commit([queue])
         fired: list[object] = []
         outcome.addBoth(fired.append)
-        assert (list(group), fired, self.on_medium(folder)) == ([queue], [], {})
+        assert (list(group), fired, self.on_medium(subject)) == ([queue], [], {})
         subject.threads.run_all()
-        assert (fired, self.on_medium(folder)) == ([None], {"work": addx(b"a")})
+        assert (fired, self.on_medium(subject)) == ([None], {b"work": put_records(b"a")})
 
-    def test_a_commit_with_sync_journal_never_pends_on_nothing(self, subject: StorageUnderTest) -> None:
+    def test_commit_without_sync_journal_never_syncs(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         assert list(subject.storage.commit([queue])) == []
@@ -245,9 +164,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.threads.run_all()
         assert "sync" not in self.disk.calls
 
-    def test_a_commit_with_a_period_is_on_the_medium_when_the_period_is_over(
-        self, subject: StorageUnderTest, folder: Path
-    ) -> None:
+    def test_periodic_sync_happens_at_the_end_of_the_period(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=500)
         subject.put(queue, b"a")
         assert list(subject.storage.commit([queue])) == []
@@ -257,49 +174,28 @@ class TestJournal(OnFaultyDisk, StorageContract):
         assert "sync" not in self.disk.calls
         subject.clock.advance(0.1)
         subject.threads.run_all()
-        assert self.on_medium(folder) == {"work": addx(b"a") + addx(b"b")}
+        assert self.on_medium(subject) == {b"work": put_records(b"a", b"b")}
 
-    def test_each_period_is_synced_anew(self, subject: StorageUnderTest, folder: Path) -> None:
-        queue = subject.queue(sync_journal_ms=500)
-        for data in (b"a", b"b", b"c"):
-            subject.put(queue, data)
-            subject.commit(queue)
-            subject.clock.advance(0.5)
-            subject.threads.run_all()
-        assert self.on_medium(folder) == {"work": addx(b"a") + addx(b"b") + addx(b"c")}
+    # Unusual files and folders.
 
-    def test_an_orderly_stop_syncs_the_queues_that_promise_it(self, subject: StorageUnderTest, folder: Path) -> None:
-        queue = subject.queue(sync_journal_ms=500)
-        subject.put(queue, b"a")
+    def test_records_of_releases_before_2_1_are_read(self, subject: StorageUnderTest) -> None:
         subject.close()
-        assert self.on_medium(folder) == {"work": addx(b"a")}
-
-    def on_medium(self, folder: Path) -> dict[str, bytes]:
-        """What a power failure would leave of the queue folder's files now."""
-        copy = folder.with_name("medium")
-        shutil.rmtree(copy, ignore_errors=True)
-        self.disk.medium.copy(str(folder).encode(), str(copy).encode())
-        return {path.name: path.read_bytes() for path in copy.iterdir()}
-
-    # Bad queues and bad folders.
-
-    def test_a_queue_with_records_of_releases_before_2_1_is_served(self, folder: Path) -> None:
-        folder.mkdir()
-        rewritten = b"\x07\x06\x00\x00\x00" + addx(b"open")[1:] + b"\x03" + b"\x04\x09\x00\x00\x00"
-        contents = rewritten + addx(b"a") + b"\x03" + addx(b"b")
-        (folder / "work").write_bytes(contents)
-        subject = self.opened(folder)
+        contents = add_xid(6, b"open", ADD_MS) + REMOVE_TENTATIVE + save_xid(9)
+        contents += put_records(b"a") + REMOVE_TENTATIVE + put_records(b"b")
+        (subject.folder / "work").write_bytes(contents)
+        subject = subject.restarted()
         queue = subject.queue()
         assert queue.take(opened=True).xid == 11
         subject.commit(queue)
-        put_back = b"\x04\0\0\0\0\x05\x0a\0\0\0" + b"\x04\0\0\0\0\x05\x06\0\0\0"
-        assert (folder / "work").read_bytes() == contents + put_back + b"\x09\x0b\x00\x00\x00"
-        subject.close()
-        assert take_all_data(self.opened(folder).queue()) == [b"open", b"a", b"b"]
+        put_back = save_xid(0) + unremove(10) + save_xid(0) + unremove(6)
+        assert (subject.folder / "work").read_bytes() == contents + put_back + open_(11)
+        again = subject.restarted()
+        assert again.take_all_data(again.queue()) == [b"open", b"a", b"b"]
 
-    def test_a_queue_that_cannot_be_read_fails_alone_and_is_tried_again_on_use(self, folder: Path) -> None:
+    def test_unreadable_queue_is_read_again_on_use(self, tmp_path: Path) -> None:
+        folder = tmp_path / "queues"
         folder.mkdir()
-        (folder / "a").write_bytes(addx(b"in a"))
+        (folder / "a").write_bytes(put_records(b"in a"))
         threads = SteppedThreads()
         storage = self.make(folder, Clock(), threads)
         self.disk.fail("read", errno.EIO, times=2)
@@ -309,71 +205,69 @@ class TestJournal(OnFaultyDisk, StorageContract):
         assert isinstance(loaded[0][b"a"], Failure)
         with pytest.raises(QueueFailed):
             storage.queue(b"a", QueueSettings())
-        assert take_all_data(storage.queue(b"a", QueueSettings())) == [b"in a"]
+        item = storage.queue(b"a", QueueSettings()).take(False)
+        assert item is not None and item.data == b"in a"
         storage.close()
         threads.run_all()
 
-    def test_a_second_owner_of_the_folder_is_refused_at_once(self, subject: StorageUnderTest, folder: Path) -> None:
-        second = self.make(folder, Clock(), SteppedThreads())
+    def test_second_owner_of_the_folder_is_refused(self, subject: StorageUnderTest) -> None:
+        second = self.make(subject.folder, Clock(), SteppedThreads())
         with pytest.raises(FolderInUse):
             second.start(lambda name: QueueSettings())
 
-    def test_a_folder_that_cannot_be_one_is_refused_at_once(self, tmp_path: Path) -> None:
+    def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         storage = self.make(tmp_path / "file", Clock(), SteppedThreads())
         with pytest.raises(StorageError):
             storage.start(lambda name: QueueSettings())
 
-    def test_a_start_that_failed_has_let_the_folder_go(self, folder: Path) -> None:
-        storage = self.make(folder, Clock(), SteppedThreads())
+    def test_failed_start_releases_the_folder(self, subject: StorageUnderTest) -> None:
+        subject.close()
+        storage = self.make(subject.folder, Clock(), SteppedThreads())
         self.disk.fail("list", errno.EIO)
         with pytest.raises(StorageError):
             storage.start(lambda name: QueueSettings())
-        assert self.opened(folder).loaded == {}
+        assert subject.restarted().loaded == {}
 
-    def test_foreign_files_are_no_queues_and_are_left_alone(self, folder: Path) -> None:
-        folder.mkdir()
+    def test_foreign_files_are_ignored_and_kept(self, subject: StorageUnderTest) -> None:
+        subject.close()
         foreign = {"work.bak": b"x", ".hidden": b"\x01", "a~": b"", "work.1.pack.old": b"y", "what ever": b"z"}
         sixteen_digits = "2026010112000000"
         foreign |= {f"work.{sixteen_digits}": b"v", f"work~~{sixteen_digits}": b"w", "+": b"", "a" * 201: b""}
         for name, contents in foreign.items():
-            (folder / name).write_bytes(contents)
-        (folder / "sub").mkdir()
-        subject = self.opened(folder)
-        assert subject.loaded == {}
-        assert {name: (folder / name).read_bytes() for name in foreign} == foreign
+            (subject.folder / name).write_bytes(contents)
+        (subject.folder / "sub").mkdir()
+        assert subject.restarted().loaded == {}
+        assert {name: (subject.folder / name).read_bytes() for name in foreign} == foreign
 
-    def test_a_temporary_file_alone_is_erased_and_is_no_queue(self, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "work~~1700000000000").write_bytes(addx(b"never published"))
-        subject = self.opened(folder)
-        assert subject.loaded == {}
-        assert [path.name for path in folder.iterdir() if path.is_file()] == []
+    def test_temporary_file_is_erased_and_is_no_queue(self, subject: StorageUnderTest) -> None:
+        subject.close()
+        (subject.folder / "work~~1700000000000").write_bytes(put_records(b"never published"))
+        assert subject.restarted().loaded == {}
+        assert [path.name for path in subject.folder.iterdir() if path.is_file()] == []
 
-    # Open files.
+    # Open files. A quarter of the allowed descriptors may be journal files.
 
-    def test_the_files_of_idle_queues_are_closed_and_used_again(
-        self, folder: Path, allow_descriptors: AllowDescriptors
-    ) -> None:
-        allow_descriptors(12)  # a quarter of which may be journal files
-        subject = self.opened(folder)
-        names = [b"q%d" % number for number in range(10)]
-        for round_number in range(3):
-            for name in names:
-                queue = subject.queue(name)
-                subject.put(queue, b"%b-%d" % (name, round_number))
-                subject.commit(queue)
-                assert len(self.disk.open_descriptors) <= 3
-        again = self.restarted(subject, folder)
-        items = {name: take_all_data(again.queue(name)) for name in names}
-        assert items == {name: [b"%b-%d" % (name, number) for number in range(3)] for name in names}
-
-    @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-    def test_a_sync_leaves_no_more_files_open_than_allowed(
-        self, folder: Path, allow_descriptors: AllowDescriptors, sync_journal_ms: int
+    def test_files_of_idle_queues_are_closed_and_reopened(
+        self, subject: StorageUnderTest, allow_descriptors: AllowDescriptors
     ) -> None:
         allow_descriptors(12)
-        subject = self.opened(folder)
+        subject = subject.restarted()
+        names = [b"q%d" % number for number in range(10)]
+        for turn in range(3):
+            for name in names:
+                committed(subject, b"%b-%d" % (name, turn), name=name)
+                assert len(self.disk.open_descriptors) <= 3
+        again = subject.restarted()
+        items = {name: again.take_all_data(again.queue(name)) for name in names}
+        assert items == {name: [b"%b-%d" % (name, turn) for turn in range(3)] for name in names}
+
+    @pytest.mark.parametrize("sync_journal_ms", [0, 500])
+    def test_syncs_keep_no_more_files_open_than_allowed(
+        self, subject: StorageUnderTest, allow_descriptors: AllowDescriptors, sync_journal_ms: int
+    ) -> None:
+        allow_descriptors(12)
+        subject = subject.restarted()
         queues = [subject.queue(b"q%d" % number, sync_journal_ms=sync_journal_ms) for number in range(10)]
         for queue in queues:
             subject.put(queue, b"a")
@@ -382,37 +276,17 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.threads.run_all()
         assert len(self.disk.open_descriptors) <= 3
 
-    def test_a_closed_storage_has_closed_its_files(self, subject: StorageUnderTest) -> None:
+    def test_closed_storage_has_no_open_files(self, subject: StorageUnderTest) -> None:
         for name in (b"a", b"b"):
-            queue = subject.queue(name, sync_journal_ms=0)
-            subject.put(queue, b"a")
-            subject.commit(queue)
+            committed(subject, b"a", name=name, sync_journal_ms=0)
         subject.close()
         assert self.disk.open_descriptors == set()
 
-    # Settings change.
 
-    # Stopping.
+def test_resumed_deletion_spares_the_new_queue_after_a_clock_step(tmp_path: Path) -> None:
+    """The files of a queue are numbered by time, and a deletion erases all files below its own number."""
 
-    def test_close_waits_for_a_sync_that_runs(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue(sync_journal_ms=0)
-        subject.put(queue, b"a")
-        subject.storage.commit([queue])
-        closed: list[object] = []
-        ending: Deferred[None] = subject.storage.close()
-        ending.addBoth(closed.append)
-        assert closed == []
-        subject.threads.run_all()
-        assert closed == [None]
-        subject._is_closed = True
-
-
-def test_a_deletion_that_a_crash_cut_off_takes_no_file_of_the_new_queue_when_the_clock_has_gone_back(
-    tmp_path: Path,
-) -> None:
-    """The files of a queue have the time as their numbers, and a deletion erases all below its own."""
-
-    def life(folder: Path, now_ms: int) -> tuple[JournalStorage, SteppedThreads, SteppedThreads]:
+    def started(folder: Path, now_ms: int) -> tuple[JournalStorage, SteppedThreads, SteppedThreads]:
         threads, erasing = SteppedThreads(), SteppedThreads()
 
         def in_thread(function: Callable[..., Any], *arguments: object) -> Deferred[Any]:
@@ -432,23 +306,20 @@ def test_a_deletion_that_a_crash_cut_off_takes_no_file_of_the_new_queue_when_the
         return queue
 
     settings = QueueSettings(default_journal_size_bytes=1000, max_memory_size_bytes=1000)
-    storage, threads, _ = life(tmp_path / "before", NOW_MS)
+    storage, threads, _ = started(tmp_path / "before", NOW_MS)
     storage.delete(fill(storage, threads))
     shutil.copytree(tmp_path / "before", tmp_path / "after")
-    storage, threads, erasing = life(tmp_path / "after", NOW_MS - 3_600_000)
+    storage, threads, erasing = started(tmp_path / "after", NOW_MS - 3_600_000)
     fill(storage, threads)
     erasing.run_all()
     storage.close()
     threads.run_all()
-    storage, _, _ = life(tmp_path / "after", NOW_MS)
+    storage, _, _ = started(tmp_path / "after", NOW_MS)
     assert storage.queue(b"work", settings).items == 30
 
 
-def test_its_factory_promises_durability_of_error_counts_and_of_what_was_put_back_too() -> None:
+def test_factory_declares_its_capabilities() -> None:
     assert JournalStorageFactory().capabilities == {"durable", "errors_kept", "order_kept"}
-
-
-def test_it_runs_all_of_the_contract_suite_that_it_has_the_capabilities_for() -> None:
     assert set(TestJournal.left_out.values()) == {
         "needs capability 'ranges'",
         "needs capability 'shared_fanout'",
@@ -456,16 +327,6 @@ def test_it_runs_all_of_the_contract_suite_that_it_has_the_capabilities_for() ->
     }
 
 
-def test_its_factory_touches_nothing_yet(tmp_path: Path) -> None:
+def test_storage_that_is_not_started_makes_no_files(tmp_path: Path) -> None:
     JournalStorageFactory().storage(str(tmp_path / "queues"), {}, Clock(), SteppedThreads(), MemoryLimit())
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [("", {}), ("/somewhere", {"reserve": "many"}), ("/somewhere", {"colour": "red"})],
-    ids=["no folder", "reserve is no size", "unknown option"],
-)
-def test_its_description_is_refused_with_a_sentence(argument: str, options: dict[str, str]) -> None:
-    with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
-        JournalStorageFactory().storage(argument, options, Clock(), SteppedThreads(), MemoryLimit())

@@ -1,11 +1,11 @@
-"""A queue that is larger than its memory, whose journal is rotated and rewritten meanwhile, is still a plain queue.
+"""A queue larger than its memory, whose journal is rotated and rewritten, behaves like a list and a dict.
 
-`ReadBehindMachine` tries random histories of one or two queues with tiny limits against a model: threads end whenever
-they like, limits change, the reactor goes on while a thread is in the middle of its job, and the server is stopped,
-killed or loses its power, also in the middle of an operation. All that is asked is the contract
-(`kestrel.storage.interfaces`), and all that is looked at are the files on the disk.
+`ReadBehindMachine` runs random histories of one or two queues with tiny limits and compares them with a model. Threads
+end at any time, limits change, and the reactor runs in the middle of a thread's job. The server is stopped, killed or
+loses its power, also in the middle of an operation. The test uses only the storage interface
+(`kestrel.storage.interfaces`) and the files on the disk.
 
-`python -m tests.torture.history` runs it for longer.
+`python -m tests.torture.history` runs more histories.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial, wraps
 from pathlib import Path
@@ -34,78 +33,54 @@ from hypothesis.stateful import (
 )
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
-from kestrel.storage.interfaces import IQueueStorage, SettingsFor
+from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.journal.queue import JournalQueue
-from kestrel.storage.journal.storage import JournalStorage
-from kestrel.testing.contract.model_check import Seen, as_client_sees
-from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.contract.backend import DeferredOutcome
+from kestrel.testing.contract.model_check import as_client_sees
+from kestrel.testing.faults import FaultyDisk, KillableDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
 from tests.sample import examples
+from tests.storage.read_behind_model import (
+    CONTINUE_BYTES,
+    REMOVE_BYTES,
+    XID_RECORD_BYTES,
+    Entry,
+    ModelQueue,
+    State,
+    StateHistory,
+    record_bytes,
+)
+from tests.storage.storage_harness import RunningStorage
 
 NOW_MS: Final = 1_700_003_600_000
-RESERVE_BYTES: Final = 1
 NAMES: Final = (b"work", b"other")
 PERIOD_MS: Final = 500
 REWRITE_DELAY_MS: Final = 1000
 LONG_S: Final = 2.0
-"""Longer than any delay and any period."""
-
-ADDX_HEADER_BYTES: Final = 21
-XID_RECORD_BYTES: Final = 5
-ERRORS_BYTES: Final = 15
-"""An opening, and a way back with so many errors."""
-REMOVE_BYTES: Final = 1
-CONTINUE_BYTES: Final = 4
-"""What it takes more than the item alone."""
+"""Longer than any delay and period."""
 
 FILLER: Final = (b"\x02\x10\x00\x00\x00" + bytes(16) + b"\x01\x05\x01\x00\x00\x00" + b"\xff\x08") * 11
-"""Data that look like records, to a reader who begins at a wrong offset."""
+"""Data that look like records to a reader at a wrong offset."""
 
 ALL: Final = 100_000
-"""More items than any of these queues has."""
+"""More items than any queue has."""
 
-OPERATIONS: Final = ("list", "open", "write", "sync", "sync_folder", "cut", "rename", "erase", "allocate", "map")
+UNKNOWN_XID: Final = 10**9
 
-MAX_FILLS: Final = 100
-"""So often may the head be asked for before it must be there. Once is usual, but each fill reads on in one file, and
-files that are tiny may hold no item."""
-
-MAX_JOBS: Final = 1000
-"""Whoever waits for more jobs than that waits for ever."""
-
-
-def record_bytes(item: Seen) -> int:
-    """What an item takes in a journal."""
-    return ADDX_HEADER_BYTES + len(item[0])
+DISK_OPERATIONS: Final = ("list", "open", "write", "sync", "sync_folder", "cut", "rename", "erase", "allocate", "map")
 
 
 def do_nothing() -> None:
-    """Nothing."""
+    pass
 
 
-# A storage that runs.
-
-
-class QuickDisk(FaultyDisk):
-    """A disk on which the medium alone remembers what was synced: nothing here ends with the system itself."""
-
-    def sync(self, descriptor: int) -> None:
-        self._check("sync")
-        self.medium.synced(descriptor)
-
-    def sync_folder(self, path: bytes) -> None:
-        self._check("sync_folder")
-        self.medium.folder_synced(path)
-
-
-class Threads(SteppedThreads):
-    """Threads of which one knows whether they are at work. `at_end` is called when a job is done, but not told yet."""
+class InterruptibleThreads(SteppedThreads):
+    """Threads that know whether a job is running. `at_end` is called between the end of a job and its Deferred."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,270 +100,31 @@ class Threads(SteppedThreads):
             self.is_working = False
 
 
-class Outcome:
-    """Whether a Deferred has fired, and its failure if it failed."""
-
-    def __init__(self, deferred: Deferred[Any]) -> None:
-        self.is_there = False
-        self.result: object = None
-        self.failure: Failure | None = None
-        deferred.addBoth(self._fired)
-
-    def _fired(self, result: object) -> None:
-        self.is_there = True
-        if isinstance(result, Failure):
-            self.failure = result
-        else:
-            self.result = result
-
-
-class Running:
-    """A storage over a folder, and the words for waiting for it."""
-
-    def __init__(self, folder: Path, clock: Clock, disk: FaultyDisk) -> None:
-        self.folder = folder
-        self.disk = disk
-        self.threads = Threads()
-        self._clock = clock
-        self._is_closed = False
-        self.storage = JournalStorage(
-            os.fsencode(folder),
-            clock,
-            self.threads,
-            reserve_bytes=RESERVE_BYTES,
-            now_ms=lambda: NOW_MS + int(clock.seconds() * 1000),
-            disk=disk,
-        )
-
-    def start(self, settings_for: SettingsFor) -> dict[bytes, IQueueStorage]:
-        """The queues that there are."""
-        queues = self.wait(Outcome(self.storage.start(settings_for)))
-        assert isinstance(queues, dict)
-        for queue in queues.values():
-            assert not isinstance(queue, Failure), queue
-            assert (queue.open_reads, queue.replayed_items) == (0, queue.items)
-        return queues
-
-    def run_all(self) -> None:
-        """Do all jobs, and those that they lead to."""
-        for _ in range(MAX_JOBS):
-            if not self.threads:
-                self._clock.advance(0)  # what was put off to the next turn of the reactor
-                if not self.threads:
-                    return
-            self.threads.run_one()
-        raise AssertionError("the jobs do not come to an end")
-
-    def wait(self, outcome: Outcome) -> object:
-        """Run jobs until that is there, and no longer."""
-        for _ in range(MAX_JOBS):
-            if outcome.is_there:
-                break
-            if self.threads:
-                self.threads.run_one()
-            else:
-                self._clock.advance(0)
-        assert outcome.is_there, "all threads have run, and it does not fire"
-        if outcome.failure is not None:
-            outcome.failure.raiseException()
-        return outcome.result
-
-    def head(
-        self, queue: IQueueStorage, look: Callable[[], Item | None], filling: Outcome | None = None
-    ) -> Item | None:
-        """What a take or a peek answers when the head is in memory; `filling` is a fill that is under way."""
-        for _ in range(MAX_FILLS):
-            item = look()
-            if item is not None:
-                return item
-            if filling is None:
-                deferred = queue.fill()
-                if deferred is None:
-                    return look()
-                filling = Outcome(deferred)
-            self.wait(filling)
-            filling = None
-        raise AssertionError(f"after {MAX_FILLS} fills the head is not in memory")
-
-    def drain(self, queue: IQueueStorage) -> Iterator[Item]:
-        """Take every item for good."""
-        while (item := self.head(queue, partial(queue.take, False))) is not None:
-            yield item
-        assert (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes) == (0, 0, 0, 0)
-
-    def close(self) -> None:
-        """Stop; every descriptor has been given back then."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.wait(Outcome(self.storage.close()))
-        assert not self.threads, "a job was begun that nobody waits for"
-        assert not self.disk.open_descriptors
-
-    def abandon(self) -> None:
-        """Give back what can be, whatever state this is in."""
-        with suppress(Exception):
-            self.close()
-        while self.disk.open_descriptors:
-            os.close(self.disk.open_descriptors.pop())
-
-    def file_bytes(self, name: bytes) -> int:
-        """What the files of that queue take."""
-        beginnings = (name + b".", name + b"~~")
-        with os.scandir(os.fsencode(self.folder)) as entries:
-            return sum(
-                entry.stat().st_size for entry in entries if entry.name == name or entry.name.startswith(beginnings)
-            )
-
-
-# The model.
-
-
-@dataclass(slots=True)
-class Entry:
-    """An item of the model. `came_back` says that it has been an open read, of this server or an earlier one."""
-
-    seen: Seen
-    put_at: int
-    """The state of the history that it came with."""
-    errors: int = 0
-    """They are kept over restarts."""
-    came_back: bool = False
-
-
-@dataclass
-class ModelQueue:
-    """What a queue is: a list and a dict."""
-
-    memory_limit: int
-    """The greatest maxMemorySize that this object has had."""
-    items: deque[Entry] = field(default_factory=deque)
-    opened: dict[int, Entry] = field(default_factory=dict)
-    given: set[int] = field(default_factory=set)
-    batch_bytes: int = 0
-    """What was recorded since the last commit."""
-    largest_batch_bytes: int = 0
-    is_touched: bool = False
-    """Whether something was recorded since the last commit."""
-
-    def after_a_restart(self) -> list[Entry]:
-        """The items then: open reads are back at the head, the lowest xid first."""
-        return [*(self.opened[xid] for xid in sorted(self.opened)), *self.items]
-
-    def end_batch(self) -> None:
-        """What was recorded is being committed."""
-        self.largest_batch_bytes = max(self.largest_batch_bytes, self.batch_bytes)
-        self.batch_bytes = 0
-        self.is_touched = False
-
-    def live_bytes(self) -> int:
-        """What a journal takes that holds this and nothing else."""
-        items = sum(record_bytes(entry.seen) for entry in self.items)
-        opened = sum(record_bytes(entry.seen) + XID_RECORD_BYTES for entry in self.opened.values())
-        last_with_errors = max((place for place, entry in enumerate(self.items, 1) if entry.errors), default=0)
-        counts = last_with_errors + sum(entry.errors > 0 for entry in self.opened.values())
-        return items + opened + counts * ERRORS_BYTES
-
-
-@dataclass(slots=True)
-class State:
-    """What a restart would find, with the errors of each, and how many of these items, all at the head, have been
-    open reads."""
-
-    items: tuple[Seen, ...] = ()
-    errors: tuple[int, ...] = ()
-    came_back: int = 0
-
-
-class History:
-    """All that the queue of one name has ever been, a state for each record, over deletions and restarts.
-
-    A kill may leave any state from the last one that a commit answered for, `written`. A power failure may leave
-    an earlier one, but none before the last that is known to have been synced. So whatever is lost is the end of
-    the history, never a part of its middle.
-    """
-
-    def __init__(self) -> None:
-        self.states = [State()]
-        self.written = 0
-        self.synced = 0
-        self._deletion = -1
-
-    @property
-    def last(self) -> int:
-        return len(self.states) - 1
-
-    def add(self, model: ModelQueue) -> None:
-        """Something was recorded."""
-        entries = model.after_a_restart()
-        came_back = len(model.opened) + sum(entry.came_back for entry in model.items)
-        seen, errors = (entry.seen for entry in entries), (entry.errors for entry in entries)
-        self.states.append(State(tuple(seen), tuple(errors), came_back))
-
-    def delete(self) -> None:
-        """The queue was deleted. No later server finds it; but until something is synced, a power failure does."""
-        self.states.append(State())
-        self._deletion = self.written = self.last
-
-    def is_written(self, state: int) -> None:
-        """Nothing up to there is lost when the server is killed."""
-        self.written = max(self.written, state)
-
-    def is_synced(self, state: int) -> None:
-        """Nothing up to there is lost in a power failure. A deletion alone is not synced, what follows it is."""
-        self.is_written(state)
-        if state > self._deletion:
-            self.synced = max(self.synced, state)
-
-    def copy(self) -> History:
-        copy = History()
-        copy.states = self.states.copy()
-        copy.written, copy.synced, copy._deletion = self.written, self.synced, self._deletion
-        return copy
-
-    def found(self, items: Sequence[Seen], errors: Sequence[int], since: int) -> State:
-        """A crash left these items, which must be a state since that one. What came after it has never been."""
-        state = State(tuple(items), tuple(errors))
-        states = self.states[since:]
-        matching = [
-            number
-            for number, each in enumerate(states, since)
-            if (each.items, each.errors) == (state.items, state.errors)
-        ]
-        assert matching, (
-            f"{len(items)} items were found ({_add_times_and_errors(state)} by add time and errors), which is none of"
-            f" the states {[_add_times_and_errors(each) for each in states]}"
-        )
-        state.came_back = max(self.states[number].came_back for number in matching)
-        del self.states[matching[-1] + 1 :]
-        self.written = self.synced = self.last
-        self._deletion = -1
-        return state
-
-
-def _add_times_and_errors(state: State) -> list[tuple[int, int]]:
-    return [(item[1], errors) for item, errors in zip(state.items, state.errors, strict=True)]
-
-
 @dataclass(eq=False)
-class Live:
-    """A queue's object and what the model makes of it."""
+class ComparedQueue:
+    """A queue of the storage and its model."""
 
     name: bytes
     queue: IQueueStorage
     model: ModelQueue
-    filling: Outcome | None = None
-    commit: Outcome | None = None
-
-
-# What may happen.
+    filling: DeferredOutcome | None = None
+    commit: DeferredOutcome | None = None
 
 
 class Crash(Enum):
-    """What ends a server out of turn."""
+    """The kinds of crashes."""
 
     KILL = "the server is killed"
     POWER_FAILURE = "the machine loses its power"
+
+
+@dataclass
+class CrashedFolder:
+    """The files that a crash left, and for each queue the histories and the first state that they may hold."""
+
+    folder: Path
+    histories: Mapping[bytes, StateHistory]
+    since: Mapping[bytes, int]
 
 
 some_settings = st.builds(
@@ -405,22 +141,13 @@ some_xids = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 some_sizes = st.builds(lambda sizes, times: sizes * times, st.lists(st.integers(0, 300), min_size=1), st.integers(1, 5))
 
 some_work = st.sampled_from(["fill", "work", "put back", "abort and hold"])
-some_deed = some_work | st.sampled_from(["time", "return", "clear", "drain", "another sync", "delete", "restart"])
-some_luck = st.sampled_from([False, False, True])
+some_action = some_work | st.sampled_from(["time", "return", "clear", "drain", "another sync", "delete", "restart"])
+rarely = st.sampled_from([False, False, True])
 some_crash = st.sampled_from(Crash)
 
 
-@dataclass
-class Wreck:
-    """What a crash left on the disk, what it may have been, and since when."""
-
-    folder: Path
-    histories: Mapping[bytes, History]
-    since: Mapping[bytes, int]
-
-
 def step(**draws: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
-    """A rule. The machine is not sound from when it begins until it has ended well."""
+    """Make a method a rule that checks the queues afterwards."""
 
     def decorate(function: Callable[..., None]) -> Any:
         @wraps(function)
@@ -437,73 +164,84 @@ def step(**draws: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any
 
 
 class ReadBehindMachine(RuleBasedStateMachine):
-    """Anything that may happen to one or two queues of a journal storage.
+    """Random operations on one or two queues of a journal storage.
 
-    `folder` is a folder of its own, which is gone after the teardown. An orderly restart goes on with the same disk,
-    so that what was never synced is lost in a power failure even if several servers have had it.
+    `folder` is created, and removed in the teardown. An orderly restart keeps the disk. So unsynced data are lost in a
+    power failure even after several servers have used them.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.steps = 0
         self.is_sound = False
-        """Whether no step has failed: a teardown that failed as well would hide why."""
+        """True if no step has failed. After a failure the teardown checks nothing, as a second error would hide it."""
         folder.mkdir()
         self._folder = folder
         self._folders = 0
         self._clock = Clock()
-        self._running = Running(self._new_folder(), self._clock, QuickDisk())
-        self._names: Sequence[bytes] = ()
         self._settings: dict[bytes, QueueSettings] = {}
-        self._live: dict[bytes, Live] = {}
-        self._histories: dict[bytes, History] = {}
+        self._names: Sequence[bytes] = ()
+        self._queues: dict[bytes, ComparedQueue] = {}
+        self._histories: dict[bytes, StateHistory] = {}
         self._deleted: list[IQueueStorage] = []
-        """Objects of queues that the next commit will name for the last time."""
-        self._orphans: list[Outcome] = []
-        """What was under way for queues that have been deleted."""
-        self._is_deleting: bytes | None = None
+        """Stores of deleted queues, which the next commit must name."""
+        self._orphans: list[DeferredOutcome] = []
+        """Pending fills and commits of deleted queues."""
+        self._deleting: bytes | None = None
+        """The name of the queue that is being deleted."""
         self._largest_item = 0
         self._next_ms = 1
+        self._running = self._new_storage(self._new_folder(), KillableDisk())
+
+    def _new_storage(self, folder: Path, disk: FaultyDisk) -> RunningStorage:
+        return RunningStorage(
+            folder,
+            self._settings.__getitem__,
+            clock=self._clock,
+            disk=disk,
+            threads=InterruptibleThreads(),
+            now_ms=NOW_MS,
+        )
 
     @initialize(count=st.sampled_from([1, 2]), each=st.tuples(some_settings, some_settings))
     def begin(self, count: int, each: Sequence[QueueSettings]) -> None:
         self._names = NAMES[:count]
-        self._settings = dict(zip(NAMES, each, strict=True))
-        self._histories = {name: History() for name in self._names}
+        self._settings.update(zip(NAMES, each, strict=True))
+        self._histories = {name: StateHistory() for name in self._names}
         self._start(self._running.folder, self._running.disk, {})
         self.is_sound = True
 
-    # The queues.
+    # Operations on queues.
 
-    def _at(self, number: int) -> Live:
-        """That queue, which is made when there is none."""
+    def _at(self, number: int) -> ComparedQueue:
+        """Return the queue of that number, which is created if necessary."""
         name = self._names[number % len(self._names)]
-        if name not in self._live:
+        if name not in self._queues:
             queue = self._running.storage.queue(name, self._settings[name])
             assert (queue.items, queue.bytes, queue.open_reads, queue.replayed_items) == (0, 0, 0, 0)
-            self._live[name] = Live(name, queue, ModelQueue(self._settings[name].max_memory_size_bytes))
-        return self._live[name]
+            self._queues[name] = ComparedQueue(name, queue, ModelQueue(self._settings[name].max_memory_size_bytes))
+        return self._queues[name]
 
-    def _changed(self, live: Live, size: int) -> None:
-        """A record of that size was recorded."""
-        self._histories[live.name].add(live.model)
-        live.model.batch_bytes += size
-        live.model.is_touched = True
+    def _recorded(self, compared: ComparedQueue, size: int) -> None:
+        """Add the state of the model after a record of that size."""
+        self._histories[compared.name].add(compared.model)
+        compared.model.batch_bytes += size
+        compared.model.is_touched = True
 
     @step(numbers=st.sets(some_queue, min_size=1), sizes=some_sizes, expires=st.booleans())
     def put(self, numbers: set[int], sizes: list[int], expires: bool) -> None:
-        self._put(list({live.name: live for live in map(self._at, sorted(numbers))}.values()), sizes, expires)
+        self._put(list({each.name: each for each in map(self._at, sorted(numbers))}.values()), sizes, expires)
 
-    def _put(self, queues: Sequence[Live], sizes: Sequence[int], expires: bool) -> None:
+    def _put(self, queues: Sequence[ComparedQueue], sizes: Sequence[int], expires: bool) -> None:
         for size in sizes:
             self._next_ms += 1
             data = (b"%d;" % self._next_ms + FILLER)[:size]
             item = (data, self._next_ms, self._next_ms + 1000 if expires else 0)
-            self._running.storage.put([live.queue for live in queues], *item)
+            self._running.storage.put([each.queue for each in queues], *item)
             self._largest_item = max(self._largest_item, size)
-            for live in queues:
-                live.model.items.append(Entry(item, put_at=self._histories[live.name].last + 1))
-                self._changed(live, record_bytes(item))
+            for each in queues:
+                each.model.items.append(Entry(item, put_at=self._histories[each.name].last + 1))
+                self._recorded(each, record_bytes(item))
 
     @step(number=some_queue, opened=st.booleans(), count=some_count, waits=st.booleans())
     def take(self, number: int, opened: bool, count: int, waits: bool) -> None:
@@ -514,52 +252,55 @@ class ReadBehindMachine(RuleBasedStateMachine):
         sizes=some_sizes,
         opened=st.booleans(),
         count=some_count,
-        closes=st.integers(0, 3),
+        confirms=st.integers(0, 3),
         aborts=st.integers(0, 3),
         continues=st.integers(0, 3),
     )
     def work_and_commit(
-        self, number: int, sizes: list[int], opened: bool, count: int, closes: int, aborts: int, continues: int
+        self, number: int, sizes: list[int], opened: bool, count: int, confirms: int, aborts: int, continues: int
     ) -> None:
-        """What a busy server does most of the time: put, take, close, abort and go on with some, and commit."""
-        live = self._at(number)
-        self._put([live], sizes, False)
-        self._take(live, opened, count, False)
-        self._confirm(live, list(live.model.opened)[:closes])
-        self._put_back(live, list(live.model.opened)[:aborts], True)
-        for xid in list(live.model.opened)[:continues]:
-            self._continue(live, xid, sizes[0])
+        """Do what a busy server does most of the time: put, take, confirm, abort, continue and commit."""
+        compared = self._at(number)
+        self._put([compared], sizes, False)
+        self._take(compared, opened, count, False)
+        self._confirm(compared, list(compared.model.opened)[:confirms])
+        self._put_back(compared, list(compared.model.opened)[:aborts], True)
+        for xid in list(compared.model.opened)[:continues]:
+            self._continue(compared, xid, sizes[0])
         self._commit()
 
-    def _take(self, live: Live, opened: bool, count: int, waits: bool) -> None:
+    def _take(self, compared: ComparedQueue, opened: bool, count: int, waits: bool) -> None:
+        model = compared.model
         for _ in range(count):
-            item = self._look(live, partial(live.queue.take, opened), waits)
+            item = self._head(compared, partial(compared.queue.take, opened), waits)
             if item is None:
                 return
-            model = live.model
-            taken = model.items.popleft()
+            entry = model.items.popleft()
             assert (item.xid > 0) == opened
             if opened:
-                assert item.xid not in model.given
-                model.given.add(item.xid)
-                model.opened[item.xid] = taken
-            self._changed(live, XID_RECORD_BYTES if opened else REMOVE_BYTES)
+                assert item.xid not in model.xids
+                model.xids.add(item.xid)
+                model.opened[item.xid] = entry
+            self._recorded(compared, XID_RECORD_BYTES if opened else REMOVE_BYTES)
 
     @step(number=some_queue, waits=st.booleans())
     def peek(self, number: int, waits: bool) -> None:
-        live = self._at(number)
-        item = self._look(live, live.queue.peek, waits)
+        compared = self._at(number)
+        item = self._head(compared, compared.queue.peek, waits)
         assert item is None or item.xid == 0
 
-    def _look(self, live: Live, look: Callable[[], Item | None], waits: bool) -> Item | None:
-        """Take or peek: the model's head, or None if there is none, or if it is not in memory and nobody waits."""
-        head = live.model.items[0] if live.model.items else None
+    def _head(self, compared: ComparedQueue, look: Callable[[], Item | None], waits: bool) -> Item | None:
+        """Return the result of a take or peek: the model's head, or None if there is none.
+
+        Return None also if the head is not in memory and `waits` is false.
+        """
+        head = compared.model.items[0] if compared.model.items else None
         item = look()
         if item is None and head is not None:
             if waits:
-                filling, live.filling = live.filling, None
-                item = self._running.head(live.queue, look, filling)
-            elif not self._begins_to_fill(live):
+                filling, compared.filling = compared.filling, None
+                item = self._running.head(compared.queue, look, filling)
+            elif not self._begin_fill(compared):
                 item = look()
             else:
                 return None
@@ -567,100 +308,100 @@ class ReadBehindMachine(RuleBasedStateMachine):
         assert item is None or head is None or item.errors == head.errors
         return item
 
-    def _begins_to_fill(self, live: Live) -> bool:
-        """Ask for the head without waiting; False when take and peek tell the truth already."""
-        self._notice()
-        if live.filling is None:
-            deferred = live.queue.fill()
-            live.filling = None if deferred is None else Outcome(deferred)
-        return live.filling is not None
+    def _begin_fill(self, compared: ComparedQueue) -> bool:
+        """Ask for the head without waiting. Return False if it is in memory or the queue is empty."""
+        self._end_outcomes()
+        if compared.filling is None:
+            deferred = compared.queue.fill()
+            compared.filling = None if deferred is None else DeferredOutcome(deferred)
+        return compared.filling is not None
 
     @step(number=some_queue)
     def fill(self, number: int) -> None:
         self._fill(self._at(number))
 
-    def _fill(self, live: Live) -> None:
-        if not self._begins_to_fill(live):
-            head = live.model.items[0].seen if live.model.items else None
-            assert as_client_sees(live.queue.peek()) == head
+    def _fill(self, compared: ComparedQueue) -> None:
+        if not self._begin_fill(compared):
+            head = compared.model.items[0].seen if compared.model.items else None
+            assert as_client_sees(compared.queue.peek()) == head
 
-    def _some_open_reads(self, live: Live, which: Sequence[int]) -> list[int]:
-        """These of the open reads, and an xid that never was, in the order drawn. Opens some if there are none."""
-        if not live.model.opened:
-            self._take(live, True, 3, False)
-        xids = [*sorted(live.model.opened), 10**9]
+    def _some_open_reads(self, compared: ComparedQueue, which: Sequence[int]) -> list[int]:
+        """Return some xids of open reads and an unknown one, in the order drawn. Open items first if none are open."""
+        if not compared.model.opened:
+            self._take(compared, True, 3, False)
+        xids = [*sorted(compared.model.opened), UNKNOWN_XID]
         return [xids[index % len(xids)] for index in which]
 
     @step(number=some_queue, which=some_xids)
     def confirm(self, number: int, which: list[int]) -> None:
-        live = self._at(number)
-        self._confirm(live, self._some_open_reads(live, which))
+        compared = self._at(number)
+        self._confirm(compared, self._some_open_reads(compared, which))
 
-    def _confirm(self, live: Live, xids: Sequence[int]) -> None:
-        were_open = [xid for xid in dict.fromkeys(xids) if xid in live.model.opened]
-        assert live.queue.confirm(xids) == len(were_open)
+    def _confirm(self, compared: ComparedQueue, xids: Sequence[int]) -> None:
+        were_open = [xid for xid in dict.fromkeys(xids) if xid in compared.model.opened]
+        assert compared.queue.confirm(xids) == len(were_open)
         for xid in were_open:
-            del live.model.opened[xid]
-            self._changed(live, XID_RECORD_BYTES)
+            del compared.model.opened[xid]
+            self._recorded(compared, XID_RECORD_BYTES)
 
     @step(number=some_queue, which=some_xids, size=st.integers(0, 300))
     def continue_(self, number: int, which: list[int], size: int) -> None:
-        live = self._at(number)
-        for xid in self._some_open_reads(live, which):
-            self._continue(live, xid, size)
+        compared = self._at(number)
+        for xid in self._some_open_reads(compared, which):
+            self._continue(compared, xid, size)
 
-    def _continue(self, live: Live, xid: int, size: int) -> None:
-        """Confirm and put at once; an xid that is not open, and nothing but an item is put."""
-        self._next_ms += 2 if self._next_ms % 256 == 6 else 1  # 7 would be stored as 8: `IContinue`
+    def _continue(self, compared: ComparedQueue, xid: int, size: int) -> None:
+        """Confirm an open read and put an item at the same moment. If the xid is not open, only put the item."""
+        self._next_ms += 2 if self._next_ms % 256 == 6 else 1  # `IContinue` would store 7 as 8
         item = ((b"%d;" % self._next_ms + FILLER)[:size], self._next_ms, 0)
-        assert isinstance(live.queue, JournalQueue)
-        live.queue.continue_(xid, *item)
+        assert isinstance(compared.queue, JournalQueue)
+        compared.queue.continue_(xid, *item)
         self._largest_item = max(self._largest_item, size)
-        live.model.opened.pop(xid, None)
-        live.model.items.append(Entry(item, put_at=self._histories[live.name].last + 1))
-        self._changed(live, record_bytes(item) + CONTINUE_BYTES)
+        compared.model.opened.pop(xid, None)
+        compared.model.items.append(Entry(item, put_at=self._histories[compared.name].last + 1))
+        self._recorded(compared, record_bytes(item) + CONTINUE_BYTES)
 
     @step(number=some_queue, which=some_xids, failed=st.booleans())
     def put_back(self, number: int, which: list[int], failed: bool) -> None:
-        live = self._at(number)
-        self._put_back(live, list(dict.fromkeys(self._some_open_reads(live, which))), failed)
-        self._look(live, live.queue.peek, False)
+        compared = self._at(number)
+        self._put_back(compared, list(dict.fromkeys(self._some_open_reads(compared, which))), failed)
+        self._head(compared, compared.queue.peek, False)
 
-    def _put_back(self, live: Live, xids: list[int], failed: bool) -> None:
-        live.queue.put_back(xids, failed)
+    def _put_back(self, compared: ComparedQueue, xids: list[int], failed: bool) -> None:
+        compared.queue.put_back(xids, failed)
         for xid in reversed(xids):
-            entry = live.model.opened.pop(xid, None)
+            entry = compared.model.opened.pop(xid, None)
             if entry is not None:
                 entry.errors += failed
-                entry.came_back = True
-                live.model.items.appendleft(entry)
-                self._changed(live, XID_RECORD_BYTES if failed else 2 * XID_RECORD_BYTES)
+                entry.was_open = True
+                compared.model.items.appendleft(entry)
+                self._recorded(compared, XID_RECORD_BYTES if failed else 2 * XID_RECORD_BYTES)
 
-    @step(number=some_queue, how=st.sampled_from(["clear", "delete", "delete and make again"]))
+    @step(number=some_queue, how=st.sampled_from(["clear", "delete", "delete and create"]))
     def make_empty(self, number: int, how: str) -> None:
-        live = self._at(number)
+        compared = self._at(number)
         if how == "clear":
-            self._clear(live)
+            self._clear(compared)
             return
-        self._delete(live)
-        if how == "delete and make again":
+        self._delete(compared)
+        if how == "delete and create":
             self._at(number)
 
-    def _clear(self, live: Live) -> None:
-        live.queue.clear()
-        while live.model.items:
-            live.model.items.popleft()
-            self._changed(live, REMOVE_BYTES)
+    def _clear(self, compared: ComparedQueue) -> None:
+        compared.queue.clear()
+        while compared.model.items:
+            compared.model.items.popleft()
+            self._recorded(compared, REMOVE_BYTES)
 
-    def _delete(self, live: Live) -> None:
-        del self._live[live.name]
-        self._histories[live.name].delete()
-        self._is_deleting = live.name
-        self._running.storage.delete(live.queue)
-        self._is_deleting = None
-        assert live.queue.failure is not None
-        self._deleted.append(live.queue)
-        self._orphans += [each for each in (live.filling, live.commit) if each is not None]
+    def _delete(self, compared: ComparedQueue) -> None:
+        del self._queues[compared.name]
+        self._histories[compared.name].delete()
+        self._deleting = compared.name
+        self._running.storage.delete(compared.queue)
+        self._deleting = None
+        assert compared.queue.failure is not None
+        self._deleted.append(compared.queue)
+        self._orphans += [each for each in (compared.filling, compared.commit) if each is not None]
 
     @step(number=some_queue, new=some_settings)
     def change_settings(self, number: int, new: QueueSettings) -> None:
@@ -668,78 +409,75 @@ class ReadBehindMachine(RuleBasedStateMachine):
 
     def _change_settings(self, name: bytes, new: QueueSettings) -> None:
         self._settings[name] = new
-        live = self._live.get(name)
-        if live is not None:
-            assert self._running.storage.queue(name, new) is live.queue
-            live.model.memory_limit = max(live.model.memory_limit, new.max_memory_size_bytes)
+        compared = self._queues.get(name)
+        if compared is not None:
+            assert self._running.storage.queue(name, new) is compared.queue
+            compared.model.memory_limit = max(compared.model.memory_limit, new.max_memory_size_bytes)
 
     # Commits, threads and time.
 
     @step(numbers=st.sets(some_queue, min_size=1))
     def commit(self, numbers: set[int]) -> None:
-        """Commit these queues, those with nothing to commit too."""
+        """Commit these queues, even without changes."""
         names = [self._names[number] for number in sorted(numbers) if number < len(self._names)]
-        self._commit_queues([live for name in names if (live := self._live.get(name)) is not None])
+        self._commit_queues([self._queues[name] for name in names if name in self._queues])
 
     def _commit(self) -> None:
-        """Commit all queues that something was recorded on: what a server does at the end of a tick."""
-        self._commit_queues([live for live in self._live.values() if live.model.is_touched])
+        """Commit all changed queues, as a server does at the end of a tick."""
+        self._commit_queues([each for each in self._queues.values() if each.model.is_touched])
 
-    def _commit_queues(self, queues: Sequence[Live]) -> None:
-        """Commit these queues, but for those whose earlier commit is pending."""
-        queues = [live for live in queues if live.commit is None]
-        at = {live.name: self._histories[live.name].last for live in queues}
-        for live in queues:
-            live.model.end_batch()
+    def _commit_queues(self, queues: Sequence[ComparedQueue]) -> None:
+        """Commit these queues, except those with a pending commit."""
+        queues = [each for each in queues if each.commit is None]
+        states = {each.name: self._histories[each.name].last for each in queues}
+        for each in queues:
+            each.model.end_batch()
         deleted, self._deleted = self._deleted, []
-        pairs = self._running.storage.commit([*(live.queue for live in queues), *deleted])
-        waiting: list[Live] = []
-        for group, deferred in pairs:
-            members = [live for live in queues if any(each is live.queue for each in group)]
-            assert len(members) + sum(any(each is queue for each in group) for queue in deleted) == len(group)
-            waiting += members
-            promises = [
-                partial(self._is_safe, live, at[live.name], self._settings[live.name].sync_journal_ms == 0)
-                for live in members
-            ]
-            outcome = Outcome(deferred.addCallback(_call_all, promises))
-            for live in members:
-                assert live.commit is None, "a queue is in two pairs"
-                live.commit = outcome
+        pending: list[ComparedQueue] = []
+        for group, deferred in self._running.storage.commit([*(each.queue for each in queues), *deleted]):
+            members = [each for each in queues if any(queue is each.queue for queue in group)]
+            assert len(members) + sum(any(queue is each for queue in group) for each in deleted) == len(group)
+            pending += members
+            promises = [partial(self._end_commit, each, states[each.name], self._is_synced(each)) for each in members]
+            outcome = DeferredOutcome(deferred.addCallback(_call_all, promises))
+            for each in members:
+                assert each.commit is None, "a queue is in two pairs"
+                each.commit = outcome
             if not members:
                 self._orphans.append(outcome)
-        for live in queues:
-            if live not in waiting:
-                self._is_safe(live, at[live.name], self._settings[live.name].sync_journal_ms == 0)
-        self._notice()
+        for each in queues:
+            if each not in pending:
+                self._end_commit(each, states[each.name], self._is_synced(each))
+        self._end_outcomes()
 
-    def _is_safe(self, live: Live, state: int, is_synced: bool) -> None:
-        """What a commit was asked for is done; it was promised to be synced if syncJournal was 0, and is still."""
-        if self._live.get(live.name) is not live:
-            return
-        self._histories[live.name].is_written(state)
-        if is_synced and self._settings[live.name].sync_journal_ms == 0:
-            self._histories[live.name].is_synced(state)
+    def _is_synced(self, compared: ComparedQueue) -> bool:
+        return self._settings[compared.name].sync_journal_ms == 0
 
-    def _notice(self) -> None:
-        """What was waited for is there."""
-        for live in self._live.values():
-            if live.commit is not None and live.commit.is_there:
-                assert live.commit.failure is None, live.commit.failure
-                live.commit = None
-            if live.filling is not None and live.filling.is_there:
-                assert live.filling.failure is None, live.filling.failure
-                live.filling = None
+    def _end_commit(self, compared: ComparedQueue, state: int, was_synced: bool) -> None:
+        """Record that a commit has ended. It was synced if syncJournal was 0 when it began and still is."""
+        if self._queues.get(compared.name) is compared:
+            self._histories[compared.name].mark_written(state)
+            if was_synced and self._is_synced(compared):
+                self._histories[compared.name].mark_synced(state)
+
+    def _end_outcomes(self) -> None:
+        """Forget the commits and fills that have ended. None may have failed."""
+        for each in self._queues.values():
+            if each.commit is not None and each.commit.is_there:
+                each.commit.result()
+                each.commit = None
+            if each.filling is not None and each.filling.is_there:
+                each.filling.result()
+                each.filling = None
+
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self._running.threads)
 
     @precondition(lambda self: self.has_jobs)
     @step()
     def run_one_job(self) -> None:
         self._running.threads.run_one()
-
-    @property
-    def has_jobs(self) -> bool:
-        """Whether a thread has something to do."""
-        return bool(self._running.threads)
 
     @precondition(lambda self: self.has_jobs)
     @step()
@@ -747,13 +485,13 @@ class ReadBehindMachine(RuleBasedStateMachine):
         self._run_all()
 
     def _run_all(self) -> None:
-        """Run all jobs. Nobody waits for anything then."""
+        """Run all jobs. All commits and fills must have ended then."""
         self._running.run_all()
-        self._notice()
-        for live in self._live.values():
-            assert live.commit is None, "all threads have run, and the commit does not fire"
-            assert live.filling is None, "all threads have run, and the fill does not fire"
-            assert live.queue.disk_bytes == self._running.file_bytes(live.name)
+        self._end_outcomes()
+        for each in self._queues.values():
+            assert each.commit is None, "all jobs have run, but the commit has not ended"
+            assert each.filling is None, "all jobs have run, but the fill has not ended"
+            assert each.queue.disk_bytes == self._running.file_bytes(each.name)
         assert all(outcome.is_there for outcome in self._orphans)
         self._orphans.clear()
 
@@ -763,123 +501,123 @@ class ReadBehindMachine(RuleBasedStateMachine):
 
     @step()
     def let_the_syncs_catch_up(self) -> None:
-        """Threads that are not behind, and a whole period: more than that is not lost in a power failure."""
         self._settle(PERIOD_MS / 1000)
 
     def _settle(self, seconds: float) -> None:
+        """Run all jobs, let the time pass, and run all jobs. All written states are synced then."""
         self._run_all()
         self._clock.advance(seconds)
         self._run_all()
-        for name in self._live:
+        for name in self._queues:
             if self._settings[name].sync_journal_ms is not None:
-                self._histories[name].is_synced(self._histories[name].written)
+                self._histories[name].mark_synced(self._histories[name].written)
 
     @step(
         number=some_queue,
         first=some_work,
-        deeds=st.lists(st.tuples(some_deed, st.integers(0, 2)), min_size=1, max_size=3),
+        actions=st.lists(st.tuples(some_action, st.integers(0, 2)), min_size=1, max_size=3),
         looks=st.booleans(),
     )
-    def do_while_threads_are_behind(
-        self, number: int, first: str, deeds: Sequence[tuple[str, int]], looks: bool
+    def act_while_threads_are_behind(
+        self, number: int, first: str, actions: Sequence[tuple[str, int]], looks: bool
     ) -> None:
-        """Do one thing after the other, with a few jobs run in between; and look at what is safe soon after."""
-        for deed, jobs in [(first, 0), *deeds]:
-            self._do(number, deed)
+        """Run several actions with a few jobs in between, and check the files of a crash soon after."""
+        for action, jobs in [(first, 0), *actions]:
+            self._do(number, action)
             self._commit()
             for _ in range(jobs):
                 if self.has_jobs:
                     self._running.threads.run_one()
-                    self._notice()
-        self._look_at_the_head(number, looks)
+                    self._end_outcomes()
+        self._check_head(number, looks)
 
     @step(
         number=some_queue,
         first=some_work,
-        deed=some_deed.filter(lambda deed: deed not in {"restart", "drain"}),
+        action=some_action.filter(lambda action: action not in {"restart", "drain"}),
         operations=st.integers(0, 4),
         looks=st.booleans(),
     )
-    def do_during_a_job(self, number: int, first: str, deed: str, operations: int, looks: bool) -> None:
-        """Let the reactor do something while a thread has done so many operations of the disk."""
+    def act_during_a_job(self, number: int, first: str, action: str, operations: int, looks: bool) -> None:
+        """Run an action on the reactor after a thread has done that many disk operations."""
         self._do(number, first)
         self._commit()
         self._clock.advance(PERIOD_MS / 1000)
         running = self._running
 
-        def is_there() -> bool:
+        def is_due() -> bool:
             return running.threads.is_working and next(left, None) is None
 
         def interrupt() -> None:
-            self._do(number, deed)
+            self._do(number, action)
             self._commit()
 
         left = iter(range(operations))
-        with self._at_operation(is_there, interrupt):
+        with self._at_operation(is_due, interrupt):
             for _ in range(3):
                 if self.has_jobs:
                     running.threads.run_one()
-        self._look_at_the_head(number, looks)
+        self._check_head(number, looks)
 
-    def _look_at_the_head(self, number: int, looks_at_wreck: bool) -> None:
-        live = self._at(number)
-        self._look(live, live.queue.peek, False)
-        if looks_at_wreck:
+    def _check_head(self, number: int, looks_at_crash: bool) -> None:
+        compared = self._at(number)
+        self._head(compared, compared.queue.peek, False)
+        if looks_at_crash:
             self._settle(PERIOD_MS / 1000)
-            self._suffer(self._wreck(Crash.POWER_FAILURE), is_real=False)
+            self._check_crash(self._crashed_folder(Crash.POWER_FAILURE))
 
     @contextmanager
-    def _at_operation(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
-        """Act once, when `when` says so: it is asked before each operation of the disk and at the end of each job."""
+    def _at_operation(self, is_due: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
+        """Act once, as soon as `is_due` returns True. It is called before each disk operation and after each job."""
         disk, threads = self._running.disk, self._running.threads
         is_over = False
 
-        def comes_to(operation: str | None) -> None:
+        def reached(operation: str | None) -> None:
             nonlocal is_over
             if is_over:
                 return
-            if when():
+            if is_due():
                 is_over = True
                 act()
             elif operation is not None:
-                disk.before(operation, partial(comes_to, operation))
+                disk.before(operation, partial(reached, operation))
 
-        for each in OPERATIONS:
-            disk.before(each, partial(comes_to, each))
-        threads.at_end = partial(comes_to, None)
+        for each in DISK_OPERATIONS:
+            disk.before(each, partial(reached, each))
+        threads.at_end = partial(reached, None)
         yield
         is_over = True
         threads.at_end = do_nothing
 
-    def _do(self, number: int, deed: str) -> None:
-        """Something that threads are likely to have to do with."""
-        live = self._at(number)
-        if deed == "work":
-            self._put([live], [300] * 6, False)
-            self._take(live, True, 1, False)
-        elif deed == "fill":
-            self._take(live, False, ALL, False)
-            self._fill(live)
-        elif deed == "time":
+    def _do(self, number: int, action: str) -> None:
+        """Run an action that is likely to cause jobs."""
+        compared = self._at(number)
+        if action == "work":
+            self._put([compared], [300] * 6, False)
+            self._take(compared, True, 1, False)
+        elif action == "fill":
+            self._take(compared, False, ALL, False)
+            self._fill(compared)
+        elif action == "time":
             self._clock.advance(PERIOD_MS / 1000)
-        elif deed == "put back":
-            self._put_back(live, self._some_open_reads(live, [1, 0]), True)
-        elif deed == "return":
-            self._put_back(live, self._some_open_reads(live, [0, 1]), False)
-        elif deed == "abort and hold":
-            self._put_back(live, self._some_open_reads(live, [0, 1]), True)
-            self._take(live, True, 1, False)
-        elif deed == "clear":
-            self._clear(live)
-        elif deed == "drain":
-            self._take(live, False, ALL, True)
-        elif deed == "another sync":
-            is_never = self._settings[live.name].sync_journal_ms is None
-            other = PERIOD_MS if is_never else None
-            self._change_settings(live.name, evolve(self._settings[live.name], sync_journal_ms=other))
-        elif deed == "delete":
-            self._delete(live)
-        elif deed == "restart":
+        elif action == "put back":
+            self._put_back(compared, self._some_open_reads(compared, [1, 0]), True)
+        elif action == "return":
+            self._put_back(compared, self._some_open_reads(compared, [0, 1]), False)
+        elif action == "abort and hold":
+            self._put_back(compared, self._some_open_reads(compared, [0, 1]), True)
+            self._take(compared, True, 1, False)
+        elif action == "clear":
+            self._clear(compared)
+        elif action == "drain":
+            self._take(compared, False, ALL, True)
+        elif action == "another sync":
+            old = self._settings[compared.name]
+            period_ms = PERIOD_MS if old.sync_journal_ms is None else None
+            self._change_settings(compared.name, evolve(old, sync_journal_ms=period_ms))
+        elif action == "delete":
+            self._delete(compared)
+        elif action == "restart":
             self._restart()
 
     # Stops and crashes.
@@ -888,37 +626,35 @@ class ReadBehindMachine(RuleBasedStateMachine):
     def restart(self, looks: bool) -> None:
         self._restart()
         if looks:
-            self._suffer(self._wreck(Crash.POWER_FAILURE), is_real=False)
+            self._check_crash(self._crashed_folder(Crash.POWER_FAILURE))
 
-    @step(crash=some_crash, is_quiet=st.booleans(), is_real=some_luck)
+    @step(crash=some_crash, is_quiet=st.booleans(), is_real=rarely)
     def crash(self, crash: Crash, is_quiet: bool, is_real: bool) -> None:
-        """Look at what a crash would leave, and go on with it if it is a real one."""
+        """Check the files that a crash would leave. If it is real, continue with them."""
         if is_quiet:
             self._settle(PERIOD_MS / 1000)
-        self._suffer(self._wreck(crash), is_real)
+        self._check_crash(self._crashed_folder(crash), is_real)
 
     def _restart(self) -> None:
         disk, folder = self._running.disk, self._running.folder
         found = {}
-        for name in self._live:
-            state = self._histories[name].states[-1]
-            assert state.items == tuple(entry.seen for entry in self._live[name].model.after_a_restart())
-            found[name] = state
+        for name, compared in self._queues.items():
+            found[name] = self._histories[name].states[-1]
+            assert found[name].items == tuple(entry.seen for entry in compared.model.after_restart())
         self._running.close()
-        for name in self._live:
-            self._check_that_another_reader_finds_the_same(name)
+        for name, compared in self._queues.items():
+            self._check_closed_files(name, compared.model)
             history = self._histories[name]
-            history.is_written(history.last)
+            history.mark_written(history.last)
             if self._settings[name].sync_journal_ms is not None:
-                history.is_synced(history.last)
+                history.mark_synced(history.last)
         self._start(folder, disk, found)
 
-    def _check_that_another_reader_finds_the_same(self, name: bytes) -> None:
-        """The files are closed: so the items, open reads and errors in them are those of the model."""
-        folder, model = self._running.folder, self._live[name].model
+    def _check_closed_files(self, name: bytes, model: ModelQueue) -> None:
+        """Check that the reference reader finds the items, open reads and errors of the model."""
+        folder = self._running.folder
         files = group_by_queue(map(os.fsencode, os.listdir(folder)))[name].in_replay_order()
-        contents = [(folder / os.fsdecode(file)).read_bytes() for file in files]
-        queue = reference.replayed(*contents, now_ms=NOW_MS)
+        queue = reference.replayed(*((folder / os.fsdecode(file)).read_bytes() for file in files), now_ms=NOW_MS)
         assert queue.items == [entry.seen for entry in model.items]
         assert queue.errors == [entry.errors for entry in model.items]
         opened = {xid: (queue.opened[xid], queue.opened_errors[xid]) for xid in queue.opened}
@@ -927,23 +663,23 @@ class ReadBehindMachine(RuleBasedStateMachine):
     @step(
         number=some_queue,
         crash=some_crash,
-        during=some_deed,
+        during=some_action,
         operations=st.integers(0, 9),
-        is_real=some_luck,
+        is_real=rarely,
     )
     def crash_during(self, number: int, crash: Crash, during: str, operations: int, is_real: bool) -> None:
-        """Do something, and crash in the middle of it, after so many operations of the disk, if it comes to that."""
-        wrecks: list[Wreck] = []
+        """Crash after that many disk operations of an action, if it has so many."""
+        crashed: list[CrashedFolder] = []
         left = iter(range(operations))
-        with self._at_operation(lambda: next(left, None) is None, lambda: wrecks.append(self._wreck(crash))):
+        with self._at_operation(lambda: next(left, None) is None, lambda: crashed.append(self._crashed_folder(crash))):
             self._do(number, during)
             self._commit()
             self._run_all()
-        if wrecks:
-            self._suffer(wrecks[0], is_real)
+        if crashed:
+            self._check_crash(crashed[0], is_real)
 
-    def _wreck(self, crash: Crash) -> Wreck:
-        """What is there when the server, or the machine, ends now."""
+    def _crashed_folder(self, crash: Crash) -> CrashedFolder:
+        """Return the files that a crash would leave now."""
         folder = self._new_folder()
         if crash is Crash.KILL:
             shutil.copytree(self._running.folder, folder)
@@ -951,40 +687,40 @@ class ReadBehindMachine(RuleBasedStateMachine):
         else:
             self._running.disk.medium.copy(os.fsencode(self._running.folder), os.fsencode(folder))
             since = {name: history.synced for name, history in self._histories.items()}
-        if self._is_deleting is not None:
-            since[self._is_deleting] = 0  # what is left is as it once was: docs/journal_format.md
-        return Wreck(folder, {name: history.copy() for name, history in self._histories.items()}, since)
+        if self._deleting is not None:
+            since[self._deleting] = 0  # docs/journal_format.md: the rest may be any earlier state
+        return CrashedFolder(folder, {name: history.copy() for name, history in self._histories.items()}, since)
 
-    def _suffer(self, wreck: Wreck, is_real: bool) -> None:
-        """Look through what a crash left, to the end; if it is a real one, through a copy, and then start over it."""
-        looked_in = wreck.folder
+    def _check_crash(self, crashed: CrashedFolder, is_real: bool = False) -> None:
+        """Check all items that a crash left. If it is real, check a copy, and then start over the files."""
+        checked = crashed.folder
         if is_real:
-            looked_in = self._new_folder()
-            shutil.copytree(wreck.folder, looked_in)
-        looked_at = self._look_through(looked_in)
-        shutil.rmtree(looked_in)
+            checked = self._new_folder()
+            shutil.copytree(crashed.folder, checked)
+        contents = self._drained(checked)
+        shutil.rmtree(checked)
         found: dict[bytes, State] = {}
-        for name, history in wreck.histories.items():
-            items = looked_at.get(name, [])
-            state = history.found(
-                [as_client_sees(item) for item in items], [item.errors for item in items], wreck.since[name]
+        for name, history in crashed.histories.items():
+            items = contents.get(name, [])
+            state = history.restore(
+                [as_client_sees(item) for item in items], [item.errors for item in items], crashed.since[name]
             )
-            if name in looked_at:
+            if name in contents:
                 found[name] = state
-        assert looked_at.keys() == found.keys()
+        assert contents.keys() == found.keys()
         if is_real:
-            self._live = {}
+            self._queues = {}
             self._running.close()
             shutil.rmtree(self._running.folder)
-            self._histories = dict(wreck.histories)
-            self._start(wreck.folder, QuickDisk(), found)
+            self._histories = dict(crashed.histories)
+            self._start(crashed.folder, KillableDisk(), found)
 
-    def _look_through(self, folder: Path) -> dict[bytes, list[Item]]:
-        """What another server finds in that folder, and takes from it."""
-        running = Running(folder, self._clock, QuickDisk())
+    def _drained(self, folder: Path) -> dict[bytes, list[Item]]:
+        """Start another server over the folder. Take and return all items."""
+        running = self._new_storage(folder, KillableDisk())
         try:
-            queues = running.start(self._settings.__getitem__)
-            contents = {name: list(running.drain(queue)) for name, queue in queues.items()}
+            running.start()
+            contents = {name: list(running.drain(queue)) for name, queue in running.loaded.items()}
             running.close()
         finally:
             running.abandon()
@@ -995,68 +731,68 @@ class ReadBehindMachine(RuleBasedStateMachine):
         return self._folder / str(self._folders)
 
     def _start(self, folder: Path, disk: FaultyDisk, expected: Mapping[bytes, State]) -> None:
-        """Start over that folder, in which there are these queues."""
-        self._live = {}
+        """Start over the folder, which must have exactly the expected queues."""
+        self._queues = {}
         self._deleted = []
         self._orphans = []
-        self._is_deleting = None
-        self._running = Running(folder, self._clock, disk)
-        queues = self._running.start(self._settings.__getitem__)
-        assert queues.keys() == expected.keys()
-        for name, queue in queues.items():
+        self._deleting = None
+        self._running = self._new_storage(folder, disk).start()
+        assert self._running.loaded.keys() == expected.keys()
+        for name, queue in self._running.loaded.items():
             state = expected[name]
             model = ModelQueue(self._settings[name].max_memory_size_bytes)
             for number, (item, errors) in enumerate(zip(state.items, state.errors, strict=True)):
-                model.items.append(Entry(item, put_at=0, errors=errors, came_back=number < state.came_back))
-            model.batch_bytes = 2 * XID_RECORD_BYTES * state.came_back
-            self._live[name] = Live(name, queue, model)
+                model.items.append(Entry(item, put_at=0, errors=errors, was_open=number < state.were_open))
+            model.batch_bytes = 2 * XID_RECORD_BYTES * state.were_open
+            self._queues[name] = ComparedQueue(name, queue, model)
 
-    # What holds at any time, and at the end.
+    # Checks.
 
     def check(self) -> None:
-        """What holds after every step."""
-        self._notice()
+        """Compare the queues with their models."""
+        self._end_outcomes()
         assert self._running.storage.refusal is None
-        for live in self._live.values():
-            queue, model = live.queue, live.model
+        for compared in self._queues.values():
+            queue, model = compared.queue, compared.model
             size = sum(len(entry.seen[0]) for entry in model.items)
             assert queue.failure is None
             assert (queue.items, queue.bytes, queue.open_reads) == (len(model.items), size, len(model.opened))
-            assert all(queue.is_open(xid) == (xid in model.opened) for xid in [*model.given, 0, -1, 10**9])
+            assert all(queue.is_open(xid) == (xid in model.opened) for xid in [*model.xids, 0, -1, UNKNOWN_XID])
             assert 0 <= queue.mem_items <= queue.items
             assert 0 <= queue.mem_bytes <= queue.bytes
             assert queue.mem_items < queue.items or queue.mem_bytes == queue.bytes
-            assert queue.mem_bytes <= self._memory_bound(live)
+            assert queue.mem_bytes <= self._memory_bound(compared)
 
-    def _memory_bound(self, live: Live) -> int:
-        """The most that may be in memory of a queue.
+    def _memory_bound(self, compared: ComparedQueue) -> int:
+        """Return the most bytes of a queue that may be in memory. They are the sum of:
 
-        - maxMemorySize, the greatest so far: a smaller one does not throw out what is there.
-        - The largest item: there is no half of an item, and the head must come into memory whatever its size.
-        - What has been an open read: it stands before items that come earlier in the files, so there is no place in
-          a file from which it could be read in its turn. A restart changes nothing about that.
-        - What is not safe yet: it can be nowhere else.
+        - the largest maxMemorySize so far, since a smaller one removes nothing from memory;
+        - the largest item, since the head must be in memory whatever its size;
+        - items that were open reads, since they are delivered before items that come earlier in the files. A restart
+          does not change that;
+        - items that are not safe yet, since they are nowhere else.
         """
-        written = self._histories[live.name].written
-        unbounded = sum(len(entry.seen[0]) for entry in live.model.items if entry.came_back or entry.put_at > written)
-        return live.model.memory_limit + self._largest_item + unbounded
+        written = self._histories[compared.name].written
+        unbounded = sum(
+            len(entry.seen[0]) for entry in compared.model.items if entry.was_open or entry.put_at > written
+        )
+        return compared.model.memory_limit + self._largest_item + unbounded
 
     def _check_disk_bound(self) -> None:
-        """After two commits of next to nothing, each with time behind it, the files are not much larger than need be.
+        """Check the size of the files after two small commits, each followed by a pause.
 
-        A limit is looked at when something is written, and a rewriting that comes too early is left to a later
-        commit: hence the two.
+        Limits are checked at a write. A rewrite that would come too early is left to a later commit.
         """
         for _ in range(2):
-            for live in self._live.values():
-                is_empty = not live.model.items
-                self._put([live], [0], False)
-                if is_empty:
-                    self._drain(live)
+            for compared in self._queues.values():
+                was_empty = not compared.model.items
+                self._put([compared], [0], False)
+                if was_empty:
+                    self._drain(compared)
             self._commit()
             self._settle(LONG_S)
-        for name, live in self._live.items():
-            limits, model = self._settings[name], live.model
+        for name, compared in self._queues.items():
+            limits, model = self._settings[name], compared.model
             bound = (
                 2 * model.live_bytes()
                 + limits.max_journal_size_bytes
@@ -1066,25 +802,25 @@ class ReadBehindMachine(RuleBasedStateMachine):
             )
             assert self._running.file_bytes(name) <= bound
 
-    def _drain(self, live: Live) -> None:
-        """Take what is there, which is what the model holds, item by item."""
-        for item in self._running.drain(live.queue):
-            assert live.model.items, "there is an item too many"
-            entry = live.model.items.popleft()
+    def _drain(self, compared: ComparedQueue) -> None:
+        """Take all items, and compare them with the model."""
+        for item in self._running.drain(compared.queue):
+            assert compared.model.items, "there is an item too many"
+            entry = compared.model.items.popleft()
             assert (as_client_sees(item), item.errors) == (entry.seen, entry.errors)
-            self._changed(live, REMOVE_BYTES)
-        assert not live.model.items, "items are missing"
+            self._recorded(compared, REMOVE_BYTES)
+        assert not compared.model.items, "items are missing"
 
     def _end(self) -> None:
-        """Nothing more happens: every item is there, once, and every file is closed."""
+        """Check that each item is there once, that the files become small, and that all files are closed."""
         self._run_all()
         self._commit()
         self._settle(PERIOD_MS / 1000)
-        self._suffer(self._wreck(Crash.POWER_FAILURE), is_real=False)
+        self._check_crash(self._crashed_folder(Crash.POWER_FAILURE))
         self._check_disk_bound()
-        for live in self._live.values():
-            self._put_back(live, list(live.model.opened), False)
-            self._drain(live)
+        for compared in self._queues.values():
+            self._put_back(compared, list(compared.model.opened), False)
+            self._drain(compared)
         self._commit()
         self._settle(LONG_S)
         self._check_disk_bound()
@@ -1106,7 +842,7 @@ def _call_all(_: object, calls: Sequence[Callable[[], None]]) -> None:
 
 
 def run_histories(new_machine: Callable[[], ReadBehindMachine], *, examples: int, **options: Any) -> None:
-    """Try that many histories. One that fails is made as short as can be, which takes its time, and told."""
+    """Run that many histories. If one fails, report the shortest form that fails."""
     run_state_machine_as_test(
         new_machine,
         settings=settings(
@@ -1121,6 +857,6 @@ def run_histories(new_machine: Callable[[], ReadBehindMachine], *, examples: int
     )
 
 
-def test_any_history_of_a_queue_beyond_its_memory_is_that_of_a_plain_model(tmp_path: Path) -> None:
+def test_any_history_matches_the_model(tmp_path: Path) -> None:
     folders = (tmp_path / str(number) for number in itertools.count())
     run_histories(lambda: ReadBehindMachine(next(folders)), examples=examples(50))

@@ -1,7 +1,9 @@
-"""Which storage a described string means."""
+"""The storage that a description such as `journal:/var/spool/kestrel` selects."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,32 +24,46 @@ def described(description: str) -> IStorage:
     return storage_from_string(description, Clock(), SteppedThreads(), MemoryLimit())
 
 
-def test_the_word_before_the_colon_says_which() -> None:
+@contextmanager
+def started(description: str) -> Iterator[IStorage]:
+    """Start the storage, and stop it at the end."""
+    threads = SteppedThreads()
+    storage = storage_from_string(description, Clock(), threads, MemoryLimit())
+    storage.start(lambda name: QueueSettings())
+    threads.run_all()
+    yield storage
+    threads.run_all()
+    storage.close()
+    threads.run_all()
+
+
+def test_word_before_the_colon_selects_the_storage() -> None:
     assert isinstance(described("memory:"), MemoryStorage)
     assert isinstance(described("journal:/somewhere"), JournalStorage)
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_journals_argument_is_its_folder(tmp_path: Path, slash: str) -> None:
-    threads = SteppedThreads()
-    storage = storage_from_string(f"journal:{tmp_path}/queues{slash}?reserve=1KiB", Clock(), threads, MemoryLimit())
-    storage.start(lambda name: QueueSettings())
-    threads.run_all()
-    storage.queue(b"work", QueueSettings())
-    storage.put([storage.queue(b"work", QueueSettings())], b"a", 1, 0)
-    storage.close()
-    threads.run_all()
+def test_argument_of_journal_is_its_folder(tmp_path: Path, slash: str) -> None:
+    with started(f"journal:{tmp_path}/queues{slash}?reserve=1KiB") as storage:
+        storage.put([storage.queue(b"work", QueueSettings())], b"a", 1, 0)
     assert (tmp_path / "queues" / "work").exists()
 
 
-def test_the_reserve_is_as_large_as_its_option_says(tmp_path: Path) -> None:
-    threads = SteppedThreads()
-    storage = storage_from_string(f"journal:{tmp_path}?reserve=3KiB", Clock(), threads, MemoryLimit())
-    storage.start(lambda name: QueueSettings())
-    threads.run_all()
-    assert 3 * 1024 in [path.stat().st_size for path in (tmp_path / ".kestrel").iterdir() if path.is_file()]
-    storage.close()
-    threads.run_all()
+def test_reserve_has_the_size_of_its_option(tmp_path: Path) -> None:
+    with started(f"journal:{tmp_path}?reserve=3KiB"):
+        assert 3 * 1024 in [path.stat().st_size for path in (tmp_path / ".kestrel").iterdir() if path.is_file()]
+
+
+def test_scroll_has_a_folder_and_an_archive(tmp_path: Path) -> None:
+    with started(f"scroll:{tmp_path}/queues/?archive={tmp_path}/archive&reserve=1KiB") as storage:
+        queue = storage.queue(b"work", QueueSettings(default_journal_size_bytes=1))
+        for data in (b"a", b"b"):
+            storage.put([queue], data, 1, 0)
+            storage.commit([queue])
+        queue.take(False)
+        storage.commit([queue])
+    assert (tmp_path / "queues" / "work.read.").exists()
+    assert [path.name.partition(".")[0] for path in (tmp_path / "archive").iterdir()] == ["archive~work"]
 
 
 @pytest.mark.parametrize(
@@ -57,47 +73,30 @@ def test_the_reserve_is_as_large_as_its_option_says(tmp_path: Path) -> None:
         "/var/spool/kestrel",
         "memory",
         "memory:here",
+        "memory:?reserve=1",
         "tape:/dev/st0",
         "journal:",
         "journal:/a?reserve",
         "journal:/a?reserve=many",
+        "journal:/a?colour=red",
     ],
 )
-def test_what_describes_no_storage_is_refused_with_a_sentence(description: str) -> None:
+def test_invalid_description_is_refused_with_a_reason(description: str) -> None:
     with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
         described(description)
 
 
-def test_a_scroll_goes_by_no_setting_that_is_about_rewriting() -> None:
+def test_scroll_does_not_use_settings_of_rewriting() -> None:
     unused = {"max_journal_size_bytes", "min_journal_compact_delay_ms", "disable_aggressive_rewrites"}
     assert settings_unused_by("scroll:/somewhere?reserve=1KiB") == unused
     assert unused <= settings_of(QueueSettings).keys()
 
 
 @pytest.mark.parametrize("description", ["journal:/somewhere", "memory:", "nosuch:x", ""])
-def test_of_any_other_storage_no_setting_is_known_that_it_does_not_go_by(description: str) -> None:
+def test_other_storages_use_all_settings(description: str) -> None:
     assert settings_unused_by(description) == frozenset()
 
 
-def test_a_scrolls_argument_is_its_folder_and_its_archive_another(tmp_path: Path) -> None:
-    threads = SteppedThreads()
-    description = f"scroll:{tmp_path}/queues/?archive={tmp_path}/archive&reserve=1KiB"
-    storage = storage_from_string(description, Clock(), threads, MemoryLimit())
-    storage.start(lambda name: QueueSettings())
-    threads.run_all()
-    queue = storage.queue(b"work", QueueSettings(default_journal_size_bytes=1))
-    for data in (b"a", b"b"):
-        storage.put([queue], data, 1, 0)
-        storage.commit([queue])
-    queue.take(False)
-    storage.commit([queue])
-    threads.run_all()
-    storage.close()
-    threads.run_all()
-    assert (tmp_path / "queues" / "work.read.").exists()
-    assert [path.name.partition(".")[0] for path in (tmp_path / "archive").iterdir()] == ["archive~work"]
-
-
-def test_a_scroll_goes_by_no_larger_memory_than_its_window_and_others_by_any() -> None:
+def test_only_scroll_bounds_the_memory_of_a_queue() -> None:
     assert settings_bounded_by("scroll:/somewhere") == {"max_memory_size_bytes": 256 * 1024}
     assert settings_bounded_by("journal:/somewhere") == settings_bounded_by("nothing") == {}

@@ -7,16 +7,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.escaping import unescape_name
 from kestrel.tools.cli.command import main
-from kestrel.tools.clock import Clock
 from kestrel.tools.convert import command as convert
-from tests.journal.made import NOW_MS
+from kestrel.tools.tool_runner import Clock
+from tests.journal.restarts import NOW_MS
 from tests.server.running import Processes, Server
 
 Convert = Callable[..., tuple[int, str, str]]
@@ -35,13 +34,6 @@ maxItemSize = 1
 name = "orders"
 destinationQueues = ["work", "small"]
 """
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    """Starts servers in a scratch folder, and sees to it that none is left."""
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 @pytest.fixture(scope="session")

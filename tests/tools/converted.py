@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.threads import SteppedThreads
-from tests.journal.made import NOW_MS
+from tests.journal.restarts import NOW_MS
 from tests.storage.backends import BACKENDS
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
-from kestrel.tools.clock import Clock
+from kestrel.tools.tool_runner import Clock
 from tests.child import PATIENCE_S
 from tests.client.scripted import scripted, talk
 from tests.server.running import Server

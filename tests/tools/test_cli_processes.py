@@ -10,14 +10,13 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 
-from kestrel.tools.clock import Clock
 from kestrel.tools.progress import LARGE_LOAD_BYTES
+from kestrel.tools.tool_runner import Clock
 from tests.child import Child
+from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.conftest import CONFIG, Cli
@@ -123,15 +122,8 @@ def test_what_is_sent_behind_a_refusal_was_not_put(cli: Cli) -> None:
     )
 
 
-class FirstOfAll(Random):
-    """Chance that always chooses the first."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
-
-
 def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kestrel.client.blocking_servers.Random", FirstOfAll)
+    monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     read_only = talk((b"".join(A_B_C), STORED + b"SERVER_ERROR the server is ReadOnly\r\n"))
     with scripted(read_only) as one, scripted(talk((b"".join(A_B_C[1:]), STORED * 2))) as two:
         names = ["--server", one.address, "--server", two.address]
@@ -141,7 +133,7 @@ def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pyt
 def test_a_load_that_is_in_doubt_ends_though_another_server_could_have_the_rest(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kestrel.client.blocking_servers.Random", FirstOfAll)
+    monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
         status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")

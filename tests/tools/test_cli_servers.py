@@ -17,7 +17,7 @@ import pytest
 
 from kestrel.client.retrying_server import RetryingServer
 from kestrel.tools.cli.command import main
-from kestrel.tools.clock import Clock
+from kestrel.tools.tool_runner import Clock
 from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk
 from tests.server.running import Processes, Server, own_port

@@ -27,9 +27,11 @@ from kestrel.tools.convert import command as convert
 from kestrel.tools.convert import sources as convert_sources
 from kestrel.tools.convert import targets as convert_targets
 from kestrel.tools.convert.conversion_folders import ConversionFolder
-from kestrel.tools.convert.merge import QueueItems, merge_queues
-from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
+from kestrel.tools.convert.sources import QueueItems, merge_queues
+from kestrel.tools.files.folder import check_owner
+from tests.journal.handwritten import REMOVE, add, addx, confirm, open_, save_xid, unremove
+from tests.journal.restarts import NOW_MS, files_of
+from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
 from tests.tools.conftest import Convert
@@ -495,7 +497,7 @@ def test_a_file_that_a_server_at_work_has_erased_meanwhile_belongs_to_nobody(jou
     source = place.open(Disk(), NOW_MS)
     assert b"work.1000" in source.file_names
     (journals / "work.1000").unlink()
-    place.check_owner(source, "kestrel-convert")
+    check_owner(place.path, source.file_names, "kestrel-convert")
 
 
 def test_who_may_make_nothing_beside_the_target_is_told_so(tmp_path: Path, journals: Path, convert_it: Convert) -> None:

@@ -16,8 +16,8 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.config.units import GIB, MIB
 from kestrel.disk.files import Disk
 from kestrel.tools.convert_config.command import LARGEST_BYTES, convert_text, main
-from kestrel.tools.convert_config.scala.config_converter import ConfigRemark
-from kestrel.tools.convert_config.scala.parser import DEEPEST
+from kestrel.tools.convert_config.config_converter import ConfigRemark
+from kestrel.tools.convert_config.scala_parser import DEEPEST
 from kestrel.tools.tool_runner import ToolFailed
 
 WHOLE = """

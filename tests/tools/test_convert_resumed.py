@@ -20,9 +20,10 @@ from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
 from kestrel.tools.convert import resumable_files
 from kestrel.tools.convert.families import FolderSums
 from kestrel.tools.convert.targets import TARGETS
-from tests.journal.made import NOW_MS, add, addx, files_of
+from tests.journal.handwritten import add, addx
+from tests.journal.restarts import NOW_MS, files_of
 from tests.sample import of_each_kind
-from tests.scroll.made import WRITER, put
+from tests.scroll.handwritten import WRITER, put
 from tests.tools.conftest import Convert
 from tests.tools.converted import served
 from tests.tools.test_convert import BOTH_WAYS, MADE, OTHER

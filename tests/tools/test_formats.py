@@ -11,8 +11,8 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.formats import Format, Sorter, format_of
-from tests.journal.made import REMOVE, addx
-from tests.scroll.made import READER, WRITER, put
+from tests.journal.handwritten import REMOVE, addx
+from tests.scroll.handwritten import READER, WRITER, put
 from tests.tools.tool_processes import fill
 
 JOURNAL, SCROLL, NOTHING = addx(b"a"), WRITER + put(1, b"a"), b""

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.tools.progress import LARGE_BYTES, LARGE_LOAD_BYTES, SLOW_LOAD_S, ByteProgress, LoadProgress
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 from tests.tools.tool_processes import command, on_a_terminal
 
 

@@ -22,8 +22,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.qdump.command import main
 from tests.child import LONG_S, Child
 from tests.journal import reference
-from tests.journal.made import (
-    NOW_MS,
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     add,
@@ -31,12 +30,12 @@ from tests.journal.made import (
     addx,
     confirm,
     continue_,
-    files_of,
     open_,
     save_xid,
     state_dump,
     unremove,
 )
+from tests.journal.restarts import NOW_MS, files_of
 from tests.tools.tool_processes import ENVIRONMENT, command, fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"

@@ -25,9 +25,9 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from kestrel.tools.qdump.command import main
 from tests.child import LONG_S
-from tests.journal.made import addx, files_of, i64
-from tests.scroll.independent import queues_in
-from tests.scroll.made import (
+from tests.journal.handwritten import addx, i64
+from tests.journal.restarts import files_of
+from tests.scroll.handwritten import (
     DELETED,
     READER,
     WRITER,
@@ -42,6 +42,7 @@ from tests.scroll.made import (
     targets,
     with_data,
 )
+from tests.scroll.independent import queues_in
 from tests.tools.tool_processes import ENVIRONMENT, fill
 
 UNREAD = READER + read_head(0)

@@ -27,19 +27,8 @@ from kestrel.tools.files.snapshot_files import JournalSnapshot
 from kestrel.tools.qpack import packing
 from kestrel.tools.qpack.command import main
 from tests.child import Child
-from tests.journal.made import (
-    REMOVE,
-    addx,
-    confirm,
-    files_of,
-    open_,
-    restarted_errors,
-    restarted_items,
-    save_xid,
-    set_aside,
-    state_dump,
-    unremove,
-)
+from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, state_dump, unremove
+from tests.journal.restarts import files_of, restarted_errors, restarted_items, set_aside
 from tests.tools.tool_processes import ENVIRONMENT, fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"

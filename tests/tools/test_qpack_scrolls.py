@@ -14,8 +14,9 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.qpack.command import main
-from tests.journal.made import REMOVE, addx, files_of
-from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
+from tests.journal.handwritten import REMOVE, addx
+from tests.journal.restarts import files_of
+from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
 from tests.tools.tool_processes import fill
 
 FILES = {

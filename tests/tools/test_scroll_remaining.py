@@ -9,8 +9,7 @@ import pytest
 
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.records import Targets
-from kestrel.tools.files.item_tally import ItemTally
-from kestrel.tools.files.scroll_remaining import RemainingItems
+from kestrel.tools.files.scroll_contents import ItemTally, RemainingItems
 
 NOW_MS = 1000
 

@@ -10,11 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.escaping import show_name, unescape_name
-from kestrel.tools.top.cells import clean, clean_name, truncate, width
-from kestrel.tools.top.keys import apply_key
-from kestrel.tools.top.overview import COLUMNS, Overview, parse_overview
-from kestrel.tools.top.rates import QueueRates, rows, total
-from kestrel.tools.top.screen import SORTS, ScreenView, screen, table, visible_rows
+from kestrel.tools.top.overview import COLUMNS, Overview, QueueRates, parse_overview, rows, total
+from kestrel.tools.top.screen import (
+    SORTS,
+    ScreenView,
+    apply_key,
+    clean,
+    clean_name,
+    screen,
+    table,
+    truncate,
+    visible_rows,
+    width,
+)
 
 SERVER: dict[str, Any] = {
     "name": "mq1",

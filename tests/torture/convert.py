@@ -24,8 +24,8 @@ from typing import Final
 
 from kestrel.journal.records import encode_item, encode_open, encode_put_back
 from tests.child import LONG_S, Child
-from tests.journal.made import REMOVE, confirm
-from tests.scroll.made import T
+from tests.journal.handwritten import REMOVE, confirm
+from tests.scroll.handwritten import T
 from tests.tools.converted import each_served
 from tests.tools.tool_processes import ENVIRONMENT, command
 from tests.torture import command_line

@@ -32,7 +32,8 @@ from twisted.python.failure import Failure
 
 from kestrel.disk.files import Disk
 from tests.journal import reference
-from tests.journal.made import NOW_MS, Journal, addx
+from tests.journal.handwritten import addx
+from tests.journal.restarts import NOW_MS, Journal
 from tests.sample import of_each_kind, step_between
 from tests.torture.check_report import CheckReport
 

@@ -2,25 +2,170 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
+from kestrel.spark.columns import EXPORT_PROBLEM, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.columns import PROBLEM
-from kestrel.spark.fleet.items import ItemSelection, export_rows, with_problem
-from kestrel.spark.fleet.jobs import map_units
-from kestrel.spark.fleet.units import Unit, folders_of, reader_units
+from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
 from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.journal_contents import JournalContents
+from kestrel.tools.files.scroll_contents import ScrollContents
+from kestrel.tools.files.scrolls import ScrollSnapshot
+from kestrel.tools.files.snapshot_files import JournalSnapshot
+from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.formatting import show_path, spell_queue
+from kestrel.tools.qdump.journal_dump import adds
 from kestrel.tools.qpack.outcomes import OutcomeRemark
+from kestrel.tools.tool_runner import ToolFailed, explain_os_error
+
+MOST_ROWS: Final = 4096
+"""Maximum number of rows in a batch."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of items at which a batch is full; its last item may exceed this."""
+
+
+class ItemSelection(Enum):
+    """The choice of the items of a queue."""
+
+    QUEUED = "queued"
+    """Items that a server would have after a restart, in order."""
+    ADDED = "added"
+    """All items that were ever added and are still in the files."""
+
+
+class _ReadItem(NamedTuple):
+    """An item as read from its files."""
+
+    data: bytes
+    add_ms: int | None
+    expiry_ms: int
+    errors: int
+
+
+def export_rows(
+    unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a unit's items, then of the problems of its files. `folder` is the unit's folder.
+
+    The columns are `EXPORTED_TEXTS` with `is_text`, else `EXPORTED_ITEMS`, and `problem`.
+    """
+    schema = to_arrow_schema(with_problem(is_text=is_text), timezone="UTC")
+    return batches_of(_rows(unit, folder, which, now_ms, is_text=is_text), schema, MOST_ROWS, MOST_BYTES)
+
+
+def _rows(
+    unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool
+) -> Iterator[tuple[Any, ...]]:
+    shown = show_path(unit.folder)
+    problems: list[OutcomeRemark] = []
+    try:
+        for found in _founds(unit, folder):
+            items = _items_in(folder, found, which, now_ms, problems)
+            for position, (queue, item) in enumerate(items):
+                data = _as_text(item.data) if is_text else (item.data,)
+                place = unit.server, shown, queue, position
+                yield *place, item.add_ms, item.expiry_ms or None, item.errors, *data, None
+    except (OSError, ToolFailed) as error:
+        problems.append(OutcomeRemark(f"{shown}: {_reason(error)}"))
+    nothing = [None] * len(EXPORTED_TEXTS if is_text else EXPORTED_ITEMS)
+    for remark in problems:
+        yield *nothing, {"place": unit.number, **remark._asdict()}
+
+
+def _founds(unit: Unit, folder: Folder) -> Iterable[Found]:
+    """Return the journal or scroll of the unit; for a whole folder its queues, those of scrolls separately."""
+    if unit.found is not None:
+        return [unit.found]
+    return () if unit.is_rest else found_readers(folder, unit.names)
+
+
+def _items_in(
+    folder: Folder, found: Found, which: ItemSelection, now_ms: int, problems: list[OutcomeRemark]
+) -> Iterator[tuple[str | None, _ReadItem]]:
+    """Yield the items of a queue with its name, and append the problems of its files."""
+    shown = show_path(folder.path)
+    try:
+        with _open(folder, found) as opened:
+            contents: JournalContents | ScrollContents
+            if isinstance(opened, JournalSnapshot):
+                name: bytes | None = opened.queue
+                contents = JournalContents(opened, now_ms, may_show_progress=False)
+                items = _of_journal(contents, which)
+            else:
+                name = opened.chosen[0].name
+                contents = ScrollContents(opened, now_ms, may_show_progress=False)
+                items = _of_scroll(contents, which)
+            queue = None if name is None else spell_queue(name)
+            for item in items:
+                yield queue, item
+            files = contents.files
+    except (OSError, ToolFailed) as error:
+        subject = f"{found.shown}: " if isinstance(error, OSError) else ""
+        problems.append(OutcomeRemark(f"{shown}: {subject}{_reason(error)}"))
+        return
+    if name is None:
+        sentence = f"{shown}: {found.shown}: the name of one of its queues is unknown"
+        problems.append(OutcomeRemark(sentence, is_complaint=False))
+    for read in files:
+        if read.end.problem is not None:
+            problems.append(OutcomeRemark(f"{shown}: {damage_sentence(read)}", read.is_damaged))
+
+
+def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
+    if isinstance(found, FoundJournal):
+        return folder.open_journal(found.queue)
+    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
+
+
+def _of_journal(contents: JournalContents, which: ItemSelection) -> Iterator[_ReadItem]:
+    if which is ItemSelection.QUEUED:
+        contents.replay()
+        for item in contents.items():
+            yield _ReadItem(item.data, item.add_ms, item.expiry_ms, item.errors)
+    else:
+        for _, _, record in contents.records(apply_records=False):
+            if adds(record):
+                yield _ReadItem(record.data, record.add_ms, record.expiry_ms, 0)
+
+
+def _of_scroll(contents: ScrollContents, which: ItemSelection) -> Iterator[_ReadItem]:
+    """Yield the items of one queue. For queued items its reader file has the errors after they were written."""
+    is_queued = which is ItemSelection.QUEUED
+    counts = contents.queues[0].state.errors if is_queued else {}
+    for item in contents.queued() if is_queued else contents.added():
+        yield _ReadItem(item.data, item.add_ms, item.expiry_ms, counts.get(item.id, max(0, item.errors)))
+
+
+def _reason(error: OSError | ToolFailed) -> str:
+    return f"cannot be read: {explain_os_error(error)}" if isinstance(error, OSError) else str(error)
+
+
+def with_problem(*, is_text: bool) -> StructType:
+    """Return the columns of the rows from `export_rows`."""
+    return StructType([*(EXPORTED_TEXTS if is_text else EXPORTED_ITEMS), EXPORT_PROBLEM])
+
+
+def _as_text(data: bytes) -> tuple[str | None, str | None]:
+    """Return the item as text, or else in base64."""
+    try:
+        return data.decode("utf-8"), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(data).decode("ascii")
 
 
 class ExportFormat(Enum):
@@ -46,14 +191,14 @@ def items_of(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> DataFrame:
-    """Return the items of the folders as a table with the columns `kestrel.spark.fleet.columns.ITEMS`.
+    """Return the items of the folders as a table with the columns `kestrel.spark.columns.EXPORTED_ITEMS`.
 
     Problems of files are not reported; `export` reports them. `which` selects the queued or all added items.
     `now_ms` is the add time of queued items whose record has none. The other arguments and the errors
     are those of `kestrel.spark.fleet.verify.verify`.
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=False)
-    return table.where(F.col(PROBLEM.name).isNull()).drop(PROBLEM.name)
+    return table.where(F.col(EXPORT_PROBLEM.name).isNull()).drop(EXPORT_PROBLEM.name)
 
 
 def export(
@@ -73,13 +218,11 @@ def export(
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=form is ExportFormat.JSON_LINES)
     seen = Observation("exported")
-    problem = F.col(PROBLEM.name)
+    problem = F.col(EXPORT_PROBLEM.name)
     observed = table.observe(
-        seen,
-        F.count_if(problem.isNull()).alias("items"),
-        F.collect_list(problem).alias("problems"),
+        seen, F.count_if(problem.isNull()).alias("items"), F.collect_list(problem).alias("problems")
     )
-    writer = observed.where(problem.isNull()).drop(PROBLEM.name).write.mode("errorifexists")
+    writer = observed.where(problem.isNull()).drop(EXPORT_PROBLEM.name).write.mode("errorifexists")
     try:
         if form is ExportFormat.PARQUET:
             writer.parquet(whole_path(out))
@@ -110,8 +253,5 @@ def _table(
 ) -> DataFrame:
     units = reader_units(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
-
-    def work(unit: Unit, folder: Folder) -> Iterator[pa.RecordBatch]:
-        return export_rows(unit, folder, which, now, is_text=is_text)
-
+    work = partial(export_rows, which=which, now_ms=now, is_text=is_text)
     return map_units(spark, units, work, with_problem(is_text=is_text))

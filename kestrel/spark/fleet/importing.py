@@ -29,12 +29,11 @@ from kestrel.disk.files import Disk
 from kestrel.errors import BadQueueName
 from kestrel.journal.records import MAX_DATA_BYTES
 from kestrel.names import check_queue_name
+from kestrel.spark.columns import EXPORTED_TEXTS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.columns import TEXT_ITEMS
 from kestrel.spark.fleet.export import ExportFormat, whole_path
-from kestrel.spark.fleet.import_target import ImportTarget
-from kestrel.spark.fleet.import_writer import WRITTEN, ImportWriter
-from kestrel.spark.fleet.jobs import max_tasks
+from kestrel.spark.fleet.import_target import WRITTEN, ImportTarget, ImportWriter
+from kestrel.spark.fleet.units import max_tasks
 from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
@@ -79,7 +78,7 @@ def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None)
     try:
         if form is ExportFormat.PARQUET:
             return spark.read.parquet(whole_path(path))
-        reader = spark.read.schema(StructType([*TEXT_ITEMS, _BAD])).option("maxStringLen", MAX_DATA_BYTES)
+        reader = spark.read.schema(StructType([*EXPORTED_TEXTS, _BAD])).option("maxStringLen", MAX_DATA_BYTES)
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _BAD.name)
         return reader.json(whole_path(path))
     except AnalysisException as error:

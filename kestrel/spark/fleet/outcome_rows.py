@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
+from kestrel.server.startup_errors import EX_TRY_AGAIN
 from kestrel.spark.fleet.units import Unit
+from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import align_table, count, show_path, show_text
-from kestrel.tools.qpack.outcomes import QueueOutcome
+from kestrel.tools.qpack.maintenance import FolderMaintenance
+from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
 
-_STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
+_STRING, _LONG = StringType(), LongType()
 
-_DAMAGE: Final = StructType(
-    [
-        StructField("file", _STRING, False),
-        StructField("offset", _LONG, False),
-        StructField("problem", _STRING, False),
-        StructField("kind", _STRING, False),
-        StructField("bytes_behind", _LONG, False),
-    ]
+_DAMAGE: Final = (
+    StructType()
+    .add("file", _STRING, False)
+    .add("offset", _LONG, False)
+    .add("problem", _STRING, False)
+    .add("kind", _STRING, False)
+    .add("bytes_behind", _LONG, False)
 )
-_REMARK: Final = StructType(
-    [StructField("sentence", _STRING, False), StructField("is_complaint", BooleanType(), False)]
-)
+_REMARK: Final = StructType().add("sentence", _STRING, False).add("is_complaint", BooleanType(), False)
 _FIELDS: Final = {
     "queue": _STRING,
     "state": _STRING,
@@ -46,7 +47,7 @@ REPORTS: Final = StructType(
         *(StructField(name, kind) for name, kind in _FIELDS.items()),
         StructField("line", _STRING),
         StructField("remarks", ArrayType(_REMARK, False), False),
-        StructField("status", _INT, False),
+        StructField("status", IntegerType(), False),
         StructField("place", _LONG, False),
     ]
 )
@@ -57,6 +58,9 @@ The columns from `reason` to `damage` are the output of kestrel-qpack with ``--j
 """
 
 _PLACES_EACH: Final = 1 << 24
+
+IN_USE: Final = "in use"
+"""State of a folder that a server owns."""
 
 
 class OutcomeRow:
@@ -92,22 +96,45 @@ class OutcomeRow:
         return [show_text(self.server), show_text(row["queue"] or row["line"].partition(": ")[0]), row["state"], *shown]
 
 
-def outcome_batch(unit: Unit, outcomes: Iterable[tuple[QueueOutcome, int]]) -> pa.RecordBatch:
-    """Return the rows of a unit's outcomes with their exit statuses."""
+def outcome_batches(
+    unit: Unit,
+    folder: Folder,
+    now_ms: int,
+    work: Callable[[FolderMaintenance], Iterable[QueueOutcome]],
+    failure: str,
+    *,
+    keeps_status: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Do the work of a unit, and yield at most one batch, with a row for each outcome.
+
+    `folder` contains the unit, or is the unit. `now_ms` is the add time of items whose records have none. An OSError
+    becomes a row whose reason begins with `failure`. A `ToolFailed` also becomes a row, with its status if
+    `keeps_status`.
+    """
+    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
+    outcomes: list[tuple[QueueOutcome, int]] = []
+    try:
+        for each in work(upkeep):
+            outcomes.append((each, EX_FOUND if any(each.complaints) else EX_OK))
+    except OSError as error:
+        outcomes.append((failed_outcome(None, f"{failure}: {explain_os_error(error)}"), EX_FOUND))
+    except ToolFailed as error:
+        state = IN_USE if error.status == EX_TRY_AGAIN else "failed"
+        outcomes.append((failed_outcome(None, str(error), state), error.status if keeps_status else EX_FOUND))
     rows = [
         {
-            **dict.fromkeys(_FIELDS),
-            **(outcome.json() or {}),
+            **(outcome.fields or {}),
             "server": unit.server,
             "folder": show_path(unit.folder),
-            "line": outcome.text(),
+            "line": outcome.line,
             "remarks": [remark._asdict() for remark in outcome.remarks],
             "status": status,
             "place": unit.number * _PLACES_EACH + place,
         }
         for place, (outcome, status) in enumerate(outcomes)
     ]
-    return pa.RecordBatch.from_pylist(rows, to_arrow_schema(REPORTS, timezone="UTC"))
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, to_arrow_schema(REPORTS, timezone="UTC"))
 
 
 def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.disk.files import Disk
-from kestrel.server.startup_errors import EX_TRY_AGAIN
-from kestrel.spark.fleet.jobs import map_units
-from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
-from kestrel.spark.fleet.units import Unit, folder_units, folders_of
+from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batches
+from kestrel.spark.fleet.units import Unit, folder_units, folders_of, map_units
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.qpack.maintenance import FolderMaintenance
-from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
-
-IN_USE: Final = "in use"
-"""State of a folder that a server owns."""
 
 
 def pack(
@@ -44,18 +35,7 @@ def pack(
 
 def pack_folder(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
     """Pack the unit's queues, or all of its folder, unlock the folder, and yield at most one batch of results."""
-    outcomes = list(_outcomes(unit, Folder(Disk(), unit.folder), now_ms))
-    if outcomes:
-        yield outcome_batch(unit, outcomes)
-
-
-def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[tuple[QueueOutcome, int]]:
-    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
-    try:
-        for each in upkeep.pack(unit.names):
-            yield each, EX_FOUND if any(each.complaints) else EX_OK
-    except OSError as error:
-        yield failed_outcome(None, f"not packed: {explain_os_error(error)}"), EX_FOUND
-    except ToolFailed as error:
-        state = IN_USE if error.status == EX_TRY_AGAIN else "failed"
-        yield failed_outcome(None, str(error), state), error.status
+    folder = Folder(Disk(), unit.folder)
+    return outcome_batches(
+        unit, folder, now_ms, lambda upkeep: upkeep.pack(unit.names), "not packed", keeps_status=True
+    )

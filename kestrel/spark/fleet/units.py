@@ -1,22 +1,26 @@
-"""Units of work for a fleet job, and their assignment to tasks."""
+"""Units of work for a fleet job, their assignment to tasks, and the Spark job that runs them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from heapq import heapify, heapreplace
-from typing import Any, Final, Self
+from typing import Final
 
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
+from kestrel.server.process import raise_file_limit
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.locations import JournalLocation, find_locations
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.found_files import Found, FoundScroll
 from kestrel.tools.formatting import show_queue
 from kestrel.tools.tool_runner import ToolFailed
 
@@ -24,74 +28,24 @@ _OPENING_BYTES: Final = 64 * 1024
 """Cost of starting a unit, as a number of bytes read in the same time."""
 
 
-class UnitKind(Enum):
-    """The kind of a unit."""
-
-    FOLDER = "folder"
-    """A whole folder, whose queues are handled one after another."""
-    JOURNAL = "journal"
-    SCROLL = "scroll"
-    """Some or all queues of a scroll."""
-    REST = "rest"
-    """The files of a folder that do not belong to its queues, which are other units."""
-
-
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A piece of work for one task. `number` is its position among all units."""
+    """A piece of work for one task: a journal, a scroll, a whole folder, or the rest of a folder."""
 
     number: int
+    """Position among all units."""
     server: str
     folder: bytes
-    kind: UnitKind
+    found: Found | None = None
+    """The journal or scroll; None for the other kinds."""
     names: tuple[bytes, ...] = ()
-    """Queue of a journal, or stem of a scroll; for a folder its selected queues, or empty for all."""
-    readers: tuple[bytes, ...] | None = None
-    """Scroll only: as `FoundScroll.readers`."""
+    """Whole folder only: its selected queues, which are handled one after another, or empty for all."""
+    is_rest: bool = False
+    """True for the files of a folder that do not belong to its queues, which are other units."""
     has_queues: bool = True
-    """Kind REST only: True if the folder has queues."""
+    """Rest only: True if the folder has queues."""
     cost: int = _OPENING_BYTES
     """Estimated bytes to read."""
-
-    @property
-    def found(self) -> Found | None:
-        """The journal or scroll of the unit, or None for other kinds."""
-        if self.kind is UnitKind.JOURNAL:
-            return FoundJournal(self.names[0])
-        return FoundScroll(self.names[0], self.readers) if self.kind is UnitKind.SCROLL else None
-
-    def row(self, task: int) -> tuple[Any, ...]:
-        """Return the unit as a row of `SCHEMA`."""
-        readers = None if self.readers is None else list(self.readers)
-        return task, self.number, self.server, self.folder, self.kind.value, list(self.names), readers, self.has_queues
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Return the unit of a row that `row` made."""
-        readers = row["readers"]
-        return cls(
-            row["number"],
-            row["server"],
-            row["folder"],
-            UnitKind(row["kind"]),
-            tuple(row["names"]),
-            None if readers is None else tuple(readers),
-            row["has_queues"],
-        )
-
-
-SCHEMA: Final = StructType(
-    [
-        StructField("task", IntegerType(), False),
-        StructField("number", IntegerType(), False),
-        StructField("server", StringType(), False),
-        StructField("folder", BinaryType(), False),
-        StructField("kind", StringType(), False),
-        StructField("names", ArrayType(BinaryType(), False), False),
-        StructField("readers", ArrayType(BinaryType(), False), True),
-        StructField("has_queues", BooleanType(), False),
-    ]
-)
 
 
 def folders_of(paths: Sequence[str], server: str | None) -> list[JournalLocation]:
@@ -110,8 +64,7 @@ def folders_of(paths: Sequence[str], server: str | None) -> list[JournalLocation
 
 def folder_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
     """Return a unit for each folder that has one of these queues; without names, for all. Raises `SourceFailed`."""
-    numbered = _of_each(disk, places, names, lambda place, here, folder: [_whole(place, here)])
-    return list(numbered)
+    return _plan(disk, places, names, lambda place, here, folder: [_whole(place, here)])
 
 
 def queue_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
@@ -124,63 +77,54 @@ def queue_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[b
         found = folder.chosen(here)
         yield from (_of_found(place, each, folder) for each in found)
         if not here:
-            yield Unit(0, place.server, place.folder, UnitKind.REST, has_queues=bool(found))
+            yield Unit(0, place.server, place.folder, is_rest=True, has_queues=bool(found))
 
-    return list(_of_each(disk, places, names, units))
+    return _plan(disk, places, names, units)
 
 
 def reader_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
     """Return a unit for each queue; each queue of a scroll is a separate unit. Raises `SourceFailed`."""
 
     def units(place: JournalLocation, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
-        for found in folder.chosen(here):
-            if isinstance(found, FoundScroll):
-                queues = folder.scroll(found).queues
-                readers = found.readers or tuple(queue.reader for queue in queues)
-                for reader in readers:
-                    yield _of_found(place, FoundScroll(found.stem, (reader,)), folder)
-            else:
-                yield _of_found(place, found, folder)
+        return (_of_found(place, found, folder) for found in found_readers(folder, here))
 
-    return list(_of_each(disk, places, names, units))
+    return _plan(disk, places, names, units)
 
 
-def _of_each(
+def found_readers(folder: Folder, names: Sequence[bytes]) -> Iterator[Found]:
+    """Yield the journals and scrolls of the named queues, or of all, with the queues of a scroll one by one."""
+    for found in folder.chosen(names):
+        if isinstance(found, FoundScroll):
+            readers = found.readers or tuple(queue.reader for queue in folder.scroll(found).queues)
+            yield from (FoundScroll(found.stem, (reader,)) for reader in readers)
+        else:
+            yield found
+
+
+def _plan(
     disk: Disk,
     places: Sequence[JournalLocation],
     names: Sequence[bytes],
     units: Callable[[JournalLocation, Sequence[bytes], Folder], Iterable[Unit]],
-) -> Iterator[Unit]:
-    """Yield the numbered units of each folder. An unreadable folder becomes one unit, whose task reports the error."""
+) -> list[Unit]:
+    """Return the numbered units of each folder. An unreadable folder becomes one unit, whose task reports the error."""
+    planned: list[Unit] = []
     missing = set(names)
-    number = 0
     for place in places:
         try:
-            planned, there = _planned(Folder(disk, place.folder), place, names, units)
-            missing.difference_update(there)
+            folder = Folder(disk, place.folder)
+            there = _queues_in(folder) if names else frozenset()
+            here = [name for name in names if name in there]
+            of_folder = list(units(place, here, folder)) if here or not names else []
+            missing.difference_update(here)
         except (OSError, ToolFailed):  # a queue may also have been deleted meanwhile
-            planned = [_whole(place, names)]
+            of_folder = [_whole(place, names)]
             missing.clear()
-        for unit in planned:
-            yield replace(unit, number=number)
-            number += 1
+        planned += of_folder
     if missing:
         shown = ", ".join(show_queue(name) for name in sorted(missing))
         raise SourceFailed(f"no folder has a queue {shown}: kestrel-qdump -q FOLDER lists the queues")
-
-
-def _planned(
-    folder: Folder,
-    place: JournalLocation,
-    names: Sequence[bytes],
-    units: Callable[[JournalLocation, Sequence[bytes], Folder], Iterable[Unit]],
-) -> tuple[list[Unit], Sequence[bytes]]:
-    """Return the units of one folder, and those of the named queues that it has."""
-    if not names:
-        return list(units(place, (), folder)), ()
-    there = _queues_in(folder)
-    here = [name for name in names if name in there]
-    return list(units(place, here, folder)) if here else [], here
+    return [replace(unit, number=number) for number, unit in enumerate(planned)]
 
 
 def _queues_in(folder: Folder) -> frozenset[bytes]:
@@ -192,19 +136,17 @@ def _whole(place: JournalLocation, names: Sequence[bytes]) -> Unit:
     cost = _OPENING_BYTES
     with suppress(OSError), os.scandir(place.folder) as entries:
         cost += sum(entry.stat().st_size for entry in entries if entry.is_file())
-    return Unit(0, place.server, place.folder, UnitKind.FOLDER, tuple(names), cost=cost)
+    return Unit(0, place.server, place.folder, names=tuple(names), cost=cost)
 
 
 def _of_found(place: JournalLocation, found: Found, folder: Folder) -> Unit:
     if isinstance(found, FoundScroll):
         files = folder.scroll(found).file_names
-        kind, readers = UnitKind.SCROLL, found.readers
     else:
         queue = folder.journals().get(found[0])
         files = [] if queue is None else [file.file_name for file in queue.live_files()]
-        kind, readers = UnitKind.JOURNAL, None
     cost = _OPENING_BYTES + sum(_length(folder, name) for name in files)
-    return Unit(0, place.server, place.folder, kind, (found[0],), readers, cost=cost)
+    return Unit(0, place.server, place.folder, found, cost=cost)
 
 
 def _length(folder: Folder, file_name: bytes) -> int:
@@ -225,3 +167,49 @@ def assign_tasks(units: Sequence[Unit], most: int) -> list[tuple[int, Unit]]:
         heapreplace(loads, (load + unit.cost, task))
         shared.append((task, unit))
     return shared
+
+
+_TASKS_EACH: Final = 8
+"""Tasks per parallel task, so that the last task does not delay the job for long."""
+
+_TASKS: Final = 256
+"""Number of tasks if the parallelism is unknown."""
+
+
+def max_tasks(spark: SparkSession) -> int:
+    """Return the maximum number of tasks for a job of this session."""
+    try:
+        return _TASKS_EACH * spark.sparkContext.defaultParallelism
+    except PySparkException:  # Spark Connect
+        return _TASKS
+
+
+def map_units(
+    spark: SparkSession,
+    units: Sequence[Unit],
+    work: Callable[[Unit, Folder], Iterable[pa.RecordBatch]],
+    schema: StructType,
+) -> DataFrame:
+    """Return a table of the rows that `work` makes of the units, in no order. Spark runs the work lazily."""
+    shared = assign_tasks(units, max_tasks(spark))
+    table = spark.createDataFrame([(task, pickle.dumps(unit)) for task, unit in shared], "task INT, unit BINARY")
+    if shared:
+        table = table.repartitionById(1 + max(task for task, _ in shared), "task")
+
+    def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise_file_limit()  # a task opens all files of a queue at once
+        for batch in batches:
+            yield from map_units_by_folder(map(pickle.loads, batch.column("unit").to_pylist()), work, Disk())
+
+    return table.mapInArrow(each, schema)
+
+
+def map_units_by_folder(
+    units: Iterable[Unit], work: Callable[[Unit, Folder], Iterable[pa.RecordBatch]], disk: Disk
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches that `work` makes of the units. Units of a folder share its listing, which may be slow."""
+    folder: Folder | None = None
+    for unit in sorted(units, key=lambda each: (each.folder, each.number)):
+        if folder is None or folder.path != unit.folder:
+            folder = Folder(disk, unit.folder)
+        yield from work(unit, folder)

@@ -9,13 +9,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet.jobs import map_units
-from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
-from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, queue_units
+from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batches
+from kestrel.spark.fleet.units import Unit, folders_of, map_units, queue_units
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack.maintenance import FolderMaintenance
-from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
+from kestrel.tools.qpack.outcomes import QueueOutcome
 
 
 def verify(
@@ -38,26 +36,17 @@ def verify(
 
 
 def verify_unit(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """Verify the queues or remaining files of one unit of a fleet job. Yield at most one batch, with a row for each
-    result.
+    """Verify the queues or remaining files of a unit, and yield at most one batch of results.
 
     `folder` contains the unit, or is the unit. `now_ms` is the add time of items whose records have none.
     """
-    outcomes = list(_outcomes(unit, folder, now_ms))
-    if outcomes:
-        yield outcome_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])
 
-
-def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[QueueOutcome]:
-    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
-    try:
-        if unit.kind is UnitKind.FOLDER:
-            yield from upkeep.verify(unit.names)
-        elif unit.kind is UnitKind.REST:
-            yield from upkeep.verify_rest(has_queues=unit.has_queues, is_all=True)
-        elif unit.found is not None:
+    def work(upkeep: FolderMaintenance) -> Iterator[QueueOutcome]:
+        if unit.found is not None:
             yield from upkeep.verify_found(unit.found)
-    except OSError as error:
-        yield failed_outcome(None, f"cannot be read: {explain_os_error(error)}")
-    except ToolFailed as error:
-        yield failed_outcome(None, str(error))
+        elif unit.is_rest:
+            yield from upkeep.verify_rest(has_queues=unit.has_queues, is_all=True)
+        else:
+            yield from upkeep.verify(unit.names)
+
+    return outcome_batches(unit, folder, now_ms, work, "cannot be read")

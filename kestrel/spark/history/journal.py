@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from kestrel.item import Item
 from kestrel.journal.announced_record import AnnouncedRecord
@@ -37,55 +38,35 @@ _TAKING_AWAY: Final = frozenset({Opcode.REMOVE, Opcode.CONFIRM_REMOVE, Opcode.CO
 """Opcodes that a rewrite of a file never contains."""
 
 
+@dataclass(slots=True, eq=False)
 class ItemHistory:
     """The history of one item. Times are in ms since 1970, or None if unknown."""
 
-    __slots__ = (
-        "aborts",
-        "add_ms",
-        "announced_xid",
-        "data",
-        "data_bytes",
-        "discarded",
-        "errors",
-        "expiry_ms",
-        "file",
-        "offset",
-        "opens",
-        "position",
-        "removed_after_ms",
-        "removed_before_ms",
-        "state",
-        "taken_after_ms",
-        "taken_before_ms",
-        "xid",
-    )
+    item_id: ClassVar[None] = None
+    """A journal has no ids."""
 
-    def __init__(
-        self, file: str, offset: int, add_ms: int | None, expiry_ms: int | None, data_bytes: int, data: bytes | None
-    ) -> None:
-        self.file = file
-        self.offset = offset
-        """Offset in that file of the record that added the item."""
-        self.add_ms = add_ms
-        self.expiry_ms = expiry_ms
-        self.data_bytes = data_bytes
-        self.data = data
-        self.state = QUEUED
-        self.opens = 0
-        self.aborts = 0
-        self.errors = 0
-        self.xid: int | None = None
-        """Number of its open read, if it is open."""
-        self.announced_xid = 0
-        """Number of its next open read, as releases before 2.1 record it."""
-        self.position: int | None = None
-        """Position in the queue after a restart, if the item is still there."""
-        self.taken_after_ms: int | None = None
-        self.taken_before_ms: int | None = None
-        self.removed_after_ms: int | None = None
-        self.removed_before_ms: int | None = None
-        self.discarded: str | None = None
+    file: str
+    offset: int
+    """Offset in that file of the record that added the item."""
+    add_ms: int | None
+    expiry_ms: int | None
+    data_bytes: int
+    data: bytes | None
+    state: str = QUEUED
+    opens: int = 0
+    aborts: int = 0
+    errors: int = 0
+    xid: int | None = None
+    """Number of its open read, if it is open."""
+    announced_xid: int = 0
+    """Number of its next open read, as releases before 2.1 record it."""
+    position: int | None = None
+    """Position in the queue after a restart, if the item is still there."""
+    taken_after_ms: int | None = None
+    taken_before_ms: int | None = None
+    removed_after_ms: int | None = None
+    removed_before_ms: int | None = None
+    discarded: str | None = None
 
     @property
     def expired(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Report tables over item histories, which `kestrel.spark.history.histories` makes.
+"""Report tables over item histories, which `kestrel.spark.history.histories.histories` makes.
 
 Each function takes the DataFrame of histories and returns a DataFrame whose first columns are ``scope``, ``server`` and
 ``queue``. It has rows for each queue, for each server and for the whole fleet, or for the requested scopes. Spark does
@@ -9,13 +9,22 @@ docs/spark.md describes the columns.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kestrel.spark.reports.deliveries import expired_and_discarded, redeliveries, waiting
-    from kestrel.spark.reports.queues import biggest, busiest, oldest, summary
-    from kestrel.spark.reports.scopes import Scope
-    from kestrel.spark.reports.times import depth, interval_of, throughput
+    from kestrel.spark.reports.items import Scope
+    from kestrel.spark.reports.tables import (
+        biggest,
+        busiest,
+        depth,
+        expired_and_discarded,
+        interval_of,
+        oldest,
+        redeliveries,
+        summary,
+        throughput,
+        waiting,
+    )
 
 __all__ = [
     "Scope",
@@ -31,23 +40,8 @@ __all__ = [
     "waiting",
 ]
 
-_MODULES: Final = {
-    "Scope": "scopes",
-    "biggest": "queues",
-    "busiest": "queues",
-    "depth": "times",
-    "expired_and_discarded": "deliveries",
-    "interval_of": "times",
-    "oldest": "queues",
-    "redeliveries": "deliveries",
-    "summary": "queues",
-    "throughput": "times",
-    "waiting": "deliveries",
-}
-
-
 def __getattr__(name: str) -> Any:
     """Import a name on first use, so that `kestrel-report` can report that PySpark is missing."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.tables"), name)

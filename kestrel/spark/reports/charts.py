@@ -11,10 +11,11 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator
 
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.formatting import (
+from kestrel.spark.reports.report_data import RedeliveryFigures, ReportSection, SummaryFigures, WaitingFigures
+from kestrel.spark.reports.report_text import (
     format_count,
     format_duration_range,
     format_label,
@@ -22,7 +23,6 @@ from kestrel.spark.reports.formatting import (
     format_percent,
     format_time,
 )
-from kestrel.spark.reports.report_data import RedeliveryFigures, ReportSection, SummaryFigures, WaitingFigures
 from kestrel.spark.reports.svg import FIRST, FOURTH, INK, SECOND, THIRD, as_svg, settings
 
 _WIDTH: Final = 5.4
@@ -170,7 +170,7 @@ def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -
         axes.barh([place + 0.19 for place in places], removed, height=0.36, **outlined, label="removed")
         _queue_axis(axes, [_queue_label(each.server, each.queue, has_servers) for each in queues])
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
         top = queues[0]
         description = (
@@ -202,7 +202,7 @@ def _time_axis(axes: Axes, first: float, last: float) -> None:
 def _count_axis(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _duration_axis(axes: Axes, least_ms: int, most_ms: int) -> None:
@@ -234,10 +234,3 @@ def _queue_axis(axes: Axes, names: Sequence[str]) -> None:
 def _queue_label(server: str | None, queue: str | None, has_server: bool) -> str:
     of_queue = format_label(queue or "")
     return f"{of_queue}\n{format_label(server or '')}" if has_server else of_queue
-
-
-def _short(value: float) -> str:
-    for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"

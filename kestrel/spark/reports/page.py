@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 import kestrel
 from kestrel.config.units import format_duration_ms
 from kestrel.spark.reports import charts as pictures
-from kestrel.spark.reports import formatting as words
+from kestrel.spark.reports import report_text as words
 from kestrel.spark.reports.charts import Chart
 from kestrel.spark.reports.report_data import ReportData, ReportSection
 from kestrel.tools.formatting import show_duration, show_size

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
+from kestrel.spark.failures import SourceFailed
+
 MOST_SERVERS: Final = 20
 """Number of servers that get a section, the busiest ones."""
 
@@ -81,13 +83,9 @@ class WaitingFigures:
 
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Return the bounds of each percentile by its name."""
-        pairs = {
-            "p50": (self.p50_least_ms, self.p50_most_ms),
-            "p95": (self.p95_least_ms, self.p95_most_ms),
-            "p99": (self.p99_least_ms, self.p99_most_ms),
-            "max": (self.max_least_ms, self.max_most_ms),
-        }
-        return {name: (least, most) for name, (least, most) in pairs.items() if least is not None and most is not None}
+        names = ("p50", "p95", "p99", "max")
+        pairs = {name: (getattr(self, f"{name}_least_ms"), getattr(self, f"{name}_most_ms")) for name in names}
+        return {name: pair for name, pair in pairs.items() if None not in pair}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +183,36 @@ class ReportData:
 def figures_from_row(kind: type[_Figures], row: Mapping[str, Any]) -> _Figures:
     """Return the figures of a row with columns of the same names."""
     return kind(**{field.name: row[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+
+
+MOST_INTERVALS: Final = 200
+"""Maximum number of default intervals in the time range."""
+
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_YEAR: Final = 365 * _DAY
+_ROUND: Final = (
+    *(1, 10, 100, _SECOND, 5 * _SECOND, 10 * _SECOND, 30 * _SECOND),
+    *(_MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE),
+    *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
+    *(_DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY),
+)
+
+LONGEST_MS: Final = 100 * _YEAR
+
+
+def suitable_interval_ms(first_ms: int, last_ms: int) -> int:
+    """Return the shortest round interval that divides the time range into at most `MOST_INTERVALS`."""
+    for interval_ms in _ROUND:
+        if last_ms // interval_ms - first_ms // interval_ms < MOST_INTERVALS:
+            return interval_ms
+    return _YEAR * ((last_ms - first_ms) // (_YEAR * (MOST_INTERVALS - 1)) + 1)
+
+
+def checked_interval_ms(interval_ms: int) -> int:
+    """Return the interval. Raises `SourceFailed` if it is out of range."""
+    if not 1 <= interval_ms <= LONGEST_MS:
+        raise SourceFailed(f"an interval must be from 1 ms to 100 years, not {interval_ms} ms")
+    return interval_ms

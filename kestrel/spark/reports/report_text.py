@@ -1,23 +1,71 @@
-"""Text and JSON summaries of a report, without the data of items."""
+"""The words of a report: names and figures, and text and JSON summaries without the data of items."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.formatting import (
-    format_count,
-    format_duration_range,
-    format_name,
-    format_number,
-    format_percent,
-    format_time,
-)
 from kestrel.spark.reports.report_data import ReportData, ReportSection
-from kestrel.tools.formatting import align_table, show_duration, show_size
+from kestrel.tools.formatting import align_table, show_duration, show_size, show_text
+
+LONGEST_LABEL: Final = 32
+"""Maximum length of a name in a chart, in characters."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HIDDEN: Final = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff0-\uffff]")
+"""Characters that are invisible, change the text direction, or are not allowed in XML."""
+
+
+def format_name(text: str) -> str:
+    """Return a name with invisible characters escaped."""
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", show_text(text))
+
+
+def format_label(text: str) -> str:
+    """Return a name for a chart; the middle of a long name is left out."""
+    whole = format_name(text)
+    half = LONGEST_LABEL // 2
+    return whole if len(whole) <= LONGEST_LABEL else f"{whole[: half - 1]}\u2026{whole[-half:]}"
+
+
+def format_number(value: int) -> str:
+    """Return a number with thousands separators."""
+    return f"{value:,}"
+
+
+def format_count(value: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{format_number(value)} {noun}" + ("" if value == 1 else "s")
+
+
+def format_percent(share: float) -> str:
+    """Return a share as a percentage; only an exact 0 or 1 is shown as 0% or 100%."""
+    shown = f"{100 * share:.2g}" if 0 < share < 0.1 else f"{100 * share:.1f}".removesuffix(".0")
+    if shown == "100" and share < 1:
+        shown = "over 99.9"
+    return f"{shown}%"
+
+
+def format_moment(time_ms: int) -> datetime:
+    """Return a time in UTC."""
+    return _EPOCH + timedelta(milliseconds=time_ms)
+
+
+def format_time(time_ms: int | None) -> str:
+    """Return the text of a time in UTC, in seconds."""
+    return "unknown" if time_ms is None else f"{format_moment(time_ms):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def format_duration_range(least_ms: int, most_ms: int) -> str:
+    """Return the text of a range of durations, or one duration if both look the same."""
+    least, most = show_duration(least_ms), show_duration(most_ms)
+    return least if least == most else f"{least} to {most}"
+
 
 MARK: Final = "kestrel_report"
 """Key that identifies the summary of a report; its value is the version of the format."""

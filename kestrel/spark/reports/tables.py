@@ -1,203 +1,280 @@
-"""The tables of a report: writes each table, and collects the few rows that a page shows."""
+"""The tables of a report, each a function of the item histories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
-from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kestrel.spark.reports.deliveries import expired_and_discarded, redeliveries, waiting
-from kestrel.spark.reports.intervals import suitable_interval_ms
-from kestrel.spark.reports.queues import RANKINGS, all_rankings, summary
-from kestrel.spark.reports.report_data import (
-    MOST_PICTURED,
-    MOST_PROBLEMS,
-    MOST_SERVERS,
-    DepthFigures,
-    InputSummary,
-    LossFigures,
-    ProblemFigures,
-    RedeliveryFigures,
-    ReportData,
-    ReportSection,
-    SummaryFigures,
-    ThroughputFigures,
-    WaitingFigures,
-    figures_from_row,
-)
-from kestrel.spark.reports.scopes import Scope
-from kestrel.spark.reports.times import depth, throughput
+from kestrel.spark.reports.items import ALL, KEYS, Scope, aggregated, items_of, start_of
+from kestrel.spark.reports.report_data import checked_interval_ms, suitable_interval_ms
 
-Write = Callable[[str, DataFrame], None]
-"""Function that writes a table under a name."""
-
-_Figures = TypeVar("_Figures")
+_MINUTE_MS: Final = 60_000
 
 
-class ReportRequest(NamedTuple):
-    """The parameters of a report."""
+def interval_of(histories: DataFrame) -> int:
+    """Return the default interval for the time range in ms, or a minute without add times.
 
-    now_ms: int
-    """Time at which the journals are read, in ms since 1970."""
-    interval_ms: int | None = None
-    """Interval in ms, or None for the default of the time range."""
-
-
-def write_report(
-    histories: DataFrame, problems: DataFrame, read: InputSummary, asked: ReportRequest, write: Write
-) -> ReportData:
-    """Write all tables, and return the figures that a page shows.
-
-    Spark computes the histories once and caches them in memory and on disk. The collected figures are bounded: the
-    fleet and `MOST_SERVERS` servers, 20 queues in each ranking, `MOST_PICTURED` intervals, and `MOST_PROBLEMS`
-    problems.
+    Runs a job with a result of one row.
     """
-    with _held(problems) as wrong:
-        write("problems", wrong)
-        problem_count = wrong.count()
-        first = wrong.orderBy("server", "folder", "file").limit(MOST_PROBLEMS).collect()
-    with _held(histories) as items:
-        write("histories", items)
-        with _held(summary(items, asked.now_ms)) as summaries:
-            write("queues", summaries)
-            rows = _Rows(summaries)
-            interval_ms, pictured_ms = _intervals(rows, asked)
-            _collect_reports(rows, items, asked.now_ms, interval_ms, pictured_ms, write)
-    return ReportData(
-        now_ms=asked.now_ms,
-        interval_ms=interval_ms,
-        pictured_ms=pictured_ms,
-        read=read,
-        problems=[figures_from_row(ProblemFigures, row.asDict()) for row in first],
-        problem_count=problem_count,
-        parts=[rows.part(name) for name in rows.part_names()],
-        servers_left_out=rows.server_count - len(rows.servers),
+    bounds = items_of(histories).agg(F.min("add_ms").alias("first"), F.max("add_ms").alias("last")).first()
+    if bounds is None or bounds["first"] is None:
+        return _MINUTE_MS
+    return suitable_interval_ms(bounds["first"], bounds["last"])
+
+
+def throughput(histories: DataFrame, interval_ms: int | None = None, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """Return the number of items and bytes added and removed in each interval with changes.
+
+    Columns: `KEYS`, ``start_ms`` (start of the interval, in ms since 1970), ``items_added``, ``bytes_added``,
+    ``items_removed``, ``bytes_removed``. A removal counts at its latest possible time, when the next item of its queue
+    was added. Expiry, flush and discards also count as removals. A row with a null ``start_ms`` has changes at unknown
+    times: adds without a time, and removals since the last add.
+    """
+    interval_ms = checked_interval_ms(interval_ms if interval_ms is not None else interval_of(histories))
+    none, one, size = F.lit(0).cast("long"), F.lit(1).cast("long"), F.col("data_bytes")
+    events = F.array(
+        F.struct(
+            start_of("add_ms", interval_ms).alias("start_ms"),
+            *(one.alias("items_added"), size.alias("bytes_added")),
+            *(none.alias("items_removed"), none.alias("bytes_removed")),
+        ),
+        F.struct(
+            start_of("gone_before_ms", interval_ms).alias("start_ms"),
+            *(none.alias("items_added"), none.alias("bytes_added")),
+            F.when(F.col("is_gone"), one).otherwise(none).alias("items_removed"),
+            F.when(F.col("is_gone"), size).otherwise(none).alias("bytes_removed"),
+        ),
     )
+    rows = items_of(histories).select("server", "queue", F.inline(events))
+    figures = {name: F.sum(name) for name in ("items_added", "bytes_added", "items_removed", "bytes_removed")}
+    table = aggregated(rows, scopes, figures, within=["start_ms"])
+    return table.where((F.col("items_added") > 0) | (F.col("items_removed") > 0))
 
 
-@contextmanager
-def _held(table: DataFrame) -> Iterator[DataFrame]:
-    """Cache a table until the context ends."""
-    table.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield table
-    finally:
-        table.unpersist()
+def depth(histories: DataFrame, interval_ms: int | None = None, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """Return the number of items and bytes at the end of each interval in which they may have changed.
 
+    Columns: `KEYS`, ``start_ms`` (start of the interval, in ms since 1970), ``items_least``, ``items_most``,
+    ``bytes_least``, ``bytes_most``. The true value is between the two bounds, inclusive. The lower bound takes the
+    earliest possible time of each removal, and the upper bound the latest. Open reads count until they are
+    confirmed. Between two rows nothing changed. An item without an add time counts only in the upper bound, from the
+    beginning.
+    """
+    interval_ms = checked_interval_ms(interval_ms if interval_ms is not None else interval_of(histories))
+    size, has_add = F.col("data_bytes"), F.col("add_ms").isNotNull()
 
-def _intervals(rows: _Rows, asked: ReportRequest) -> tuple[int, int]:
-    """Return the interval of the tables and that of the charts, in ms."""
-    first_ms, last_ms = rows.time_range
-    suitable_ms = suitable_interval_ms(first_ms, last_ms)
-    interval_ms = asked.interval_ms or suitable_ms
-    is_pictured = (last_ms - first_ms) // interval_ms < MOST_PICTURED
-    return interval_ms, interval_ms if is_pictured else suitable_ms
-
-
-def _collect_reports(
-    rows: _Rows, items: DataFrame, now_ms: int, interval_ms: int, pictured_ms: int, write: Write
-) -> None:
-    """Write each report, and collect the rows that the page needs."""
-    for name, over_time in (("throughput", throughput), ("depth", depth)):
-        with _held(over_time(items, interval_ms)) as table:
-            write(name, table)
-            if pictured_ms == interval_ms:
-                rows.bring(name, table)
-        if pictured_ms != interval_ms:
-            rows.bring(name, over_time(items, pictured_ms, [Scope.SERVER, Scope.FLEET]))
-    with _held(waiting(items, now_ms)) as table:
-        write("waiting", table)
-        rows.bring("waiting", table)
-        rows.bring_queues(table)
-    for name, table in (
-        ("redeliveries", redeliveries(items)),
-        ("expired", expired_and_discarded(items, now_ms)),
-    ):
-        with _held(table):
-            write(name, table)
-            rows.bring(name, table)
-
-
-class _Rows:
-    """The rows that were collected from the tables."""
-
-    def __init__(self, summaries: DataFrame) -> None:
-        of_servers = summaries.where(F.col("scope") == Scope.SERVER.value)
-        self.server_count = of_servers.count()
-        most = of_servers.orderBy(F.col("changes").desc(), "server").limit(MOST_SERVERS).select("server")
-        self.servers: list[str] = [row["server"] for row in most.collect()]
-        self._rows: dict[str, dict[str | None, list[Row]]] = {}
-        self.bring("summary", summaries)
-        self._waits: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._rank(summaries)
-
-    def _rank(self, summaries: DataFrame) -> None:
-        """Collect all rankings in one job."""
-        of_fleet = [F.col(f"{name}_of_fleet") for name in RANKINGS]
-        rows = all_rankings(summaries).where(self._is_wanted() | F.coalesce(*of_fleet).isNotNull()).collect()
-        for name in RANKINGS:
-            ranks = [(row[f"{name}_of_fleet"], None, row) for row in rows]
-            ranks += [(row[f"{name}_of_server"], row["server"], row) for row in rows]
-            self._rows[name] = {}
-            for _, among, row in sorted((each for each in ranks if each[0] is not None), key=itemgetter(0)):
-                self._rows[name].setdefault(among, []).append(row)
-
-    @property
-    def time_range(self) -> tuple[int, int]:
-        """Times of the first and the last add, in ms since 1970; zeros if there is none."""
-        row = next(iter(self._rows["summary"].get(None, ())), None)
-        return (0, 0) if row is None or row["first_add_ms"] is None else (row["first_add_ms"], row["last_add_ms"])
-
-    def bring(self, name: str, table: DataFrame) -> None:
-        """Collect the rows of the fleet and of the selected servers."""
-        is_wanted = (F.col("scope") == Scope.FLEET.value) | ((F.col("scope") == Scope.SERVER.value) & self._is_wanted())
-        self._rows[name] = _by_server(table.where(is_wanted).collect())
-
-    def bring_queues(self, waits: DataFrame) -> None:
-        """Collect the waiting times of the busiest queues."""
-        ranked = [row for rows in self._rows["busiest"].values() for row in rows]
-        keys = {(row["server"], row["queue"]) for row in ranked}
-        names = [F.struct(F.lit(server).alias("server"), F.lit(queue).alias("queue")) for server, queue in keys]
-        is_wanted = (F.col("scope") == Scope.QUEUE.value) & F.struct("server", "queue").isin(names)
-        rows = waits.where(is_wanted).collect()
-        self._waits = {(row["server"], row["queue"]): row.asDict() for row in rows}
-
-    def part_names(self) -> list[str | None]:
-        """Return the names of the sections: the fleet (None) if there are several servers, then the servers."""
-        return [None, *self.servers] if self.server_count > 1 else [*self.servers]
-
-    def part(self, name: str | None) -> ReportSection:
-        """Return the section of a server, or of the fleet (None)."""
-        busiest = self._each("busiest", name, SummaryFigures)
-        queues = [(each.server or "", each.queue or "") for each in busiest]
-        return ReportSection(
-            name=name,
-            figures=self._each("summary", name, SummaryFigures)[0],
-            throughput=self._each("throughput", name, ThroughputFigures),
-            depth=self._each("depth", name, DepthFigures),
-            waiting=next(iter(self._each("waiting", name, WaitingFigures)), None),
-            redeliveries=next(iter(self._each("redeliveries", name, RedeliveryFigures)), None),
-            losses=self._each("expired", name, LossFigures)[0],
-            busiest=busiest,
-            biggest=self._each("biggest", name, SummaryFigures),
-            oldest=self._each("oldest", name, SummaryFigures),
-            waits=[figures_from_row(WaitingFigures, self._waits[queue]) for queue in queues if queue in self._waits],
+    def event(time_ms: str, least: int, most: int) -> Column:
+        is_there = F.lit(True) if time_ms == "add_ms" else F.col(time_ms).isNotNull()
+        least_by = F.when(has_add & is_there, F.lit(least)).otherwise(0).cast("long")
+        most_by = F.when(is_there, F.lit(most)).otherwise(0).cast("long")
+        return F.struct(
+            start_of(time_ms, interval_ms).alias("start_ms"),
+            *(least_by.alias("items_least"), most_by.alias("items_most")),
+            *((least_by * size).alias("bytes_least"), (most_by * size).alias("bytes_most")),
         )
 
-    def _each(self, table: str, name: str | None, kind: type[_Figures]) -> Sequence[_Figures]:
-        return [figures_from_row(kind, row.asDict()) for row in self._rows[table].get(name, ())]
+    events = F.array(event("add_ms", 1, 1), event("gone_after_ms", -1, 0), event("gone_before_ms", 0, -1))
+    rows = items_of(histories).select("server", "queue", F.inline(events))
+    names = ("items_least", "items_most", "bytes_least", "bytes_most")
+    changes = aggregated(rows, scopes, {name: F.sum(name) for name in names}, within=["start_ms"])
+    so_far = (
+        Window.partitionBy(*KEYS)
+        .orderBy(F.col("start_ms").asc_nulls_first())
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    sums = changes.select(*KEYS, "start_ms", *(F.sum(name).over(so_far).alias(name) for name in names))
+    return sums.where(F.col("start_ms").isNotNull())
 
-    def _is_wanted(self) -> Column:
-        return F.col("server").isin(self.servers)
+
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+ACCURACY: Final = 10_000
+"""Accuracy of percentile ranks: exact up to this number of items, else one part in this number."""
+
+RETURNS: Final = {"never": (0, 0), "once": (1, 1), "twice": (2, 2), "three_to_five": (3, 5), "six_or_more": (6, None)}
+"""Columns of the redelivery histogram, with the range of redeliveries that each counts."""
 
 
-def _by_server(rows: Sequence[Row]) -> dict[str | None, list[Row]]:
-    by_server: dict[str | None, list[Row]] = {}
-    for row in rows:
-        by_server.setdefault(row["server"], []).append(row)
-    return by_server
+def waiting(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """Return how long items waited from their add until their first read, in ms.
+
+    Columns: `KEYS`, ``items`` (number of items read), ``items_unknown`` (further items with an unknown time), and
+    bounds ``_least_ms`` and ``_most_ms`` for each of p50, p95, p99 and max. `now_ms` is when the journals were read,
+    which is the upper bound for items read after the last add. Journals do not distinguish a flush or discard from a
+    get. An item that had certainly expired at its removal counts as read only if it was opened.
+    """
+    rows = (
+        items_of(histories)
+        .where("is_taken")
+        .withColumn("least_ms", F.col("taken_after_ms") - F.col("add_ms"))
+        .withColumn("before_ms", F.coalesce("taken_before_ms", F.lit(now_ms)))
+        .withColumn("most_ms", F.greatest(F.col("before_ms") - F.col("add_ms"), "least_ms"))
+        .withColumn("most_ms", F.when(F.col("least_ms").isNotNull(), F.col("most_ms")))
+    )
+    ranks = [F.lit(rank) for rank in PERCENTILES.values()]
+    figures = {
+        "items": F.count("least_ms"),
+        "items_unknown": F.count("*") - F.count("least_ms"),
+        "least": F.percentile_approx("least_ms", F.array(*ranks), ACCURACY),
+        "most": F.percentile_approx("most_ms", F.array(*ranks), ACCURACY),
+        "max_least_ms": F.max("least_ms"),
+        "max_most_ms": F.max("most_ms"),
+    }
+    table = aggregated(rows, scopes, figures)
+    for place, name in enumerate(PERCENTILES):
+        table = table.withColumn(f"{name}_least_ms", F.col("least")[place])
+        table = table.withColumn(f"{name}_most_ms", F.col("most")[place])
+    names = [f"{name}_{bound}_ms" for name in (*PERCENTILES, "max") for bound in ("least", "most")]
+    return table.select("scope", "server", "queue", "items", "items_unknown", *names)
+
+
+def redeliveries(histories: DataFrame, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """Return how often items that were read were redelivered.
+
+    Columns: `KEYS`, ``items`` (number of items read), ``redelivered`` (number of them that came back), ``share`` (their
+    ratio, from 0 to 1), ``returns`` (redeliveries in total), ``most_returns`` (maximum for one item), and the histogram
+    ``never``, ``once``, ``twice``, ``three_to_five``, ``six_or_more``. A restart of the server also redelivers open
+    reads. A scroll records only errors, and not those of items that are done.
+    """
+    rows = items_of(histories).where("is_taken")
+    returns = F.col("returns")
+    figures: dict[str, Column] = {
+        "items": F.count("*"),
+        "redelivered": F.count_if(returns > 0),
+        "share": F.count_if(returns > 0) / F.count("*"),
+        "returns": F.sum(returns),
+        "most_returns": F.max(returns),
+    }
+    for name, (least, most) in RETURNS.items():
+        figures[name] = F.count_if(returns >= least if most is None else returns.between(least, most))
+    return aggregated(rows, scopes, figures)
+
+
+def expired_and_discarded(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """Return how many items had expired at their removal, or may have been discarded by a full queue.
+
+    Columns: `KEYS`, ``items_removed``, and of those ``expired_yes``, ``expired_maybe`` and ``bytes_expired_yes``;
+    ``discarded_maybe``, and ``discarded_unknown`` (removed without an open read while the queue's ``maxItems`` is
+    unknown); ``items_left``, and of those ``expired_left`` (expired by `now_ms`, so no client will get them). Only the
+    expiry of the item itself is known, because journals do not record a queue's ``maxAge``.
+    """
+    gone, left = F.col("is_gone"), F.col("is_left")
+    figures = {
+        "items_removed": F.count_if(gone),
+        "expired_yes": F.count_if(gone & (F.col("expired") == "yes")),
+        "expired_maybe": F.count_if(gone & (F.col("expired") == "maybe")),
+        "bytes_expired_yes": F.sum(F.when(gone & (F.col("expired") == "yes"), F.col("data_bytes")).otherwise(0)),
+        "discarded_maybe": F.count_if(gone & (F.col("discarded") == "maybe")),
+        "discarded_unknown": F.count_if((F.col("state") == "removed") & F.col("discarded").isNull()),
+        "items_left": F.count_if(left),
+        "expired_left": F.count_if(left & (F.col("expiry_ms") > 0) & (F.col("expiry_ms") < now_ms)),
+    }
+    return aggregated(items_of(histories), scopes, figures)
+
+
+MOST_QUEUES: Final = 20
+"""Default number of queues in a ranking."""
+
+_SUMS: Final = (
+    *("items_added", "bytes_added", "items_removed", "bytes_removed", "changes"),
+    *("items_left", "bytes_left", "items_open", "returns"),
+)
+
+
+def summary(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """Return a row of figures for each queue, each server and the fleet.
+
+    Columns: `KEYS`; ``queues`` (number of queues that ever had an item); ``items_added``, ``items_removed``,
+    ``items_left`` (at the end of the journals, including open reads) and of these ``items_open``; ``bytes_added``,
+    ``bytes_removed`` and ``bytes_left`` (of data); ``changes`` (adds plus removals); ``returns`` (redeliveries);
+    ``first_add_ms``, ``last_add_ms``; ``head_add_ms`` (when the head was added) and ``head_age_ms`` (its age at
+    `now_ms`). For a server or the fleet this is the oldest head. Open reads count as the head, where a restart
+    puts them. All times are in ms.
+    """
+    gone, left, size = F.col("is_gone"), F.col("is_left"), F.col("data_bytes")
+    figures = {
+        "items_added": F.count("*"),
+        "bytes_added": F.sum(size),
+        "items_removed": F.count_if(gone),
+        "bytes_removed": F.sum(F.when(gone, size).otherwise(0)),
+        "changes": F.count("*") + F.count_if(gone),
+        "items_left": F.count_if(left),
+        "bytes_left": F.sum(F.when(left, size).otherwise(0)),
+        "items_open": F.count_if(F.col("is_open")),
+        "returns": F.sum("returns"),
+        "first_add_ms": F.min("add_ms"),
+        "last_add_ms": F.max("add_ms"),
+        "head_add_ms": F.min_by(F.when(left, F.col("add_ms")), F.when(left, F.col("position"))),
+    }
+    queues = aggregated(items_of(histories), [Scope.QUEUE], figures).drop("scope")
+    of_queues: dict[str, Column] = {"queues": F.count("*")}
+    of_queues |= {name: F.sum(name) for name in _SUMS}
+    of_queues |= {"first_add_ms": F.min("first_add_ms"), "last_add_ms": F.max("last_add_ms")}
+    of_queues |= {"head_add_ms": F.min("head_add_ms")}
+    head_age = F.when(F.col("head_add_ms").isNotNull(), F.greatest(F.lit(now_ms) - F.col("head_add_ms"), F.lit(0)))
+    return aggregated(queues, scopes, of_queues).withColumn("head_age_ms", head_age)
+
+
+def busiest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
+    """Return the `most` queues with the most adds and removals, of each server or of the fleet, from a `summary`.
+
+    The result has a further column ``rank``, from 1. Ties are ordered by name.
+    """
+    return _ranked("busiest", summaries, most, scope)
+
+
+def biggest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
+    """Return the `most` queues with the most bytes left, with their ``rank``, as `busiest` does."""
+    return _ranked("biggest", summaries, most, scope)
+
+
+def oldest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
+    """Return the `most` queues with the oldest head, with their ``rank``, as `busiest` does."""
+    return _ranked("oldest", summaries, most, scope)
+
+
+RANKINGS: Final = ("busiest", "biggest", "oldest")
+
+
+def all_rankings(summaries: DataFrame, most: int = MOST_QUEUES) -> DataFrame:
+    """Return the queues of all rankings with their ranks, in columns such as ``busiest_of_server``, null beyond `most`.
+
+    This sorts once for each ranking, in a single job.
+    """
+    rows = summaries.where(F.col("scope") == Scope.QUEUE.value)
+    names = [_rank_name(name, scope) for scope in (Scope.FLEET, Scope.SERVER) for name in RANKINGS]
+    for scope in (Scope.FLEET, Scope.SERVER):
+        for name in RANKINGS:
+            has_rank, rank = _rank(name, scope)
+            rows = rows.withColumn(_rank_name(name, scope), F.when(has_rank & (rank <= most), rank))
+    return rows.where(F.coalesce(*names).isNotNull())
+
+
+def _rank_name(name: str, scope: Scope) -> str:
+    return f"{name}_of_{scope.value}"
+
+
+def _ranked(name: str, summaries: DataFrame, most: int, scope: Scope) -> DataFrame:
+    has_rank, rank = _rank(name, scope)
+    rows = summaries.where((F.col("scope") == Scope.QUEUE.value) & has_rank)
+    ranked = rows.withColumn("rank", rank).where(F.col("rank") <= most)
+    return ranked.select("rank", *[column for column in ranked.columns if column != "rank"])
+
+
+def _rank(name: str, scope: Scope) -> tuple[Column, Column]:
+    """Return two columns for the ranking `name`: whether a queue is ranked, and its rank, which counts from 1.
+
+    With `Scope.SERVER` each server has its own ranks.
+    """
+    orders = {
+        "busiest": (F.lit(True), [F.col("changes").desc()]),
+        "biggest": (F.col("items_left") > 0, [F.col("bytes_left").desc(), F.col("items_left").desc()]),
+        "oldest": (F.col("head_add_ms").isNotNull(), [F.col("head_add_ms").asc_nulls_last()]),
+    }
+    has_rank, order = orders[name]
+    keys = ["server"] if scope is Scope.SERVER else []
+    window = Window.partitionBy(*keys).orderBy(has_rank.desc(), *order, F.col("server"), F.col("queue"))
+    return has_rank, F.row_number().over(window)

@@ -30,15 +30,14 @@ from pyspark.sql.types import StructType
 from kestrel.disk.files import Disk
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
+from kestrel.spark.columns import check_schema
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.schemas import check_schema
-from kestrel.spark.stream.archive_options import ArchiveOptions
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
-from kestrel.spark.table.listing import ARCHIVE_PREFIX, archived, plan_file
+from kestrel.spark.table.files import ARCHIVE_PREFIX, archived, plan_file
 from kestrel.spark.table.locations import JournalLocation, find_locations
+from kestrel.spark.table.options import ArchiveOptions
 from kestrel.spark.table.planned_file import IdentifiedReader, snapshot_file
-from kestrel.spark.table.reader import schema_of
-from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.reader import SliceReader, schema_of
 from kestrel.spark.table.slices import FileSlice, ReadTask, group_slices
 from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.formatting import show_path

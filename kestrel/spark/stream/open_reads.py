@@ -7,27 +7,28 @@ delivers an unconfirmed item again after the open transaction timeout (option ``
 from __future__ import annotations
 
 import logging
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from types import FrameType
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from kestrel.client.call import Call
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.connections import SendRequest, ServerConnections, ServerUnavailable
-from kestrel.spark.stream.fair_shares import FairShares, RoundRobin, parse_max_rows
-from kestrel.spark.stream.offsets import Offset, check_offset
-from kestrel.spark.stream.rows import ItemRows
-from kestrel.spark.stream.shutdown import exit_on_sigterm, ignore_sigterm
-from kestrel.spark.stream.stream_options import StreamOptions
+from kestrel.spark.stream.options import StreamOptions
+from kestrel.spark.stream.queue_reader import FairShares, Offset, QueueReader
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -53,10 +54,34 @@ class OpenedItems(InputPartition):
         self.items = items
 
 
-class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream reader that takes items in the driver and makes rows of them in tasks; tasks get no open reads.
+_STATUS: Final = 128 + signal.SIGTERM
+"""Exit status that a shell reports for a process ended by SIGTERM."""
 
-    Methods raise `SourceFailed`. `at_first` is called before each batch is taken; tests replace it and `connections`.
+
+def exit_on_sigterm() -> None:
+    """Make SIGTERM raise SystemExit, unless this process already handles it or this is not the main thread.
+
+    Spark stops a source with SIGTERM, which by default would end the process before `stop` is called.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def ignore_sigterm() -> None:
+    """Ignore SIGTERM during the shutdown if `exit_on_sigterm` handles it. Spark may send several signals."""
+    if signal.getsignal(signal.SIGTERM) is _exit:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(_STATUS)
+
+
+class OpenReadsReader(QueueReader):
+    """A stream reader that takes items in the driver and makes rows of them in tasks.
+
+    `at_first` is called before each batch is taken; tests replace it.
     """
 
     def __init__(
@@ -66,16 +91,10 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         connections: ServerConnections | None = None,
         at_first: Callable[[], None] = exit_on_sigterm,
     ) -> None:
-        self._options = options
-        self._schema = schema
-        self._queue = options.servers.queue
-        self._says = {"delivery": options.delivery.value, "queue": options.queue}
+        super().__init__(options, schema, connections)
         self._run = uuid4().hex
         """Identifies this reader's batches; after a restart the open reads of an older run are unknown."""
-        self._connections = connections or ServerConnections(options.servers)
         self._at_first = at_first
-        self._present = options.servers.to_read()
-        self._turns = RoundRobin()
         self._left: dict[str, int] | None = None
         """Number of items still to take from each server with an available-now trigger, else None."""
         self._batches: dict[int, Reads] = {}
@@ -83,9 +102,6 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = 0
         self._done: dict[str, list[int]] = {}
         """Ids still to confirm, by server address."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options, self._schema)
 
     # Offsets.
 
@@ -103,10 +119,6 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             address: ask(address, lambda calls: calls.peek(queue)).items for address in self._present.addresses()
         }
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum of rows in a batch, from the options."""
-        return ReadMaxRows(self._options.max_rows)
-
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Take the items of the next batch and return its offset. Confirm everything up to `start`, which is done.
 
@@ -121,7 +133,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acknowledge(self._number(start), self._ask)
         self._at_first()
         if not self._batches:  # a batch that is not done was taken already
-            reads = self._take(parse_max_rows(limit, self._options.max_rows))
+            reads = self._take(self._max_rows(limit))
             if not reads:
                 return start
             self._last += 1
@@ -133,7 +145,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _number(self, offset: Offset) -> int:
         """Return the batch number of an offset, or 0 for one of an earlier run."""
-        check_offset(offset, self._says)
+        self._check(offset)
         number: int = offset["batch"] if offset["run"] == self._run else 0
         return number
 
@@ -235,8 +247,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for batch in self._batches.values():
             self._give_back(batch)
         self._batches.clear()
-        self._present.close()
-        self._connections.close()
+        super().stop()
 
     # Tasks.
 
@@ -257,7 +268,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task as one batch."""
         assert isinstance(partition, OpenedItems)
-        yield ItemRows(self._schema, partition.address, self._options.queue).of_data(partition.items)
+        yield self._batch(partition.address, len(partition.items), {"data": partition.items})
 
 
 def _get(calls: ThriftCalls, queue: bytes, max_items: int, hold_ms: int) -> Call[list[OpenRead]]:

@@ -15,10 +15,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from kestrel.client.retrying_server import RetryingServer
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.batch_putter import BatchPutter
 from kestrel.spark.stream.item_columns import ItemColumns
-from kestrel.spark.stream.sink_options import SinkOptions
+from kestrel.spark.stream.options import SinkOptions
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -33,7 +32,7 @@ class ItemsPut(WriterCommitMessage):
     """Number of items that may have been put twice."""
 
 
-class _Task:
+class _Writer:
     """The common part of both writers. Tasks get a copy."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -51,19 +50,19 @@ class _Task:
         # Only when pickled for the tasks: Spark also makes a writer for each commit, which writes nothing.
         return replace(self._options, servers=self._options.servers.planned())
 
-    def put(self, batches: Iterator[pa.RecordBatch]) -> ItemsPut:
-        """Put all rows. Raises `SourceFailed`; the items that were already put stay."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ItemsPut:
+        """Put the rows of a task. Raises `SourceFailed`; the items that were already put stay."""
         servers = self._servers
         with ExitStack() as stack:
             opened = {address: stack.enter_context(servers.open(address)) for address in servers.to_write()}
             puts = {address: partial(_put, server, servers.queue) for address, server in opened.items()}
             putting = BatchPutter(puts, self._queue, servers.patience_s)
-            for batch in batches:
+            for batch in iterator:
                 for expiry_ms, items in self._columns.items_of(batch):
                     putting.put(items, expiry_ms)
         return ItemsPut(putting.counts, putting.unsure)
 
-    def tell_put(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log the number of items after all tasks have succeeded."""
         counts, unsure = _together(messages)
         each = ", ".join(f"{server} {count}" for server, count in counts.items())
@@ -71,15 +70,22 @@ class _Task:
         if unsure:
             logger.warning("%d items may be twice in the queue %s, because a connection was lost", unsure, self._queue)
 
-    def tell_failed(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log a warning after a task has failed."""
         counts, _ = _together(messages)
         logger.warning(
             "not all items were put to the queue %s; items already put stay: %d of the tasks that succeeded, "
             "and the items that the other tasks had put",
-            self._queue,
-            counts.total(),
+            *(self._queue, counts.total()),
         )
+
+
+class QueueWriter(_Writer, DataSourceArrowWriter):
+    """A writer of a DataFrame."""
+
+
+class QueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A writer of the batches of a stream. A batch that Spark repeats after a failure is put again."""
 
 
 def _put(server: RetryingServer, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> int:
@@ -95,55 +101,3 @@ def _together(messages: Sequence[WriterCommitMessage | None]) -> tuple[Counter[s
             counts.update(message.counts)
             unsure += message.unsure
     return counts, unsure
-
-
-class QueueWriter(DataSourceArrowWriter):
-    """A writer of a DataFrame."""
-
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        self._task = _Task(options, schema)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> ItemsPut:
-        """Put the rows of a task. Raises `SourceFailed`."""
-        return self._task.put(iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log that all tasks have succeeded."""
-        self._task.tell_put(messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log that a task has failed."""
-        self._task.tell_failed(messages)
-
-
-class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """A writer of the batches of a stream. A batch that Spark repeats after a failure is put again."""
-
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        self._task = _Task(options, schema)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> ItemsPut:
-        """Put the rows of a task. Raises `SourceFailed`."""
-        return self._task.put(iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log that all tasks of the batch have succeeded."""
-        self._task.tell_put(messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log that a task of the batch has failed."""
-        self._task.tell_failed(messages)
-
-
-def writer_of(options: SinkOptions, schema: StructType, *, overwrite: bool) -> QueueWriter:
-    """Return a writer of rows with these columns. Raises `SourceFailed`."""
-    if overwrite:
-        raise SourceFailed('a queue cannot be overwritten: write with mode("append")')
-    return QueueWriter(options, schema)
-
-
-def stream_writer_of(options: SinkOptions, schema: StructType, *, overwrite: bool) -> QueueStreamWriter:
-    """Return a writer of a stream's rows with these columns. Raises `SourceFailed`."""
-    if overwrite:
-        raise SourceFailed('a queue cannot be overwritten: write with outputMode("append")')
-    return QueueStreamWriter(options, schema)

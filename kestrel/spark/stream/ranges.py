@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from kestrel.client.call import Call
@@ -23,10 +23,8 @@ from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.connections import SendRequest, ServerConnections, ServerRefused, ServerUnavailable
-from kestrel.spark.stream.fair_shares import FairShares, RoundRobin, parse_max_rows
-from kestrel.spark.stream.offsets import Offset, check_offset
-from kestrel.spark.stream.rows import ItemRows
-from kestrel.spark.stream.stream_options import StreamOptions
+from kestrel.spark.stream.options import StreamOptions
+from kestrel.spark.stream.queue_reader import FairShares, Offset, QueueReader
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -68,26 +66,14 @@ def slices_of(address: str, first_id: int, end_id: int, slices: int, max_ids: in
     return [IdSlice(address, first, end) for first, end in pairwise(cuts) if first < end]
 
 
-class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream reader that plans batches in the driver and reads them in tasks; tasks get no connections.
-
-    Methods raise `SourceFailed`. Tests replace `connections`.
-    """
+class RangesReader(QueueReader):
+    """A stream reader that plans batches in the driver and reads them in tasks."""
 
     def __init__(
         self, options: StreamOptions, schema: StructType, connections: ServerConnections | None = None
     ) -> None:
-        self._options = options
-        self._schema = schema
-        self._servers = options.servers
-        self._says = {
-            "delivery": options.delivery.value,
-            "queue": options.queue,
-            "reader": options.reader.decode(),
-        }
-        self._connections = connections or ServerConnections(options.servers)
-        self._present = options.servers.to_read()
-        self._turns = RoundRobin()
+        super().__init__(options, schema, connections)
+        self._says["reader"] = options.reader.decode()
         self._initial: Offset | None = None
         self._targets: dict[str, int] | None = None
         """Final id of each server with an available-now trigger, set at the server's first response; else None."""
@@ -96,9 +82,6 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._next: dict[str, int] = {}
         self._untold: set[str] = set()
         """Absent servers for which releasing the done items has failed."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options, self._schema)
 
     # Offsets.
 
@@ -122,20 +105,16 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with suppress(ServerRefused):  # the range is not open yet
                 self._told(address, self._connections.ask(address, self._release_range(0)))
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum of rows in a batch, from the options."""
-        return ReadMaxRows(self._options.max_rows)
-
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next batch. Release everything below `start`, which is done.
 
         Keep the position of servers that do not answer, except with an available-now trigger, which waits for all.
         """
-        check_offset(start, self._says)
+        self._check(start)
         begins: dict[str, int] = start["servers"]
         ask = self._connections.ask_once if self._targets is None else self._connections.ask
         turns = self._turns.of(self._present.addresses())
-        shares = FairShares(parse_max_rows(limit, self._options.max_rows), len(turns))
+        shares = FairShares(self._max_rows(limit), len(turns))
         absent = {address: id_ for address, id_ in begins.items() if address not in turns}
         ends = {address: begins[address] for address in turns if address in begins} | self._left_behind(absent)
         # The first batch has no earlier offset with its start, and the servers may differ after a restart.
@@ -184,7 +163,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return state.end_id if self._targets is None else min(state.end_id, self._targets[address])
 
     def _open_range(self, first_id: int = 0, max_items: int = 0) -> Callable[[ThriftCalls], Call[RangeState]]:
-        queue, reader = self._servers.queue, self._options.reader
+        queue, reader = self._queue, self._options.reader
         return lambda calls: calls.open_range(queue, reader, first_id, max_items)
 
     def _told(self, address: str, state: RangeState) -> None:
@@ -200,7 +179,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark calls this late and not for the last batch; `latestOffset` learns earlier what is done.
         """
-        check_offset(end, self._says)
+        self._check(end)
         present = self._present.addresses()
         for address, end_id in end["servers"].items():
             if address in present:
@@ -216,7 +195,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._told(address, state)
 
     def _release_range(self, end_id: int) -> Callable[[ThriftCalls], Call[RangeState]]:
-        queue, reader = self._servers.queue, self._options.reader
+        queue, reader = self._queue, self._options.reader
         return lambda calls: calls.release_range(queue, reader, end_id)
 
     def _left_behind(self, places: Mapping[str, int]) -> dict[str, int]:
@@ -244,17 +223,12 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     )
         return kept
 
-    def stop(self) -> None:
-        """Close the connections. The servers keep the items, and the stream can resume from its checkpoint."""
-        self._present.close()
-        self._connections.close()
-
     # Tasks.
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of a batch. Raises `SourceFailed`."""
-        check_offset(start, self._says)
-        check_offset(end, self._says)
+        self._check(start)
+        self._check(end)
         begins = {**end.get("new", {}), **start["servers"]}
         tasks: list[InputPartition] = []
         for address, end_id in end["servers"].items():
@@ -272,15 +246,20 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task, one batch for each request to the server. Raises `SourceFailed`."""
         assert isinstance(partition, IdSlice)
-        rows = ItemRows(self._schema, partition.address, self._options.queue)
         first_id = partition.first_id
-        with self._servers.open(partition.address) as server:
+        with self._options.servers.open(partition.address) as server:
             while first_id < partition.end_id and (items := self._page(server, partition, first_id)):
-                yield rows.by_ids(items)
+                columns: dict[str, list[Any]] = {
+                    "item_id": [item.id for item in items],
+                    "add_ms": [item.add_ms for item in items],
+                    "expiry_ms": [item.expiry_ms or None for item in items],
+                    "data": [item.data for item in items],
+                }
+                yield self._batch(partition.address, len(items), columns)
                 first_id = items[-1].id + 1
 
     def _page(self, server: RetryingServer, slice_: IdSlice, first_id: int) -> list[RangeItem]:
-        queue, reader = self._servers.queue, self._options.reader
+        queue, reader = self._queue, self._options.reader
         try:
             return server.ask(lambda calls: calls.read_range(queue, reader, first_id, slice_.end_id, PAGE_BYTES))
         except RequestError as error:

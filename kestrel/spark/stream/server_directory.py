@@ -7,16 +7,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from kestrel.client.members import Follow, StartedFollower, addresses_of, follow_zookeeper
-from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
+from kestrel.client.members import Follow, addresses_of, follow_zookeeper
 from kestrel.cluster.member import READ
-from kestrel.cluster.uri import ServerSetUri
+from kestrel.cluster.uri import KazooMissing, ServerSetUri, require_kazoo
 from kestrel.config.units import format_duration_ms
 from kestrel.spark.failures import SourceFailed
 from kestrel.tools.tool_runner import explain_os_error
 
 if TYPE_CHECKING:  # it imports kazoo, which is an extra
-    from kestrel.cluster.follower import Members
+    from kestrel.cluster.follower import Follower, Members
 
 T = TypeVar("T")
 
@@ -76,7 +75,7 @@ def check_can_follow(uri: ServerSetUri) -> None:
         raise SourceFailed(f"{uri}: {error}") from None
 
 
-def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFollower:
+def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> Follower:
     """Start to follow a server set. Raises `SourceFailed`."""
     check_can_follow(uri)
     return follow_zookeeper(uri, changed)
@@ -94,7 +93,7 @@ class ServerSetDirectory:
         self._name = name
         self._patience_s = patience_s
         self._begin = begin
-        self._follower: StartedFollower | None = None
+        self._follower: Follower | None = None
         self._changes = threading.Condition()
         self._held: Sequence[str] = ()
         self._told: Sequence[str] = ()
@@ -137,7 +136,7 @@ class ServerSetDirectory:
         found = addresses_of(members, THRIFT)
         return tuple(map(str, found.reads if self._name == READ else found.writes))
 
-    def _following(self) -> StartedFollower:
+    def _following(self) -> Follower:
         if self._follower is None:
             self._follower = self._begin(self._uri, self._changed)
         return self._follower

@@ -6,10 +6,9 @@ and without it refuses a source that takes filters.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,12 +32,12 @@ OF_FILES: Final = ("server", "folder", "format", "journal", "queue", "file", "ki
 OF_RECORDS: Final = ("op", "opcode", "xid", "item_id", "add_ms", "expiry_ms", "data_bytes", "offset", "bytes")
 """Columns with a value for each record."""
 
-_COMPARISONS: Final[dict[type[Filter], tuple[Callable[[Any, Any], Any], str]]] = {
-    EqualTo: (operator.eq, "equal"),
-    GreaterThan: (operator.gt, "greater"),
-    GreaterThanOrEqual: (operator.ge, "greater_equal"),
-    LessThan: (operator.lt, "less"),
-    LessThanOrEqual: (operator.le, "less_equal"),
+_COMPARISONS: Final[dict[type[Filter], str]] = {
+    EqualTo: "equal",
+    GreaterThan: "greater",
+    GreaterThanOrEqual: "greater_equal",
+    LessThan: "less",
+    LessThanOrEqual: "less_equal",
 }
 
 
@@ -52,15 +51,7 @@ class Condition:
     def is_met_by(self, file: PlannedFile) -> bool:
         """Return True if the file's records meet the condition. The column must be one of `OF_FILES`."""
         value = file.kind.value if self.column == "kind" else getattr(file.owner, self.column)
-        asked = self.filter
-        if isinstance(asked, IsNotNull):
-            return True
-        if isinstance(asked, In):
-            return value in asked.value
-        if isinstance(asked, StringStartsWith):
-            return bool(value.startswith(asked.value))
-        compare, _ = _COMPARISONS[type(asked)]
-        return bool(compare(value, _value(asked)))
+        return bool(self.met(pa.array([value], pa.string()))[0].as_py())
 
     def met(self, values: pa.Array) -> pa.Array:
         """Return a boolean for each value, true if it meets the condition."""
@@ -71,12 +62,8 @@ class Condition:
             return pc.is_in(values, pa.array([each for each in asked.value if each is not None], values.type))
         if isinstance(asked, StringStartsWith):
             return pc.fill_null(pc.starts_with(values, asked.value), False)
-        _, name = _COMPARISONS[type(asked)]
-        return pc.fill_null(getattr(pc, name)(values, _value(asked)), False)
-
-
-def _value(comparison: Filter) -> Any:
-    return getattr(comparison, "value")  # noqa: B009 - all comparisons have it, but their base class does not
+        value = getattr(asked, "value")  # noqa: B009 - all comparisons have it, but their base class does not
+        return pc.fill_null(getattr(pc, _COMPARISONS[type(asked)])(values, value), False)
 
 
 def split_filters(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:

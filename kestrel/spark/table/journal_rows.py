@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from struct import calcsize
 from typing import Final
 
@@ -10,11 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import ReadEnd
 from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
 from kestrel.journal.run_cursor import JournalRunCursor
-from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
-from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_prefixes
+from kestrel.spark.table.record_runs import (
+    Columns,
+    Numbers,
+    RecordRows,
+    RecordRun,
+    columns_of,
+    items_of,
+    numbers_where,
+    part_bytes_of,
+    with_prefixes,
+)
 
 _STATE_DUMP: Final = max(Opcode) + 1
 """Internal number for opcode 8 where it is a STATE_DUMP."""
@@ -54,51 +62,32 @@ _HEADER_BYTES: Final = XID_ITEM_HEADER.size
 """Maximum of bytes before the item of a record."""
 
 
-class JournalRows:
-    """Rows of the records that begin from `start` to before `stop`. Read `end` after the iteration."""
+def journal_rows(reader: FileReader, start: int, stop: int, *, has_data: bool) -> RecordRows:
+    """Return the rows of the records that begin from `start` to before `stop`."""
+    cursor = JournalRunCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes_of(has_data=has_data))
 
-    def __init__(self, reader: FileReader, start: int, stop: int, *, has_data: bool) -> None:
-        part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
-        self._hops = JournalRunCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes)
-        self._shorten = None if has_data else _without_items
+    def columns(run: RecordRun) -> Columns:
+        dump_at = cursor.data_start + cursor.dump_at if cursor.dump_at >= 0 else None
+        return _JournalColumns(run, dump_at).by_name()
 
-    @property
-    def end(self) -> ReadEnd:
-        """End of the good part of the file, with its problem."""
-        return self._hops.end
-
-    def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
-        """Yield the number of rows of each batch, and functions that make its columns. Raises OSError."""
-        for run in iterate_runs(self._hops, self._shorten):
-            dump_at = self._hops.data_start + self._hops.dump_at if self._hops.dump_at >= 0 else None
-            yield len(run.starts), _JournalColumns(run, dump_at).by_name()
-
-
-def _without_items(run: RecordRun) -> RecordRun:
-    return with_prefixes(run, _HEADER_BYTES)
+    return RecordRows(cursor, columns, None if has_data else lambda run: with_prefixes(run, _HEADER_BYTES))
 
 
 class _JournalColumns:
     """Columns of a run of records. `dump_at` is the offset of a STATE_DUMP, always the last record of its file."""
 
     def __init__(self, run: RecordRun, dump_at: int | None) -> None:
-        self._data = run.data
-        self._starts = run.starts
-        self._offsets = run.offsets
-        self._sizes = run.sizes
+        self._run = run
         self._opcodes: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
         self._kinds = self._opcodes
         if dump_at == run.offsets[-1]:
             self._kinds = self._opcodes.copy()
             self._kinds[-1] = _STATE_DUMP
 
-    def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
+    def by_name(self) -> Columns:
         """Return the functions that make the columns, by name."""
         return {
-            "offset": lambda: pa.array(self._offsets),
-            "bytes": lambda: pa.array(self._sizes),
-            "opcode": lambda: pa.array(self._opcodes.astype(np.int32)),
-            "op": lambda: names_of(_NAMES, self._kinds),
+            **columns_of(self._run, self._opcodes, self._kinds, _NAMES),
             "xid": lambda: self._field(_XID_AT, _XID),
             "restates": lambda: self._field(_RESTATES_AT, _XID),
             "add_ms": lambda: self._field(_ADD_TIME_AT, _TIME),
@@ -111,7 +100,7 @@ class _JournalColumns:
         """Return a field of each record, and a mask that is true where a record lacks the field."""
         places = table[self._kinds]
         is_there = places >= 0
-        return numbers_where(self._data, self._starts + places, is_there, kind), ~is_there
+        return numbers_where(self._run.data, self._run.starts + places, is_there, kind), ~is_there
 
     def _field(self, table: Numbers, kind: str) -> pa.Array:
         values, is_missing = self._values(table, kind)
@@ -126,8 +115,9 @@ class _JournalColumns:
 
     def _item_sizes(self) -> pa.Array:
         headers = _DATA_AT[self._kinds]
-        return pa.array(self._sizes - headers, mask=headers < 0)
+        return pa.array(self._run.sizes - headers, mask=headers < 0)
 
     def _items(self) -> pa.Array:
         headers = _DATA_AT[self._kinds]
-        return items_of(self._data, self._starts + headers, self._starts + self._sizes, headers >= 0)
+        run = self._run
+        return items_of(run.data, run.starts + headers, run.starts + run.sizes, headers >= 0)

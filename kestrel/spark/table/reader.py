@@ -1,25 +1,157 @@
-"""The batch reader of journals and scrolls."""
+"""The batch reader of journals and scrolls: it divides files into tasks, and yields Arrow batches in the tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
-from kestrel.spark.columns import DATA, PROBLEMS, RECORDS
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.schemas import check_schema, drop_column
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import ReadEnd
+from kestrel.spark.columns import DATA, PROBLEMS, RECORDS, check_schema, drop_column
+from kestrel.spark.failures import BadJournal, SourceFailed
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.filters import OF_FILES, Condition, split_filters
+from kestrel.spark.table.filters import OF_FILES, OF_RECORDS, Condition, split_filters
+from kestrel.spark.table.journal_rows import journal_rows
 from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.options import SourceOptions, TableView
-from kestrel.spark.table.slice_reader import SliceReader
-from kestrel.spark.table.slices import ReadTask, plan_tasks
+from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
+from kestrel.spark.table.record_runs import MOST_ROWS, Columns, RecordRows
+from kestrel.spark.table.scroll_rows import scroll_rows
+from kestrel.spark.table.slices import FileSlice, ReadTask, plan_tasks
 from kestrel.tools.tool_runner import explain_os_error
+
+logger = logging.getLogger("kestrel.spark")
+
+VANISHED: Final = "the file is gone: it was packed or erased, or its queue was deleted"
+
+
+class FileProblem(NamedTuple):
+    """A problem of a file: the columns of `PROBLEMS` that do not name the file."""
+
+    kind: str
+    offset: int | None
+    problem: str
+    bytes_behind: int | None = None
+
+    @classmethod
+    def of(cls, end: ReadEnd, size: int) -> FileProblem | None:
+        """Return the problem of a file of `size` bytes, or None if it ended well."""
+        if end.problem is None:
+            return None
+        return cls("unfinished" if end.is_unfinished else "damaged", end.offset, end.problem, size - end.offset)
+
+
+class SliceReader:
+    """A reader of slices as batches of `schema`, with the records that meet all conditions.
+
+    A problem of a kind in `ways_out` is raised in every mode, with that text as its remedy.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        is_failfast: bool = False,
+        ways_out: Mapping[str, str] | None = None,
+        conditions: Sequence[Condition] = (),
+        disk: Disk | None = None,
+    ) -> None:
+        self._schema = schema
+        self._is_failfast = is_failfast
+        self._ways_out = ways_out or {}
+        self._conditions = conditions
+        self._disk = disk or Disk()
+        self._file: PlannedFile | None = None
+        self._constants: Mapping[str, pa.Array] = {}
+        self._constant_rows = 0
+        self._has_data = DATA in schema.names
+
+    def records(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of records. A problem is logged, or raised as `BadJournal`."""
+        for each in slices:
+            for item in self._read(each):
+                if not isinstance(item, FileProblem):
+                    yield self._batch(each.file, *item)
+                    continue
+                path = f"{each.file.owner.folder}/{each.file.owner.file}"
+                place = "" if item.offset is None else f", offset {item.offset}"
+                sentence = f"{path}{place}: {item.kind}: {item.problem}"
+                if item.kind in self._ways_out:
+                    raise BadJournal(f"{sentence}; {self._ways_out[item.kind]}")
+                if self._is_failfast:
+                    raise BadJournal(f'{sentence}; option("view", "errors") lists all problems')
+                logger.warning("%s", sentence)
+
+    def problems(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each problem of a file."""
+        for each in slices:
+            for item in self._read(each):
+                if isinstance(item, FileProblem):
+                    row = {**asdict(each.file.owner), **item._asdict()}
+                    yield pa.RecordBatch.from_pylist([row], self._schema)
+
+    def _read(self, each: FileSlice) -> Iterator[tuple[int, Columns] | FileProblem]:
+        """Yield batches of records, then the problem of the file if there is one."""
+        try:
+            with PlannedReader(self._disk, each.file) as reader:
+                rows = self._rows(reader, each)
+                yield from rows
+                problem = FileProblem.of(rows.end, reader.size)
+        except FileNotFoundError:
+            problem = FileProblem("vanished", None, VANISHED)
+        except OSError as error:
+            problem = FileProblem("unreadable", None, explain_os_error(error))
+        if problem is not None:
+            yield problem
+
+    def _rows(self, reader: FileReader, each: FileSlice) -> RecordRows:
+        if each.file.is_scroll:
+            is_reader = each.file.is_reader
+            return scroll_rows(reader, each.start, each.stop, is_reader=is_reader, has_data=self._has_data)
+        return journal_rows(reader, each.start, each.stop, has_data=self._has_data)
+
+    def _batch(self, file: PlannedFile, rows: int, columns: Columns) -> pa.RecordBatch:
+        keep = None
+        for condition in self._conditions:
+            if condition.column in OF_RECORDS:  # planning has applied the others
+                column = columns.get(condition.column, lambda: pa.nulls(rows, pa.int64()))
+                met = condition.met(column())
+                keep = met if keep is None else pc.and_(keep, met)
+        constants = self._constants_of(file, rows)
+        arrays = []
+        for field in self._schema:
+            if field.name in constants:
+                array = constants[field.name].slice(0, rows)
+            elif field.name in columns:
+                array = columns[field.name]().cast(field.type)
+            else:
+                array = pa.nulls(rows, field.type)
+            arrays.append(array)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return batch if keep is None else batch.filter(keep)
+
+    def _constants_of(self, file: PlannedFile, rows: int) -> Mapping[str, pa.Array]:
+        """Return the columns that are constant for a file, with at least `rows` rows."""
+        if self._file is not file or rows > self._constant_rows:
+            # A small file has one batch. The batches of a large file share these columns.
+            self._constant_rows = rows if self._file is not file else MOST_ROWS
+            values = {**asdict(file.owner), "kind": file.kind.value, "file_order": file.order}
+            self._constants = {
+                field.name: pa.repeat(pa.scalar(values[field.name], field.type), self._constant_rows)
+                for field in self._schema
+                if field.name in values
+            }
+            self._file = file
+        return self._constants
 
 
 def schema_of(options: SourceOptions) -> StructType:

@@ -1,13 +1,61 @@
-"""Runs of consecutive records of a file, of the size of a batch."""
+"""Runs of consecutive records of a file, and vectorised extraction of their fields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
-from kestrel.spark.table.fields import Numbers
+from kestrel.disk.repair import ReadEnd
+
+PART_BYTES: Final = 2 * 1024 * 1024
+"""Number of bytes of a file that are read at a time and become a batch; a single item may be larger."""
+
+SMALL_PART_BYTES: Final = 512 * 1024
+"""Number of bytes read at a time without items, small enough for the processor's cache."""
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+Columns: TypeAlias = "Mapping[str, Callable[[], pa.Array]]"
+"""Functions that make the columns of some rows, by name."""
+
+
+def numbers_at(data: bytes, places: Numbers, kind: str) -> Numbers:
+    """Return the little-endian numbers of that kind (``<i4``, ``<i8``) at byte positions in `data`."""
+    # The positions are not aligned, so the array has an overlapping element for each byte.
+    count = max(0, len(data) - np.dtype(kind).itemsize + 1)
+    everywhere: Numbers = np.ndarray((count,), kind, data, 0, (1,))
+    return everywhere[places]
+
+
+def numbers_where(data: bytes, places: Numbers, is_there: Numbers, kind: str) -> Numbers:
+    """Return the numbers at these positions, and 0 where `is_there` is false."""
+    values = np.zeros(len(places), kind)
+    values[is_there] = numbers_at(data, places[is_there], kind)
+    return values
+
+
+def items_of(data: bytes, begins: Numbers, ends: Numbers, is_there: Numbers) -> pa.Array:
+    """Return the bytes of each range, or null where `is_there` is false.
+
+    The buffer is cut at the starts and ends of the items; every second piece is an item.
+    """
+    count = int(is_there.sum())
+    cuts = np.empty(2 * count, np.int64)
+    cuts[0::2] = begins[is_there]
+    cuts[1::2] = ends[is_there]
+    first = int(cuts[0]) if count else 0  # keeps the offsets of the largest item in 32 bits
+    pieces = pa.BinaryArray.from_buffers(
+        pa.binary(),
+        max(0, 2 * count - 1),
+        [None, pa.py_buffer((cuts - first).astype(np.int32)), pa.py_buffer(data)[first:]],
+    )
+    if count == len(is_there):
+        return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
+    return pieces.take(pa.array(2 * (np.cumsum(is_there) - 1), mask=~is_there))
+
 
 MOST_ROWS: Final = 1 << 15
 """Maximum of rows in a batch. Its data is one part of the file, or one item."""
@@ -23,6 +71,7 @@ class RunCursor(Protocol):
     data_start: int
     starts: list[int]
     run_end: int
+    end: ReadEnd
 
     def next(self, most: int) -> bool:
         """Read the next run of at most `most` records; return False at the end."""
@@ -41,25 +90,68 @@ class RecordRun(NamedTuple):
     """Length of each record in the file."""
 
 
-def iterate_runs(hops: RunCursor, shorten: Callable[[RecordRun], RecordRun] | None) -> Iterator[RecordRun]:
-    """Yield all runs. If `shorten` is given, it removes the items, and short runs are joined. Raises OSError."""
-    waiting: list[RecordRun] = []
-    rows = 0
-    while hops.next(MOST_ROWS):
-        starts: Numbers = np.array(hops.starts, np.int64)
-        sizes = np.append(starts[1:], hops.run_end) - starts
-        run = RecordRun(hops.data, starts, hops.data_start + starts, sizes)
-        if shorten is None or len(starts) >= _FEW:
-            yield from _join_runs(waiting)
-            yield run
-            waiting, rows = [], 0
-            continue
-        waiting.append(shorten(run))
-        rows += len(starts)
-        if rows + _FEW > MOST_ROWS:
-            yield from _join_runs(waiting)
-            waiting, rows = [], 0
-    yield from _join_runs(waiting)
+class RecordRows:
+    """The rows of the records that a cursor reads. Read `end` after the iteration.
+
+    `columns` makes the columns of a run. If `shorten` is given, it removes the items of a run, and short runs are
+    joined.
+    """
+
+    def __init__(
+        self,
+        cursor: RunCursor,
+        columns: Callable[[RecordRun], Columns],
+        shorten: Callable[[RecordRun], RecordRun] | None,
+    ) -> None:
+        self._cursor = cursor
+        self._columns = columns
+        self._shorten = shorten
+
+    @property
+    def end(self) -> ReadEnd:
+        """End of the good part of the file, with its problem."""
+        return self._cursor.end
+
+    def __iter__(self) -> Iterator[tuple[int, Columns]]:
+        """Yield the number of rows of each batch, and their columns. Raises OSError."""
+        for run in self._runs():
+            yield len(run.starts), self._columns(run)
+
+    def _runs(self) -> Iterator[RecordRun]:
+        cursor, shorten = self._cursor, self._shorten
+        waiting: list[RecordRun] = []
+        rows = 0
+        while cursor.next(MOST_ROWS):
+            starts: Numbers = np.array(cursor.starts, np.int64)
+            sizes = np.append(starts[1:], cursor.run_end) - starts
+            run = RecordRun(cursor.data, starts, cursor.data_start + starts, sizes)
+            if shorten is None or len(starts) >= _FEW:
+                yield from _join_runs(waiting)
+                yield run
+                waiting, rows = [], 0
+                continue
+            waiting.append(shorten(run))
+            rows += len(starts)
+            if rows + _FEW > MOST_ROWS:
+                yield from _join_runs(waiting)
+                waiting, rows = [], 0
+        yield from _join_runs(waiting)
+
+
+def part_bytes_of(*, has_data: bool) -> int:
+    """Return the number of bytes to read at a time."""
+    return PART_BYTES if has_data else SMALL_PART_BYTES
+
+
+def columns_of(run: RecordRun, opcodes: Numbers, kinds: Numbers, names: tuple[str, ...]) -> Columns:
+    """Return the columns that all records have. `kinds` has the place of each record's name in `names`."""
+    return {
+        "offset": lambda: pa.array(run.offsets),
+        "bytes": lambda: pa.array(run.sizes),
+        "opcode": lambda: pa.array(opcodes.astype(np.int32)),
+        # The names become an array only here: the first array imports pandas, which planning does not need.
+        "op": lambda: pa.array(names, pa.string()).take(pa.array(kinds)),
+    }
 
 
 def with_prefixes(run: RecordRun, size: int) -> RecordRun:

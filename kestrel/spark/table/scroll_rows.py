@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
 from kestrel.scroll.run_cursor import ScrollRunCursor
-from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
-from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_headers
+from kestrel.spark.table.record_runs import (
+    Columns,
+    Numbers,
+    RecordRows,
+    RecordRun,
+    columns_of,
+    items_of,
+    numbers_where,
+    part_bytes_of,
+    with_headers,
+)
 from kestrel.tools.formatting import show_path
 
 _DONE: Final = (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES)
@@ -39,28 +47,13 @@ _ERROR_COUNTS: Final = pa.list_(pa.struct([("item_id", pa.int64()), ("errors", p
 _TARGETS: Final = pa.struct([("readers", pa.list_(pa.string())), ("are_left_out", pa.bool_())])
 
 
-class ScrollRows:
-    """Rows of the records that begin from `start` to before `stop`. Read `end` after the iteration."""
-
-    def __init__(self, reader: FileReader, start: int, stop: int, *, is_reader: bool, has_data: bool) -> None:
-        magic = READER_MAGIC if is_reader else WRITER_MAGIC
-        part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
-        self._hops = ScrollRunCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
-        self._shorten = None if has_data else _without_items
-
-    @property
-    def end(self) -> ReadEnd:
-        """End of the good part of the file, with its problem."""
-        return self._hops.end
-
-    def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
-        """Yield the number of rows of each batch, and functions that make its columns. Raises OSError."""
-        for run in iterate_runs(self._hops, self._shorten):
-            yield len(run.starts), _ScrollColumns(run).by_name()
-
-
-def _without_items(run: RecordRun) -> RecordRun:
-    return with_headers(run, _header_of)
+def scroll_rows(reader: FileReader, start: int, stop: int, *, is_reader: bool, has_data: bool) -> RecordRows:
+    """Return the rows of the records that begin from `start` to before `stop`."""
+    magic = READER_MAGIC if is_reader else WRITER_MAGIC
+    part_bytes = part_bytes_of(has_data=has_data)
+    cursor = ScrollRunCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
+    shorten = None if has_data else lambda run: with_headers(run, _header_of)
+    return RecordRows(cursor, lambda run: _ScrollColumns(run).by_name(), shorten)
 
 
 def _header_of(data: bytes, start: int, size: int) -> bytes:
@@ -73,22 +66,16 @@ class _ScrollColumns:
     """Columns of a run of records."""
 
     def __init__(self, run: RecordRun) -> None:
-        self._data = run.data
-        self._starts = run.starts
-        self._offsets = run.offsets
-        self._sizes = run.sizes
+        self._run = run
         firsts: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
         self._commands = firsts >> 4
         self._words = firsts & 15
         self._is_put: Numbers = self._commands == RecordCommand.PUT
 
-    def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
+    def by_name(self) -> Columns:
         """Return the functions that make the columns, by name."""
         return {
-            "offset": lambda: pa.array(self._offsets),
-            "bytes": lambda: pa.array(self._sizes),
-            "opcode": lambda: pa.array(self._commands.astype(np.int32)),
-            "op": lambda: names_of(_NAMES, self._commands),
+            **columns_of(self._run, self._commands, self._commands, _NAMES),
             "item_id": self._ids,
             "add_ms": lambda: self._field(_ADD_TIME_AT, _LONG),
             "expiry_ms": self._expiries,
@@ -100,33 +87,37 @@ class _ScrollColumns:
             "data": self._items,
         }
 
+    def _numbers(self, places: int | Numbers, has_field: Numbers, kind: str) -> Numbers:
+        """Return the numbers at these places in the records, and 0 where `has_field` is false."""
+        return numbers_where(self._run.data, self._run.starts + places, has_field, kind)
+
     def _field(self, place: int, kind: str) -> pa.Array:
         """Return a column with the number at byte `place` of each PUT record, and null for other records.
 
         `kind` is the NumPy type of the number, such as ``<i4``.
         """
-        return pa.array(numbers_where(self._data, self._starts + place, self._is_put, kind), mask=~self._is_put)
+        return pa.array(self._numbers(place, self._is_put, kind), mask=~self._is_put)
 
     def _ids(self) -> pa.Array:
         is_head: Numbers = self._commands == RecordCommand.READ_HEAD
         has_id = self._is_put | is_head
-        places = self._starts + np.where(is_head, _HEAD_AT, _ID_AT)
-        return pa.array(numbers_where(self._data, places, has_id, _LONG), mask=~has_id)
+        return pa.array(self._numbers(np.where(is_head, _HEAD_AT, _ID_AT), has_id, _LONG), mask=~has_id)
 
     def _expiries(self) -> pa.Array:
         """Return the expiry times; 0 means never and becomes null."""
-        has_expiry = self._is_put & (self._words >= _EXPIRING_WORDS)
-        values = numbers_where(self._data, self._starts + _EXPIRY_AT, has_expiry, _LONG)
+        values = self._numbers(_EXPIRY_AT, self._is_put & (self._words >= _EXPIRING_WORDS), _LONG)
         return pa.array(values, mask=values == 0)
 
     def _items(self) -> pa.Array:
-        return items_of(self._data, self._starts + 1 + 4 * self._words, self._starts + self._sizes, self._is_put)
+        run = self._run
+        return items_of(run.data, run.starts + 1 + 4 * self._words, run.starts + run.sizes, self._is_put)
 
     def _of_others(self, value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
         """Return a column of the records that are not items; a large file has only a few of them."""
-        values: list[Any] = [None] * len(self._starts)
+        run = self._run
+        values: list[Any] = [None] * len(run.starts)
         for place in np.flatnonzero(~self._is_put):
-            record = decode_record(self._data, int(self._starts[place]))
+            record = decode_record(run.data, int(run.starts[place]))
             values[place] = None if record is None else value(record)
         return pa.array(values, kind)
 

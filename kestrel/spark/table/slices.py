@@ -14,8 +14,7 @@ from kestrel.disk.reader import FileReader
 from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import WRITER_MAGIC
-from kestrel.spark.table.planned_file import PlannedFile
-from kestrel.spark.table.planned_reader import PlannedReader
+from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
 """Lower bound of the task size that follows from the parallelism."""

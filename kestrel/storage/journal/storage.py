@@ -19,10 +19,9 @@ from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.file_numbers import FileNumbers
-from kestrel.disk.files import Disk, is_full
+from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
 from kestrel.disk.folders import ERASE_FOLDER, PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
-from kestrel.disk.name_folding import check_distinct_when_folded
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted, mark_deleted
 from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue

@@ -7,9 +7,8 @@ from contextlib import suppress
 
 from kestrel.disk import crash_points
 from kestrel.disk.append_file import AppendFile
-from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk
-from kestrel.disk.reader import FileReader
+from kestrel.disk.reader import FileReader, copy_range
 from kestrel.scroll.fileset import temporary_name
 
 

@@ -13,9 +13,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.disk import crash_points
-from kestrel.disk.copy import copy_range
 from kestrel.disk.folders import DAMAGED_FOLDER
-from kestrel.disk.reader import FileReader
+from kestrel.disk.reader import FileReader, copy_range
 from kestrel.scroll.fileset import archived_name
 from kestrel.scroll.hints import MAX_HINT_BYTES, FileHint, encode_hint, hint_path
 from kestrel.storage.failures import error_of, reason_of

@@ -21,10 +21,9 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
 from kestrel.disk.append_file import AppendFile
 from kestrel.disk.file_numbers import FileNumbers
-from kestrel.disk.files import Disk, is_full
+from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
-from kestrel.disk.name_folding import check_distinct_when_folded
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet

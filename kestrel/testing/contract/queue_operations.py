@@ -10,8 +10,7 @@ from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
 from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed, StorageRefused
-from kestrel.storage.capabilities import CAPABILITIES
-from kestrel.storage.interfaces import IQueueStorage, IStorage, IStorageFactory
+from kestrel.storage.interfaces import CAPABILITIES, IQueueStorage, IStorage, IStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import Backend, StorageUnderTest
 from kestrel.testing.contract.requirements import requires

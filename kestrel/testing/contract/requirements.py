@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from kestrel.storage.capabilities import CAPABILITIES
+from kestrel.storage.interfaces import CAPABILITIES
 
 BASE_CLASSES: Final = {"disk": "OnFaultyDisk", "has_faulty_database": "OnFaultyDatabase"}
 """The hooks that a base class sets. Skip reasons name the base class."""

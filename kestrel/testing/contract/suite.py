@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from twisted.internet.task import Clock
 
 from kestrel.errors import QueueFailed
-from kestrel.storage.capabilities import CAPABILITIES
 from kestrel.storage.database import IDatabase
-from kestrel.storage.interfaces import InThread
+from kestrel.storage.interfaces import CAPABILITIES, InThread
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import WindowedStorage
 from kestrel.testing.contract.backend import Backend, StorageUnderTest

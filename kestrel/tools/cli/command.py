@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kestrel.address import DEFAULT_PORTS
-from kestrel.cluster.kazoo_extra import KazooMissing
-from kestrel.cluster.uri import is_server_set
+from kestrel.cluster.uri import KazooMissing, is_server_set
 from kestrel.tools.arguments import (
     ENVIRONMENT,
     add_tls_options,
@@ -24,10 +23,9 @@ from kestrel.tools.arguments import (
     wire_duration_s,
     wire_queue_name,
 )
-from kestrel.tools.cli import drain_command, item_commands, member_commands, server_commands
+from kestrel.tools.cli import drain_command, item_commands, server_commands
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.clock import Clock
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error, run
+from kestrel.tools.tool_runner import EX_USAGE, Clock, ToolFailed, explain_os_error, run
 from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
@@ -366,7 +364,7 @@ class _Commands:
     def _servers(self) -> None:
         parser = self._add(
             "servers",
-            member_commands.servers,
+            server_commands.servers,
             "show the members of a server set, and their addresses",
             "\nGets go to the members of the read set, puts to those of the write set.\n"
             "The exit status is 1 if the server set is empty.",

@@ -16,15 +16,22 @@ from kestrel.client.errors import CannotConnect, ClientFailure
 from kestrel.errors import BadQueueName
 from kestrel.escaping import show_name
 from kestrel.names import check_queue_name, children_among
-from kestrel.tools.cli.drain_source import DrainSource, SourceQueues
-from kestrel.tools.cli.item_mover import ItemMover, UncertainItem
+from kestrel.tools.cli.draining import DrainSource, ItemMover, SourceQueues, UncertainItem
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.clock import Clock
 from kestrel.tools.connection_errors import ConnectionContext
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.output import Output
 from kestrel.tools.progress import LoadProgress
-from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error
+from kestrel.tools.tool_runner import (
+    EX_FOUND,
+    EX_INTERRUPTED,
+    EX_OK,
+    EX_SERVER,
+    EX_USAGE,
+    Clock,
+    ToolFailed,
+    print_error,
+)
 
 _NAME: Final = re.compile(rb"[^/\s\x00-\x1f\x7f]{1,250}")
 """Queue names that every supported server accepts. Some of them are not valid names here."""

@@ -15,11 +15,18 @@ from typing import Final, cast
 from kestrel.client.dialect import LONGEST_EXPIRY_S
 from kestrel.client.errors import ClientFailure
 from kestrel.tools.cli.batch_load import BatchLoad
-from kestrel.tools.cli.item_formats import RawLines, WriteItem, as_json, escaped_lines, length_prefixed
+from kestrel.tools.cli.item_formats import (
+    RawLines,
+    WriteItem,
+    as_json,
+    escaped_lines,
+    length_prefixed,
+    split_lines,
+    split_prefixed,
+    take_whole,
+)
 from kestrel.tools.cli.item_taker import ItemTaker
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.cli.splitting import split_lines, split_prefixed, take_whole
-from kestrel.tools.clock import Clock
 from kestrel.tools.formatting import count
 from kestrel.tools.output import Output
 from kestrel.tools.progress import LoadProgress
@@ -28,6 +35,7 @@ from kestrel.tools.tool_runner import (
     EX_INTERRUPTED,
     EX_OK,
     EX_USAGE,
+    Clock,
     ToolFailed,
     explain_os_error,
     print_error,

@@ -10,9 +10,8 @@ from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import ClientFailure, ConnectionFailed
 from kestrel.tools.cli.item_formats import WriteItem
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.formatting import count
+from kestrel.tools.formatting import count, stat_number
 from kestrel.tools.output import Output
-from kestrel.tools.stats_output import stat_number
 from kestrel.tools.tool_runner import ToolFailed, print_error
 
 _MAX_OPEN_READS: Final = 100
@@ -76,7 +75,7 @@ class ItemTaker:
                 del self._connections[address]
 
     def _close_departed(self) -> None:
-        for address in self._connections.keys() - set(self._servers.asked.addresses):
+        for address in self._connections.keys() - set(self._servers.asked.servers):
             self._connections.pop(address).close()
 
     def _connection_to(self, address: Address) -> BlockingConnection:

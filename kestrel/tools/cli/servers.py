@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeVar
 
 from kestrel.address import Address
-from kestrel.client.blocking_servers import BlockingServers
+from kestrel.client.blocking import BlockingServers
 from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
@@ -97,8 +97,8 @@ class CommandServers:
 
     def failed(self, failure: ClientFailure, address: Address | None = None) -> ToolFailed:
         """Return the error to report for a failure of a server; `address` is None if the server is unknown."""
-        if address is None and len(self.asked.addresses) == 1:
-            address = self.asked.addresses[0]
+        if address is None and len(self.asked.servers) == 1:
+            address = self.asked.servers[0]
         return self._connection_context.failed(failure, "a server" if address is None else str(address))
 
     def close(self) -> None:

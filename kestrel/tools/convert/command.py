@@ -11,16 +11,22 @@ from hashlib import blake2b
 from typing import Final
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.tools.arguments import make_parser
-from kestrel.tools.convert.conversion_folders import ConversionFolder, check_folders
-from kestrel.tools.convert.families import Family, FamilyItem, FolderSummer, FolderSums
-from kestrel.tools.convert.report import FolderSize, report_json, report_lines
+from kestrel.tools.convert.conversion_folders import ConversionFolder, ConversionState, Staging, check_folders
+from kestrel.tools.convert.families import (
+    Family,
+    FamilyItem,
+    FolderSize,
+    FolderSummer,
+    FolderSums,
+    report_json,
+    report_lines,
+)
 from kestrel.tools.convert.sources import SOURCES, ConversionSource
-from kestrel.tools.convert.staging import ConversionState, Staging
 from kestrel.tools.convert.targets import TARGETS, ConversionTarget
-from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.folder import Folder, check_owner
 from kestrel.tools.formatting import show_path, show_queue, show_size
 from kestrel.tools.output import Output
 from kestrel.tools.progress import ByteProgress
@@ -122,7 +128,7 @@ class _Conversion:
 
     def _open_source(self) -> ConversionSource:
         source = self._source.open(self._disk, self._now_ms)
-        self._source.check_owner(source, TOOL)
+        check_owner(self._source.path, source.file_names, TOOL)
         return source
 
     def _is_about(self, state: ConversionState) -> bool:
@@ -256,8 +262,7 @@ class _Conversion:
             for each in report_json(state.sums, source, target):
                 self._output.object(each)
         else:
-            for line in report_lines(state.sums, source, target):
-                self._output.line(line)
+            self._output.lines(report_lines(state.sums, source, target))
         self._output.flush()
 
 

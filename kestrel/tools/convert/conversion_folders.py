@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, NamedTuple, Self
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final, NamedTuple, Self
 
+from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
+from kestrel.scroll.name_encoding import NAMES_FOLDER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_kind import kind_of
+from kestrel.tools.convert.families import FolderSums
 from kestrel.tools.convert.sources import SOURCES, ConversionSource
-from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.folder import Folder, locked_folder
 from kestrel.tools.formatting import show_path, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
@@ -47,25 +51,9 @@ class ConversionFolder(NamedTuple):
         """Kind and path, as they are stored for a later run."""
         return f"{self.kind}:{show_path(self.path)}"
 
-    @contextmanager
-    def owned(self, disk: Disk) -> Iterator[None]:
-        """Lock the folder against servers while the context lasts. A read-only file system needs no lock."""
-        private = self.path + b"/" + PRIVATE_FOLDER
-        lock = None
-        try:
-            disk.make_folder(private)
-            lock = FolderLock(private + b"/lock")
-        except FolderInUse as error:
-            raise ToolFailed(f"{error}: stop it first", EX_TRY_AGAIN) from error
-        except OSError as error:
-            if error.errno != errno.EROFS:
-                sentence = f"the folder {show_path(self.path)} cannot be used: {explain_os_error(error)}"
-                raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
-        try:
-            yield
-        finally:
-            if lock is not None:
-                lock.release()
+    def owned(self, disk: Disk) -> AbstractContextManager[None]:
+        """Return a context that locks the folder against servers. A read-only file system needs no lock."""
+        return locked_folder(disk, self.path, "stop it first", may_be_read_only=True)
 
     def open(self, disk: Disk, now_ms: int) -> ConversionSource:
         """Return the folder's queues as they are now. Raise `ToolFailed` if it is not of this kind.
@@ -88,20 +76,6 @@ class ConversionFolder(NamedTuple):
         if are_others or not (are_there or noted):
             raise ToolFailed(f"the folder {shown} has no {_KINDS[self.kind]}; it {folder.shown()}", EX_USAGE)
         return SOURCES[self.kind](folder, now_ms)
-
-    def check_owner(self, source: ConversionSource, tool: str) -> None:
-        """Raise `ToolFailed` if a source file belongs to another user: the server could not read the new files."""
-        for name in source.file_names:
-            try:
-                owner = os.stat(self.path + b"/" + name).st_uid
-            except FileNotFoundError:  # a running server has erased it
-                continue
-            if owner != os.geteuid():
-                raise ToolFailed(
-                    f"the files in {show_path(self.path)} belong to user {owner}, and the new ones would not: run this"
-                    f" as that user (sudo -u '#{owner}' {tool} ...)",
-                    EX_CANNOT_CREATE,
-                )
 
     def check_free(self) -> None:
         """Raise `ToolFailed` unless the folder does not exist, or is empty and can be replaced."""
@@ -130,3 +104,180 @@ def check_folders(source: ConversionFolder, target: ConversionFolder, staging: b
     parent = os.path.dirname(target.path)
     if not os.path.isdir(parent):
         raise ToolFailed(f"there is no folder {show_path(parent)} for the target: make it first", EX_USAGE)
+
+
+_SUFFIX: Final = b".converting"
+_VERSION: Final = 1
+_MOST_BYTES: Final = 1 << 30
+_ENTRIES: Final = frozenset({b"state", b"state.new", b"done", b"lock", b"queues"})
+_NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
+_CONVERTED: Final = PRIVATE_FOLDER + b"/converted"
+_FOLDERS: Final = (NAMES_FOLDER, PRIVATE_FOLDER, b"")
+"""Folders within the new folder, innermost first."""
+
+
+class ConversionState:
+    """The stored state of a conversion. `files` is a digest that changes with the source's files."""
+
+    def __init__(self, source: str, target: str, files: str, now_ms: int) -> None:
+        self.source = source
+        self.target = target
+        self.files = files
+        self.now_ms = now_ms
+        """Add time of items whose record has none, and number of the first new numbered file."""
+        self.sums: FolderSums | None = None
+        """Sums of the source; None until it has been read."""
+        self.source_bytes = 0
+        self.is_verified = False
+        """True once the new folder was found equal to the source."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` reads."""
+        sums = None if self.sums is None else self.sums.as_json()
+        return {**vars(self), "version": _VERSION, "sums": sums}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ConversionState:
+        """Return the state that `as_json` stored.
+
+        Raises ValueError for another version, KeyError for a missing key, and TypeError for malformed sums. The types
+        of the other values are not checked.
+        """
+        if value["version"] != _VERSION:
+            raise ValueError
+        state = cls(value["source"], value["target"], value["files"], value["now_ms"])
+        state.sums = None if value["sums"] is None else FolderSums.from_json(value["sums"])
+        state.source_bytes = value["source_bytes"]
+        state.is_verified = value["is_verified"]
+        return state
+
+
+class Staging:
+    """The staging folder of one target. Methods raise OSError and `ToolFailed`. Change it only within `owned`."""
+
+    def __init__(self, disk: Disk, target: bytes) -> None:
+        self._disk = disk
+        self._target = target
+        self.path = target + _SUFFIX
+        self.queues = self.path + b"/queues"
+        """Path of the new folder until it is published."""
+        self._state = AtomicFile(disk, self.path + b"/state")
+        self._converted = AtomicFile(disk, target + b"/" + _CONVERTED)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Create the folder if needed, and lock it against other conversions while the context lasts."""
+        lock = self._own()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _own(self) -> FolderLock:
+        shown = show_path(self.path)
+        if os.path.lexists(self.path) and not self._is_ours():
+            raise ToolFailed(
+                f"{shown} exists, and no earlier run made it: rename it, or name another target", EX_USAGE
+            )
+        try:
+            self._disk.make_folder(self.path)
+            return FolderLock(self.path + b"/lock")
+        except FolderInUse as error:
+            raise ToolFailed("another conversion to the same target is running: wait for it", EX_TRY_AGAIN) from error
+        except PermissionError as error:
+            raise ToolFailed(
+                f"user {os.geteuid()} cannot create {shown}, which becomes the target: name a target in a folder that"
+                " this user can write to",
+                EX_CANNOT_CREATE,
+            ) from error
+        except OSError as error:
+            raise ToolFailed(
+                f"the folder {shown} cannot be created: {explain_os_error(error)}", EX_CANNOT_CREATE
+            ) from error
+
+    def _is_ours(self) -> bool:
+        """Return whether an earlier run made the folder. A run creates the lock before other files."""
+        if os.path.islink(self.path) or not os.path.isdir(self.path):
+            return False
+        names = os.listdir(self.path)
+        return _ENTRIES.issuperset(names) and (b"lock" in names or not names)
+
+    def state(self) -> ConversionState | None:
+        """Return the state that an earlier run stored, or None."""
+        return _noted(self._state)
+
+    def note(self, state: ConversionState) -> None:
+        """Store the state durably, for `state` to return."""
+        self._state.write(json.dumps(state.as_json()).encode("ascii"))
+
+    @property
+    def families_done(self) -> int:
+        """Number of families written. After a power failure it may be too low."""
+        path = self.path + b"/done"
+        return self._disk.length(path) if self._disk.is_there(path) else 0
+
+    def family_is_done(self) -> None:
+        """Count one more family as written."""
+        descriptor = self._disk.open_append(self.path + b"/done")
+        try:
+            self._disk.write(descriptor, b".")
+        finally:
+            self._disk.close(descriptor)
+
+    def published(self) -> ConversionState | None:
+        """Return the state of an earlier run that published the target but did not clean up, or None."""
+        state = _noted(self._converted)
+        if state is not None:
+            return state
+        state = self.state()
+        if state is None or not state.is_verified or self._disk.is_there(self.queues):
+            return None
+        return state if os.path.isdir(self._target) and os.listdir(self._target) else None
+
+    def publish(self) -> None:
+        """Rename the new folder to the target, atomically. Raise `ToolFailed` if the target is not empty."""
+        parent = os.path.dirname(self._target)
+        try:
+            self._disk.rename(self.queues, self._target)
+        except OSError as error:
+            if error.errno in _NOT_EMPTY:
+                raise ToolFailed(
+                    f"{show_path(self._target)} is no longer empty: empty it, and run this again"
+                ) from error
+            raise
+        self._disk.sync_folder(parent)
+
+    def erase(self) -> None:
+        """Erase everything except the lock. The state is erased first, since the rest is not used without it."""
+        disk = self._disk
+        self._erase_notes(b"state", b"state.new", b"done")
+        disk.sync_folder(self.path)
+        for folder in _FOLDERS:
+            path = self.queues + b"/" + folder if folder else self.queues
+            if disk.is_there(path):
+                for name in disk.list_files(path):
+                    disk.erase(path + b"/" + name)
+                disk.erase_folder(path)
+
+    def end(self) -> None:
+        """Erase the staging folder. The target holds the state until that is done."""
+        with suppress(FileNotFoundError):  # an earlier run has already moved it
+            self._disk.rename(self.path + b"/state", self._target + b"/" + _CONVERTED)
+        self._erase_notes(b"done", b"state.new", b"lock")
+        try:
+            self._disk.erase_folder(self.path)
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:  # not empty if another conversion has created its lock in it
+                raise
+        self._disk.erase(self._target + b"/" + _CONVERTED)
+
+    def _erase_notes(self, *names: bytes) -> None:
+        for name in names:
+            self._disk.erase(self.path + b"/" + name)
+
+
+def _noted(file: AtomicFile) -> ConversionState | None:
+    try:
+        return ConversionState.from_json(json.loads(file.read(_MOST_BYTES)))
+    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, TypeError, KeyError):
+        return None

@@ -1,14 +1,15 @@
-"""The common form of both formats: families of queues, and their items step by step."""
+"""The common form of both formats: families of queues, their items step by step, and the report about them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self
 
 from kestrel.journal.records import XID_RECORD_BYTES, encode_item
 from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.scroll.records import PUT_EXPIRING_BYTES
+from kestrel.tools.formatting import align_table, count, show_queue, spell_queue
 
 _MARK_BYTES: Final = 16
 _TARGETS_BYTES: Final = 16
@@ -119,3 +120,37 @@ class FolderSummer:
         """Return the sums of all families added."""
         more_bytes = sum(each.journal_bytes for each in self._queues.values())
         return FolderSums(dict(sorted(self._queues.items())), self._scroll_bytes, self._journal_bytes + more_bytes)
+
+
+class FolderSize(NamedTuple):
+    """Name of a folder on the command line, and the size of its files."""
+
+    name: str
+    bytes: int
+
+
+def report_lines(sums: FolderSums, source: FolderSize, target: FolderSize) -> Iterator[str]:
+    """Yield a table of the queues, and a line about both folders."""
+    rows = [[show_queue(name), str(each.items), str(each.data_bytes), "equal"] for name, each in sums.queues.items()]
+    yield from align_table([["queue", "items", "bytes of data", "compared"], *rows])
+    counted = f"{count(len(sums.queues), 'queue')}, {count(_items(sums), 'item')}"
+    yield f"{counted}: {source.name}, {source.bytes} -> {target.name}, {count(target.bytes, 'byte')}"
+
+
+def report_json(sums: FolderSums, source: FolderSize, target: FolderSize) -> Iterator[dict[str, Any]]:
+    """Yield a JSON object for each queue, then a summary."""
+    for name, each in sums.queues.items():
+        yield {"queue": spell_queue(name), "state": "equal", "items": each.items, "data_bytes": each.data_bytes}
+    summary = {
+        "source": source.name,
+        "target": target.name,
+        "queues": len(sums.queues),
+        "items": _items(sums),
+        "bytes_before": source.bytes,
+        "bytes_after": target.bytes,
+    }
+    yield {"summary": summary}
+
+
+def _items(sums: FolderSums) -> int:
+    return sum(each.items for each in sums.queues.values())

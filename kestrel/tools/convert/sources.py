@@ -7,20 +7,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from heapq import heapify, heapreplace
-from typing import Final
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final, NamedTuple
 
 import attrs
 
+from kestrel.item import Item
 from kestrel.scroll.name_encoding import location_of
 from kestrel.scroll.records import Targets
 from kestrel.tools.convert.families import Family, FamilyItem
-from kestrel.tools.convert.merge import QueueItems, merge_queues
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import FoundScroll
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
-from kestrel.tools.files.scroll_remaining import iter_boundaries
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, iter_boundaries
 from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_sentence
@@ -247,3 +246,66 @@ def _name_of(read: ScrollQueueContents) -> bytes:
 
 SOURCES: Final = {source.kind: source for source in (JournalSource, ScrollSource)}
 """Source classes by storage name."""
+
+
+class QueueItems(NamedTuple):
+    """The items of one queue in order, and their number."""
+
+    left: int
+    items: Iterator[Item]
+
+
+class _QueueHead(NamedTuple):
+    """The next item of a queue. The smallest head is merged first."""
+
+    add_ms: int
+    left: int
+    """Negative number of the queue's remaining items. Among equal add times, the queue with most remaining comes first.
+    """
+    place: int
+    item: Item
+
+    def is_same_as(self, other: Item) -> bool:
+        """Return whether the items have the same data and expiry."""
+        item = self.item
+        return item.data == other.data and item.expiry_ms == other.expiry_ms
+
+
+def merge_queues(streams: Sequence[QueueItems]) -> Iterator[FamilyItem]:
+    """Yield the merged steps of several queues, with indexes into `streams`. Each queue keeps the order of its items.
+
+    Steps follow the add time as far as that order allows. Items become one step if they are at the heads of their
+    queues together, and have the same data, add time and expiry.
+    """
+    left = [stream.left for stream in streams]
+    heads: list[_QueueHead] = []
+    for place, stream in enumerate(streams):
+        if (item := next(stream.items, None)) is not None:
+            heads.append(_QueueHead(item.add_ms, -left[place], place, item))
+    heapify(heads)
+    while heads:
+        first = heappop(heads)
+        taken, others = [first], list[_QueueHead]()
+        while heads and heads[0].add_ms == first.add_ms:
+            head = heappop(heads)
+            (taken if head.is_same_as(first.item) else others).append(head)
+        for head in others:
+            heappush(heads, head)
+        if len(taken) > 1:
+            taken.sort(key=_place_of)
+        for _, _, place, _ in taken:
+            left[place] -= 1
+            if (item := next(streams[place].items, None)) is not None:
+                heappush(heads, _QueueHead(item.add_ms, -left[place], place, item))
+        item = first.item
+        yield FamilyItem(
+            item.data,
+            item.add_ms,
+            item.expiry_ms,
+            [head.place for head in taken],
+            [head.item.errors for head in taken],
+        )
+
+
+def _place_of(head: _QueueHead) -> int:
+    return head.place

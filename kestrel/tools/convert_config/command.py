@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import kestrel
 from kestrel.config.load import ConfigError, loads
 from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.tools.arguments import make_parser, path_name
-from kestrel.tools.convert_config.scala.config_converter import ConfigRemark, ConvertedConfig, read
-from kestrel.tools.convert_config.scala.errors import ScalaError
-from kestrel.tools.convert_config.scala.parser import parse
-from kestrel.tools.convert_config.scala.toml import comment_lines, toml_lines
+from kestrel.tools.convert_config.config_converter import ConfigRemark, ConvertedConfig, read
+from kestrel.tools.convert_config.scala_parser import parse
+from kestrel.tools.convert_config.scala_tokens import ScalaError
 from kestrel.tools.formatting import show_path, show_text
 from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, explain_os_error, print_error, run
@@ -122,12 +122,35 @@ def _lines(taken: ConvertedConfig, name: str) -> Iterator[str]:
     yield from _remarks("Left out, please review:", left_out)
     yield from _remarks("Notes:", [remark for remark in taken.remarks if not remark.is_left_out])
     yield ""
-    yield from toml_lines(taken.tables)
+    yield from _toml_lines(taken.tables)
 
 
 def _remarks(head: str, remarks: Iterable[ConfigRemark]) -> Iterator[str]:
     if sentences := [show_text(str(remark)) for remark in remarks]:
-        yield from comment_lines(["", head, *sentences])
+        yield from (f"# {each}".rstrip() for each in ("", head, *sentences))
+
+
+def _toml_lines(tables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a TOML file: single settings, then tables, then lists of tables."""
+    yield from _settings(tables)
+    for name, table in tables.items():
+        if isinstance(table, dict) and table:
+            yield from ("", f"[{name}]", *_settings(table))
+    for name, listed in tables.items():
+        if _is_tables(listed):
+            for table in listed:
+                yield from ("", f"[[{name}]]", *_settings(table))
+
+
+def _settings(table: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in table.items():
+        if not isinstance(value, dict) and not _is_tables(value):
+            # JSON is TOML here, except for this character: numbers, booleans, texts, and lists of texts.
+            yield f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _said(remark: ConfigRemark) -> str:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from kestrel.disk.files import Disk
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import FolderInUse
 from kestrel.journal import fileset as journals
 from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
 from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.name_encoding import OWN_READER
-from kestrel.tools.files.formats import Format, Sorter, format_of
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.tools.files.formats import Format, Sorter, Strays, format_of
 from kestrel.tools.files.found_files import DistinctFound, Found, FoundJournal, FoundScroll
 from kestrel.tools.files.scrolls import Scroll, ScrollQueueFile, ScrollSnapshot, reader_alone, scrolls_in, writer_alone
 from kestrel.tools.files.snapshot_files import JournalSnapshot, SnapshotFiles
-from kestrel.tools.files.strays import Strays
-from kestrel.tools.formatting import show_path, show_queue
-from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
+from kestrel.tools.formatting import show_path, show_queue, show_text
+from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, explain_os_error
 
 _ATTEMPTS: Final = 20
 _SETTLED_NS: Final = 1_000_000_000
@@ -174,6 +179,45 @@ class Folder:
                 file = journals.parse_file_name(name) or JournalFile(name, journals.JournalFileKind.CURRENT, 0, name)
                 return JournalSnapshot(self.disk, self.path, file.queue, [file])
         raise ToolFailed(f"{show_path(name)} is neither a journal file of Kestrel nor a file of a scroll")
+
+
+@contextmanager
+def locked_folder(disk: Disk, path: bytes, way_out: str, *, may_be_read_only: bool = False) -> Iterator[None]:
+    """Lock a folder of queues against servers while the context lasts. Raise `ToolFailed` if that fails.
+
+    `way_out` is the advice if a server owns it. A read-only file system needs no lock if it `may_be_read_only`.
+    """
+    private = path + b"/" + PRIVATE_FOLDER
+    lock = None
+    try:
+        disk.make_folder(private)
+        lock = FolderLock(private + b"/lock")
+    except FolderInUse as error:
+        raise ToolFailed(f"{show_text(str(error))}: {way_out}", EX_TRY_AGAIN) from error
+    except OSError as error:
+        if not (may_be_read_only and error.errno == errno.EROFS):
+            sentence = f"the folder {show_path(path)} cannot be used: {explain_os_error(error)}"
+            raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def check_owner(folder: bytes, file_names: Iterable[bytes], tool: str) -> None:
+    """Raise `ToolFailed` if a file belongs to another user: the server could not read the new files."""
+    for name in file_names:
+        try:
+            owner = os.stat(folder + b"/" + name).st_uid
+        except FileNotFoundError:  # a running server has erased it
+            continue
+        if owner != os.geteuid():
+            raise ToolFailed(
+                f"the files in {show_path(folder)} belong to user {owner}, and the new ones would not: run this"
+                f" as that user (sudo -u '#{owner}' {tool} ...)",
+                EX_CANNOT_CREATE,
+            )
 
 
 def chosen_queues(scroll: Scroll, found: FoundScroll) -> Sequence[ScrollQueueFile]:

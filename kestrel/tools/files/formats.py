@@ -1,4 +1,4 @@
-"""Telling Kestrel's journal files from the files of scrolls, by their names or first bytes."""
+"""Telling journal files, files of scrolls and other files of a folder apart, by their names or first bytes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kestrel.journal import fileset as journals
 from kestrel.journal.opcodes import Opcode
 from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
+from kestrel.tools.formatting import count, show_path
 
 _MAGIC_BYTES: Final = 4
 _OPCODES: Final = frozenset(map(int, Opcode))
@@ -110,3 +111,39 @@ class Sorter:
             if is_writer or not WRITER_MAGIC.startswith(begins_with):
                 self._is_writer[name] = is_writer
         return is_writer
+
+
+class Strays:
+    """The files of a folder whose names belong to no queue."""
+
+    def __init__(self, disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._file_names = sorted(name for name in file_names if _is_foreign(name))
+
+    def unread(self) -> list[str]:
+        """Return a sentence for each reader file that no server reads because of its name."""
+        return [
+            f"{show_path(name)} is a reader file, but no queue has that name, so no server reads it: rename it"
+            for name in self._file_names
+            if b".read." in name and b"~" not in name and self._is_reader(name)
+        ]
+
+    def _is_reader(self, name: bytes) -> bool:
+        try:
+            return format_of(self._disk, self._folder + b"/" + name) is Format.READER
+        except OSError:  # the file belongs to no queue: a read error does not matter
+            return False
+
+    def archived(self) -> str | None:
+        """Return a sentence for a folder without queues that has archived writer files, or None without them."""
+        prefix = scrolls.archived_name(b"")
+        number = sum(
+            name.startswith(prefix) and scrolls.parse_file_name(name.removeprefix(prefix)) is not None
+            for name in self._file_names
+        )
+        return f"no queues; {count(number, 'archived file')}: use --this-file of kestrel-qdump" if number else None
+
+
+def _is_foreign(name: bytes) -> bool:
+    return journals.parse_file_name(name) is None and scrolls.parse_file_name(name) is None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kestrel.tools.files.item_tally import ItemTally
+from kestrel.tools.files.scroll_contents import ItemTally
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.formatting import count, show_path, show_time
 

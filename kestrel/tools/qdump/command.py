@@ -6,13 +6,12 @@ import base64
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import DistinctFound, Found, FoundFile, FoundJournal, FoundScroll
@@ -21,8 +20,7 @@ from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.files.summary import damage_sentence
 from kestrel.tools.formatting import show_data, show_path
 from kestrel.tools.output import Output
-from kestrel.tools.qdump.dump import Dump, ShownRecord
-from kestrel.tools.qdump.journal_dump import JournalDump
+from kestrel.tools.qdump.journal_dump import JournalDump, ShownRecord
 from kestrel.tools.qdump.scroll_dump import ScrollDump
 from kestrel.tools.tool_runner import (
     EX_FOUND,
@@ -36,6 +34,8 @@ from kestrel.tools.tool_runner import (
 )
 
 TOOL: Final = "kestrel-qdump"
+
+Dump: TypeAlias = JournalDump | ScrollDump
 
 _DESCRIPTION: Final = """\
 Show the journal of a queue, or the scroll of a queue and its children: every record, then a summary of each queue's
@@ -169,7 +169,7 @@ def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
     return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
 
 
-def _dump_of(opened: JournalSnapshot | ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> Dump[Any]:
+def _dump_of(opened: JournalSnapshot | ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> Dump:
     if isinstance(opened, JournalSnapshot):
         return JournalDump(opened, now_ms, may_show_progress=may_show_progress)
     return ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
@@ -178,61 +178,40 @@ def _dump_of(opened: JournalSnapshot | ScrollSnapshot, now_ms: int, *, may_show_
 # Output.
 
 
-class _Form(Protocol):
-    """An output format."""
-
-    def show(self, dump: Dump[Any]) -> None:
-        """Print one journal or scroll."""
-
-    def end(self) -> None:
-        """Print the end of the output, after the last journal or scroll."""
-
-
 def _form(arguments: Namespace, output: Output) -> _Form:
     if arguments.added:
-        return _Added(output)
+        return _RawData(output, lambda dump: dump.added())
     if arguments.queued:
-        return _Queued(output)
+        return _RawData(output, lambda dump: dump.queued())
     return (_Json if arguments.json else _Text)(output, is_quiet=arguments.quiet, has_data=arguments.data)
 
 
-class _Added:
-    """The output of ``-A``: the raw data of all added items in the files."""
+class _RawData:
+    """The output of ``-A`` and ``-Q``: the raw data of items."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, items: Callable[[Dump], Iterator[bytes]]) -> None:
         self._output = output
+        self._items = items
 
-    def show(self, dump: Dump[Any]) -> None:
-        for data in dump.added():
+    def show(self, dump: Dump) -> None:
+        for data in self._items(dump):
             self._output.raw(data)
 
     def end(self) -> None:
         pass
 
 
-class _Queued:
-    """The output of ``-Q``: the raw data of the items in the queue."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    def show(self, dump: Dump[Any]) -> None:
-        for data in dump.queued():
-            self._output.raw(data)
-
-    def end(self) -> None:
-        pass
-
-
-class _RecordListing(ABC):
-    """An output format with all records, unless quiet, and a summary."""
+class _Text:
+    """The text format: all records, unless quiet, and a summary."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
         self._output = output
         self._is_quiet = is_quiet
         self._has_data = has_data
+        self._file: FileReadResult | None = None
 
-    def show(self, dump: Dump[Any]) -> None:
+    def show(self, dump: Dump) -> None:
+        """Print one journal or scroll."""
         if self._is_quiet:
             dump.read()
         else:
@@ -240,67 +219,44 @@ class _RecordListing(ABC):
                 self._record(dump, read, offset, record)
         self._summary(dump)
 
-    @abstractmethod
-    def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
-        """Print a record."""
+    def _record(self, dump: Dump, read: FileReadResult, offset: int, record: ShownRecord) -> None:
+        if read is not self._file:
+            self._file = read
+            self._output.line(f"file {show_path(read.file_name)}")
+        shown = f"  {show_data(record.data)}" if self._has_data and record.data is not None else ""
+        self._output.line(f"{offset:>12}  {record.name:<20}  {', '.join(record.fields())}{shown}".rstrip())
 
-    @abstractmethod
-    def _summary(self, dump: Dump[Any]) -> None:
-        """Print the summary of a journal or scroll, or keep it for `end`."""
+    def _summary(self, dump: Dump) -> None:
+        self._output.lines(dump.summary_lines())
 
-    @abstractmethod
     def end(self) -> None:
         """Print the end of the output, after the last journal or scroll."""
 
 
-class _Text(_RecordListing):
-    """The text format."""
-
-    _file: FileReadResult | None = None
-
-    def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
-        if read is not self._file:
-            self._file = read
-            self._output.line(f"file {show_path(read.file_name)}")
-        fields = ", ".join(dump.fields(record))
-        data = dump.data_of(record) if self._has_data else None
-        shown = "" if data is None else f"  {show_data(data)}"
-        self._output.line(f"{offset:>12}  {record.name:<20}  {fields}{shown}".rstrip())
-
-    def _summary(self, dump: Dump[Any]) -> None:
-        for line in dump.summary_lines():
-            self._output.line(line)
-
-    def end(self) -> None:
-        pass
-
-
-class _Json(_RecordListing):
+class _Json(_Text):
     """The JSON format: one object per record, then one with all summaries."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
         super().__init__(output, is_quiet=is_quiet, has_data=has_data)
         self._summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
 
-    def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
-        fields = {
-            **dump.place_json(read),
-            "offset": offset,
-            "record": record.name,
-            "bytes": record.size,
-            **dump.fields_json(record),
-        }
-        data = dump.data_of(record) if self._has_data else None
-        if data is not None:
-            fields["data"] = base64.b64encode(data).decode("ascii")
+    def _record(self, dump: Dump, read: FileReadResult, offset: int, record: ShownRecord) -> None:
+        place = {**dump.place_json(read), "offset": offset, "record": record.name, "bytes": record.size}
+        fields = place | record.fields_json()
+        if self._has_data and record.data is not None:
+            fields["data"] = base64.b64encode(record.data).decode("ascii")
         self._output.object(fields)
 
-    def _summary(self, dump: Dump[Any]) -> None:
+    def _summary(self, dump: Dump) -> None:
         for about, objects in dump.summary_json().items():
             self._summaries.setdefault(about, []).extend(objects)
 
     def end(self) -> None:
         self._output.object(self._summaries)
+
+
+_Form: TypeAlias = _RawData | _Text
+"""An output format."""
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kestrel.scroll.name_encoding import OWN_READER, QueueLocation, decode_part, queue_name_of
 from kestrel.scroll.records import Held, RecordCommand, Targets
-from kestrel.tools.files.item_tally import ItemTally
-from kestrel.tools.files.scroll_contents import QueueRecord, ScrollContents, ScrollQueueContents
+from kestrel.tools.files.scroll_contents import ItemTally, QueueRecord, ScrollContents, ScrollQueueContents
 from kestrel.tools.files.scrolls import ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import (
@@ -21,14 +21,14 @@ from kestrel.tools.files.summary import (
     items_line,
 )
 from kestrel.tools.formatting import count, show_path, show_queue, show_time, spell_queue
-from kestrel.tools.qdump.dump import Dump
+from kestrel.tools.qdump.journal_dump import ShownRecord
 
 _MOST_SHOWN: Final = 20
 """Number of entries of a record that the text format lists. JSON has all."""
 
 
-class ScrollDump(Dump[QueueRecord]):
-    """A dump of a scroll and its selected queues."""
+class ScrollDump:
+    """A dump of a scroll and its selected queues, with the methods of `JournalDump`."""
 
     def __init__(self, scroll: ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
         self._contents = ScrollContents(scroll, now_ms, may_show_progress=may_show_progress)
@@ -40,8 +40,11 @@ class ScrollDump(Dump[QueueRecord]):
     def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
-    def records(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
-        return self._contents.records()
+    def records(self) -> Iterator[tuple[FileReadResult, int, ShownRecord]]:
+        for read, offset, record in self._contents.records():
+            data = None if record.item is None else record.item.data
+            fields = partial(self._fields, record), partial(self._fields_json, record)
+            yield read, offset, ShownRecord(record.name, record.size, data, *fields)
 
     def read(self) -> None:
         self._contents.read()
@@ -54,10 +57,7 @@ class ScrollDump(Dump[QueueRecord]):
 
     # Records.
 
-    def data_of(self, record: QueueRecord) -> bytes | None:
-        return None if record.item is None else record.item.data
-
-    def fields(self, record: QueueRecord) -> Iterator[str]:
+    def _fields(self, record: QueueRecord) -> Iterator[str]:
         raw, item = record.record, record.item
         if item is not None:
             yield f"id {item.id}"
@@ -105,7 +105,7 @@ class ScrollDump(Dump[QueueRecord]):
         child = decode_part(reader)
         return None if child is None else queue_name_of(QueueLocation(self._scroll.name, child))
 
-    def fields_json(self, record: QueueRecord) -> dict[str, Any]:
+    def _fields_json(self, record: QueueRecord) -> dict[str, Any]:
         raw, item = record.record, record.item
         if item is not None:
             times = {"add_ms": item.add_ms, "expiry_ms": item.expiry_ms or None}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kestrel.disk.files import Disk
-from kestrel.server.reactor import raise_file_limit
+from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import show_path
@@ -80,11 +80,10 @@ class _PackRun:
         return status
 
     def _tell(self, outcome: QueueOutcome) -> None:
-        text, fields = outcome.text(), outcome.json()
-        if self._is_json and fields is not None:
-            self._output.object(fields)
-        elif not self._is_json and text is not None:
-            self._output.line(text)
+        if self._is_json and outcome.fields is not None:
+            self._output.object(outcome.fields)
+        elif not self._is_json and outcome.line is not None:
+            self._output.line(outcome.line)
         self._output.flush()
         for remark in outcome.remarks:
             print_error(TOOL, remark.sentence)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from kestrel.disk.file_numbers import FileNumbers
-from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.disk.lock import FolderLock
-from kestrel.errors import FolderInUse
-from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
-from kestrel.tools.files.folder import Folder, chosen_queues
+from kestrel.tools.files.folder import Folder, check_owner, chosen_queues, locked_folder
 from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
 from kestrel.tools.files.scroll_contents import ScrollContents
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_json, damage_sentence
-from kestrel.tools.formatting import count, show_path, show_queue, show_text, spell_queue
-from kestrel.tools.qpack.outcomes import OutcomeRemark, QueueOutcome, failed_outcome
+from kestrel.tools.formatting import count, show_path, show_queue, spell_queue
+from kestrel.tools.qpack.outcomes import (
+    OutcomeRemark,
+    QueueOutcome,
+    failed_outcome,
+    scroll_outcome,
+    state_of,
+    unpacked_outcome,
+)
 from kestrel.tools.qpack.packing import JournalInspection, pack_queue
-from kestrel.tools.qpack.scroll_reports import ScrollReport, state_of, unpacked_queue_reports
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 
@@ -72,10 +72,14 @@ class FolderMaintenance:
 
         Raise `ToolFailed` if the folder cannot be changed: a server uses it, or its files belong to another user.
         """
-        if not any(isinstance(found, FoundJournal) for found in self._folder.chosen(names)):
+        folder = self._folder
+        found_journals = [found for found in folder.chosen(names) if isinstance(found, FoundJournal)]
+        if not found_journals:
             yield from self._pack(names, None)
             return
-        with self._owned(names):
+        files = [file for found in found_journals for file in folder.journals()[found.queue].live_files()]
+        check_owner(folder.path, (file.file_name for file in files), self._tool)
+        with locked_folder(folder.disk, folder.path, f"stop it first, or check the files with {self._look}"):
             self._folder.hold()
             numbers = FileNumbers(lambda: self._now_ms)
             numbers.mark_used(number for files in self._folder.journals().values() for number in files.numbers())
@@ -89,39 +93,6 @@ class FolderMaintenance:
             elif isinstance(found, FoundScroll):
                 yield from self._report_unpacked_scroll(found)
         yield from self.verify_rest(has_queues=bool(chosen), is_all=False)
-
-    @contextmanager
-    def _owned(self, names: Sequence[bytes]) -> Iterator[None]:
-        folder = self._folder
-        try:
-            self._check_owner(names)
-            folder.disk.make_folder(folder.path + b"/" + PRIVATE_FOLDER)
-            lock = FolderLock(folder.path + b"/" + PRIVATE_FOLDER + b"/lock")
-        except FolderInUse as error:
-            sentence = f"{show_text(str(error))}: stop it first, or check the files with {self._look}"
-            raise ToolFailed(sentence, EX_TRY_AGAIN) from error
-        except OSError as error:
-            sentence = f"the folder {show_path(folder.path)} cannot be used: {explain_os_error(error)}"
-            raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _check_owner(self, names: Sequence[bytes]) -> None:
-        """Raise `ToolFailed` if a file belongs to another user: the server could not read the new files."""
-        folder = self._folder
-        for found in folder.chosen(names):
-            if not isinstance(found, FoundJournal):
-                continue
-            for file in folder.journals()[found.queue].live_files():
-                owner = os.stat(folder.path + b"/" + file.file_name).st_uid
-                if owner != os.geteuid():
-                    raise ToolFailed(
-                        f"the files in {show_path(folder.path)} belong to user {owner}, and the new ones would not: run"
-                        f" this as that user (sudo -u '#{owner}' {self._tool} ...)",
-                        EX_CANNOT_CREATE,
-                    )
 
     def _journal(self, name: bytes, numbers: FileNumbers | None) -> QueueOutcome:
         """Pack a journal, with `numbers` for its new files, or verify it if `numbers` is None."""
@@ -167,9 +138,7 @@ class FolderMaintenance:
             yield failed_outcome(None, str(error))
             return
         for read in contents.queues:
-            report = ScrollReport(contents, read)
-            remarks = () if report.complaint is None else (OutcomeRemark(report.complaint),)
-            yield QueueOutcome(remarks, report.text(), report.json())
+            yield scroll_outcome(contents, read)
         if damage := tuple(_damage(contents.files, is_repaired=False)):
             yield QueueOutcome(damage)
 
@@ -181,8 +150,7 @@ class FolderMaintenance:
         except ToolFailed as error:
             yield failed_outcome(None, str(error))
         else:
-            for text, fields in unpacked_queue_reports(queues):
-                yield QueueOutcome((), text, fields)
+            yield from map(unpacked_outcome, queues)
 
 
 def _damage(files: Sequence[FileReadResult], *, is_repaired: bool) -> Iterator[OutcomeRemark]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
+from kestrel.tools.files.scrolls import ScrollQueueFile
+from kestrel.tools.files.snapshot_files import FileReadResult
+from kestrel.tools.files.summary import damage_json
+from kestrel.tools.formatting import count, spell_queue
 
 
 class OutcomeRemark(NamedTuple):
@@ -23,14 +29,6 @@ class QueueOutcome(NamedTuple):
     fields: dict[str, Any] | None = None
     """Object of the JSON report; None if there are only remarks."""
 
-    def text(self) -> str | None:
-        """Return the line of the text report, or None."""
-        return self.line
-
-    def json(self) -> dict[str, Any] | None:
-        """Return the object of the JSON report, or None."""
-        return self.fields
-
     @property
     def complaints(self) -> Iterator[str]:
         """Sentences of the remarks that change the exit status."""
@@ -43,3 +41,50 @@ def failed_outcome(queue: str | None, sentence: str, state: str = "failed") -> Q
     `queue` is None for a failure of a whole scroll or folder.
     """
     return QueueOutcome((OutcomeRemark(sentence),), None, {"queue": queue, "state": state, "reason": sentence})
+
+
+NOT_PACKED: Final = "a scroll is not packed: the server erases its files as soon as no queue needs them"
+
+
+def state_of(files: Sequence[FileReadResult]) -> str:
+    """Return the state of files that were read: ``ok``, ``unfinished`` or ``damaged``."""
+    if any(read.is_damaged for read in files):
+        return "damaged"
+    return "unfinished" if any(read.end.problem is not None for read in files) else "ok"
+
+
+def scroll_outcome(contents: ScrollContents, read: ScrollQueueContents) -> QueueOutcome:
+    """Return the result of reading one queue of a scroll: its reader file and the shared writer files."""
+    queue = read.queue
+    files = [*contents.writers, *([] if read.file is None else [read.file])]
+    shared = contents.writers if len(contents.scroll.queues) > 1 else []
+    state = state_of(files)
+    if state == "ok" and (queue.name is None or read.state.is_deleted):
+        state = "unnamed" if queue.name is None else "deleted"
+    remarks: tuple[OutcomeRemark, ...] = ()
+    if queue.name is None:
+        remarks = (OutcomeRemark(f"{queue.shown_name}: the name of its queue is not known, so no server serves it"),)
+    size = sum(each.size for each in files)
+    of_these = f", {len(shared)} of them shared" if shared else ""
+    counted = f"{count(len(files), 'file')}{of_these}, {count(size, 'byte')}, {count(read.left.items, 'item')}"
+    fields = {
+        "queue": _spelled(queue),
+        "state": state,
+        "items": read.left.items,
+        "files": len(files),
+        "shared_files": len(shared),
+        "bytes_before": size,
+        "bytes_after": size,
+        "damage": damage_json(files),
+    }
+    return QueueOutcome(remarks, f"{queue.shown_name}: {state}: {counted}", fields)
+
+
+def unpacked_outcome(queue: ScrollQueueFile) -> QueueOutcome:
+    """Return the result for a queue of a scroll, which says that it is not packed."""
+    fields = {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}
+    return QueueOutcome((), f"{queue.shown_name}: unchanged: {NOT_PACKED}", fields)
+
+
+def _spelled(queue: ScrollQueueFile) -> str | None:
+    return None if queue.name is None else spell_queue(queue.name)

@@ -20,16 +20,22 @@ from typing import Final
 
 from attrs import evolve
 
-from kestrel.tools.clock import Clock
 from kestrel.tools.formatting import show_duration
 from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_OK, EX_SERVER, ToolFailed
+from kestrel.tools.tool_runner import EX_OK, EX_SERVER, Clock, ToolFailed
 from kestrel.tools.top.admin_client import AdminClient, AdminFailed
-from kestrel.tools.top.cells import clean
-from kestrel.tools.top.keys import apply_key
-from kestrel.tools.top.overview import Overview
-from kestrel.tools.top.rates import QueueRates, rows
-from kestrel.tools.top.screen import ScreenView, header, last_offset, page_size, screen, table, visible_rows
+from kestrel.tools.top.overview import Overview, QueueRates, rows
+from kestrel.tools.top.screen import (
+    ScreenView,
+    apply_key,
+    clean,
+    header,
+    last_offset,
+    page_size,
+    screen,
+    table,
+    visible_rows,
+)
 
 _KEYS: Final = {
     curses.KEY_DOWN: "down",
@@ -109,8 +115,7 @@ def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: fl
     now = _first(client)
     found = rows(first, now)
     output = Output()
-    for line in [*header(now, found), *table(visible_rows(found, view), view.sort, None)]:
-        output.line(line)
+    output.lines([*header(now, found), *table(visible_rows(found, view), view.sort, None)])
     output.flush()
     return EX_OK
 

@@ -1,16 +1,16 @@
-"""The layout of the screen of `kestrel-cli top`, independent of a terminal."""
+"""The layout and the keys of the screen of `kestrel-cli top`, independent of a terminal."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from kestrel.tools.formatting import count, show_duration, show_size
-from kestrel.tools.top.cells import clean, clean_name, left, right, truncate, width
-from kestrel.tools.top.overview import Overview
-from kestrel.tools.top.rates import QueueRates, total
+from kestrel.escaping import escape_bytes, show_name
+from kestrel.tools.formatting import count, show_duration, show_size, show_text
+from kestrel.tools.top.overview import Overview, QueueRates, total
 
 _GAP: Final = "  "
 _LEAST_NAME: Final = 12
@@ -179,3 +179,108 @@ def _footer(view: ScreenView, found: int) -> str:
     if view.is_paused:
         parts.append("PAUSED")
     return "  ".join([*parts, "h help  q quit"])
+
+
+CUT: Final = "~"
+"""The mark at the end of truncated text."""
+
+
+def clean(text: str) -> str:
+    """Return text with all characters escaped that do not take one or two columns."""
+    shown = show_text(text)
+    if shown.isascii():
+        return shown
+    return "".join(each if _is_plain(each) else f"\\u{ord(each):04x}" for each in shown)
+
+
+def clean_name(name: bytes) -> str:
+    """Return the shown name of a queue, with all characters escaped that do not take one or two columns."""
+    shown = show_name(name)
+    return shown if shown.isascii() else "".join(each if _is_plain(each) else escape_bytes(each) for each in shown)
+
+
+def _is_plain(character: str) -> bool:
+    """Return whether a character is printable and not a combining mark."""
+    return character.isascii() or (character.isprintable() and not unicodedata.category(character).startswith("M"))
+
+
+def width(text: str) -> int:
+    """Return the number of columns of a clean text."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(each) in ("W", "F") else 1 for each in text)
+
+
+def truncate(text: str, columns: int) -> str:
+    """Return a clean text, truncated to `columns` columns."""
+    if width(text) <= columns:
+        return text
+    kept, taken = "", len(CUT)
+    for each in text:
+        taken += width(each)
+        if taken > columns:
+            break
+        kept += each
+    return (kept + CUT)[: max(0, columns)]
+
+
+def left(text: str, columns: int) -> str:
+    """Return a clean text, left-aligned in exactly `columns` columns."""
+    text = truncate(text, columns)
+    return text + " " * (columns - width(text))
+
+
+def right(text: str, columns: int) -> str:
+    """Return a clean text, right-aligned in exactly `columns` columns."""
+    text = truncate(text, columns)
+    return " " * (columns - width(text)) + text
+
+
+_END: Final = 10**9
+_ENTER: Final = ("\n", "\r", "enter")
+_BACKSPACE: Final = ("\b", "\x7f", "backspace")
+_LONGEST_FILTER: Final = 200
+
+
+def apply_key(key: str, view: ScreenView, page: int, last: int) -> ScreenView | None:
+    """Return the view after a key, or None to quit. `key` is a character or a name such as ``down``.
+
+    `page` is the number of queues on a page. `last` is the largest offset of the view.
+    """
+    if view.is_typing:
+        return _typed(key, view)
+    if view.is_helping:
+        return None if key == "q" else evolve(view, is_helping=False)
+    moved = {"j": 1, "down": 1, "k": -1, "up": -1, " ": page, "npage": page, "ppage": -page}
+    moved |= {"G": _END, "end": _END, "g": -_END, "home": -_END}
+    if key in moved:
+        return evolve(view, offset=max(0, min(min(view.offset, last) + moved[key], last)))
+    match key:
+        case "q":
+            return None
+        case "s" | "S":
+            place = SORTS.index(view.sort) + (1 if key == "s" else -1)
+            return evolve(view, sort=SORTS[place % len(SORTS)], offset=0)
+        case "r":
+            return evolve(view, is_reversed=not view.is_reversed, offset=0)
+        case "p":
+            return evolve(view, is_paused=not view.is_paused)
+        case "h" | "?":
+            return evolve(view, is_helping=True)
+        case "/":
+            return evolve(view, is_typing=True, offset=0)
+        case "\x1b":
+            return evolve(view, filter="", offset=0)
+    return view
+
+
+def _typed(key: str, view: ScreenView) -> ScreenView:
+    if key in _ENTER:
+        return evolve(view, is_typing=False)
+    if key == "\x1b":
+        return evolve(view, is_typing=False, filter="")
+    if key in _BACKSPACE:
+        return evolve(view, filter=view.filter[:-1])
+    if len(key) == 1 and key.isprintable() and len(view.filter) < _LONGEST_FILTER:
+        return evolve(view, filter=view.filter + key, offset=0)
+    return view

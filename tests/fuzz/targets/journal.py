@@ -12,8 +12,8 @@ from tests.fuzz import journal_seeds
 from tests.fuzz.choices import Choices, repairing, split_at, with_choices
 from tests.fuzz.target import Target
 from tests.journal import reference
-from tests.journal.comparison import check_against_the_reference, seen
-from tests.journal.made import NOW_MS, BytesReader
+from tests.journal.handwritten import BytesReader
+from tests.journal.restarts import NOW_MS, check_against_the_reference, seen
 
 MAX_FILES = 3
 MAX_ITEMS = 10

@@ -12,8 +12,8 @@ from kestrel.scroll.records import WRITER_MAGIC
 from tests.fuzz import journal_seeds
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
-from tests.journal.comparison import check_recovery
-from tests.journal.made import Journal, addx, files_of
+from tests.journal.handwritten import addx
+from tests.journal.restarts import Journal, check_recovery, files_of
 from tests.torture.damage import Unsynced
 
 

@@ -10,9 +10,9 @@ from kestrel.scroll.records import READER_MAGIC
 from tests.fuzz import scroll_seeds
 from tests.fuzz.choices import Choices, repairing, with_choices
 from tests.fuzz.target import Target
-from tests.journal.made import BytesReader
+from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
-from tests.scroll.made import DELETED, done_ranges, errors, read_done, read_head, sealed
+from tests.scroll.handwritten import DELETED, done_ranges, errors, read_done, read_head, sealed
 
 
 def check(data: bytes) -> None:

@@ -11,8 +11,8 @@ from tests.fuzz import scroll_seeds
 from tests.fuzz.choices import Choices, with_choices
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
+from tests.scroll.handwritten import DELETED, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.independent import FoundItem, queues_in
-from tests.scroll.made import DELETED, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.storages import Scrolls
 
 NAMES = ("work.1700000000000", "work.read.", "work.read.x")

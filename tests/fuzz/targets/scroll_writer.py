@@ -17,10 +17,10 @@ from kestrel.scroll.writer_index import check_index, count_in_ranges, count_up_t
 from tests.fuzz import scroll_seeds
 from tests.fuzz.choices import Choices, repairing, with_choices
 from tests.fuzz.target import Target
-from tests.journal.made import BytesReader
+from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
+from tests.scroll.handwritten import T, put, targets
 from tests.scroll.independent import Put
-from tests.scroll.made import T, put, targets
 
 READERS = (b":own", b"x", b"a")
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet.items import ItemSelection, export_rows
+from kestrel.disk.lock import FolderLock
+from kestrel.spark.fleet.export import ItemSelection, export_rows
 from kestrel.spark.fleet.outcome_rows import OutcomeRow
-from kestrel.spark.fleet.units import Unit, folders_of, reader_units
+from kestrel.spark.fleet.pack import pack_folder
+from kestrel.spark.fleet.units import Unit, folder_units, folders_of, queue_units, reader_units
+from kestrel.spark.fleet.verify import verify_unit
+from kestrel.spark.table.locations import JournalLocation
 from kestrel.tools.files.folder import Folder
 
 TESTS = Path(__file__).parents[2]
@@ -45,6 +50,35 @@ def reports_of(units: Iterable[Unit], work: Callable[[Unit, int], Iterable[pa.Re
     return [OutcomeRow(row) for unit in units for batch in work(unit, NOW_MS) for row in batch.to_pylist()]
 
 
+def verify_here(*paths: Path | str, disk: Disk | None = None) -> list[OutcomeRow]:
+    """What verifying these folders says, without Spark; with `disk` for the tasks."""
+
+    def work(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
+        return verify_unit(unit, Folder(disk or Disk(), unit.folder), now_ms)
+
+    return reports_of(queue_units(Disk(), places(*paths), []), work)
+
+
+def pack_here(*paths: Path | str, names: Sequence[bytes] = ()) -> list[OutcomeRow]:
+    """What packing these folders says, without Spark."""
+    return reports_of(folder_units(Disk(), places(*paths), names), pack_folder)
+
+
+def places(*paths: Path | str) -> list[JournalLocation]:
+    return folders_of([str(path) for path in paths], None)
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """A server owns the folder meanwhile."""
+    (folder / ".kestrel").mkdir()
+    lock = FolderLock(bytes(folder / ".kestrel" / "lock"))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def told(reports: Iterable[OutcomeRow]) -> tuple[int, list[dict[str, Any]], list[str]]:
     """Exit status, objects and remarks, as kestrel-qpack has them."""
     ordered = sorted(reports, key=lambda report: report.place)
@@ -66,6 +100,6 @@ def rows_of(
     *paths: Path | str, which: ItemSelection = ItemSelection.QUEUED, is_text: bool = False
 ) -> list[dict[str, Any]]:
     """All items of these folders, without Spark, and the problems."""
-    units = reader_units(Disk(), folders_of([str(path) for path in paths], None), [])
+    units = reader_units(Disk(), places(*paths), [])
     works = (export_rows(unit, Folder(Disk(), unit.folder), which, NOW_MS, is_text=is_text) for unit in units)
     return [row for batches in works for batch in batches for row in batch.to_pylist()]

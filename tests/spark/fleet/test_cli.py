@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.spark.fleet_cli import main
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 from tests.tools.tool_processes import fill
 
 

@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.columns import ITEMS, TEXT_ITEMS
 from kestrel.spark.fleet.export import ExportFormat
 from kestrel.spark.fleet.importing import check_columns, check_survey, read_items
 from kestrel.tools.tool_runner import ToolFailed
@@ -98,8 +98,8 @@ def columns(**kinds: DataType) -> StructType:
 
 
 def test_columns_may_be_those_of_an_export_or_some_of_them() -> None:
-    check_columns(ITEMS)
-    check_columns(TEXT_ITEMS)
+    check_columns(EXPORTED_ITEMS)
+    check_columns(EXPORTED_TEXTS)
     check_columns(columns(queue=StringType(), data=StringType(), errors=LongType(), more=DoubleType()))
 
 

@@ -14,15 +14,17 @@ import pyarrow as pa
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet import items
-from kestrel.spark.fleet.items import ItemSelection, export_rows
-from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, reader_units
+from kestrel.spark.fleet import export
+from kestrel.spark.fleet.export import ItemSelection, export_rows
+from kestrel.spark.fleet.units import Unit, reader_units
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found_files import FoundJournal
 from kestrel.tools.qdump import command as qdump
-from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
-from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
+from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
+from tests.journal.restarts import files_of, restarted_errors, restarted_items
+from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
+from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, places, rows_of
 from tests.tools.tool_processes import fill
 
 Qdump = Callable[..., tuple[int, bytes, list[str]]]
@@ -58,7 +60,7 @@ def test_of_every_recorded_queue_they_are_those_that_qdump_prints(
     recorded: Path, which: ItemSelection, dump: Qdump
 ) -> None:
     queues = by_queue(rows_of(recorded, which=which))
-    units = reader_units(Disk(), folders_of([str(recorded)], None), [])
+    units = reader_units(Disk(), places(recorded), [])
     printed = b""
     for queue, rows in queues.items():
         status, out, _ = dump(OPTIONS[which], "--queue", queue, recorded)
@@ -130,11 +132,11 @@ def test_text_is_text_and_all_else_is_base64(tmp_path: Path) -> None:
 
 
 def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "MOST_ROWS", 3)
-    monkeypatch.setattr(items, "MOST_BYTES", 100)
+    monkeypatch.setattr(export, "MOST_ROWS", 3)
+    monkeypatch.setattr(export, "MOST_BYTES", 100)
     sizes = [1, 1, 1, 1, 200, 60, 60, 1]
     fill(tmp_path, {"work": b"".join(addx(b"x" * size) for size in sizes)})
-    batches = list(alone(Unit(0, "s", bytes(tmp_path), UnitKind.JOURNAL, (b"work",)), ItemSelection.QUEUED))
+    batches = list(alone(Unit(0, "s", bytes(tmp_path), FoundJournal(b"work")), ItemSelection.QUEUED))
     assert [batch.num_rows for batch in batches] == [3, 2, 2, 1]
     positions = [position for batch in batches for position in batch.column("position").to_pylist()]
     assert positions == list(range(8))
@@ -144,7 +146,7 @@ def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
     """What comes before a batch is handed over has not been read on: the next is read when it is wanted."""
     fill(tmp_path, {"work": b"".join(addx(b"x" * 1000) for _ in range(20_000))})
     disk = CountingDisk()
-    batches = alone(Unit(0, "s", bytes(tmp_path), UnitKind.JOURNAL, (b"work",)), ItemSelection.ADDED, disk)
+    batches = alone(Unit(0, "s", bytes(tmp_path), FoundJournal(b"work")), ItemSelection.ADDED, disk)
     next(batches)
     assert disk.bytes_read < 8 * 1024 * 1024
     batches.close()  # type: ignore[attr-defined]
@@ -167,9 +169,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)
     rows = [
-        row
-        for batch in alone(Unit(7, "s", bytes(tmp_path), UnitKind.FOLDER), ItemSelection.QUEUED, disk)
-        for row in batch.to_pylist()
+        row for batch in alone(Unit(7, "s", bytes(tmp_path)), ItemSelection.QUEUED, disk) for row in batch.to_pylist()
     ]
     assert [row["data"] for row in rows] == [b"y", None]
     problem = rows[1]["problem"]
@@ -186,7 +186,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
             "c": addx(b"4"),
         },
     )
-    batches = alone(Unit(0, "s", bytes(tmp_path), UnitKind.FOLDER), ItemSelection.QUEUED)
+    batches = alone(Unit(0, "s", bytes(tmp_path)), ItemSelection.QUEUED)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["queue"], row["position"], row["data"], row["errors"]) for row in rows] == [
         ("b", 0, b"1", 3),
@@ -197,7 +197,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
 
 def test_a_queue_that_was_deleted_meanwhile_is_a_problem(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x")})
-    (unit,) = reader_units(Disk(), folders_of([str(tmp_path)], None), [])
+    (unit,) = reader_units(Disk(), places(tmp_path), [])
     os.unlink(tmp_path / "work")
     (batch,) = alone(unit, ItemSelection.QUEUED)
     (row,) = batch.to_pylist()

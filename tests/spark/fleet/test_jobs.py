@@ -10,28 +10,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from kestrel.disk.lock import FolderLock
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.export import ExportFormat, export, items_of
+from kestrel.spark.fleet.export import ExportFormat, ItemSelection, export, items_of
 from kestrel.spark.fleet.importing import import_items, read_items
-from kestrel.spark.fleet.items import ItemSelection
 from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack
 from kestrel.spark.fleet.verify import verify
 from kestrel.spark.fleet_cli import main
 from kestrel.tools.qpack import command as qpack
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import (
-    REMOVE,
-    addx,
-    files_of,
-    open_,
-    restarted_errors,
-    restarted_items,
-    save_xid,
-    unremove,
-)
-from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, rows_of, said_by_qpack, told
+from tests.journal.handwritten import REMOVE, addx, open_, save_xid, unremove
+from tests.journal.restarts import files_of, restarted_errors, restarted_items
+from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, owned, rows_of, said_by_qpack, told
 from tests.tools.tool_processes import fill
 
 ODD = [b"", b"plain", "caf\xe9 \u2028 \U0001f95d\0".encode(), b'"\\\n\r\t', b"\xff\x00", b"\xed\xa0\x80", b"x" * 3000]
@@ -70,12 +60,8 @@ def test_verifying_a_fleet_says_what_the_tool_for_one_folder_says_of_each(
 def test_packing_a_fleet_leaves_out_the_folder_that_a_server_owns(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("web1", "web2", "web3"):
         fill(tmp_path / name, {"work": addx(b"a") + REMOVE + addx(b"b")})
-    (tmp_path / "web2" / ".kestrel").mkdir()
-    lock = FolderLock(bytes(tmp_path / "web2" / ".kestrel" / "lock"))
-    try:
+    with owned(tmp_path / "web2"):
         rows = pack(spark, [str(tmp_path / "*")], now_ms=NOW_MS).orderBy("place").collect()
-    finally:
-        lock.release()
     assert [(row.server, row.state, row.status) for row in rows] == [
         ("web1", "packed", 0),
         ("web2", "in use", 75),

@@ -12,14 +12,23 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
-from kestrel.spark.fleet.units import Unit, UnitKind, folder_units, folders_of
+from kestrel.spark.fleet.units import Unit, folder_units, folders_of
 from kestrel.tools.qpack import command as qpack
-from tests.journal.made import REMOVE, addx, files_of
-from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, reports_of, said_by_qpack, told
+from tests.journal.handwritten import REMOVE, addx
+from tests.journal.restarts import files_of
+from tests.spark.fleet.folders import (
+    NOW_MS,
+    RECORDED,
+    name_of,
+    owned,
+    pack_here,
+    reports_of,
+    said_by_qpack,
+    told,
+)
 from tests.tools.tool_processes import fill
 
 Qpack = Callable[..., tuple[int, str, str]]
-
 
 
 @pytest.fixture
@@ -38,7 +47,7 @@ def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
     recorded: Path, tmp_path: Path, pack_one: Qpack
 ) -> None:
     ours, other = (Path(shutil.copytree(recorded, tmp_path / name)) for name in ("ours", "other"))
-    outcome = told(reports_of(folder_units(Disk(), folders_of([str(ours)], None), []), pack_folder))
+    outcome = told(pack_here(ours))
     assert outcome == said_by_qpack(pack_one(other))
     assert files_of(ours) == files_of(other)
 
@@ -46,12 +55,8 @@ def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
 def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path: Path) -> None:
     for name in ("web1", "web2"):
         fill(tmp_path / name, {"work": addx(b"a") + REMOVE + addx(b"b")})
-    (tmp_path / "web1" / ".kestrel").mkdir()
-    lock = FolderLock(bytes(tmp_path / "web1" / ".kestrel" / "lock"))
-    try:
-        reports = reports_of(folder_units(Disk(), folders_of([str(tmp_path / "*")], None), []), pack_folder)
-    finally:
-        lock.release()
+    with owned(tmp_path / "web1"):
+        reports = pack_here(tmp_path / "*")
     assert [(report.server, report.state, report.status) for report in reports] == [
         ("web1", "in use", 75),
         ("web2", "packed", 0),
@@ -65,12 +70,8 @@ def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path:
 def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\x1b[2J\xff")
     fill(path, {"work": addx(b"a") + REMOVE})
-    (path / ".kestrel").mkdir()
-    lock = FolderLock(bytes(path / ".kestrel" / "lock"))
-    try:
-        (report,) = reports_of([Unit(0, "web1", bytes(path), UnitKind.FOLDER)], pack_folder)
-    finally:
-        lock.release()
+    with owned(path):
+        (report,) = reports_of([Unit(0, "web1", bytes(path))], pack_folder)
     assert "/\\x1b[2J\\xff: stop it first" in report.remarks[0]
     report.remarks[0].encode()
 
@@ -86,8 +87,8 @@ def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
 def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.qpack.maintenance.os.geteuid", lambda: owner + 1)
-    (report,) = reports_of(folder_units(Disk(), folders_of([str(tmp_path)], None), []), pack_folder)
+    monkeypatch.setattr("kestrel.tools.files.folder.os.geteuid", lambda: owner + 1)
+    (report,) = pack_here(tmp_path)
     assert (report.state, report.status) == ("failed", 73)
     assert f"(sudo -u '#{owner}' kestrel-fleet ...)" in report.remarks[0]
     assert files_of(tmp_path) == {"work": addx(b"a") + REMOVE}
@@ -96,6 +97,6 @@ def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_only_the_queues_named_are_packed(tmp_path: Path) -> None:
     fill(tmp_path / "web1", {name: addx(b"x") + REMOVE for name in ("a", "b")})
     fill(tmp_path / "web2", {"b": addx(b"x") + REMOVE})
-    reports = reports_of(folder_units(Disk(), folders_of([str(tmp_path / "*")], None), [b"a"]), pack_folder)
+    reports = pack_here(tmp_path / "*", names=[b"a"])
     assert [report.server for report in reports] == ["web1"]
     assert files_of(tmp_path / "web1") == {"a": b"", "b": addx(b"x") + REMOVE}

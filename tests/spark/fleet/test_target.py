@@ -15,8 +15,10 @@ from kestrel.errors import FolderInUse
 from kestrel.spark.fleet.import_target import ImportTarget
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import addx, files_of
-from tests.scroll.made import WRITER, put
+from tests.journal.handwritten import addx
+from tests.journal.restarts import files_of
+from tests.scroll.handwritten import WRITER, put
+from tests.spark.fleet.folders import owned
 from tests.tools.tool_processes import fill
 
 
@@ -83,16 +85,12 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_that_a_server_owns_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".kestrel").mkdir()
-    lock = FolderLock(bytes(tmp_path / ".kestrel" / "lock"))
-    try:
-        with (
-            pytest.raises(ToolFailed, match="stop it first, or import into another folder") as refused,
-            target_at(tmp_path).owned(),
-        ):
-            pass
-    finally:
-        lock.release()
+    with (
+        owned(tmp_path),
+        pytest.raises(ToolFailed, match="stop it first, or import into another folder") as refused,
+        target_at(tmp_path).owned(),
+    ):
+        pass
     assert refused.value.status == 75
 
 

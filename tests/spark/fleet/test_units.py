@@ -6,27 +6,25 @@ import errno
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.jobs import map_units_by_folder
 from kestrel.spark.fleet.units import (
-    SCHEMA,
     Unit,
-    UnitKind,
     assign_tasks,
     folder_units,
     folders_of,
+    map_units_by_folder,
     queue_units,
     reader_units,
 )
 from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import addx
-from tests.scroll.made import READER, WRITER, put, read_done, read_head
+from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
+from tests.spark.fleet.folders import places
 from tests.tools.tool_processes import fill
 
 SCROLL = {
@@ -36,8 +34,8 @@ SCROLL = {
 }
 
 
-def brief(units: list[Unit]) -> list[tuple[str, str, tuple[bytes, ...], tuple[bytes, ...] | None]]:
-    return [(unit.server, unit.kind.value, unit.names, unit.readers) for unit in units]
+def brief(units: list[Unit]) -> list[tuple[str, Found | tuple[bytes, ...] | str]]:
+    return [(unit.server, unit.found or ("rest" if unit.is_rest else unit.names)) for unit in units]
 
 
 @pytest.fixture
@@ -49,14 +47,14 @@ def two(tmp_path: Path) -> str:
 
 
 def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: str) -> None:
-    units = queue_units(Disk(), folders_of([two], None), [])
+    units = queue_units(Disk(), places(two), [])
     assert brief(units) == [
-        ("web1", "scroll", (b"news",), None),
-        ("web1", "journal", (b"work",), None),
-        ("web1", "rest", (), None),
-        ("web2", "journal", (b"mail",), None),
-        ("web2", "journal", (b"work",), None),
-        ("web2", "rest", (), None),
+        ("web1", FoundScroll(b"news")),
+        ("web1", FoundJournal(b"work")),
+        ("web1", "rest"),
+        ("web2", FoundJournal(b"mail")),
+        ("web2", FoundJournal(b"work")),
+        ("web2", "rest"),
     ]
     assert [unit.number for unit in units] == [0, 1, 2, 3, 4, 5]
 
@@ -64,22 +62,22 @@ def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: 
 def test_exporting_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
     units = reader_units(Disk(), folders_of([two], "all"), [b"work", b"news+b"])
     assert brief(units) == [
-        ("all", "journal", (b"work",), None),
-        ("all", "scroll", (b"news",), (b"b",)),
-        ("all", "journal", (b"work",), None),
+        ("all", FoundJournal(b"work")),
+        ("all", FoundScroll(b"news", (b"b",))),
+        ("all", FoundJournal(b"work")),
     ]
-    assert len(reader_units(Disk(), folders_of([two], None), [])) == 5
+    assert len(reader_units(Disk(), places(two), [])) == 5
 
 
 def test_packing_has_a_unit_for_each_folder_that_has_one_of_the_queues(two: str) -> None:
-    units = folder_units(Disk(), folders_of([two], None), [b"mail"])
-    assert brief(units) == [("web2", "folder", (b"mail",), None)]
-    assert len(folder_units(Disk(), folders_of([two], None), [])) == 2
+    units = folder_units(Disk(), places(two), [b"mail"])
+    assert brief(units) == [("web2", (b"mail",))]
+    assert len(folder_units(Disk(), places(two), [])) == 2
 
 
 def test_a_queue_that_no_folder_has_is_named(two: str) -> None:
     with pytest.raises(SourceFailed, match="no folder has a queue missing: kestrel-qdump -q"):
-        queue_units(Disk(), folders_of([two], None), [b"work", b"missing"])
+        queue_units(Disk(), places(two), [b"work", b"missing"])
 
 
 def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
@@ -92,27 +90,15 @@ def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_looked_into_is_left_whole_to_a_task(two: str) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EIO, times=1)
-    units = queue_units(disk, folders_of([two], None), [b"work"])
-    assert brief(units) == [("web1", "folder", (b"work",), None), ("web2", "journal", (b"work",), None)]
-
-
-def test_units_come_back_out_of_a_table_as_they_went_in() -> None:
-    units = [
-        Unit(3, "s", b"/x", UnitKind.SCROLL, (b"news",), (b"a", b"")),
-        Unit(4, "s", b"/\xff", UnitKind.REST, has_queues=False),
-        Unit(5, "s", b"/x", UnitKind.FOLDER, (b"caf\xe9",)),
-    ]
-    names = SCHEMA.names
-    rows = [dict(zip(names, unit.row(1), strict=True)) for unit in units]
-    table = pa.RecordBatch.from_pylist(rows, to_arrow_schema(SCHEMA, timezone="UTC"))
-    assert [Unit.from_row(row) for row in table.to_pylist()] == units
+    units = queue_units(disk, places(two), [b"work"])
+    assert brief(units) == [("web1", (b"work",)), ("web2", FoundJournal(b"work"))]
 
 
 def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
     for server in ("web1", "web2"):
         fill(tmp_path / server, {name: addx(b"x") for name in "abc"})
         os.utime(tmp_path / server, (1, 1))
-    units = queue_units(Disk(), folders_of([str(tmp_path / "*")], None), [])
+    units = queue_units(Disk(), places(tmp_path / "*"), [])
     disk = FaultyDisk()
     rows = list(map_units_by_folder(units[::2] + units[1::2], lambda unit, folder: verify_unit(unit, folder, 1), disk))
     assert len(rows) == 6
@@ -120,7 +106,7 @@ def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
 
 
 def test_the_largest_unit_comes_first_and_the_others_go_where_the_least_is() -> None:
-    units = [Unit(number, "s", b"/", UnitKind.REST, cost=cost) for number, cost in enumerate([1, 1, 9, 3, 3, 1])]
+    units = [Unit(number, "s", b"/", cost=cost) for number, cost in enumerate([1, 1, 9, 3, 3, 1])]
     shared = [(task, unit.number) for task, unit in assign_tasks(units, 3)]
     assert shared == [(0, 2), (1, 3), (2, 4), (1, 0), (2, 1), (1, 5)]
     assert assign_tasks([], 3) == []

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from kestrel.disk.files import Disk
 from kestrel.spark.fleet.outcome_rows import format_outcomes
-from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, queue_units
+from kestrel.spark.fleet.units import Unit
 from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack import command as qpack
-from tests.journal.made import REMOVE, addx, files_of
-from tests.scroll.made import READER, read_done, read_head
-from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, reports_of, said_by_qpack, told
+from tests.journal.handwritten import REMOVE, addx
+from tests.journal.restarts import files_of
+from tests.scroll.handwritten import READER, read_done, read_head
+from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, said_by_qpack, told, verify_here
 from tests.tools.tool_processes import fill
 
 Qpack = Callable[..., tuple[int, str, str]]
-
-
-def alone(unit: Unit, now_ms: int, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
-    """What one unit comes to, without Spark."""
-    return verify_unit(unit, Folder(disk or Disk(), unit.folder), now_ms)
 
 
 @pytest.fixture
@@ -42,13 +36,12 @@ def verify_one(capsys: pytest.CaptureFixture[str]) -> Qpack:
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
 def test_of_every_recorded_folder_it_says_what_the_tool_for_one_says(recorded: Path, verify_one: Qpack) -> None:
-    units = queue_units(Disk(), folders_of([str(recorded)], None), [])
-    assert told(reports_of(units, alone)) == said_by_qpack(verify_one(recorded))
+    assert told(verify_here(recorded)) == said_by_qpack(verify_one(recorded))
 
 
 def test_rows_tell_the_server_and_the_folder(tmp_path: Path) -> None:
     pattern = fleet(tmp_path, RECORDED[:2])
-    reports = reports_of(queue_units(Disk(), folders_of([pattern], None), []), alone)
+    reports = verify_here(pattern)
     assert {(report.server, report.folder) for report in reports} == {
         (name_of(folder), f"{tmp_path}/{name_of(folder)}/spool") for folder in RECORDED[:2]
     }
@@ -57,7 +50,7 @@ def test_rows_tell_the_server_and_the_folder(tmp_path: Path) -> None:
 def test_names_that_nobody_serves_are_complaints(tmp_path: Path, verify_one: Qpack) -> None:
     reader = READER + read_head(0) + read_done()
     fill(tmp_path, {"work.read.a.b": reader, "odd:name.read.": reader, "<script>": addx(b"x"), "caf\xe9": b""})
-    status, objects, remarks = told(reports_of(queue_units(Disk(), folders_of([str(tmp_path)], None), []), alone))
+    status, objects, remarks = told(verify_here(tmp_path))
     assert (status, objects, remarks) == said_by_qpack(verify_one(tmp_path))
     assert status == 1
     assert [fields["queue"] for fields in objects] == ["<script>", "caf\xe9", None]
@@ -65,17 +58,16 @@ def test_names_that_nobody_serves_are_complaints(tmp_path: Path, verify_one: Qpa
 
 def test_a_folder_of_archived_files_is_no_damage(tmp_path: Path, verify_one: Qpack) -> None:
     fill(tmp_path, {"archive~work.1700000000000": b""})
-    outcome = told(reports_of(queue_units(Disk(), folders_of([str(tmp_path)], None), []), alone))
+    outcome = told(verify_here(tmp_path))
     assert outcome == said_by_qpack(verify_one(tmp_path))
     assert outcome[:2] == (0, [])
 
 
 def test_a_queue_that_cannot_be_read_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     fill(tmp_path, {"a": addx(b"x"), "b": addx(b"y")})
-    units = queue_units(Disk(), folders_of([str(tmp_path)], None), [])
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)
-    status, (first, second), _ = told(reports_of(units, lambda unit, now_ms: alone(unit, now_ms, disk)))
+    status, (first, second), _ = told(verify_here(tmp_path, disk=disk))
     assert (status, first["state"], second["state"]) == (1, "failed", "ok")
     assert first["reason"].startswith("queue a: cannot be read: Input/output error; copy the folder to a good disk")
 
@@ -83,7 +75,7 @@ def test_a_queue_that_cannot_be_read_is_a_row_and_the_others_go_on(tmp_path: Pat
 def test_a_folder_that_cannot_be_listed_is_a_row(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EACCES)
-    (batch,) = alone(Unit(0, "web1", bytes(tmp_path), UnitKind.FOLDER), NOW_MS, disk)
+    (batch,) = verify_unit(Unit(0, "web1", bytes(tmp_path)), Folder(disk, bytes(tmp_path)), NOW_MS)
     (row,) = batch.to_pylist()
     assert (row["server"], row["queue"], row["state"], row["status"]) == ("web1", None, "failed", 1)
     assert row["reason"] == "cannot be read: Permission denied; run this as the user that the server runs as"
@@ -92,7 +84,7 @@ def test_a_folder_that_cannot_be_listed_is_a_row(tmp_path: Path) -> None:
 def test_nothing_is_changed(tmp_path: Path) -> None:
     files = {"work.1": addx(b"a") + b"\xee", "work~~5": b"x", "work": REMOVE}
     fill(tmp_path, files)
-    reports_of(queue_units(Disk(), folders_of([str(tmp_path)], None), []), alone)
+    verify_here(tmp_path)
     assert files_of(tmp_path) == files
     assert not (tmp_path / ".kestrel").exists()
 
@@ -100,7 +92,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
 def test_a_person_gets_a_table_and_the_sum(tmp_path: Path) -> None:
     fill(tmp_path / "web1", {"work": addx(b"a") + REMOVE, "mail": addx(b"b")})
     fill(tmp_path / "web2", {"work": b"\xee"})
-    reports = reports_of(queue_units(Disk(), folders_of([str(tmp_path / "*")], None), []), alone)
+    reports = verify_here(tmp_path / "*")
     assert list(format_outcomes(reports)) == [
         "server  queue  state    files  bytes  packed  items",
         "web1    mail   ok           1     22      22      1",

@@ -12,10 +12,11 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import current_name, temporary_name
-from kestrel.spark.fleet import import_writer
-from kestrel.spark.fleet.import_writer import ImportWriter
+from kestrel.spark.fleet import import_target
+from kestrel.spark.fleet.import_target import ImportWriter
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import NOW_MS, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
+from tests.journal.handwritten import addx, open_, save_xid, unremove
+from tests.journal.restarts import NOW_MS, files_of, restarted_errors, restarted_items
 
 SCHEMA = pa.schema(
     [
@@ -114,7 +115,7 @@ def test_a_file_is_on_the_medium_before_it_is_told_of(tmp_path: Path) -> None:
 def test_a_file_that_does_not_hold_what_was_written_is_not_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_writer, "encode_item", lambda data, add_ms, expiry_ms: addx(data, add_ms, 7)[:-1])
+    monkeypatch.setattr(import_target, "encode_item", lambda data, add_ms, expiry_ms: addx(data, add_ms, 7)[:-1])
     (row,) = write(tmp_path, batches_of({"work": [(b"xy", 1, 0, 0)]}))
     assert "the new file differs from what was written to it" in row["problem"]
 

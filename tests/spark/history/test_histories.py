@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from kestrel.spark.history.histories import histories
-from tests.journal.made import REMOVE, addx, confirm, open_
-from tests.scroll.made import READER, WRITER, put, read_head
-from tests.spark.history.told import histories_in
+from tests.journal.handwritten import REMOVE, addx, confirm, open_
+from tests.scroll.handwritten import READER, WRITER, put, read_head
+from tests.spark.tables import histories_in
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.history.journal import ItemHistory, QueueHistory
 from tests.journal import reference
-from tests.journal.made import (
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     add,
@@ -25,16 +25,15 @@ from tests.journal.made import (
     confirm,
     continue_,
     open_,
-    restarted_errors,
-    restarted_items,
     save_xid,
     state_dump,
     unremove,
 )
+from tests.journal.restarts import restarted_errors, restarted_items
 from tests.journal.test_recorded import CASES, GOLDEN
 from tests.server.running import Processes
 from tests.spark.history.model import told
-from tests.spark.history.told import histories_in
+from tests.spark.tables import histories_in
 
 XIDS = st.integers(1, 3)
 TIMES = st.integers(1, 9)

@@ -11,10 +11,21 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from tests.scroll.handwritten import (
+    DELETED,
+    READER,
+    WRITER,
+    done_ranges,
+    errors,
+    put,
+    read_done,
+    read_head,
+    sealed,
+    targets,
+)
 from tests.scroll.independent import queues_in
-from tests.scroll.made import DELETED, READER, WRITER, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_independent import FOLDERS, GOLDEN, written_folder
-from tests.spark.history.told import histories_in
+from tests.spark.tables import histories_in
 
 IDS = st.integers(1, 9)
 NAMES = st.sampled_from([b":own", b"a", b"b"])

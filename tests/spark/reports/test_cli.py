@@ -15,7 +15,7 @@ from kestrel.spark.report_cli import main
 from kestrel.spark.reports.report_folder import ReportFolder
 from kestrel.spark.reports.report_text import MARK
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import REMOVE, addx, confirm, open_, unremove
+from tests.journal.handwritten import REMOVE, addx, confirm, open_, unremove
 
 START_MS: Final = 1_700_000_000_000
 NOW_MS: Final = START_MS + 100_000
@@ -129,14 +129,14 @@ def test_the_folder_of_the_queues_is_no_place_for_a_report(
 def test_a_report_that_was_there_stays_when_spark_cannot_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_all: None
 ) -> None:
-    def refuses(tool: str, master: str | None) -> NoReturn:
+    def refuses(tool: str, master: str | None, settings: object) -> NoReturn:
         raise ToolFailed(f"there is no {master}", 1)
 
     (tmp_path / "spool").mkdir()
     older = ReportFolder(str(tmp_path / "report"))
     older.begin()
     older.finish("page", {MARK: 1})
-    monkeypatch.setattr("kestrel.spark.report_cli.start_spark", refuses)
+    monkeypatch.setattr("kestrel.spark.session.session", refuses)
     assert main([str(tmp_path / "spool"), "--out", str(tmp_path / "report"), "--master", "spark://nowhere"]) == 1
     assert "there is no spark://nowhere" in capsys.readouterr().err
     assert older.page.read_text() == "page"
@@ -146,7 +146,7 @@ def test_a_report_that_was_there_stays_when_spark_cannot_be_started(
 @pytest.fixture
 def has_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Java is where it may be missing."""
-    monkeypatch.setattr("kestrel.spark.report_cli.check_installed", lambda: None)
+    monkeypatch.setattr("kestrel.spark.startup.shutil.which", lambda *_, **__: "java")
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2"])

@@ -11,7 +11,7 @@ import pytest
 from kestrel.scroll.records import READER_MAGIC
 from kestrel.spark.reports.report_folder import PAGE, SUMMARY, TABLES, ReportFolder
 from kestrel.tools.tool_runner import ToolFailed
-from tests.journal.made import REMOVE
+from tests.journal.handwritten import REMOVE
 
 
 def test_a_report_takes_the_place_of_an_older_one(tmp_path: Path) -> None:

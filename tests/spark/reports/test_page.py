@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kestrel.spark.reports import formatting as words
+from kestrel.spark.reports import report_text as words
 from kestrel.spark.reports.page import page
 from kestrel.spark.reports.report_data import DepthFigures, InputSummary, ReportData, ThroughputFigures, WaitingFigures
 from kestrel.spark.reports.report_text import as_json, format_lines

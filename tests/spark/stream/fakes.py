@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, TypeVar
 
+from pyspark.sql.types import StructType
+
 from kestrel.address import parse_address
 from kestrel.client.call import Call
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError
@@ -16,7 +18,11 @@ from kestrel.cluster.follower import Members
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import ServerSetUri, parse_server_set
 from kestrel.protocols.codec import QueueInfo, RangeState
+from kestrel.spark.columns import ITEMS
 from kestrel.spark.stream.connections import ServerConnections
+from kestrel.spark.stream.open_reads import OpenReadsReader
+from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions
+from kestrel.spark.stream.ranges import RangesReader
 from kestrel.spark.stream.server_directory import ServerSetDirectory
 from kestrel.spark.stream.servers import StreamServers
 
@@ -228,6 +234,40 @@ class World:
 
 _WORLDS: Final[dict[str, World]] = {}
 """A reader that was pickled finds its world again."""
+
+
+def ranges(
+    world: World,
+    *addresses: str,
+    in_set: bool = False,
+    max_rows: int = 100,
+    slices: int = 4,
+    schema: StructType = ITEMS,
+    reader: str = "s",
+) -> RangesReader:
+    """A driver's reader of some servers or of all, or of the set in which these are now."""
+    servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
+    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, max_rows, slices, reader.encode())
+    return RangesReader(options, schema, world.connections(servers))
+
+
+def opens(
+    world: World,
+    *addresses: str,
+    in_set: bool = False,
+    max_rows: int = 100,
+    max_bytes: int = OPEN_BYTES,
+    slices: int = 4,
+    schema: StructType = ITEMS,
+) -> OpenReadsReader:
+    """The same, at least once."""
+    servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
+    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices, max_bytes=max_bytes)
+    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
 
 
 class _FakeServer(RetryingServer):

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.client.blocking import BlockingClient
-from tests.server.running import Processes, Server, own_port
+from tests.server.running import PATIENCE_S, Processes, Server, own_port
 
 CONFIG = """
 maxOpenTransactions = 1000
@@ -103,6 +103,17 @@ def run(items: DataFrame, folder: Path) -> None:
 
 def written(spark: SparkSession, folder: Path) -> list[bytes]:
     return sorted(bytes(row["data"]) for row in spark.read.parquet(str(folder / "out")).select("data").collect())
+
+
+def address_of(server: Server) -> str:
+    """Where it speaks thrift."""
+    return f"127.0.0.1:{server.port_of('thrift')}"
+
+
+def taken(server: Server, queue: str = "work") -> list[bytes]:
+    """All that is in the queue."""
+    with BlockingClient(address_of(server), "thrift", timeout_s=PATIENCE_S) as client:
+        return list(iter(lambda: client.get(queue), None))
 
 
 def numbered(first: int, count: int) -> list[bytes]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from kestrel.spark.stream.offsets import Offset
+from kestrel.spark.stream.queue_reader import Offset
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -39,9 +38,9 @@ class Checkpoint:
 class Query:
     """A running query. `crash_at` is a place of a batch: planned, read, written."""
 
-    def __init__(self, reader: DataSourceStreamReader, checkpoint: Checkpoint) -> None:
+    def __init__(self, reader: DataSourceStreamReader, checkpoint: Checkpoint | None = None) -> None:
         self.reader = reader
-        self.checkpoint = checkpoint
+        self.checkpoint = checkpoint or Checkpoint()
         self._limit = reader.getDefaultReadLimit()
         self._began = False
 
@@ -83,6 +82,11 @@ class Query:
             raise Crash
         log.done = number + 1
 
+    def drain(self) -> None:
+        """Batches until there is nothing more."""
+        while self.trigger():
+            pass
+
     def run_available_now(self) -> None:
         """Until there is nothing more."""
         assert isinstance(self.reader, SupportsTriggerAvailableNow)
@@ -96,13 +100,8 @@ class Query:
 def rows_between(reader: DataSourceStreamReader, start: Offset, end: Offset) -> list[Row]:
     """The rows of a batch, which tasks read that have the reader from somewhere else."""
     rows = []
-    for task in tasks_between(reader, start, end):
+    for task in reader.partitions(start, end):
         worker, given = pickle.loads(pickle.dumps((reader, task)))
         for batch in worker.read(given):
             rows += batch.to_pylist()
     return rows
-
-
-def tasks_between(reader: DataSourceStreamReader, start: Offset, end: Offset) -> Sequence[Any]:
-    """Its tasks."""
-    return reader.partitions(start, end)

@@ -16,9 +16,9 @@ Offset = dict[str, Any]
 class Stream:
     """A query over these paths. `offsets` is its checkpoint: what was planned, and so may be read again."""
 
-    def __init__(self, *paths: Path | str, index: Path, **options: str) -> None:
+    def __init__(self, *paths: Path | str, index: Path | None = None, **options: str) -> None:
         self._paths = paths
-        self._options = {"index": str(index), **options}
+        self._options = {"index": str(index or Path(paths[0]).parent / "audit.index"), **options}
         self.offsets: list[Offset] = []
         self.reader = self._started()
 

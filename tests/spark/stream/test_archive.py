@@ -16,10 +16,10 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import RECORDS
 from kestrel.spark.failures import BadJournal, SourceFailed
-from kestrel.spark.stream.archive_options import MOST_FILES
+from kestrel.spark.table.options import MOST_FILES
 from kestrel.testing.faults import FaultyDisk
-from tests.journal.made import addx
-from tests.scroll.made import WRITER, put, read_head
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import WRITER, put, read_head
 from tests.scroll.storages import Opener, Scrolls
 from tests.spark.stream.tailing import Stream, data
 from tests.spark.tables import source, table
@@ -40,11 +40,6 @@ def archive(tmp_path: Path) -> Path:
     folder = tmp_path / "archive"
     folder.mkdir()
     return folder
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoints-audit.index"
 
 
 def came(archive: Path, name: str, *items: bytes, first_id: int = 1) -> Path:
@@ -78,8 +73,8 @@ def handed_on(scrolls: Scrolls, *items: bytes, queue: bytes = b"work") -> None:
 # What a server moves there.
 
 
-def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, archive: Path, index: Path) -> None:
-    stream = Stream(archive, index=index)
+def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, archive: Path) -> None:
+    stream = Stream(archive)
     scrolls = start(archive=archive, settings=SMALL)
     rows = stream.poll()
     assert rows == []
@@ -93,12 +88,10 @@ def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, arch
     assert {row["kind"] for row in rows} == {"archived"}
 
 
-def test_files_that_come_in_another_order_than_that_of_their_numbers_are_read(
-    start: Opener, archive: Path, index: Path
-) -> None:
+def test_files_that_come_in_another_order_than_that_of_their_numbers_are_read(start: Opener, archive: Path) -> None:
     scrolls = start(archive=archive, settings=ONE_EACH)
     handed_on(scrolls, b"a", b"b", b"c", b"d")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     batches = []
     while len(scrolls.threads):
         scrolls.threads.run_newest()
@@ -106,9 +99,9 @@ def test_files_that_come_in_another_order_than_that_of_their_numbers_are_read(
     assert batches == [[b"c"], [b"b"], [b"a"]]
 
 
-def test_a_file_that_could_be_moved_only_hours_later_is_read_then(start: Opener, archive: Path, index: Path) -> None:
+def test_a_file_that_could_be_moved_only_hours_later_is_read_then(start: Opener, archive: Path) -> None:
     scrolls = start(archive=archive, settings=ONE_EACH)
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     handed_on(scrolls, b"a", b"b", b"c")
     scrolls.disk.fail("rename", errno.EACCES, times=1)
     scrolls.threads.run_all()
@@ -119,10 +112,8 @@ def test_a_file_that_could_be_moved_only_hours_later_is_read_then(start: Opener,
     assert data(stream.poll()) == [b"a"]
 
 
-def test_files_are_read_whose_numbers_are_lower_after_a_clock_was_set_back(
-    start: Opener, archive: Path, index: Path
-) -> None:
-    stream = Stream(archive, index=index)
+def test_files_are_read_whose_numbers_are_lower_after_a_clock_was_set_back(start: Opener, archive: Path) -> None:
+    stream = Stream(archive)
     for now_ms, item in ((5000, b"a"), (3000, b"b"), (1000, b"c")):
         scrolls = start(archive=archive, now_ms=1_700_000_000_000 + now_ms, settings=ONE_EACH)
         handed_on(scrolls, item)
@@ -134,9 +125,9 @@ def test_files_are_read_whose_numbers_are_lower_after_a_clock_was_set_back(
     assert stream.poll() == []
 
 
-def test_a_queue_that_was_deleted_and_made_anew_has_its_files_read(start: Opener, archive: Path, index: Path) -> None:
+def test_a_queue_that_was_deleted_and_made_anew_has_its_files_read(start: Opener, archive: Path) -> None:
     scrolls = start(archive=archive, settings=ONE_EACH)
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     seen = []
     for item in (b"first", b"second"):
         handed_on(scrolls, item, b"rest of " + item)
@@ -149,11 +140,11 @@ def test_a_queue_that_was_deleted_and_made_anew_has_its_files_read(start: Opener
 
 
 def test_what_is_being_copied_from_another_file_system_is_not_there_until_it_is_whole(
-    start: Opener, archive: Path, index: Path
+    start: Opener, archive: Path
 ) -> None:
     scrolls = start(archive=archive, settings=ONE_EACH)
     handed_on(scrolls, b"a", b"b")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     polled = []
     for operation in ("rename", "sync"):
         scrolls.disk.before(operation, lambda: polled.append(stream.poll()))
@@ -163,11 +154,9 @@ def test_what_is_being_copied_from_another_file_system_is_not_there_until_it_is_
     assert data(stream.poll()) == [b"a"]
 
 
-def test_a_file_that_is_copied_again_after_a_crash_is_not_read_again(
-    start: Opener, archive: Path, index: Path
-) -> None:
+def test_a_file_that_is_copied_again_after_a_crash_is_not_read_again(start: Opener, archive: Path) -> None:
     scrolls = start(archive=archive, settings=ONE_EACH)
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     handed_on(scrolls, b"a", b"b")
     scrolls.disk.fail("rename", errno.EXDEV, times=1)
     scrolls.disk.fail("erase", errno.EIO, times=1, after=1)  # the first one makes room for the copy
@@ -186,10 +175,10 @@ def test_a_file_that_is_copied_again_after_a_crash_is_not_read_again(
 
 
 def test_of_a_file_that_was_copied_and_then_grew_the_rest_is_read_when_it_comes_again(
-    start: Opener, archive: Path, index: Path
+    start: Opener, archive: Path
 ) -> None:
     scrolls = start(archive=archive)
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     handed_on(scrolls, b"a", b"b")
     left_behind = scrolls.left_behind()
     scrolls.close(compacts=True)
@@ -205,8 +194,8 @@ def test_of_a_file_that_was_copied_and_then_grew_the_rest_is_read_when_it_comes_
     assert (data(stream.batch(1)), stream.batch(2), stream.poll()) == ([b"a", b"b"], grown, [])
 
 
-def test_another_file_of_a_name_that_was_there_is_read(archive: Path, index: Path) -> None:
-    stream = Stream(archive, index=index)
+def test_another_file_of_a_name_that_was_there_is_read(archive: Path) -> None:
+    stream = Stream(archive)
     came(archive, "work.1", b"a", b"b")
     assert data(stream.poll()) == [b"a", b"b"]
     came(archive, "work.1", b"another", b"life", b"of it")
@@ -216,30 +205,30 @@ def test_another_file_of_a_name_that_was_there_is_read(archive: Path, index: Pat
 # Batches.
 
 
-def test_a_batch_has_at_most_so_many_files_the_oldest_numbers_first(archive: Path, index: Path) -> None:
+def test_a_batch_has_at_most_so_many_files_the_oldest_numbers_first(archive: Path) -> None:
     for number in range(5):
         came(archive, f"{'ab'[number % 2]}.{number}", b"%d" % number)
-    stream = Stream(archive, index=index, maxFiles="2")
+    stream = Stream(archive, maxFiles="2")
     assert [sorted(data(batch)) for batch in stream.drain()] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
 
 
-def test_a_thousand_files_are_the_most_unless_somebody_says_otherwise(archive: Path, index: Path) -> None:
-    reader = Stream(archive, index=index).reader
+def test_a_thousand_files_are_the_most_unless_somebody_says_otherwise(archive: Path) -> None:
+    reader = Stream(archive).reader
     assert MOST_FILES == 1000
     assert reader.getDefaultReadLimit() == ReadMaxFiles(1000)
 
 
-def test_who_asks_for_all_that_is_there_gets_it(archive: Path, index: Path) -> None:
+def test_who_asks_for_all_that_is_there_gets_it(archive: Path) -> None:
     for number in range(5):
         came(archive, f"work.{number}", b"%d" % number)
-    reader = Stream(archive, index=index, maxFiles="2").reader
+    reader = Stream(archive, maxFiles="2").reader
     begin = reader.initialOffset()
     assert reader.latestOffset(begin, ReadAllAvailable())["files"] == 5
     assert reader.reportLatestOffset() == {**begin, "files": 5}
 
 
-def test_a_batch_is_the_same_after_a_restart_whatever_has_come_since(archive: Path, index: Path) -> None:
-    stream = Stream(archive, index=index, maxFiles="2")
+def test_a_batch_is_the_same_after_a_restart_whatever_has_come_since(archive: Path) -> None:
+    stream = Stream(archive, maxFiles="2")
     for number in (10, 20, 30):
         came(archive, f"work.{number}", b"%d" % number)
     first = stream.poll()
@@ -250,8 +239,8 @@ def test_a_batch_is_the_same_after_a_restart_whatever_has_come_since(archive: Pa
     assert data(stream.poll()) == [b"30", b"5", b"15", b"25"]
 
 
-def test_what_was_seen_and_not_planned_when_the_process_ended_is_read_once(archive: Path, index: Path) -> None:
-    stream = Stream(archive, index=index)
+def test_what_was_seen_and_not_planned_when_the_process_ended_is_read_once(archive: Path) -> None:
+    stream = Stream(archive)
     came(archive, "work.1", b"a")
     stream.reader.latestOffset(stream.reader.initialOffset(), ReadAllAvailable())
     stream.restart()
@@ -259,31 +248,31 @@ def test_what_was_seen_and_not_planned_when_the_process_ended_is_read_once(archi
     assert data(stream.poll()) == [b"a", b"b"]
 
 
-def test_an_offset_is_as_small_for_many_files_as_for_one(archive: Path, index: Path) -> None:
+def test_an_offset_is_as_small_for_many_files_as_for_one(archive: Path) -> None:
     for number in range(500):
         came(archive, f"queue{number}.{number}", b"x")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     assert len(stream.poll()) == 500
     assert list(stream.offsets[-1]) == ["index", "files"]
     assert len(repr(stream.offsets[-1])) < 80
 
 
-def test_what_comes_after_the_start_of_one_round_is_for_the_next_one(archive: Path, index: Path) -> None:
+def test_what_comes_after_the_start_of_one_round_is_for_the_next_one(archive: Path) -> None:
     for number in range(3):
         came(archive, f"work.{number}", b"%d" % number)
-    stream = Stream(archive, index=index, maxFiles="2")
+    stream = Stream(archive, maxFiles="2")
     stream.reader.prepareForTriggerAvailableNow()
     came(archive, "work.9", b"9")
-    Stream(archive, index=index).plan()  # another one sees it
+    Stream(archive).plan()  # another one sees it
     assert [data(batch) for batch in stream.drain()] == [[b"0", b"1"], [b"2"]]
     stream.restart()
     stream.reader.prepareForTriggerAvailableNow()
     assert [data(batch) for batch in stream.drain()] == [[b"9"]]
 
 
-def test_an_owner_or_a_time_that_is_changed_makes_nothing_new(archive: Path, index: Path) -> None:
+def test_an_owner_or_a_time_that_is_changed_makes_nothing_new(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     assert data(stream.poll()) == [b"a"]
     path.chmod(0o640)
     (archive.parent / "backup").hardlink_to(path)
@@ -292,19 +281,19 @@ def test_an_owner_or_a_time_that_is_changed_makes_nothing_new(archive: Path, ind
     assert stream.poll() == []
 
 
-def test_a_look_at_an_archive_that_is_as_it_was_opens_no_file_of_it(archive: Path, index: Path) -> None:
+def test_a_look_at_an_archive_that_is_as_it_was_opens_no_file_of_it(archive: Path) -> None:
     for number in range(3):
         came(archive, f"work.{number}", b"x")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     stream.poll()
     stream.reader._disk = Blind()
     assert stream.poll() == []
 
 
-def test_a_file_that_goes_while_it_is_looked_at_is_read_if_it_comes_back(archive: Path, index: Path) -> None:
+def test_a_file_that_goes_while_it_is_looked_at_is_read_if_it_comes_back(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     aside = archive.parent / "aside"
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     disk = stream.reader._disk = FaultyDisk()
     disk.before("open_read", lambda: path.rename(aside))
     assert stream.poll() == []
@@ -315,71 +304,71 @@ def test_a_file_that_goes_while_it_is_looked_at_is_read_if_it_comes_back(archive
 # Which files.
 
 
-def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: Path, index: Path) -> None:
+def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: Path) -> None:
     for server in ("a", "b"):
         (tmp_path / server / "archive").mkdir(parents=True)
         came(tmp_path / server / "archive", "work.1", server.encode())
-    stream = Stream(f"{tmp_path}/?/archive", index=index)
+    stream = Stream(f"{tmp_path}/?/archive", index=tmp_path / "audit.index")
     assert {(row["server"], row["data"]) for row in stream.poll()} == {("a", b"a"), ("b", b"b")}
     (tmp_path / "c" / "archive").mkdir(parents=True)
     came(tmp_path / "c" / "archive", "work.1", b"c")
     assert [(row["server"], row["data"]) for row in stream.poll()] == [("c", b"c")]
 
 
-def test_a_folder_that_is_reached_through_a_link_is_the_same(tmp_path: Path, archive: Path, index: Path) -> None:
+def test_a_folder_that_is_reached_through_a_link_is_the_same(tmp_path: Path, archive: Path) -> None:
     came(archive, "work.1", b"a")
     (tmp_path / "link").symlink_to(archive)
-    assert data(Stream(archive, index=index).poll()) == [b"a"]
-    stream = Stream(tmp_path / "link", index=index)
+    assert data(Stream(archive).poll()) == [b"a"]
+    stream = Stream(tmp_path / "link")
     assert data(stream.poll()) == [b"a"]  # another checkpoint, from the beginning
     assert stream.offsets[-1]["files"] == 1
 
 
-def test_a_server_may_be_named(archive: Path, index: Path) -> None:
+def test_a_server_may_be_named(archive: Path) -> None:
     came(archive, "work.1", b"a")
-    assert [row["server"] for row in Stream(archive, index=index, server="one").poll()] == ["one"]
+    assert [row["server"] for row in Stream(archive, server="one").poll()] == ["one"]
 
 
 @pytest.mark.parametrize(("queue", "found"), [("work", [b"a"]), ("w*", [b"a"]), ("work+x", [b"a"]), ("other", [b"b"])])
-def test_files_of_queues_of_such_names_are_read(archive: Path, index: Path, queue: str, found: list[bytes]) -> None:
+def test_files_of_queues_of_such_names_are_read(archive: Path, queue: str, found: list[bytes]) -> None:
     came(archive, "work.1", b"a")
     came(archive, "other.1", b"b")
-    assert data(Stream(archive, index=index, queue=queue).poll()) == found
+    assert data(Stream(archive, queue=queue).poll()) == found
 
 
-def test_other_files_are_left_alone(archive: Path, index: Path) -> None:
+def test_other_files_are_left_alone(archive: Path) -> None:
     for name in ("archive~work.1~~", ".archive~work.1.Xyz", "archive~work.1.gz", "archive~work.read.", "README"):
         (archive / name).write_bytes(WRITER + put(1, b"x"))
     (archive / "archive~work.7").mkdir()
     (archive / "notes").write_bytes(b"Do not clean before May.")
     (archive / "README").write_bytes(b"")
     came(archive, "work.2", b"a")
-    assert data(Stream(archive, index=index).poll()) == [b"a"]
+    assert data(Stream(archive).poll()) == [b"a"]
 
 
 @pytest.mark.parametrize("contents", [addx(b"a"), WRITER + put(1, b"a")], ids=["journal", "scroll"])
-def test_a_folder_of_live_queues_is_refused(archive: Path, index: Path, contents: bytes) -> None:
+def test_a_folder_of_live_queues_is_refused(archive: Path, contents: bytes) -> None:
     (archive / "work.1700000000000").write_bytes(contents)
     came(archive, "work.1", b"a")
     with pytest.raises(SourceFailed, match=r"has queues of a server that may be running: a stream reads"):
-        Stream(archive, index=index).poll()
+        Stream(archive).poll()
 
 
-def test_a_file_is_refused_and_so_is_what_is_not_there(archive: Path, index: Path) -> None:
+def test_a_file_is_refused_and_so_is_what_is_not_there(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     with pytest.raises(SourceFailed, match=r"archive~work.1 is a file: name the folder of an archive"):
-        Stream(path, index=index).poll()
+        Stream(path).poll()
     with pytest.raises(SourceFailed, match=r"there is no .*/gone: name a folder"):
-        Stream(archive / "gone", index=index).poll()
+        Stream(archive / "gone").poll()
 
 
 # What went.
 
 
-def test_a_file_that_went_before_it_was_read_is_an_error_that_says_the_way_out(archive: Path, index: Path) -> None:
+def test_a_file_that_went_before_it_was_read_is_an_error_that_says_the_way_out(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     came(archive, "work.2", b"b")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     assert stream.plan()
     path.unlink()
     with pytest.raises(SourceFailed, match=r'archive~work.1 was deleted before it was read: option\("ignoreMiss'):
@@ -388,10 +377,10 @@ def test_a_file_that_went_before_it_was_read_is_an_error_that_says_the_way_out(a
     assert data(stream.batch()) == [b"b"]
 
 
-def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path, index: Path) -> None:
+def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     for ignores, outcome in (("false", None), ("true", [])):
-        stream = Stream(archive, index=index, ignoreMissingFiles=ignores)
+        stream = Stream(archive, ignoreMissingFiles=ignores)
         assert stream.plan()
         (task,) = stream.reader.partitions(*stream.offsets)
         aside = path.rename(archive.parent / "aside")
@@ -403,9 +392,9 @@ def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path, index: Pat
         shutil.move(aside, path)
 
 
-def test_files_that_go_when_they_were_read_are_no_matter(archive: Path, index: Path) -> None:
+def test_files_that_go_when_they_were_read_are_no_matter(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     assert data(stream.poll()) == [b"a"]
     path.unlink()
     came(archive, "work.2", b"b")
@@ -413,9 +402,9 @@ def test_files_that_go_when_they_were_read_are_no_matter(archive: Path, index: P
     assert data(stream.poll()) == [b"b"]
 
 
-def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: Path, index: Path) -> None:
+def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: Path) -> None:
     path = came(archive, "work.1", b"a", b"b")
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     assert stream.plan()
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
@@ -426,11 +415,9 @@ def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: P
     assert data(stream.batch()) == [b"a", b"b"]
 
 
-def test_damage_is_told_and_with_failfast_raised(
-    archive: Path, index: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_told_and_with_failfast_raised(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
     (archive / "archive~work.1").write_bytes(WRITER + put(2, b"a") + put(1, b"b"))
-    stream = Stream(archive, index=index)
+    stream = Stream(archive)
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
         assert data(stream.poll()) == [b"a"]
     assert "archive~work.1, offset 30: damaged: " in caplog.text
@@ -442,22 +429,22 @@ def test_damage_is_told_and_with_failfast_raised(
 # Columns and options.
 
 
-def test_the_columns_are_those_of_the_table(archive: Path, index: Path) -> None:
-    options = {"index": str(index), "maxFiles": "7", "ignoreMissingFiles": "TRUE"}
+def test_the_columns_are_those_of_the_table(archive: Path) -> None:
+    options = {"index": "/i", "maxFiles": "7", "ignoreMissingFiles": "TRUE"}
     assert source(archive, **options).schema() == RECORDS
     assert source(archive, payload="false", **options).schema().names == RECORDS.names[:-1]
 
 
-def test_some_columns_may_be_asked_for_and_items_left_out(archive: Path, index: Path) -> None:
+def test_some_columns_may_be_asked_for_and_items_left_out(archive: Path) -> None:
     (archive / "archive~work.1").write_bytes(WRITER + put(7, b"abc") + read_head(7))
     asked = StructType([StructField("item_id", LongType()), StructField("queue", StringType())])
-    reader = source(archive, index=str(index)).streamReader(asked)
+    reader = source(archive, index=f"{archive.parent}/audit.index").streamReader(asked)
     begin = reader.initialOffset()
     (task,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
     rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
     assert rows[0] == {"item_id": 7, "queue": "work"}
     with pytest.raises(SourceFailed, match=r"there is no column data with option"):
-        source(archive, index=str(index), payload="false").streamReader(RECORDS)
+        source(archive, index="/i", payload="false").streamReader(RECORDS)
 
 
 @pytest.mark.parametrize(
@@ -477,6 +464,6 @@ def test_an_option_that_makes_no_sense_is_refused(archive: Path, options: dict[s
         source(archive, **options).streamReader(RECORDS)
 
 
-def test_nobody_reads_a_table_with_the_options_of_a_stream(archive: Path, index: Path) -> None:
+def test_nobody_reads_a_table_with_the_options_of_a_stream(archive: Path) -> None:
     with pytest.raises(SourceFailed, match=r"there is no option index"):
-        source(archive, index=str(index)).reader(RECORDS)
+        source(archive, index="/i").reader(RECORDS)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.scroll.made import WRITER, put
+from tests.scroll.handwritten import WRITER, put
 from tests.spark.stream.tailing import Stream, data
 
 QUEUES = st.sampled_from(["work", "mail", "work2"])

@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
-from tests.scroll.made import WRITER, put
+from tests.scroll.handwritten import WRITER, put
 from tests.spark.stream.tailing import Stream, data
 
 A = Arrival("one", b"/srv/archive", b"archive~work.1", 0, 100, b"sample")
@@ -117,7 +117,7 @@ def came(archive: Path, number: int) -> None:
 
 
 def test_an_index_that_is_not_the_checkpoints_is_refused(archive: Path, path: Path) -> None:
-    stream = Stream(archive, index=path)
+    stream = Stream(archive)
     came(archive, 1)
     stream.poll()
     os.unlink(path)
@@ -130,7 +130,7 @@ def test_an_index_that_is_not_the_checkpoints_is_refused(archive: Path, path: Pa
 
 
 def test_an_index_that_is_older_than_the_checkpoint_is_refused(archive: Path, path: Path) -> None:
-    stream = Stream(archive, index=path)
+    stream = Stream(archive)
     came(archive, 1)
     stream.poll()
     older = path.read_bytes()
@@ -143,7 +143,7 @@ def test_an_index_that_is_older_than_the_checkpoint_is_refused(archive: Path, pa
 
 
 def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(archive: Path, path: Path) -> None:
-    stream = Stream(archive, index=path)
+    stream = Stream(archive)
     came(archive, 1)
     stream.poll()
     os.unlink(path)
@@ -152,7 +152,7 @@ def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(archive: Pat
 
 
 def test_a_checkpoint_that_is_put_back_goes_on_from_there_over_the_same_files(archive: Path, path: Path) -> None:
-    stream = Stream(archive, index=path, maxFiles="1")
+    stream = Stream(archive, maxFiles="1")
     for number in (3, 1, 2):
         came(archive, number)
         stream.poll()

@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.scroll.made import WRITER, put
+from tests.scroll.handwritten import WRITER, put
 
 PATIENCE_S = 120
 

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.stream import archive_options, sink_options, stream_options
+from kestrel.spark.stream.options import KEYS, OPTIONS
+from kestrel.spark.table.options import OF_STREAMS
 from tests.server.running import Processes
 from tests.spark.walks import section, walk
 
@@ -29,9 +30,9 @@ def test_every_column_of_an_item_is_told() -> None:
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
-        ("Out of queues", stream_options.OPTIONS),
-        ("Into queues", ("servers", "queue", "timeout", "patience", sink_options.KEYS)),
-        ("Out of archives", archive_options.OF_STREAMS),
+        ("Out of queues", OPTIONS),
+        ("Into queues", ("servers", "queue", "timeout", "patience", KEYS)),
+        ("Out of archives", OF_STREAMS),
     ],
 )
 def test_every_option_is_told(heading: str, names: tuple[str, ...]) -> None:

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kestrel.spark.stream.shutdown import exit_on_sigterm
+import pytest
+
+from kestrel.spark.stream.open_reads import exit_on_sigterm
 from tests.child import Child, join
 
 _WAITS = """
 import signal, sys
-from kestrel.spark.stream.shutdown import exit_on_sigterm, ignore_sigterm
+from kestrel.spark.stream.open_reads import exit_on_sigterm, ignore_sigterm
 {before}
 exit_on_sigterm()
 try:
@@ -39,19 +41,12 @@ def waiting(before: str = "", finally_: str = "") -> Iterator[Child[str]]:
             process.kill()
 
 
-def test_a_sigterm_lets_what_has_begun_be_stopped() -> None:
-    with waiting() as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == 143
-        assert process.stdout is not None
-        assert process.stdout.read() == "stopped\n"
-
-
 _ANOTHER = "signal.raise_signal(signal.SIGTERM)"
 
 
-def test_another_sigterm_does_not_cut_the_end_short() -> None:
-    with waiting(finally_=_ANOTHER) as process:
+@pytest.mark.parametrize("finally_", ["", _ANOTHER])
+def test_a_sigterm_lets_what_has_begun_be_stopped_and_another_does_not_cut_that_short(finally_: str) -> None:
+    with waiting(finally_=finally_) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 143
         assert process.stdout is not None

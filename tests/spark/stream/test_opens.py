@@ -8,48 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.open_reads import MOST_READS, OpenReadsReader
-from kestrel.spark.stream.stream_options import OPEN_BYTES, Delivery, StreamOptions
-from tests.spark.stream.fakes import A, B, World
-from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
-
-
-def opens(
-    world: World,
-    *addresses: str,
-    max_rows: int = 100,
-    max_bytes: int = OPEN_BYTES,
-    slices: int = 4,
-    schema: StructType = ITEMS,
-) -> OpenReadsReader:
-    """A driver's reader of some servers, or of all."""
-    servers = world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices, max_bytes=max_bytes)
-    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
-
+from kestrel.spark.stream.open_reads import MOST_READS
+from tests.spark.stream.fakes import A, B, World, numbered, opens
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
 # Batches.
-
-
-def test_items_of_all_servers_come_in_the_order_of_their_server() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 25))
-    world[B].put(*numbered(100, 7))
-    checkpoint = Checkpoint()
-    query = Query(opens(world, max_rows=10), checkpoint)
-    while query.trigger():
-        pass
-    assert [each for each in checkpoint.data() if len(each) < 3] == numbered(0, 25)
-    assert [each for each in checkpoint.data() if len(each) == 3] == numbered(100, 7)
-    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
 
 
 def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
@@ -59,15 +24,6 @@ def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
     Query(opens(world), checkpoint).trigger()
     nothing = dict.fromkeys(("item_id", "add_ms", "expiry_ms"))
     assert checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
-
-
-def test_some_columns_in_any_order_may_be_asked_for() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    checkpoint = Checkpoint()
-    asked = StructType([StructField("item_id", LongType()), StructField("server", StringType())])
-    Query(opens(world, schema=asked), checkpoint).trigger()
-    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", None), ("server", A)]]
 
 
 def test_without_items_the_offset_is_the_one_before() -> None:
@@ -98,27 +54,24 @@ def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
     reader = opens(world, max_rows=20_000)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert sorted(len(task.items) for task in tasks_between(reader, start, end)) == [100, 2500, 2500]
+    assert sorted(len(task.items) for task in reader.partitions(start, end)) == [100, 2500, 2500]
 
 
 def test_a_batch_has_about_as_many_bytes_as_it_may() -> None:
     world = World(A)
     world[A].put(*[b"x" * 100] * 200)
-    checkpoint = Checkpoint()
-    query = Query(opens(world, max_rows=1000, max_bytes=5000), checkpoint)
-    while query.trigger():
-        pass
-    assert [len(rows) for rows in checkpoint.sink.values()] == [50, 50, 50, 50]
+    query = Query(opens(world, max_rows=1000, max_bytes=5000))
+    query.drain()
+    assert [len(rows) for rows in query.checkpoint.sink.values()] == [50, 50, 50, 50]
 
 
 def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() -> None:
     world = World(A)
     world[A].max_open = 2
     world[A].put(*numbered(0, 11))
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == numbered(0, 11)
+    assert query.checkpoint.data() == numbered(0, 11)
 
 
 def test_open_reads_that_are_not_confirmed_yet_do_not_keep_back_others() -> None:
@@ -141,7 +94,7 @@ def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
 
 def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> None:
     world = World(A)
-    query = Query(opens(world), Checkpoint())
+    query = Query(opens(world))
     for _ in range(3):
         query.trigger()
     assert world[A].asked == ["get"] * 3
@@ -154,7 +107,7 @@ def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> N
 def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
     world = World(A)
     world[A].put(*numbered(0, MOST_READS + 5))
-    query = Query(opens(world, max_rows=2 * MOST_READS), Checkpoint())
+    query = Query(opens(world, max_rows=2 * MOST_READS))
     query.trigger()
     assert len(world[A].open) == MOST_READS + 5
     query.trigger()
@@ -178,8 +131,7 @@ def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> N
     world = World(A, B)
     world[A].put(b"a")
     world[B].put(b"b")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     query.trigger()
     world[A].is_away = True
     query.trigger()
@@ -188,14 +140,13 @@ def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> N
     world.sleep(60)
     query.trigger()
     assert len(world[A].open) == 0
-    assert sorted(checkpoint.data()) == [b"a", b"b"]
+    assert sorted(query.checkpoint.data()) == [b"a", b"b"]
 
 
 def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     world = World(A)
     world[A].put(b"1", b"2")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     query.trigger()
     world[A].hold_ends()
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
@@ -203,7 +154,7 @@ def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.L
     assert [record.message.partition(",")[0] for record in caplog.records] == [
         "a:2229: 2 done items were no longer open reads and are delivered again"
     ]
-    assert checkpoint.data() == [b"1", b"2", b"1", b"2"]
+    assert query.checkpoint.data() == [b"1", b"2", b"1", b"2"]
 
 
 def test_a_stop_gives_back_what_is_not_done() -> None:
@@ -261,55 +212,37 @@ def test_a_server_that_is_away_does_not_keep_the_others() -> None:
     world = World(A, B)
     world[A].is_away = True
     world[B].put(b"b")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == [b"b"]
+    assert query.checkpoint.data() == [b"b"]
     assert world.now_s == 0
 
 
 def test_what_a_lost_answer_had_comes_again() -> None:
     world = World(A)
     world[A].put(b"1")
-    checkpoint = Checkpoint()
-    query = Query(opens(world), checkpoint)
+    query = Query(opens(world))
     world[A].loses_answers = True
     assert not query.trigger()
     world[A].loses_answers = False
     world[A].hold_ends()
     world.sleep(60)
     assert query.trigger()
-    assert checkpoint.data() == [b"1"]
+    assert query.checkpoint.data() == [b"1"]
 
 
 # A trigger that ends.
 
 
-def test_available_now_takes_no_more_than_waited_at_its_beginning() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 23))
-    checkpoint = Checkpoint()
-    reader = opens(world, max_rows=10)
-    reader.prepareForTriggerAvailableNow()
-    query = Query(reader, checkpoint)
-    for _ in range(10):
-        query.trigger()
-        world[A].put(b"later")
-        world[B].put(b"later")
-    assert checkpoint.data() == numbered(0, 23)
-    assert world[A].open == {}, "the last batch is confirmed"
-
-
 def test_available_now_ends_where_others_take_items() -> None:
     world = World(A)
     world[A].put(*numbered(0, 10))
-    checkpoint = Checkpoint()
     reader = opens(world)
     reader.prepareForTriggerAvailableNow()
     del world[A].waiting[4:]
-    query = Query(reader, checkpoint)
+    query = Query(reader)
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == numbered(0, 4)
+    assert query.checkpoint.data() == numbered(0, 4)
 
 
 def test_available_now_fails_rather_than_leave_a_server_out_and_gives_back_what_it_took() -> None:
@@ -331,25 +264,6 @@ def test_a_trigger_that_never_confirms_is_refused() -> None:
     reader = opens(World(A))
     with pytest.raises(SourceFailed, match=r"use trigger\(availableNow=True\)"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work"'),
-        ({"delivery": "exactly_once"}, r'option\("delivery", "exactly_once"\), not "at_least_once"'),
-    ],
-    ids=["queue", "delivery"],
-)
-def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sentence: str) -> None:
-    reader = opens(World(A))
-    theirs = {**reader.initialOffset(), **change}
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.latestOffset(theirs, ReadMaxRows(1))
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.commit(theirs)
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.partitions(theirs, theirs)
 
 
 # Whatever happens.

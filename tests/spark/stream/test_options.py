@@ -1,4 +1,4 @@
-"""Every option of a stream out of queues: what it may say, and what is said to whoever mistakes one."""
+"""Every option of a stream out of queues and of writing to one, and what is said to whoever mistakes one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.open_reads import OpenReadsReader
+from kestrel.spark.stream.options import Delivery, SinkOptions, StreamOptions, parse_sink_options, parse_stream_options
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.stream_options import Delivery, StreamOptions, parse_stream_options
+from kestrel.spark.stream.servers import StreamServers
+from tests.spark.stream.ddl import columns_of
 
+WORK = {"servers": "mq1", "queue": "work"}
 ONCE = {"delivery": "at_least_once"}
+DATA = columns_of("data BINARY")
 
 
 def parsed(**given: str) -> StreamOptions:
-    return parse_stream_options({"servers": "mq1", "queue": "work", **given})
+    return parse_stream_options({**WORK, **given})
 
 
 def test_servers_and_a_queue_are_enough() -> None:
@@ -77,13 +81,12 @@ def test_a_mistake_is_told(given: dict[str, str], sentence: str) -> None:
 
 
 def test_the_delivery_chooses_the_reader() -> None:
-    given = {"servers": "mq1", "queue": "work"}
-    assert isinstance(KestrelSource(given).streamReader(ITEMS), RangesReader)
-    assert isinstance(KestrelSource({**given, **ONCE}).streamReader(ITEMS), OpenReadsReader)
+    assert isinstance(KestrelSource(WORK).streamReader(ITEMS), RangesReader)
+    assert isinstance(KestrelSource({**WORK, **ONCE}).streamReader(ITEMS), OpenReadsReader)
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    source = KestrelSource({"servers": "mq1", "queue": "work"})
+    source = KestrelSource(WORK)
     assert source.schema() == ITEMS
     with pytest.raises(SourceFailed, match="there is no column size: the columns are server, queue, item_id"):
         source.streamReader(StructType([StructField("size", IntegerType())]))
@@ -92,3 +95,46 @@ def test_a_column_that_is_not_there_is_named() -> None:
 def test_a_stream_without_servers_says_what_it_needs() -> None:
     with pytest.raises(SourceFailed, match=r'a stream reads queues: option\("servers"'):
         KestrelSource({"queue": "work"}).streamReader(ITEMS)
+
+
+# Writing.
+
+
+def test_servers_and_a_queue_are_enough_to_write() -> None:
+    assert parse_sink_options(WORK) == SinkOptions(StreamServers(("mq1:2229",), b"work"), has_keys=False)
+    assert parse_sink_options({**WORK, "KEYS": "True"}).has_keys
+
+
+def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
+    given = {**WORK, "checkpointLocation": "/checkpoint", "queryname": "copy"}
+    assert parse_sink_options(given) == parse_sink_options(WORK)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"path": "/spool"}, r'^journal files are read-only; to write to live queues, use option\("servers"'),
+        ({"queue": "work"}, "^journal files are read-only"),
+        ({"servers": "mq1"}, "^no queue is given"),
+        ({**WORK, "path": "/spool"}, "^there is no option path: the options are servers, queue, .*, keys$"),
+        ({**WORK, "key": "true"}, "^there is no option key; did you mean keys"),
+        ({**WORK, "keys": "yes"}, "^keys must be true or false, not 'yes'"),
+    ],
+)
+def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str], sentence: str) -> None:
+    for make_writer in (KestrelSource(given).writer, KestrelSource(given).streamWriter):
+        with pytest.raises(SourceFailed, match=sentence):
+            make_writer(DATA, False)
+
+
+def test_what_is_in_a_queue_cannot_be_replaced() -> None:
+    with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with mode\("append"\)$'):
+        KestrelSource(WORK).writer(DATA, True)
+    with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with outputMode\("append"\)$'):
+        KestrelSource(WORK).streamWriter(DATA, True)
+
+
+def test_columns_are_looked_at_before_any_task_runs() -> None:
+    for make_writer in (KestrelSource(WORK).writer, KestrelSource(WORK).streamWriter):
+        with pytest.raises(SourceFailed, match=r"^a queue has no column value"):
+            make_writer(columns_of("value STRING"), False)

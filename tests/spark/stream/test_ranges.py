@@ -9,28 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.offsets import Offset
-from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, RangesReader, slices_of
-from kestrel.spark.stream.stream_options import Delivery, StreamOptions
-from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World
-from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
-
-
-def ranges(
-    world: World, *addresses: str, max_rows: int = 100, slices: int = 4, schema: StructType = ITEMS, reader: str = "s"
-) -> RangesReader:
-    """A driver's reader of some servers, or of all."""
-    servers = world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, max_rows, slices, reader.encode())
-    return RangesReader(options, schema, world.connections(servers))
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
+from kestrel.spark.stream.queue_reader import Offset
+from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, slices_of
+from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World, numbered, ranges
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
 
 def offset(**ids: int) -> Offset:
@@ -57,20 +41,6 @@ def test_a_stream_begins_with_the_first_item_that_is_not_released() -> None:
     assert [world[each].reader for each in (A, B)] == [b"s", b"s"], "from now on they keep what there is"
 
 
-def test_every_item_of_all_servers_comes_once_and_in_the_order_of_its_server() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 25))
-    world[B].put(*numbered(100, 7))
-    checkpoint = Checkpoint()
-    query = Query(ranges(world, max_rows=10), checkpoint)
-    while query.trigger():
-        pass
-    data = checkpoint.data()
-    assert [each for each in data if len(each) < 3] == numbered(0, 25)
-    assert [each for each in data if len(each) == 3] == numbered(100, 7)
-    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
-
-
 def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
     world = World(A)
     world[A].put(b"x", gap=6)
@@ -78,15 +48,6 @@ def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
     Query(ranges(world), checkpoint).trigger()
     row = {"server": A, "queue": "work", "item_id": 7, "add_ms": 1007, "expiry_ms": None, "data": b"x"}
     assert checkpoint.rows() == [row]
-
-
-def test_some_columns_in_any_order_may_be_asked_for() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    checkpoint = Checkpoint()
-    asked = StructType([StructField("item_id", LongType()), StructField("server", StringType())])
-    Query(ranges(world, schema=asked), checkpoint).trigger()
-    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", 1), ("server", A)]]
 
 
 def test_without_new_items_the_offset_is_the_one_before() -> None:
@@ -117,7 +78,7 @@ def test_a_batch_that_is_asked_for_again_is_the_same() -> None:
 
 def test_a_batch_without_an_end_of_its_own_has_no_tasks() -> None:
     world = World(A)
-    assert tasks_between(ranges(world), offset(a=5), offset(a=5)) == []
+    assert ranges(world).partitions(offset(a=5), offset(a=5)) == []
 
 
 # How many rows.
@@ -147,13 +108,11 @@ def test_fewer_rows_than_servers_are_given_in_turn() -> None:
     world = World(A, B, C)
     for queue in world.queues.values():
         queue.put(*numbered(0, 10))
-    checkpoint = Checkpoint()
-    query = Query(ranges(world, max_rows=1), checkpoint)
-    while query.trigger():
-        pass
-    assert {len(rows) for rows in checkpoint.sink.values()} == {1}
-    assert {row["server"] for rows in list(checkpoint.sink.values())[:3] for row in rows} == {A, B, C}
-    assert len(checkpoint.rows()) == 30
+    query = Query(ranges(world, max_rows=1))
+    query.drain()
+    assert {len(rows) for rows in query.checkpoint.sink.values()} == {1}
+    assert {row["server"] for rows in list(query.checkpoint.sink.values())[:3] for row in rows} == {A, B, C}
+    assert len(query.checkpoint.rows()) == 30
 
 
 @pytest.mark.parametrize(
@@ -178,7 +137,7 @@ def test_what_is_behind_a_gap_is_read_by_several_tasks() -> None:
     reader = ranges(world, max_rows=10_000)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(10_000))
-    tasks = tasks_between(reader, start, end)
+    tasks = reader.partitions(start, end)
     assert len(tasks) == 4
     assert [row["data"] for row in rows_between(reader, start, end)] == [b"before", *numbered(0, 8000)]
 
@@ -199,7 +158,7 @@ def test_a_slice_is_read_in_pages() -> None:
 def test_what_is_done_is_released_with_the_next_look_and_once() -> None:
     world = World(A)
     world[A].put(b"1", b"2")
-    query = Query(ranges(world), Checkpoint())
+    query = Query(ranges(world))
     assert query.trigger()
     assert world[A].first_id == 1, "Spark may ask for them again"
     assert not query.trigger() and not query.trigger()
@@ -273,8 +232,7 @@ def test_a_checkpoint_that_is_older_than_what_was_released_is_refused() -> None:
 
 def test_a_server_that_is_away_stays_where_it_is_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     world = World(A, B)
-    checkpoint = Checkpoint()
-    query = Query(ranges(world), checkpoint)
+    query = Query(ranges(world))
     world[A].put(b"a1")
     world[B].put(b"b1")
     query.trigger()
@@ -283,18 +241,18 @@ def test_a_server_that_is_away_stays_where_it_is_and_the_others_go_on(caplog: py
     world[A].is_away = True
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
         assert query.trigger()
-    assert sorted(checkpoint.data()) == [b"a1", b"b1", b"b2"]
+    assert sorted(query.checkpoint.data()) == [b"a1", b"b1", b"b2"]
     assert [record.message.partition(";")[0] for record in caplog.records] == ["a:2229: away"]
     world[A].is_away = False
     world.sleep(60)
     assert query.trigger() and not query.trigger()
-    assert sorted(checkpoint.data()) == [b"a1", b"a2", b"b1", b"b2"]
+    assert sorted(query.checkpoint.data()) == [b"a1", b"a2", b"b1", b"b2"]
     assert (world[A].first_id, world[B].first_id) == (3, 3)
 
 
 def test_a_server_that_is_away_is_not_asked_with_every_trigger() -> None:
     world = World(A, B)
-    query = Query(ranges(world), Checkpoint())
+    query = Query(ranges(world))
     query.trigger()
     world[A].is_away = True
     world[A].asked.clear()
@@ -315,25 +273,11 @@ def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
 # A trigger that ends.
 
 
-def test_available_now_reads_what_is_there_and_nothing_that_comes_later() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 23))
-    checkpoint = Checkpoint()
-    reader = ranges(world, max_rows=10)
-    reader.prepareForTriggerAvailableNow()
-    query = Query(reader, checkpoint)
-    for _ in range(10):
-        query.trigger()
-        world[A].put(b"later")
-        world[B].put(b"later")
-    assert checkpoint.data() == numbered(0, 23)
-
-
 def test_available_now_ends_when_everything_is_acknowledged() -> None:
     world = World(A, B)
     world[A].put(*numbered(0, 25))
     world[B].put(*numbered(25, 25))
-    Query(ranges(world, max_rows=10), Checkpoint()).run_available_now()
+    Query(ranges(world, max_rows=10)).run_available_now()
     assert [world[each].first_id for each in (A, B)] == [26, 26]
 
 
@@ -351,7 +295,7 @@ def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -
     world[B].put(b"x")
     reader = ranges(world)
     reader.prepareForTriggerAvailableNow()
-    query = Query(reader, Checkpoint())
+    query = Query(reader)
     query.reader.initialOffset()
     world[B].is_away = True
     with pytest.raises(SourceFailed, match="b:2229: away"):
@@ -450,35 +394,14 @@ def test_a_batch_of_a_server_that_is_named_no_more_says_so() -> None:
         ranges(world, A).partitions(offset(a=1, b=1), offset(a=1, b=2))
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work": use that value, or another'),
-        ({"reader": "other"}, r'option\("reader", "other"\), not "s"'),
-        ({"delivery": "at_least_once"}, r'option\("delivery", "at_least_once"\), not "exactly_once"'),
-    ],
-    ids=["queue", "reader", "delivery"],
-)
-def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sentence: str) -> None:
-    reader = ranges(World(A))
-    ours, theirs = offset(a=1), {**offset(a=1), **change}
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.latestOffset(theirs, ReadMaxRows(1))
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.commit(theirs)
-    for start, end in ((ours, theirs), (theirs, ours)):
-        with pytest.raises(SourceFailed, match=sentence):
-            reader.partitions(start, end)
-
-
 def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:
     world = World(A)
     world[A].has_ids = False
     sentence = r'a:2229: its storage gives them none\. Read a queue .* option\("delivery", "at_least_once"\)'
     with pytest.raises(SourceFailed, match=sentence):
-        Query(ranges(world), Checkpoint()).trigger()
+        Query(ranges(world)).trigger()
     with pytest.raises(SourceFailed, match=sentence):
-        Query(ranges(world), Checkpoint()).run_available_now()
+        Query(ranges(world)).run_available_now()
 
 
 def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now() -> None:

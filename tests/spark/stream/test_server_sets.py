@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,27 +15,16 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.open_reads import OpenReadsReader
+from kestrel.spark.stream.options import Delivery, StreamOptions
 from kestrel.spark.stream.ranges import RangesReader
 from kestrel.spark.stream.servers import StreamServers
-from kestrel.spark.stream.stream_options import Delivery, StreamOptions
 from tests.server.running import Processes
+from tests.spark.stream import fakes
 from tests.spark.stream.fakes import A, B, C, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
-
-def ranges(world: World, *members: str) -> RangesReader:
-    """A driver's reader of the set in which these are now."""
-    servers = world.server_set(*members)
-    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, 100, reader=b"s")
-    return RangesReader(options, ITEMS, world.connections(servers))
-
-
-def opens(world: World, *members: str) -> OpenReadsReader:
-    """The same, at least once."""
-    servers = world.server_set(*members)
-    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, 100)
-    return OpenReadsReader(options, ITEMS, world.connections(servers), lambda: None)
+ranges = partial(fakes.ranges, in_set=True)
+opens = partial(fakes.opens, in_set=True)
 
 
 # Exactly once.
@@ -58,23 +48,22 @@ def test_who_comes_to_the_set_is_read_from_its_first_item() -> None:
 
 def test_who_has_left_keeps_its_place_and_is_read_from_there_when_it_is_back() -> None:
     world = World(A, B)
-    checkpoint = Checkpoint()
     for address in (A, B):
         world[address].put(b"1")
-    query = Query(ranges(world, A, B), checkpoint)
+    query = Query(ranges(world, A, B))
     query.trigger()
     world.set.reads(A)
     world[B].is_away = True
     for _ in range(3):
         world[A].put(b"2")
         query.trigger()
-    assert checkpoint.data() == [b"1", b"1", b"2", b"2", b"2"]
+    assert query.checkpoint.data() == [b"1", b"1", b"2", b"2", b"2"]
     world[B].is_away = False
     world[B].put(b"3")
     world.sleep(60)
     world.set.reads(A, B)
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == [b"1", b"1", b"2", b"2", b"2", b"3"]
+    assert query.checkpoint.data() == [b"1", b"1", b"2", b"2", b"2", b"3"]
     assert world[B].first_id == 3
 
 
@@ -94,7 +83,7 @@ def test_a_restart_forgets_nobody_who_has_left() -> None:
 def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
     world = World(A, B)
     world[B].put(b"1", b"2")
-    query = Query(ranges(world, A, B), Checkpoint())
+    query = Query(ranges(world, A, B))
     query.trigger()
     world[B].put(b"not read")
     world.set.reads(A)
@@ -108,7 +97,7 @@ def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
 def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back() -> None:
     world = World(A, B)
     world[B].put(b"1")
-    query = Query(ranges(world, A, B), Checkpoint())
+    query = Query(ranges(world, A, B))
     query.trigger()
     world.set.reads(A)
     world[B].is_away = True
@@ -126,15 +115,14 @@ def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back
 
 def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_back() -> None:
     world = World(A, B)
-    checkpoint = Checkpoint()
     world[B].put(b"1")
-    query = Query(ranges(world, A, B), checkpoint)
+    query = Query(ranges(world, A, B))
     query.trigger()
     world[B].reader = None
     world.set.reads(A)
     world[A].put(b"a")
     assert query.trigger()
-    assert checkpoint.data() == [b"1", b"a"]
+    assert query.checkpoint.data() == [b"1", b"a"]
     world.set.reads(A, B)
     with pytest.raises(SourceFailed, match="with another checkpointLocation the stream begins"):
         query.trigger()
@@ -188,14 +176,12 @@ def test_available_now_is_about_those_who_are_there_at_its_beginning() -> None:
     world = World(A, B, C)
     for address in (A, B, C):
         world[address].put(*[address.encode()] * 150)
-    checkpoint = Checkpoint()
     reader = ranges(world, A, B)
     reader.prepareForTriggerAvailableNow()
     world.set.reads(A, C)
-    query = Query(reader, checkpoint)
-    while query.trigger():
-        pass
-    assert sorted(checkpoint.data()) == [A.encode()] * 150 + [B.encode()] * 150
+    query = Query(reader)
+    query.drain()
+    assert sorted(query.checkpoint.data()) == [A.encode()] * 150 + [B.encode()] * 150
 
 
 def test_a_stream_of_a_set_that_is_not_known_does_not_begin() -> None:
@@ -226,24 +212,23 @@ def test_a_stop_ends_following_and_a_task_does_not_follow() -> None:
 
 def test_items_are_taken_of_those_who_are_there_now() -> None:
     world = World(A, B)
-    checkpoint = Checkpoint()
-    query = Query(opens(world, A), checkpoint)
+    query = Query(opens(world, A))
     for address in (A, B):
         world[address].put(b"1")
     assert query.trigger() and not query.trigger()
     world.set.reads(B)
     world[A].put(b"2")
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == [b"1", b"1"]
+    assert query.checkpoint.data() == [b"1", b"1"]
     world.set.reads(A, B)
     assert query.trigger()
-    assert checkpoint.data() == [b"1", b"1", b"2"]
+    assert query.checkpoint.data() == [b"1", b"1", b"2"]
 
 
 def test_what_is_held_on_one_that_has_left_is_confirmed_there() -> None:
     world = World(A, B)
     world[B].put(b"1")
-    query = Query(opens(world, A, B), Checkpoint())
+    query = Query(opens(world, A, B))
     query.trigger()
     world.set.reads(A)
     query.trigger()
@@ -264,13 +249,12 @@ def test_available_now_takes_of_those_who_were_there_at_its_beginning() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(address.encode())
-    checkpoint = Checkpoint()
     reader = opens(world, A)
     reader.prepareForTriggerAvailableNow()
     world.set.reads(A, B)
-    query = Query(reader, checkpoint)
+    query = Query(reader)
     assert query.trigger() and not query.trigger()
-    assert checkpoint.data() == [A.encode()]
+    assert query.checkpoint.data() == [A.encode()]
 
 
 # Whoever comes and goes.

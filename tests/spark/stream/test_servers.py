@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.cluster.kazoo_extra import KazooMissing
-from kestrel.cluster.uri import parse_server_set
+from kestrel.cluster.uri import KazooMissing, parse_server_set
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.option_values import check_option_names
 from kestrel.spark.stream import server_directory

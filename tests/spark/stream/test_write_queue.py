@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from kestrel.client.blocking import BlockingClient
 from kestrel.keyed import split
-from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server
+from tests.server.running import ANY_PORT, Processes, Server
+from tests.spark.stream.live import address_of, taken
 
 CONFIG = """
 queuePath = "queues"
@@ -30,19 +30,9 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
             yield [one, others.serve(CONFIG, "--thrift", ANY_PORT)]
 
 
-def addresses(servers: list[Server]) -> list[str]:
-    return [f"127.0.0.1:{server.port_of('thrift')}" for server in servers]
-
-
-def taken(server: Server, queue: str = "work") -> list[bytes]:
-    [address] = addresses([server])
-    with BlockingClient(address, "thrift", timeout_s=PATIENCE_S) as client:
-        return list(iter(lambda: client.get(queue), None))
-
-
 def write(table: DataFrame, servers: list[Server], mode: str = "append", queue: str = "work", **options: str) -> None:
     writer = table.write.format("kestrel").mode(mode).options(**options)
-    writer.option("servers", ",".join(addresses(servers))).option("queue", queue).save()
+    writer.option("servers", ",".join(map(address_of, servers))).option("queue", queue).save()
 
 
 def test_a_table_is_put_to_a_queue_of_several_servers(spark: SparkSession, servers: list[Server]) -> None:
@@ -73,7 +63,7 @@ def test_a_stream_is_put_to_a_queue_and_goes_on_behind_its_checkpoint(
         stream = spark.readStream.text(str(lines)).selectExpr("value AS key", "value AS data")
         writer = stream.writeStream.format("kestrel").queryName("lines").trigger(availableNow=True)
         options = {"checkpointLocation": str(tmp_path / "checkpoint"), "queue": "work", "keys": "true"}
-        writer.options(**options).option("servers", addresses(servers)[0]).start().awaitTermination()
+        writer.options(**options).option("servers", address_of(servers[0])).start().awaitTermination()
         return sorted(split(item) for item in taken(servers[0]))
 
     (lines / "1.txt").write_text("a\nb\n")

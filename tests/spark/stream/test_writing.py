@@ -6,13 +6,11 @@ import logging
 import pickle
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from kestrel.client.blocking import BlockingClient
 from kestrel.client.put_batch import BATCH_ITEMS
 from kestrel.keyed import split
 from kestrel.spark.failures import SourceFailed
@@ -21,6 +19,7 @@ from kestrel.spark.stream.queue_writer import ItemsPut, QueueStreamWriter, Queue
 from tests.client.scripted import scripted
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 from tests.spark.stream.ddl import columns_of
+from tests.spark.stream.live import address_of, taken
 
 CONFIG = """
 queuePath = "queues"
@@ -37,18 +36,8 @@ DATA = "data BINARY"
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
-
-
-@pytest.fixture
 def server(processes: Processes) -> Server:
     return processes.serve(CONFIG, "--thrift", ANY_PORT)
-
-
-def address_of(server: Server) -> str:
-    return f"127.0.0.1:{server.port_of('thrift')}"
 
 
 def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str) -> QueueWriter:
@@ -63,12 +52,6 @@ def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str
 def rows(*batches: Any) -> Iterator[pa.RecordBatch]:
     for columns in batches:
         yield pa.RecordBatch.from_pydict(columns)
-
-
-def taken(server: Server, queue: str = "work") -> list[bytes]:
-    """All that is in the queue."""
-    with BlockingClient(address_of(server), "thrift", timeout_s=PATIENCE_S) as client:
-        return list(iter(lambda: client.get(queue), None))
 
 
 def test_rows_are_items_of_the_queue(server: Server) -> None:

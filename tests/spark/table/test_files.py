@@ -10,18 +10,13 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.scroll.name_encoding import EscapedNames
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.planned_file import FileKind, PlannedFile
-from tests.journal.made import addx
-from tests.scroll.made import READER, WRITER, put, read_head
+from tests.journal.handwritten import addx
+from tests.scroll.handwritten import READER, WRITER, put, read_head
+from tests.spark.tables import planned_files as files
 
 A = addx(b"a")
 LONG = b"long" * 60
-
-
-def files(*paths: Path | str, server: str | None = None, queue: str | None = None) -> list[PlannedFile]:
-    return files_of(Disk(), find_locations([str(path) for path in paths], server), queue)
 
 
 def made(folder: Path, **contents: bytes) -> Path:
@@ -127,7 +122,7 @@ def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: byt
 
     for paths in ((archive, spool), (spool, archive)):
         disk = MovingDisk(at, move)
-        found = files_of(disk, find_locations([str(path) for path in paths], "s"))
+        found = files(*paths, server="s", disk=disk)
         stems = [file.owner.file.removeprefix("archive~") for file in found if not file.is_reader]
         assert stems == ["work.1", "work.2"]
         (archive / "archive~work.1").unlink()
@@ -165,7 +160,7 @@ def test_the_same_queue_in_two_folders_of_one_server_is_refused_with_the_way_out
     with pytest.raises(SourceFailed) as raised:
         files(one, two, server="s")
     assert str(raised.value) == (
-        f'queue work of server s is in {one} and in {two}: read them separately, each '
+        f"queue work of server s is in {one} and in {two}: read them separately, each "
         'with its own option("server", ...)'
     )
     assert len(files(one, two)) == 2 * len(contents)

@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 
 from kestrel.spark.table.filters import OF_FILES, OF_RECORDS
 from kestrel.spark.table.reader import FilteringReader
-from tests.journal.made import REMOVE, add, addx, open_, save_xid
-from tests.scroll.made import READER, WRITER, put, read_head, targets
+from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid
+from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
 from tests.spark.tables import Row, journal_reader, rows_of, source, table
 
 COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {

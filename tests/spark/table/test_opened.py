@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import find_locations
-from kestrel.spark.table.planned_file import PlannedFile
-from kestrel.spark.table.planned_reader import PlannedReader
-from tests.journal.made import addx
+from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
+from tests.journal.handwritten import addx
+from tests.spark.tables import planned_files
 
 A, B = addx(b"a" * 400), addx(b"b" * 400)
 
 
 def planned(path: Path) -> PlannedFile:
-    [file] = files_of(Disk(), find_locations([str(path)], None))
+    [file] = planned_files(path)
     return file
 
 
@@ -33,12 +30,6 @@ def read(file: PlannedFile) -> bytes:
 def work(tmp_path: Path) -> Path:
     (tmp_path / "work").write_bytes(A)
     return tmp_path / "work"
-
-
-def test_a_file_that_has_grown_is_read_to_where_it_ended(work: Path) -> None:
-    file = planned(work)
-    work.write_bytes(A + B)
-    assert read(file) == A
 
 
 def test_a_file_that_was_renamed_is_found_whether_its_name_is_free_or_not(work: Path) -> None:
@@ -86,14 +77,6 @@ def test_a_file_that_was_erased_has_gone_though_another_has_its_name(work: Path)
         read(file)
 
 
-def test_a_folder_that_was_removed_is_a_file_that_has_gone(work: Path) -> None:
-    file = planned(work)
-    work.unlink()
-    work.parent.rmdir()
-    with pytest.raises(FileNotFoundError):
-        read(file)
-
-
 @pytest.mark.parametrize("contents", [B, B + B, A[:-1] + b"b", b"\0" + A[1:]])
 def test_another_file_with_the_number_of_an_erased_one_is_not_taken_for_it(work: Path, contents: bytes) -> None:
     """File systems give the number of an erased file to the next one."""
@@ -118,14 +101,6 @@ def test_a_file_is_known_on_another_machine_which_has_another_number_for_its_fil
 
     monkeypatch.setattr(os, "fstat", of_another)
     assert read(file) == A
-
-
-def test_a_file_that_was_cut_cannot_be_read(work: Path) -> None:
-    file = planned(work)
-    work.write_bytes(A[:-1])
-    with pytest.raises(OSError, match="the file became shorter after the reading was planned") as raised:
-        read(file)
-    assert raised.value.errno == errno.EIO
 
 
 def test_a_file_whose_beginning_could_not_be_read_is_known_by_its_number_alone(work: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,30 +17,22 @@ from kestrel.disk.files import Disk
 from kestrel.spark.columns import PROBLEMS, RECORDS
 from kestrel.spark.failures import BadJournal, SourceFailed
 from kestrel.spark.table import planned_file
-from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import find_locations
-from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
-from tests.journal.made import add_xid, addx, open_, state_dump
-from tests.scroll.made import READER, WRITER, put, read_head, targets
-from tests.spark.tables import Row, journal_reader, source, table
+from tests.journal.handwritten import add_xid, addx, open_, state_dump
+from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
+from tests.spark.tables import journal_reader, planned_files, read_slices, source, table
 
 A, B = addx(b"a" * 30), addx(b"b" * 30)
 
 
 def slices_of(*paths: Path) -> Sequence[FileSlice]:
-    files = files_of(Disk(), find_locations([str(path) for path in paths], "s"))
-    return [each for task in plan_tasks(Disk(), files, 1 << 30, 1) for each in task.slices]
+    tasks = plan_tasks(Disk(), planned_files(*paths, server="s"), 1 << 30, 1)
+    return [each for task in tasks for each in task.slices]
 
 
-def rows(parts: Sequence[FileSlice], disk: Disk | None = None) -> list[Row]:
-    reading = SliceReader(to_arrow_schema(RECORDS, timezone="UTC"), disk=disk)
-    return [row for batch in reading.records(parts) for row in batch.to_pylist()]
-
-
-def problems(parts: Sequence[FileSlice], disk: Disk | None = None) -> list[Row]:
-    reading = SliceReader(to_arrow_schema(PROBLEMS, timezone="UTC"), disk=disk)
-    return [row for batch in reading.problems(parts) for row in batch.to_pylist()]
+rows = read_slices
+problems = partial(read_slices, schema=PROBLEMS)
 
 
 DAMAGE = [
@@ -76,9 +69,8 @@ def test_what_is_good_is_read_and_the_rest_is_said(
     assert (problem["kind"], problem["offset"], problem["bytes_behind"]) == (kind, offset, len(contents) - offset)
     assert problem["problem"] == words or words is None
     assert (problem["server"], problem["file"], problem["folder"]) == ("s", name, str(tmp_path))
-    reading = SliceReader(to_arrow_schema(RECORDS, timezone="UTC"), is_failfast=True)
     with pytest.raises(BadJournal, match=rf"offset {offset}: {kind}: .*; option\(\"view\", \"errors\"\) lists all"):
-        list(reading.records(parts))
+        rows(parts, is_failfast=True)
 
 
 def test_zeros_behind_the_last_record_of_a_scroll_are_its_proper_end(
@@ -132,8 +124,8 @@ def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
     (tmp_path / "work").write_bytes(A)
     monkeypatch.setattr(planned_file, "_SAMPLE_BYTES", 16)
     parts, disk = slices_of(tmp_path), BadDisk(len(A))
-    assert [row["queue"] for row in rows(parts, disk)] == ["work"]
-    [problem] = problems(parts, disk)
+    assert [row["queue"] for row in rows(parts, disk=disk)] == ["work"]
+    [problem] = problems(parts, disk=disk)
     assert (problem["queue"], problem["kind"], problem["offset"]) == ("large", "unreadable", None)
     assert problem["problem"].startswith("Input/output error; copy the folder to a good disk")
 
@@ -141,9 +133,8 @@ def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
 def test_a_folder_is_planned_though_its_files_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A * 50_000)
     disk = BadDisk(0)
-    files = files_of(disk, find_locations([str(tmp_path)], "s"))
-    [task] = plan_tasks(disk, files, 1, 1)
-    assert [problem["kind"] for problem in problems(task.slices, disk)] == ["unreadable"]
+    [task] = plan_tasks(disk, planned_files(tmp_path, disk=disk), 1, 1)
+    assert [problem["kind"] for problem in problems(task.slices, disk=disk)] == ["unreadable"]
     assert len(rows(task.slices)) == 50_000
 
 

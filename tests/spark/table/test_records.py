@@ -10,19 +10,15 @@ from tempfile import TemporaryDirectory
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES
 from kestrel.spark.columns import RECORDS
 from kestrel.spark.table import slices
-from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.planned_file import PlannedFile
-from kestrel.spark.table.slice_reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
-from tests.journal.made import (
+from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
     add,
@@ -35,7 +31,7 @@ from tests.journal.made import (
     state_dump,
     unremove,
 )
-from tests.scroll.made import (
+from tests.scroll.handwritten import (
     DELETED,
     READER,
     WRITER,
@@ -48,7 +44,16 @@ from tests.scroll.made import (
     targets,
     with_data,
 )
-from tests.spark.tables import NOTHING, Row, journal_rows, records, scroll_rows, table
+from tests.spark.tables import (
+    NOTHING,
+    Row,
+    journal_rows,
+    planned_files,
+    read_slices,
+    records,
+    scroll_rows,
+    table,
+)
 
 JOURNALS = sorted((Path(__file__).parents[2] / "journal" / "golden").glob("*/journal"))
 SCROLLS = sorted(path for path in (Path(__file__).parents[2] / "scroll" / "golden").glob("*/journal*") if path.is_dir())
@@ -69,9 +74,9 @@ def test_of_recorded_files_there_are_all_records(folder: Path, payload: str) -> 
     for row in table(folder, payload=payload):
         assert (row["server"], row["folder"]) == (str(folder), str(folder))
         files.setdefault(row["file"], []).append({name: row.get(name) for name in NOTHING})
-    planned_files = [file.owner.file for file in files_of(Disk(), find_locations([str(folder)], None))]
-    assert planned_files and set(files) <= set(planned_files)
-    for name in planned_files:
+    there = [file.owner.file for file in planned_files(folder)]
+    assert there and set(files) <= set(there)
+    for name in there:
         expected = expected_of(folder / name)
         if payload == "false":
             expected = [{**row, "data": None} for row in expected]
@@ -131,7 +136,7 @@ def planned(name: str, contents: bytes) -> Iterator[PlannedFile]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(contents)
-        [file] = files_of(Disk(), find_locations([str(path)], None))
+        [file] = planned_files(path)
         yield file
 
 
@@ -139,8 +144,7 @@ def read_in_slices(file: PlannedFile, begins: list[int], names: list[str] | None
     schema = RECORDS if names is None else StructType([RECORDS[name] for name in names])
     stops = [*begins[1:], file.size]
     parts = [FileSlice(file, start, stop) for start, stop in zip(begins, stops, strict=True)]
-    reading = SliceReader(to_arrow_schema(schema, timezone="UTC"))
-    return [row for batch in reading.records(parts) for row in batch.to_pylist()]
+    return read_slices(parts, schema)
 
 
 def some_of(begins: list[int], dice: st.DataObject) -> list[int]:
@@ -222,14 +226,13 @@ def test_a_large_file_in_parts_of_any_size_has_all_its_records(
     monkeypatch.setattr(slices, "SMALLEST_BYTES", 1)
     contents, expected = LARGE[name]
     (tmp_path / name).write_bytes(contents)
-    tasks = plan_tasks(Disk(), files_of(Disk(), find_locations([str(tmp_path / name)], None)), most, 1)
+    tasks = plan_tasks(Disk(), planned_files(tmp_path / name), most, 1)
     parts = [each for task in tasks for each in task.slices]
     assert len(parts) > 1
     assert (parts[0].start, parts[-1].stop) == (0, len(contents))
     assert [each.start for each in parts[1:]] == [each.stop for each in parts[:-1]]
     schema = StructType([field for field in RECORDS if payload or field.name != "data"])
-    reading = SliceReader(to_arrow_schema(schema, timezone="UTC"))
-    rows = [row for task in tasks for batch in reading.records(task.slices) for row in batch.to_pylist()]
+    rows = [row for task in tasks for row in read_slices(task.slices, schema)]
     assert [{name: row.get(name) for name in NOTHING} for row in rows] == [
         {**row, "data": row["data"] if payload else None} for row in expected
     ]

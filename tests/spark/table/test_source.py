@@ -16,7 +16,7 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.table.reader import FilteringReader, JournalReader
 from tests.child import PATIENCE_S
-from tests.journal.made import addx
+from tests.journal.handwritten import addx
 from tests.spark.tables import journal_reader, source, table
 
 

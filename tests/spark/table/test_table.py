@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kestrel.disk.reader import PART_BYTES
-from tests.journal.made import addx, open_
-from tests.scroll.made import READER, WRITER, put, targets
+from tests.journal.handwritten import addx, open_
+from tests.scroll.handwritten import READER, WRITER, put, targets
 
 
 def test_a_folder_of_journals_is_a_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""Wherever a process dies that has a parent and its children in one journal: each queue is there, and is its own.
+"""Crashes of a process or machine with a parent and two children in one journal, at every step of a scenario.
 
-A scenario is lived through as in `test_crashes`, of a parent with two children. After each death each of the three
-must be what it was after one of its records, none before the last that was promised, and an item that was put to one
-of them alone is in none of the others. The items are numbers, and no number is put twice, so that each tells where it
-belongs.
+Scenarios run as in `tests/storage/test_crashes.py`. After each crash each queue must be as it was after one of its
+records, and not before the last acknowledged one. An item put to one queue must be in no other. The items are numbers,
+and no number is put twice.
 """
 
 from __future__ import annotations
@@ -14,73 +13,63 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from kestrel.scroll.done_set import DoneSet
-from kestrel.scroll.reader_file import ReaderState, encode_state
-from kestrel.scroll.records import (
-    READER_MAGIC,
-    WRITER_MAGIC,
-    Targets,
-    encode_put,
-    encode_read_done,
-    encode_read_head,
-    encode_targets,
-)
+from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, reader_file, sealed, targets
 from tests.storage.backends import Backend, scroll_only
-from tests.storage.histories import State, item_of
-from tests.storage.lives import (
+from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
-    Life,
-    LivedQueue,
-    MortalDisk,
+    CrashDisk,
+    CrashTrial,
     Pace,
-    Restarts,
-    Trial,
-    check_deaths_one_after_the_other,
-    check_each_byte,
+    RestartCache,
+    StorageRun,
+    TrackedQueue,
+    check_torn_writes,
+    crash_in_each_start,
     write_files,
 )
+from tests.storage.histories import State, item_of
 
-pytestmark = [pytest.mark.usefixtures("last_words"), scroll_only]
+pytestmark = [pytest.mark.usefixtures("report_unhandled_failures"), scroll_only]
 
 
 class Family:
-    """A parent with two children, in a life of their storage."""
+    """A parent with two children, while their storage runs."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        self.parent = life.queue()
-        self.left = life.queue(NAME + b"+left")
-        self.right = life.queue(NAME + b"+right")
+    def __init__(self, run: StorageRun) -> None:
+        self.run = run
+        self.parent = run.queue()
+        self.left = run.queue(NAME + b"+left")
+        self.right = run.queue(NAME + b"+right")
 
-    def make(self) -> None:
-        """All three are there from now on."""
+    def create(self) -> None:
+        """Create all three queues."""
         for queue in (self.parent, self.left, self.right):
-            assert queue.contents.failure is None
+            assert queue.store.failure is None
 
     def put(self, items: int = 1) -> None:
-        """Put so many items to the parent, and so to all that are there."""
+        """Put this many items to the parent and its existing children."""
         self.put_but_to(None, items)
 
-    def put_but_to(self, full: LivedQueue | None, items: int = 1) -> None:
-        """The same while one of them is full, which goes without."""
-        queues = [each for each in (self.parent, self.left, self.right) if each.is_there and each is not full]
+    def put_but_to(self, full: TrackedQueue | None, items: int = 1) -> None:
+        """Put this many items to all existing queues except a full one."""
+        queues = [each for each in (self.parent, self.left, self.right) if each.exists and each is not full]
         for _ in range(items):
-            self.life.put(queues)
+            self.run.put(queues)
 
 
 Scenario: TypeAlias = Callable[[Family], Iterator[None]]
-"""What happens to a family; each yield ends a step."""
+"""Operations on a family. Each yield ends a step."""
 
 
-def of(scenario: Scenario) -> Callable[[Life], Iterator[None]]:
-    """The scenario, of a family in that life."""
-    return lambda life: scenario(Family(life))
+def of(scenario: Scenario) -> Callable[[StorageRun], Iterator[None]]:
+    """Return the scenario with a family of this storage."""
+    return lambda run: scenario(Family(run))
 
 
-def all_get_what_the_parent_gets(family: Family) -> Iterator[None]:
-    family.make()
+def all_get_the_items_of_the_parent(family: Family) -> Iterator[None]:
+    family.create()
     for _ in range(3):
         family.put(3)
         yield
@@ -98,8 +87,8 @@ def all_get_what_the_parent_gets(family: Family) -> Iterator[None]:
     yield
 
 
-def some_are_put_to_one_child_alone(family: Family) -> Iterator[None]:
-    family.make()
+def some_items_are_put_to_one_child(family: Family) -> Iterator[None]:
+    family.create()
     family.put()
     family.left.put()
     yield
@@ -123,8 +112,8 @@ def some_are_put_to_one_child_alone(family: Family) -> Iterator[None]:
     yield
 
 
-def a_full_child_goes_without(family: Family) -> Iterator[None]:
-    family.make()
+def full_queues_get_no_items(family: Family) -> Iterator[None]:
+    family.create()
     family.put(2)
     yield
     family.put_but_to(family.left, 2)
@@ -143,8 +132,8 @@ def a_full_child_goes_without(family: Family) -> Iterator[None]:
     yield
 
 
-def one_confirms_and_another_holds(family: Family) -> Iterator[None]:
-    family.make()
+def one_confirms_and_another_has_open_reads(family: Family) -> Iterator[None]:
+    family.create()
     family.put(4)
     first = [family.left.open() for _ in range(3)]
     others = [family.right.open() for _ in range(2)]
@@ -158,19 +147,19 @@ def one_confirms_and_another_holds(family: Family) -> Iterator[None]:
     yield
     family.right.get(2)
     family.left.put_back(first[0])
-    held = family.parent.open()
+    opened = family.parent.open()
     family.put(3)
     yield
     family.left.get(2)
-    family.parent.confirm(held)
+    family.parent.confirm(opened)
     family.right.confirm(family.right.open())
     yield
     family.parent.clear()
     yield
 
 
-def a_child_is_deleted_and_made_again(family: Family) -> Iterator[None]:
-    family.make()
+def a_child_is_deleted_and_recreated(family: Family) -> Iterator[None]:
+    family.create()
     family.put(3)
     yield
     family.left.get()
@@ -193,8 +182,8 @@ def a_child_is_deleted_and_made_again(family: Family) -> Iterator[None]:
     yield
 
 
-def the_parent_is_deleted_and_made_again(family: Family) -> Iterator[None]:
-    family.make()
+def the_parent_is_deleted_and_recreated(family: Family) -> Iterator[None]:
+    family.create()
     family.put(3)
     yield
     family.left.get()
@@ -220,20 +209,20 @@ def the_parent_is_deleted_and_made_again(family: Family) -> Iterator[None]:
     yield
 
 
-def children_come_later(family: Family) -> Iterator[None]:
+def children_are_created_later(family: Family) -> Iterator[None]:
     family.parent.put(3)
     yield
     family.parent.get()
-    held = family.parent.open()
+    opened = family.parent.open()
     yield
-    assert family.left.contents.items == 0
+    assert family.left.store.items == 0
     family.put(2)
     yield
-    family.parent.confirm(held)
+    family.parent.confirm(opened)
     family.left.get()
     yield
     family.parent.put()
-    assert family.right.contents.items == 0
+    assert family.right.store.items == 0
     family.put(2)
     yield
     family.right.get()
@@ -244,8 +233,8 @@ def children_come_later(family: Family) -> Iterator[None]:
     yield
 
 
-def a_backlog_of_one_while_the_others_are_empty(family: Family) -> Iterator[None]:
-    family.make()
+def one_queue_has_a_backlog_and_the_others_are_empty(family: Family) -> Iterator[None]:
+    family.create()
     for _ in range(4):
         family.put(4)
         family.parent.get(4)
@@ -263,8 +252,8 @@ def a_backlog_of_one_while_the_others_are_empty(family: Family) -> Iterator[None
     yield
 
 
-def the_last_child_that_is_left_is_deleted_while_another_is_being_made(family: Family) -> Iterator[None]:
-    family.make()
+def the_last_child_is_deleted_while_another_is_created(family: Family) -> Iterator[None]:
+    family.create()
     family.put(4)
     family.right.delete()
     yield
@@ -284,15 +273,15 @@ def the_last_child_that_is_left_is_deleted_while_another_is_being_made(family: F
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__.replace("_", " "): scenario
     for scenario in (
-        all_get_what_the_parent_gets,
-        some_are_put_to_one_child_alone,
-        a_full_child_goes_without,
-        one_confirms_and_another_holds,
-        a_child_is_deleted_and_made_again,
-        the_parent_is_deleted_and_made_again,
-        children_come_later,
-        a_backlog_of_one_while_the_others_are_empty,
-        the_last_child_that_is_left_is_deleted_while_another_is_being_made,
+        all_get_the_items_of_the_parent,
+        some_items_are_put_to_one_child,
+        full_queues_get_no_items,
+        one_confirms_and_another_has_open_reads,
+        a_child_is_deleted_and_recreated,
+        the_parent_is_deleted_and_recreated,
+        children_are_created_later,
+        one_queue_has_a_backlog_and_the_others_are_empty,
+        the_last_child_is_deleted_while_another_is_created,
     )
 }
 
@@ -306,42 +295,40 @@ SYNCS_AND_PACES = [
 
 @pytest.mark.parametrize(("sync_journal_ms", "pace"), SYNCS_AND_PACES)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_wherever_the_process_or_the_machine_dies_each_queue_is_there_and_its_own(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
+def test_crash_at_any_step_keeps_each_queue_and_mixes_none(
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
-    Trial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_death(restarts)
+    CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
 
 
-class LyingDisk(MortalDisk):
-    """Says that it has synced a file, and has not."""
+class LyingDisk(CrashDisk):
+    """A disk that reports syncs without doing them."""
 
     def sync(self, descriptor: int) -> None:
         self._check("sync")
 
 
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-def test_a_disk_that_lies_about_its_syncs_is_found_out(
-    folder: Path, restarts: Restarts, backend: Backend, sync_journal_ms: int
-) -> None:
+def test_lying_disk_is_detected(folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int) -> None:
     pace = PACES["threads run at once"]
-    scenario = of(all_get_what_the_parent_gets)
+    scenario = of(all_get_the_items_of_the_parent)
     with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
-        Trial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_death(restarts)
+        CrashTrial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_crash(restarts)
 
 
 # Each byte of a write.
 
 
-def something_of_everything(life: Life) -> None:
-    family = Family(life)
-    family.make()
+def one_change_of_each_kind(run: StorageRun) -> None:
+    family = Family(run)
+    family.create()
     family.put()
     family.left.put(2)
     family.put()
-    held = [family.left.open() for _ in range(4)]
-    family.left.put_back(held[0], held[2])
-    family.left.confirm(held[1])
-    family.left.confirm(held[3])
+    opened = [family.left.open() for _ in range(4)]
+    family.left.put_back(opened[0], opened[2])
+    family.left.confirm(opened[1])
+    family.left.confirm(opened[3])
     family.right.put()
     family.right.get()
     family.put_but_to(family.right)
@@ -350,14 +337,14 @@ def something_of_everything(life: Life) -> None:
 
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_of_writes_that_were_cut_short_at_any_byte_the_whole_records_count(
-    folder: Path, restarts: Restarts, backend: Backend, scenario: Scenario, pace: Pace
+def test_writes_cut_at_any_byte_keep_the_whole_records(
+    folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, pace: Pace
 ) -> None:
-    written = check_each_byte(folder, of(scenario), pace, backend, something_of_everything, restarts)
+    written = check_torn_writes(folder, of(scenario), pace, backend, one_change_of_each_kind, restarts)
     assert {".read." in torn.name for torn in written} == {False, True}
 
 
-# A start that dies.
+# Crashes during a start.
 
 PARENT = NAME
 LEFT = NAME + b"+left"
@@ -365,37 +352,21 @@ RIGHT = NAME + b"+right"
 
 
 def items(*numbers: int, first_id: int | None = None) -> bytes:
-    """These items, put; each has its number less a thousand for an id, or they are numbered from that id on."""
+    """Return records of these items. The id of an item is its number less 1000, or counts from `first_id`."""
     ids = (number - 1000 if first_id is None else first_id + place for place, number in enumerate(numbers))
-    return b"".join(encode_put(item_id, *item_of(number)) for item_id, number in zip(ids, numbers, strict=True))
+    return b"".join(put(item_id, *item_of(number)) for item_id, number in zip(ids, numbers, strict=True))
 
 
 def writer(*records: bytes) -> bytes:
-    """A writer file."""
-    return WRITER_MAGIC + b"".join(records)
+    """Return a writer file."""
+    return WRITER + b"".join(records)
 
 
-def reader(head: int, *done: int) -> bytes:
-    """A reader file."""
-    return READER_MAGIC + encode_read_head(head) + encode_read_done(done)
+DELETED_FILE = sealed(read_head(1) + read_done() + DELETED)
 
 
-def for_alone(*readers: bytes) -> bytes:
-    """The next item is for these."""
-    return encode_targets(Targets(frozenset(readers), False))
-
-
-def for_all_but(*readers: bytes) -> bytes:
-    """The next item is for all but these."""
-    return encode_targets(Targets(frozenset(readers), True))
-
-
-DELETED_FILE = encode_state(ReaderState(DoneSet(1), is_deleted=True))
-
-
-class Ruin(NamedTuple):
-    """What was left of a journal, and the items that a start finds in its queues. Their numbers are greater than a
-    life's."""
+class CrashedFolder(NamedTuple):
+    """The files of a crashed server, and the items that a start finds, with numbers above those of a scenario."""
 
     items: dict[bytes, State]
     files: dict[str, bytes]
@@ -403,104 +374,108 @@ class Ruin(NamedTuple):
 
 TWO = {"work.1000": writer(items(1001, 1002, 1003)), "work.2000": writer(items(1004, 1005))}
 
-FAMILY = {"work.read.:own": reader(2), "work.read.left": reader(0, 2, 3), "work.read.right": reader(4)}
+FAMILY = {"work.read.:own": reader_file(2), "work.read.left": reader_file(0, 2, 3), "work.read.right": reader_file(4)}
 
-RUINS = {
-    "a last item that is cut short": Ruin(
-        {PARENT: (1002,)}, {"work.1000": writer(items(1001, 1002, 1003)[:-5]), "work.read.": reader(1)}
+CRASHED_FOLDERS = {
+    "a truncated last item": CrashedFolder(
+        {PARENT: (1002,)}, {"work.1000": writer(items(1001, 1002, 1003)[:-5]), "work.read.": reader_file(1)}
     ),
-    "nothing but the beginning of a magic": Ruin(
-        {PARENT: (1003,)}, {**TWO, "work.2000": WRITER_MAGIC[:3], "work.read.": reader(2)}
+    "a truncated magic": CrashedFolder(
+        {PARENT: (1003,)}, {**TWO, "work.2000": WRITER[:3], "work.read.": reader_file(2)}
     ),
-    "the last item has lost its bytes to the one whose readers are named": Ruin(
+    "targets without their item": CrashedFolder(
         {PARENT: (1001,), LEFT: (1001,), RIGHT: (1001,)},
         {
-            "work.1000": writer(items(1001), for_alone(b"left")),
-            **{name: reader(0) for name in FAMILY},
+            "work.1000": writer(items(1001), targets(0, b"left")),
+            **{name: reader_file(0) for name in FAMILY},
         },
     ),
-    "readers who are named, in the midst of it": Ruin(
+    "targets before some items": CrashedFolder(
         {PARENT: (1001, 1003), LEFT: (1002, 1003), RIGHT: (1001, 1003)},
         {
             "work.1000": writer(
-                *(for_all_but(b"left"), items(1001)),
-                *(for_alone(b"left"), items(1002)),
-                *(items(1003), for_alone(b"left")[:-1]),
+                *(targets(1, b"left"), items(1001)),
+                *(targets(0, b"left"), items(1002)),
+                *(items(1003), targets(0, b"left")[:-1]),
             ),
-            **{name: reader(0) for name in FAMILY},
+            **{name: reader_file(0) for name in FAMILY},
         },
     ),
-    "zeros at the end": Ruin(
-        {PARENT: (1002, 1003)}, {"work.1000": writer(items(1001, 1002, 1003), bytes(99)), "work.read.": reader(1)}
+    "zeros at the end": CrashedFolder(
+        {PARENT: (1002, 1003)}, {"work.1000": writer(items(1001, 1002, 1003), bytes(99)), "work.read.": reader_file(1)}
     ),
-    "temporary files": Ruin(
+    "temporary files": CrashedFolder(
         {PARENT: (1005,)},
         {
             **TWO,
             "work.2000~~3000": writer(items(1004)),
-            "work.read.": reader(4),
-            "work.read.~~3001": reader(5),
-            "work.read.left~~3002": reader(3)[:5],
+            "work.read.": reader_file(4),
+            "work.read.~~3001": reader_file(5),
+            "work.read.left~~3002": reader_file(3)[:5],
         },
     ),
-    "a reader file that is cut short": Ruin({PARENT: (1003, 1004, 1005)}, {**TWO, "work.read.": reader(2, 5)[:-3]}),
-    "a reader file that is cut short in its magic": Ruin(
-        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": READER_MAGIC[:2]}
+    "a truncated reader file": CrashedFolder(
+        {PARENT: (1003, 1004, 1005)}, {**TWO, "work.read.": reader_file(2, 5)[:-3]}
     ),
-    "a reader file that is none": Ruin(
+    "a reader file truncated in its magic": CrashedFolder(
+        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": READER[:2]}
+    ),
+    "a reader file with other contents": CrashedFolder(
         {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": b"something else"}
     ),
-    "no reader file": Ruin({PARENT: (1001, 1002, 1003, 1004, 1005)}, TWO),
-    "readers that are not equally far": Ruin(
+    "no reader file": CrashedFolder({PARENT: (1001, 1002, 1003, 1004, 1005)}, TWO),
+    "readers at different positions": CrashedFolder(
         {PARENT: (1003, 1004, 1005), LEFT: (1001, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY}
     ),
-    "a reader that is deleted": Ruin(
+    "a deleted reader": CrashedFolder(
         {PARENT: (1003, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY, "work.read.left": DELETED_FILE}
     ),
-    "a parent that is deleted": Ruin(
+    "a deleted parent": CrashedFolder(
         {LEFT: (1001, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY, "work.read.:own": DELETED_FILE}
     ),
-    "readers all of whom are deleted": Ruin({}, {**TWO, **dict.fromkeys(FAMILY, DELETED_FILE)}),
-    "damage in the midst": Ruin(
+    "only deleted readers": CrashedFolder({}, {**TWO, **dict.fromkeys(FAMILY, DELETED_FILE)}),
+    "damage in the middle": CrashedFolder(
         {PARENT: (1002, 1004, 1005)},
-        {**TWO, "work.1000": writer(items(1001, 1002), b"\x86\xff", items(1003)), "work.read.": reader(1)},
+        {**TWO, "work.1000": writer(items(1001, 1002), b"\x86\xff", items(1003)), "work.read.": reader_file(1)},
     ),
-    "a writer file that is none": Ruin(
-        {PARENT: (1002, 1003)}, {**TWO, "work.2000": b"something else", "work.read.": reader(1)}
+    "a writer file with other contents": CrashedFolder(
+        {PARENT: (1002, 1003)}, {**TWO, "work.2000": b"something else", "work.read.": reader_file(1)}
     ),
-    "a writer file of zeros": Ruin({PARENT: (1002, 1003)}, {**TWO, "work.2000": bytes(60), "work.read.": reader(1)}),
-    "a writer file that nobody needs any more": Ruin({PARENT: (1005,)}, {**TWO, "work.read.": reader(4)}),
-    "nothing that anybody needs": Ruin(
-        {PARENT: (), LEFT: ()}, {**TWO, "work.read.:own": reader(5), "work.read.left": reader(5)}
+    "a writer file of zeros": CrashedFolder(
+        {PARENT: (1002, 1003)}, {**TWO, "work.2000": bytes(60), "work.read.": reader_file(1)}
     ),
-    "a head beyond the last item": Ruin(
-        {PARENT: ()}, {**TWO, "work.read.": encode_state(ReaderState(DoneSet(9)))}
+    "an unneeded writer file": CrashedFolder({PARENT: (1005,)}, {**TWO, "work.read.": reader_file(4)}),
+    "only unneeded files": CrashedFolder(
+        {PARENT: (), LEFT: ()}, {**TWO, "work.read.:own": reader_file(5), "work.read.left": reader_file(5)}
     ),
-    "a head beyond the last item and no checksum": Ruin(
-        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": reader(9)}
+    "a head beyond the last item": CrashedFolder(
+        {PARENT: ()}, {**TWO, "work.read.": sealed(read_head(9) + read_done())}
     ),
-    "ids that were there before": Ruin(
+    "a head beyond the last item without a checksum": CrashedFolder(
+        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": reader_file(9)}
+    ),
+    "repeated ids": CrashedFolder(
         {PARENT: (1002, 1003, 1006)},
-        {**TWO, "work.2000": writer(items(1004, 1005, 1006, first_id=2)), "work.read.": reader(1)},
+        {**TWO, "work.2000": writer(items(1004, 1005, 1006, first_id=2)), "work.read.": reader_file(1)},
     ),
-    "many writer files": Ruin(
+    "many writer files": CrashedFolder(
         {PARENT: tuple(range(1004, 1012)), LEFT: (1003, *range(1006, 1012))},
         {
             **{f"work.{number}": writer(items(number)) for number in range(1001, 1012)},
-            "work.read.:own": reader(3),
-            "work.read.left": reader(2, 4, 5),
+            "work.read.:own": reader_file(3),
+            "work.read.left": reader_file(2, 4, 5),
         },
     ),
-    "all of it": Ruin(
+    "all of these": CrashedFolder(
         {PARENT: (1003, 1004), RIGHT: (1003, 1004, 1006)},
         {
             "work.1000": writer(items(1001, 1002, 1003), b"\xff", items(1011)),
-            "work.2000": writer(items(1004), for_alone(b"left"), items(1005), for_alone(b"right"), items(1006)),
-            "work.3000": writer(for_all_but(b"right"), items(1007)[:-1]),
-            "work.read.:own": reader(2, 5, 6)[:-8] + b"\x91",
+            "work.2000": writer(items(1004), targets(0, b"left"), items(1005), targets(0, b"right"), items(1006)),
+            "work.3000": writer(targets(1, b"right"), items(1007)[:-1]),
+            "work.read.:own": reader_file(2, 5, 6)[:-8] + b"\x91",
             "work.read.left": DELETED_FILE,
-            "work.read.right": reader(2, 5),
-            "work.read.right~~4000": reader(2),
+            "work.read.right": reader_file(2, 5),
+            "work.read.right~~4000": reader_file(2),
             "work.4000~~4001": writer(items(1012)),
             ".kestrel/hints/work": b"not even a hint",
         },
@@ -508,16 +483,16 @@ RUINS = {
 }
 
 
-def nothing_more(life: Life) -> Iterator[None]:
+def no_operations(run: StorageRun) -> Iterator[None]:
     yield
 
 
-def a_little_more(life: Life) -> Iterator[None]:
-    queues = [*life.queues.values()]
+def a_few_operations(run: StorageRun) -> Iterator[None]:
+    queues = [*run.queues.values()]
     for queue in queues:
-        assert queue.contents.items == len(queue.history.items)
+        assert queue.store.items == len(queue.history.items)
     if queues:
-        life.put(queues)
+        run.put(queues)
         yield
         queues[0].get()
         queues[-1].put()
@@ -526,28 +501,28 @@ def a_little_more(life: Life) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("sync_journal_ms", "scenario"),
-    [(None, nothing_more), *((sync_journal_ms, a_little_more) for sync_journal_ms in SYNCS.values())],
-    ids=["nothing more", *SYNCS],
+    [(None, no_operations), *((sync_journal_ms, a_few_operations) for sync_journal_ms in SYNCS.values())],
+    ids=["no operations", *SYNCS],
 )
-@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-def test_a_start_that_dies_anywhere_is_taken_up_by_the_next(
+@pytest.mark.parametrize("crashed", CRASHED_FOLDERS.values(), ids=CRASHED_FOLDERS)
+def test_crash_during_a_start_is_repaired_by_the_next(
     folder: Path,
-    restarts: Restarts,
+    restarts: RestartCache,
     backend: Backend,
-    ruin: Ruin,
+    crashed: CrashedFolder,
     sync_journal_ms: int | None,
-    scenario: Callable[[Life], Iterator[None]],
+    scenario: Callable[[StorageRun], Iterator[None]],
 ) -> None:
     pace = PACES["threads run at once"]
-    trial = Trial(folder, scenario, sync_journal_ms, pace, backend, files=ruin.files, items=ruin.items)
-    trial.check_every_death(restarts)
+    trial = CrashTrial(folder, scenario, sync_journal_ms, pace, backend, files=crashed.files, items=crashed.items)
+    trial.check_every_crash(restarts)
 
 
-@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-def test_starts_that_die_one_after_the_other_each_a_little_later_are_taken_up_by_the_next(
-    folder: Path, restarts: Restarts, backend: Backend, ruin: Ruin
+@pytest.mark.parametrize("crashed", CRASHED_FOLDERS.values(), ids=CRASHED_FOLDERS)
+def test_repeated_crashes_during_starts_are_repaired(
+    folder: Path, restarts: RestartCache, backend: Backend, crashed: CrashedFolder
 ) -> None:
     left = folder / "left"
-    write_files(left, ruin.files)
-    check_deaths_one_after_the_other(left, backend)
-    assert restarts.found_in(left) == ruin.items
+    write_files(left, crashed.files)
+    crash_in_each_start(left, backend)
+    assert restarts.found_in(left) == crashed.items

@@ -1,7 +1,7 @@
-"""What failure means to the queues that share a journal, as clients of a whole server see it.
+"""Failures of queues that share a journal, as clients of a whole server see them.
 
-When one of its files fails, the parent and all its children are opened anew, and nobody hears more, or less, of that
-than of a queue that fails alone.
+A failed file reopens the parent and all its children. Clients must see the same errors as after the failure of a
+single queue.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from tests.storage.backends import scroll_only
-from tests.storage.serving import (
+from tests.storage.faulty_server import (
     END,
     NEVER,
     PERIOD_S,
     PERIODIC,
     STORED,
     SYNCED,
+    Client,
     Machine,
     Server,
     drain,
@@ -34,7 +35,7 @@ PARENT, LEFT, RIGHT = FAMILY = b"work", b"work+left", b"work+right"
 
 
 def family(machine: Machine, **settings: object) -> Server:
-    """A server with a parent and two children; no commit of theirs is under way."""
+    """Start a server with a parent and two children, and without pending commits."""
     server = machine.start()
     for name in FAMILY:
         server.reload(settings.get(name.rpartition(b"+")[2].decode(), settings["others"]), name)
@@ -46,11 +47,30 @@ def family(machine: Machine, **settings: object) -> Server:
 
 
 def drained(server: Server) -> list[list[bytes]]:
-    """What clients get from the parent and from its children."""
+    """Take every item of the parent and its children and return the data of each queue."""
     return [drain(server, name) for name in FAMILY]
 
 
-# A write fails.
+def run_one(server: Server) -> None:
+    """Run one job of a thread, and end the tick."""
+    server.threads.run_one()
+    server.end_tick()
+
+
+def fail_put(server: Server, name: bytes, operation: str = "write", torn_bytes: int = 0) -> None:
+    """Put an item to a queue while an operation of the disk fails, and check that the client gets an error."""
+    server.disk.fail(operation, errno.EIO, times=1, torn_bytes=torn_bytes)
+    assert is_server_error(server.client().talk(put(name, b"lost")))
+
+
+def pass_seconds(server: Server, seconds: int) -> None:
+    """Let time pass and all threads run, second by second."""
+    for _ in range(seconds):
+        server.pass_time(1)
+        server.settle()
+
+
+# Failed writes.
 
 
 class TestWriteFails:
@@ -62,17 +82,14 @@ class TestWriteFails:
 
     @pytest.mark.parametrize("torn_bytes", [0, 3, 40])
     @pytest.mark.parametrize("name", FAMILY)
-    def test_a_put_that_fails_is_in_none_of_them_and_costs_none_of_them_anything(
+    def test_failed_put_changes_no_queue_of_the_family(
         self, machine: Machine, server: Server, name: bytes, torn_bytes: int
     ) -> None:
-        server.disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
-        assert is_server_error(server.client().talk(put(name, b"lost")))
+        fail_put(server, name, torn_bytes=torn_bytes)
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second"]] * 3
 
-    def test_what_the_others_did_in_that_tick_is_an_error_too_and_did_not_happen(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_other_changes_of_the_tick_fail_too(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         server.disk.fail("write", errno.EIO, times=1)
         clients[0].send(put(LEFT, b"lost"))
@@ -83,7 +100,7 @@ class TestWriteFails:
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second"]] * 3
 
-    def test_the_holder_of_an_open_read_of_another_is_told_and_the_item_comes_again(self, server: Server) -> None:
+    def test_open_read_of_sibling_fails_and_its_item_is_requeued(self, server: Server) -> None:
         holder = server.client()
         assert holder.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         server.disk.fail("write", errno.EIO, times=1)
@@ -91,44 +108,40 @@ class TestWriteFails:
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
         assert drained(server) == [[b"first", b"second"]] * 3
 
-    def test_a_late_close_does_not_end_another_clients_read(self, server: Server) -> None:
+    def test_late_close_does_not_end_another_clients_read(self, server: Server) -> None:
         holder, other = server.client(), server.client()
         holder.talk(b"get work+right/open\r\n")
-        server.disk.fail("write", errno.EIO, times=1)
-        server.client().talk(put(LEFT, b"lost"))
+        fail_put(server, LEFT)
         assert other.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         holder.talk(b"get work+right/close\r\n")
         other.hang_up()
         assert drain(server, RIGHT) == [b"first", b"second"]
 
-    def test_who_waits_at_another_is_served(self, server: Server) -> None:
+    def test_waiter_at_sibling_is_served(self, server: Server) -> None:
         drain(server, RIGHT)
         waiting = server.client()
         assert waiting.talk(b"get work+right/t=5000\r\n") == b""
-        server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(LEFT, b"lost")))
+        fail_put(server, LEFT)
         assert waiting.received() == b""
         assert server.client().talk(put(PARENT, b"third")) == STORED
         assert waiting.received() == value(RIGHT, b"third")
         assert drain(server, RIGHT) == []
 
-    def test_who_waits_at_another_gets_the_item_that_came_back(self, server: Server) -> None:
+    def test_waiter_at_sibling_gets_the_requeued_item(self, server: Server) -> None:
         holder, waiting = server.client(), server.client()
         assert holder.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         assert server.client().talk(b"get work+right\r\n") == value(RIGHT, b"second")
         assert waiting.talk(b"get work+right/t=5000\r\n") == b""
-        server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(LEFT, b"lost")))
+        fail_put(server, LEFT)
         assert waiting.received() == value(RIGHT, b"first")
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
         assert drain(server, RIGHT) == []
 
-    def test_each_takes_puts_again_and_the_next_start_has_all_of_it(self, machine: Machine, server: Server) -> None:
+    def test_later_puts_are_accepted_and_survive_restarts(self, machine: Machine, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
-            server.disk.fail("write", errno.EIO, times=1, torn_bytes=9)
             server.disk.fail("cut", errno.EIO, times=1)
-            assert is_server_error(client.talk(put(name, b"lost")))
+            fail_put(server, name, torn_bytes=9)
             assert client.talk(put(name, name)) == STORED
         for after in (machine.crash(server), machine.restart(server)):
             assert drained(after) == [
@@ -137,20 +150,17 @@ class TestWriteFails:
                 [b"first", b"second", PARENT, RIGHT],
             ]
 
-    def test_a_child_can_be_deleted_and_made_again_after_it_died_with_its_brother(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_child_can_be_recreated_after_a_failure_of_its_sibling(self, machine: Machine, server: Server) -> None:
         client = server.client()
-        server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(client.talk(put(LEFT, b"lost")))
+        fail_put(server, LEFT)
         assert client.talk(b"delete work+right\r\n") == DELETED
         assert client.talk(put(PARENT, b"third") + put(RIGHT, b"anew")) == STORED + STORED
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second", b"third"]] * 2 + [[b"anew"]]
 
 
-class TestALargeFamily:
-    """One that is loaded in a thread: what waits for it must not wait for a request."""
+class TestLargeFamily:
+    """A family that is loaded in a thread. It must be reopened without a further request."""
 
     CHILDREN = [b"work+%d" % number for number in range(20)]
 
@@ -162,44 +172,35 @@ class TestALargeFamily:
         assert all(client.talk(put(name, name)) == STORED for name in self.CHILDREN)
         return server
 
-    @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_who_waits_gets_the_item_that_came_back_when_the_family_has_failed(
-        self, server: Server, operation: str
-    ) -> None:
+    @staticmethod
+    def waiter_behind_an_open_read(server: Server) -> Client:
+        """Return a client that waits for the only item of a child, which another client has open."""
         holder, waiting = server.client(), server.client()
         assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
         assert waiting.talk(b"get work+1/t=30000\r\n") == b""
-        server.disk.fail(operation, errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
-        server.pass_time(2)
-        server.settle()
+        return waiting
+
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    def test_waiter_gets_the_requeued_item_after_a_failure(self, server: Server, operation: str) -> None:
+        waiting = self.waiter_behind_an_open_read(server)
+        fail_put(server, b"work+0", operation)
+        pass_seconds(server, 2)
         assert waiting.received() == value(b"work+1", b"work+1")
 
     @pytest.mark.parametrize("operation", ["open_read", "list"])
-    def test_who_waits_is_served_though_the_family_cannot_be_opened_again_for_a_while(
-        self, server: Server, operation: str
-    ) -> None:
-        holder, waiting = server.client(), server.client()
-        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
-        assert waiting.talk(b"get work+1/t=30000\r\n") == b""
-        server.disk.fail("write", errno.EIO, times=1)
+    def test_waiter_is_served_after_delayed_reopening(self, server: Server, operation: str) -> None:
+        waiting = self.waiter_behind_an_open_read(server)
         server.disk.fail(operation, errno.EIO)
-        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
-        for _ in range(5):
-            server.pass_time(1)
-            server.settle()
+        fail_put(server, b"work+0")
+        pass_seconds(server, 5)
         assert waiting.received() == b""
         server.disk.mend()
-        for _ in range(3):
-            server.pass_time(1)
-            server.settle()
+        pass_seconds(server, 3)
         assert waiting.received() == value(b"work+1", b"work+1")
 
-    def test_all_of_them_are_served_again_without_anybody_asking(self, machine: Machine, server: Server) -> None:
-        server.disk.fail("sync", errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
-        server.pass_time(2)
-        server.settle()
+    def test_all_queues_are_reopened_without_a_request(self, machine: Machine, server: Server) -> None:
+        fail_put(server, b"work+0", "sync")
+        pass_seconds(server, 2)
         client = server.client()
         assert [client.talk(b"get %b/peek\r\n" % name) for name in self.CHILDREN] == [
             value(name, name) for name in self.CHILDREN
@@ -208,7 +209,7 @@ class TestALargeFamily:
             assert [drain(after, name) for name in self.CHILDREN] == [[name] for name in self.CHILDREN]
 
 
-# A sync fails.
+# Failed syncs.
 
 
 class TestSyncFailsWithSyncJournal0:
@@ -218,9 +219,7 @@ class TestSyncFailsWithSyncJournal0:
         assert server.client().talk(put(PARENT, b"first")) == STORED
         return server
 
-    def test_whoever_of_them_waits_is_answered_with_an_error_and_nothing_of_it_comes_back(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_all_pending_commits_fail_and_nothing_returns(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
         server.disk.fail("sync", errno.EIO, times=1)
         assert clients[0].ask(put(LEFT, b"lost")) == b""
@@ -232,7 +231,7 @@ class TestSyncFailsWithSyncJournal0:
         for after in (machine.crash(server), machine.fail_power(server), server):
             assert drained(after) == [[b"first"]] * 3
 
-    def test_nothing_of_it_comes_back_though_no_sync_works_any_more(self, machine: Machine, server: Server) -> None:
+    def test_nothing_returns_while_all_syncs_fail(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
         assert clients[0].talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         server.disk.fail("sync", errno.EIO)
@@ -247,29 +246,24 @@ class TestSyncFailsWithSyncJournal0:
         server.disk.mend()
         assert drained(server) == [[b"first"]] * 3
 
-    def test_what_is_stored_in_any_of_them_afterwards_is_on_the_medium(self, machine: Machine, server: Server) -> None:
+    def test_later_puts_to_any_queue_are_durable(self, machine: Machine, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
-            server.disk.fail("sync", errno.EIO, times=1)
-            assert is_server_error(client.talk(put(name, b"lost")))
+            fail_put(server, name, "sync")
             assert client.talk(put(name, name)) == STORED
         for after in (machine.crash(server), machine.fail_power(server), machine.restart(server)):
             assert drained(after) == [[b"first", PARENT], [b"first", PARENT, LEFT], [b"first", PARENT, RIGHT]]
 
-    def test_a_put_that_waits_is_safe_though_another_is_deleted_meanwhile(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_pending_put_survives_deletion_of_a_sibling(self, machine: Machine, server: Server) -> None:
         client, deleting = server.client(), server.client()
         assert client.ask(put(PARENT, b"second")) == b""
-        told = deleting.ask(b"delete work+left\r\n")
+        reply = deleting.ask(b"delete work+left\r\n")
         server.settle()
-        assert (client.received(), told + deleting.received()) == (STORED, DELETED)
+        assert (client.received(), reply + deleting.received()) == (STORED, DELETED)
         for after in (machine.crash(server), machine.fail_power(server)):
             assert drained(after) == [[b"first", b"second"], [], [b"first", b"second"]]
 
-    def test_no_reply_of_any_of_them_leaves_before_what_it_says_would_survive_a_power_failure(
-        self, machine: Machine, server: Server
-    ) -> None:
+    def test_no_reply_is_sent_before_its_change_is_durable(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         clients[0].send(put(PARENT, b"second"))
         server.end_tick()
@@ -277,18 +271,17 @@ class TestSyncFailsWithSyncJournal0:
         server.end_tick()
         clients[2].send(put(RIGHT, b"third"))
         server.end_tick()
-        told: set[int] = set()
+        replied: set[int] = set()
         while len(server.threads):
-            server.threads.run_one()
-            server.end_tick()
-            told |= {number for number, client in enumerate(clients) if client.received()}
+            run_one(server)
+            replied |= {number for number, client in enumerate(clients) if client.received()}
             parent, left, right = drained(machine.fail_power(server))
-            assert parent == [b"first", b"second"] or (0 not in told and parent == [b"first"])
-            assert left[:1] != [b"first"] or 1 not in told
-            assert b"third" in right or 2 not in told
-        assert told == {0, 1, 2}
+            assert parent == [b"first", b"second"] or (0 not in replied and parent == [b"first"])
+            assert left[:1] != [b"first"] or 1 not in replied
+            assert b"third" in right or 2 not in replied
+        assert replied == {0, 1, 2}
 
-    def test_one_that_is_synced_among_others_that_are_not_is_as_safe_as_alone(self, machine: Machine) -> None:
+    def test_synced_child_of_unsynced_family_is_durable(self, machine: Machine) -> None:
         server = family(machine, others=NEVER, left=SYNCED)
         client = server.client()
         assert client.talk(put(PARENT, b"to all")) == STORED
@@ -297,48 +290,42 @@ class TestSyncFailsWithSyncJournal0:
         assert drain(machine.fail_power(server), LEFT) == [b"to one"]
 
 
-class TestSyncFailsWithAPeriod:
+class TestSyncFailsWithPeriod:
     @pytest.fixture
     def failed(self, machine: Machine) -> Server:
-        """Each of them has items, and the sync that followed has failed."""
+        """Start a family with items whose sync has failed."""
         server = family(machine, others=PERIODIC)
         client = server.client()
         assert client.talk(put(PARENT, b"a") + put(LEFT, b"b") + put(PARENT, b"c")) == 3 * STORED
         assert client.talk(b"get work+right\r\n") == value(RIGHT, b"a")
         server.disk.fail("sync", errno.EIO, times=1)
         server.pass_time(PERIOD_S)
-        server.threads.run_one()
-        server.end_tick()
+        run_one(server)
         return server
 
     LEFT_OVER = [[b"a", b"c"], [b"a", b"b", b"c"], [b"c"]]
 
     @pytest.mark.parametrize("name", FAMILY)
-    def test_puts_to_any_of_them_are_refused_meanwhile_and_taken_afterwards(self, failed: Server, name: bytes) -> None:
+    def test_puts_are_refused_during_repair_and_accepted_later(self, failed: Server, name: bytes) -> None:
         client = failed.client()
         assert is_server_error(client.ask(put(name, b"refused")))
         assert client.ask(put(b"other", b"taken")) == STORED
         failed.settle()
         assert client.talk(put(name, b"taken")) == STORED
 
-    def test_earlier_stores_and_gets_stand(self, machine: Machine, failed: Server) -> None:
+    def test_earlier_puts_and_gets_survive(self, machine: Machine, failed: Server) -> None:
         failed.settle()
         for after in (machine.crash(failed), machine.fail_power(failed), machine.restart(failed)):
             assert drained(after) == self.LEFT_OVER
 
-    def test_earlier_stores_and_gets_stand_at_every_step_of_the_rewriting(
-        self, machine: Machine, failed: Server
-    ) -> None:
+    def test_earlier_puts_and_gets_survive_a_crash_during_repair(self, machine: Machine, failed: Server) -> None:
         while len(failed.threads):
             assert drained(machine.crash(failed)) == self.LEFT_OVER
-            failed.threads.run_one()
-            failed.end_tick()
+            run_one(failed)
         assert drained(machine.crash(failed)) == self.LEFT_OVER
 
     @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder"])
-    def test_when_the_rewriting_fails_they_are_all_replayed(
-        self, machine: Machine, failed: Server, operation: str
-    ) -> None:
+    def test_failed_repair_replays_all_queues(self, machine: Machine, failed: Server, operation: str) -> None:
         failed.disk.fail(operation, errno.EIO, times=1)
         other = failed.client()
         other.send(b"get work\r\n")
@@ -348,30 +335,23 @@ class TestSyncFailsWithAPeriod:
             assert drained(after) == self.LEFT_OVER
 
     @pytest.mark.parametrize("steps", range(4))
-    def test_a_child_that_is_deleted_meanwhile_does_not_come_back(
-        self, machine: Machine, failed: Server, steps: int
-    ) -> None:
+    def test_child_deleted_during_repair_does_not_return(self, machine: Machine, failed: Server, steps: int) -> None:
         for _ in range(min(steps, len(failed.threads))):
-            failed.threads.run_one()
-            failed.end_tick()
+            run_one(failed)
         deleting = failed.client()
-        told = deleting.ask(b"delete work+left\r\n")
+        reply = deleting.ask(b"delete work+left\r\n")
         while len(failed.threads):
-            assert drained(machine.crash(failed))[1] == [] or DELETED not in told
-            failed.threads.run_one()
-            failed.end_tick()
-            told += deleting.received()
-        assert told == DELETED
+            assert drained(machine.crash(failed))[1] == [] or DELETED not in reply
+            run_one(failed)
+            reply += deleting.received()
+        assert reply == DELETED
         for after in (machine.crash(failed), machine.restart(failed)):
             assert drained(after) == [self.LEFT_OVER[0], [], self.LEFT_OVER[2]]
 
     @pytest.mark.parametrize("steps", range(4))
-    def test_a_child_that_is_made_meanwhile_has_what_is_put_from_then_on(
-        self, machine: Machine, failed: Server, steps: int
-    ) -> None:
+    def test_child_created_during_repair_has_later_items(self, machine: Machine, failed: Server, steps: int) -> None:
         for _ in range(min(steps, len(failed.threads))):
-            failed.threads.run_one()
-            failed.end_tick()
+            run_one(failed)
         client = failed.client()
         assert client.talk(b"get work+late\r\n") == END
         failed.settle()
@@ -384,7 +364,7 @@ class TestSyncFailsWithAPeriod:
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("number", range(12))
 @pytest.mark.parametrize("settings", [SYNCED, PERIODIC], ids=["synced", "period"])
-def test_no_file_is_synced_again_of_which_a_sync_has_failed(
+def test_file_is_never_synced_again_after_a_failed_sync(
     machine: Machine, settings: QueueSettings, number: int, times: int
 ) -> None:
     server = machine.start()
@@ -403,13 +383,11 @@ def test_no_file_is_synced_again_of_which_a_sync_has_failed(
     assert server.disk.medium.vain_syncs == 0
 
 
-# A disk that is full.
+# Full disks.
 
 
 class TestFullDisk:
-    def test_a_put_to_all_that_finds_it_full_is_stored_in_all_and_the_next_is_refused_by_all(
-        self, machine: Machine
-    ) -> None:
+    def test_first_put_to_full_disk_is_stored_others_refused(self, machine: Machine) -> None:
         server = family(machine, others=NEVER)
         client = server.client()
         server.disk.room = 0
@@ -418,7 +396,7 @@ class TestFullDisk:
         assert drained(machine.crash(server)) == [[b"the last"]] * 3
         assert drained(server) == [[b"the last"]] * 3
 
-    def test_when_the_reserve_is_gone_a_get_of_one_costs_the_others_nothing(self, machine: Machine) -> None:
+    def test_failed_get_without_reserve_leaves_siblings_unchanged(self, machine: Machine) -> None:
         server = family(machine, others=NEVER)
         client = server.client()
         server.disk.room = 0

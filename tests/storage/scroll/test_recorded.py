@@ -1,4 +1,4 @@
-"""What libkestrel wrote is served as it served it, and what we write is what it wrote, but for what is listed."""
+"""Recorded files of libkestrel are served and written as by libkestrel, and random histories are read independently."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import base64
 import json
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 import pytest
@@ -18,15 +19,15 @@ from kestrel.config.model import QueueSettings
 from kestrel.scroll import item_cursor, writer_file
 from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
+from tests.scroll.handwritten import T, read_done, read_head, reader_file, sealed, unsealed
 from tests.scroll.independent import puts_in, queues_in
-from tests.scroll.made import READER, T, read_done, read_head, sealed, unsealed
 from tests.scroll.storages import Opener, Scrolls, files_in
 
 GOLDEN: Final = Path(__file__).parents[2] / "scroll" / "golden"
 
 
 class Recorded(NamedTuple):
-    """A folder of files, and what libkestrel made of it."""
+    """A recorded folder of files, and the results of libkestrel."""
 
     case: str
     folder: str
@@ -54,22 +55,15 @@ RECORDED: Final = recorded()
 EACH: Final = pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case.case}/{case.folder}")
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(tmp_path)
-    yield opener
-    opener.stop_all()
+# Reading.
 
-
-# Read.
-
-HONOURED: Final = "what is done beyond the head is done after a restart too"
+HONOURED: Final = "items done beyond the head stay done after a restart"
 EARLIEST: Final = "a reader without a file begins at the earliest item"
-NEVER_TWICE: Final = "ids that a reader knows are never given again"
-NOT_THERE: Final = "without an item and a reader there is no queue"
+NEVER_TWICE: Final = "ids in a reader file are never assigned again"
+NO_QUEUE: Final = "there is no queue without an item and a reader"
 
 MOST_DONE: Final = 1000
-"""So many ids of a range are compared: behind a damaged reader file a gap of 2 ** 32 ids is done."""
+"""The number of ids compared in a range: a damaged reader file makes a gap of 2 ** 32 done ids."""
 
 NOT_TRUSTED: Final = "a head beyond the last item, in a file without checksums, is damage"
 
@@ -87,13 +81,13 @@ DIFFERENCES: Final = {
         "work.read.": NOT_TRUSTED,
         "the next id": NEVER_TWICE,
     },
-    ("L28_header_only", "journal"): {"work.1700003600000": NOT_THERE, "work.read.": NOT_THERE, "readers": NOT_THERE},
+    ("L28_header_only", "journal"): {"work.1700003600000": NO_QUEUE, "work.read.": NO_QUEUE, "readers": NO_QUEUE},
 }
-"""By folder: what is not as libkestrel has it, and why."""
+"""By folder: the results that differ from those of libkestrel, and why."""
 
 
 def items_of(queue: dict[str, Any]) -> list[tuple[object, ...]]:
-    """Those that libkestrel gave, as we tell of them."""
+    """Return the items that libkestrel delivered."""
     keys = ("id", "data", "add_time", "expiry", "errors")
     return [tuple(item[key] for key in keys) for item in queue["gets_at_now"]]
 
@@ -139,7 +133,7 @@ def reader_of(name: bytes) -> str:
 
 
 @EACH
-def test_a_recorded_folder_is_what_it_was_to_libkestrel_but_for_what_is_listed(
+def test_recorded_folder_is_read_as_by_libkestrel_except_listed_differences(
     start: Opener, tmp_path: Path, case: Recorded
 ) -> None:
     expected, found = expected_of(case), found_in(start, case, tmp_path / "queues")
@@ -149,7 +143,7 @@ def test_a_recorded_folder_is_what_it_was_to_libkestrel_but_for_what_is_listed(
     assert differing == DIFFERENCES.get((case.case, case.folder), {}).keys()
 
 
-def test_all_that_is_listed_was_recorded() -> None:
+def test_listed_differences_are_recorded() -> None:
     assert DIFFERENCES.keys() <= {(case.case, case.folder) for case in RECORDED}
 
 
@@ -166,29 +160,23 @@ def test_all_that_is_listed_was_recorded() -> None:
         ("L22_head_beyond_tail", "journal", b"work", [1, 2, 3]),
     ],
 )
-def test_where_items_differ_they_are_these(
+def test_differing_readers_have_these_items(
     start: Opener, tmp_path: Path, case: str, folder: str, reader: bytes, ids: list[int]
 ) -> None:
     shutil.copytree(GOLDEN / case / folder, tmp_path / "queues")
     scrolls = start(tmp_path / "queues")
-    assert [item.id for item in scrolls.take_all(scrolls.queue(reader))] == ids
+    assert [item.id for item in scrolls.take_all(reader)] == ids
 
 
-def test_a_reader_that_is_beyond_the_last_item_stays_there_and_ids_go_on_behind_it(
-    start: Opener, tmp_path: Path
-) -> None:
-    shutil.copytree(GOLDEN / "L22_head_beyond_tail" / "journal", tmp_path / "queues")
-    (tmp_path / "queues" / "work.read.").write_bytes(sealed(read_head(99) + read_done()))
-    scrolls = start(tmp_path / "queues")
-    queue = scrolls.queue()
-    scrolls.put_and_commit(queue, b"next")
-    assert [(item.id, item.data) for item in scrolls.take_all(queue)] == [(100, b"next")]
+def test_ids_continue_behind_a_head_beyond_the_last_item(start: Opener) -> None:
+    files = files_in(GOLDEN / "L22_head_beyond_tail" / "journal")
+    scrolls = start.over(files | {"work.read.": sealed(read_head(99) + read_done())})
+    scrolls.put_and_commit(scrolls.queue(), b"next")
+    assert [(item.id, item.data) for item in scrolls.take_all()] == [(100, b"next")]
 
 
 @EACH
-def test_a_recorded_folder_that_was_only_opened_and_closed_is_the_same_to_whoever_reads_it(
-    start: Opener, tmp_path: Path, case: Recorded
-) -> None:
+def test_start_and_stop_change_no_recorded_queue(start: Opener, tmp_path: Path, case: Recorded) -> None:
     shutil.copytree(case.path, tmp_path / "queues")
     before = queues_in(tmp_path / "queues")
     start(tmp_path / "queues").close()
@@ -205,24 +193,19 @@ CUTS: Final = json.loads((GOLDEN / "L40_truncations" / "expected.json").read_tex
 
 
 @pytest.mark.parametrize("cut", CUTS["cuts"], ids=lambda cut: str(cut["n"]))
-def test_a_file_that_is_cut_anywhere_gives_the_items_that_it_gave_to_libkestrel(
-    start: Opener, tmp_path: Path, cut: dict[str, Any]
-) -> None:
-    folder = tmp_path / "queues"
-    folder.mkdir()
+def test_truncated_file_has_the_items_that_libkestrel_found(start: Opener, cut: dict[str, Any]) -> None:
     contents = base64.b64decode(CUTS["base_b64"])[: cut["n"]]
-    (folder / CUTS["file"]).write_bytes(contents)
-    scrolls = start(folder)
+    scrolls = start.over({CUTS["file"]: contents})
     queue = scrolls.queue()
     assert [item.id for item in scrolls.look_through(queue)] == cut["ids"]
     whole = max(size for size in (0, 4, 32, 68, 93) if size <= cut["n"])
     left = {CUTS["file"]: contents[:whole]} if cut["ids"] else {}
-    assert scrolls.files() == left | {"work.read.": READER + read_head(0) + read_done()}
+    assert scrolls.files() == left | {"work.read.": reader_file(0)}
     scrolls.put_and_commit(queue, b"next")
-    assert [item.id for item in scrolls.take_all(queue)] == [*cut["ids"], len(cut["ids"]) + 1]
+    assert [item.id for item in scrolls.take_all()] == [*cut["ids"], len(cut["ids"]) + 1]
 
 
-# Written.
+# Writing.
 
 
 def put_recorded(scrolls: Scrolls, queues: list[ScrollQueue], case: Recorded, *, committed_each: bool = False) -> None:
@@ -243,78 +226,77 @@ def case_of(name: str, folder: str) -> Recorded:
     return found
 
 
-def test_items_put_and_taken_leave_the_bytes_that_libkestrel_left(start: Opener) -> None:
-    case = case_of("L01_simple", "journal")
-    scrolls = start()
-    queue = scrolls.queue()
-    put_recorded(scrolls, [queue], case)
+def take_two_and_open_one(scrolls: Scrolls, queue: ScrollQueue) -> None:
     queue.take(False)
     queue.take(False)
     queue.take(True)
     scrolls.commit(queue)
-    scrolls.close()
-    assert scrolls.files() == case.files
 
 
-def test_items_confirmed_out_of_order_leave_the_bytes_that_libkestrel_left(start: Opener) -> None:
-    case = case_of("L02_out_of_order", "journal")
-    scrolls = start()
-    queue = scrolls.queue()
-    put_recorded(scrolls, [queue], case)
+def confirm_out_of_order(scrolls: Scrolls, queue: ScrollQueue) -> None:
     xids = [queue.take(True).xid for _ in range(8)]
     for item_id in (2, 5, 4, 7, 1):
         queue.confirm([xids[item_id - 1]])
         scrolls.commit(queue)
     queue.put_back([xids[2], xids[5]], False)
+
+
+@pytest.mark.parametrize(
+    ("name", "operate"),
+    [
+        ("L01_simple", take_two_and_open_one),
+        ("L02_out_of_order", confirm_out_of_order),
+        ("L05_expiry", lambda scrolls, queue: None),
+    ],
+)
+def test_same_operations_leave_the_files_of_libkestrel(
+    start: Opener, name: str, operate: Callable[[Scrolls, ScrollQueue], None]
+) -> None:
+    case = case_of(name, "journal")
+    scrolls, queue = start.queue()
+    put_recorded(scrolls, [queue], case)
+    operate(scrolls, queue)
     scrolls.close()
     assert scrolls.files() == case.files
 
 
-def test_expiring_items_leave_the_bytes_that_libkestrel_left(start: Opener) -> None:
-    case = case_of("L05_expiry", "journal")
-    scrolls = start()
-    put_recorded(scrolls, [scrolls.queue()], case)
-    scrolls.close()
-    assert scrolls.files() == case.files
-
-
-def test_full_files_are_the_files_that_libkestrel_made(start: Opener) -> None:
+def test_full_files_are_those_of_libkestrel(start: Opener) -> None:
     case = case_of("L04_rotation", "journal_full")
     scrolls = start(settings=QueueSettings(default_journal_size_bytes=512))
     put_recorded(scrolls, [scrolls.queue(b"work+a"), scrolls.queue(b"work+b")], case, committed_each=True)
     scrolls.close()
     expected = case.files
-    expected["work.1700000001000"] = expected.pop("work.1700000000000")  # ours is made with its first item
-    expected["work.1700000026000"] = expected["work.1700000026000"].rstrip(b"\0")  # theirs was not closed
+    expected["work.1700000001000"] = expected.pop("work.1700000000000")  # this server creates it with its first item
+    expected["work.1700000026000"] = expected["work.1700000026000"].rstrip(b"\0")  # libkestrel did not close it
     assert scrolls.files() == expected
 
 
-def test_while_it_runs_its_files_differ_in_what_is_made_ahead_and_what_was_appended_alone(start: Opener) -> None:
-    for folder, confirmed in (("journal_a", (2, 5, 4, 7)), ("journal_b", (2, 5, 4, 7, 1))):
-        case = case_of("L02_out_of_order", folder)
-        scrolls = start(start.folder / folder)
-        queue = scrolls.queue()
-        put_recorded(scrolls, [queue], case)
-        xids = [queue.take(True).xid for _ in range(8)]
-        for item_id in confirmed:
-            queue.confirm([xids[item_id - 1]])
-        scrolls.commit(queue)
-        (writer,) = scrolls.writers()
-        assert scrolls.files()[writer] == case.files[writer].rstrip(b"\0")
-        assert unsealed(queue.checkpoint()) == case.files["work.read."]
-        assert scrolls.reader().startswith(READER + read_head(0) + read_done())
+@pytest.mark.parametrize(("folder", "confirmed"), [("journal_a", (2, 5, 4, 7)), ("journal_b", (2, 5, 4, 7, 1))])
+def test_running_server_preallocates_nothing_and_only_appends(
+    start: Opener, folder: str, confirmed: tuple[int, ...]
+) -> None:
+    case = case_of("L02_out_of_order", folder)
+    scrolls, queue = start.queue()
+    put_recorded(scrolls, [queue], case)
+    xids = [queue.take(True).xid for _ in range(8)]
+    for item_id in confirmed:
+        queue.confirm([xids[item_id - 1]])
+    scrolls.commit(queue)
+    (writer,) = scrolls.writers()
+    assert scrolls.files()[writer] == case.files[writer].rstrip(b"\0")
+    assert unsealed(queue.checkpoint()) == case.files["work.read."]
+    assert scrolls.reader().startswith(reader_file(0))
 
 
-# Read by somebody else.
+# Random histories.
 
 
-class Lived:
-    """A family of queues in a life of puts, takes and deletions, and what each of them should hold."""
+class RandomHistory:
+    """Random operations on a family of queues, and the items that each queue should hold."""
 
     def __init__(self, start: Opener, seed: int, parent: bytes) -> None:
         self._start = start
         self._rng = random.Random(seed)
-        self._parent = parent
         self._names = [parent, *(parent + b"+" + child for child in (b"x", b"a b", b"\xff" * 90, b":own", b"y+z"))]
         self._settings = QueueSettings(
             default_journal_size_bytes=self._rng.choice((300, 3000, 1 << 20)),
@@ -322,33 +304,33 @@ class Lived:
         )
         self.scrolls = start(settings=self._settings)
         self.model: dict[bytes, dict[bytes, int]] = {}
-        """What is in each queue, its open reads too, with its errors, in the order in which it was put."""
+        """The error counts of all items of each queue, open reads included, in put order."""
         self._open: dict[bytes, dict[bytes, int]] = {}
         self._puts = 0
+        self.take, self.open = partial(self._take, False), partial(self._take, True)
+        self.confirm, self.abort = partial(self._close, True), partial(self._close, False)
+        self.put, self.put_to_some = partial(self._put, 1), partial(self._put, 0.5)
 
     def step(self) -> None:
-        kinds = (self.make, self.put, self.put, self.put_to_some, self.take, self.open, self.confirm, self.abort)
-        self._rng.choice((*kinds, *kinds, self.commit, self.clear, self.delete, self.tick))()
+        """Do one random operation."""
+        often = (self.create, self.put, self.put, self.put_to_some, self.take, self.open, self.confirm, self.abort)
+        self._rng.choice((*often, *often, self.commit, self.clear, self.delete, self.pass_time))()
 
     def queue(self, name: bytes) -> ScrollQueue:
         return self.scrolls.queue(name, self._settings)
 
-    def _any(self) -> bytes | None:
-        return self._rng.choice(sorted(self.model)) if self.model else None
+    def _any(self, share: float = 1) -> bytes | None:
+        """Return a random queue name, or None. If there are queues, it is None with a chance of 1 - `share`."""
+        return self._rng.choice(sorted(self.model)) if self.model and self._rng.random() < share else None
 
-    def make(self) -> None:
+    def create(self) -> None:
         name = self._rng.choice(self._names)
         self.queue(name)
         self.model.setdefault(name, {})
         self._open.setdefault(name, {})
 
-    def put(self) -> None:
-        self._put(sorted(self.model))
-
-    def put_to_some(self) -> None:
-        self._put([name for name in sorted(self.model) if self._rng.random() < 0.5])
-
-    def _put(self, names: list[bytes]) -> None:
+    def _put(self, share: float) -> None:
+        names = [name for name in sorted(self.model) if self._rng.random() < share]
         if names:
             self._puts += 1
             data = b"%d " % self._puts + bytes(self._rng.choice((0, 5, 50)))
@@ -359,19 +341,12 @@ class Lived:
     def _take(self, opened: bool) -> None:
         name = self._any()
         if name is not None:
-            queue = self.scrolls.fill(self.queue(name))
-            item = queue.take(opened)
+            item = self.scrolls.fill(self.queue(name)).take(opened)
             assert (item is None) == (len(self.model[name]) == len(self._open[name]))
             if item is not None and opened:
                 self._open[name][item.data] = item.xid
             elif item is not None:
                 del self.model[name][item.data]
-
-    def take(self) -> None:
-        self._take(False)
-
-    def open(self) -> None:
-        self._take(True)
 
     def _close(self, confirmed: bool) -> None:
         name = self._any()
@@ -386,38 +361,28 @@ class Lived:
                 self.queue(name).put_back([xid], failed)
                 self.model[name][data] += failed
 
-    def confirm(self) -> None:
-        self._close(True)
-
-    def abort(self) -> None:
-        self._close(False)
-
     def clear(self) -> None:
-        name = self._any()
-        if name is not None and self._rng.random() < 0.2:
+        name = self._any(0.2)
+        if name is not None:
             self.queue(name).clear()
             self.model[name] = {data: n for data, n in self.model[name].items() if data in self._open[name]}
 
     def delete(self) -> None:
-        name = self._any()
-        if name is not None and self._rng.random() < 0.5:
-            queue = self.queue(name)
-            self.scrolls.storage.delete(queue)
-            self.scrolls.commit(queue)
-            self.scrolls.threads.run_all()
+        name = self._any(0.5)
+        if name is not None:
+            self.scrolls.delete(self.queue(name))
             del self.model[name], self._open[name]
 
-    def tick(self) -> None:
+    def pass_time(self) -> None:
         self.scrolls.now_ms += 1000
-        self.scrolls.clock.advance(self._rng.choice((1, 10)))
-        self.scrolls.threads.run_all()
+        self.scrolls.pass_time(self._rng.choice((1, 10)))
 
     def commit(self) -> None:
         self.scrolls.commit(*[self.queue(name) for name in self.model])
         self.scrolls.threads.run_all()
 
-    def restart(self, how: str) -> None:
-        if how == "stop":
+    def restart(self, is_orderly: bool) -> None:
+        if is_orderly:
             self.scrolls = self._start.again(self.scrolls)
         else:
             self.commit()
@@ -425,12 +390,18 @@ class Lived:
         self._open = {name: {} for name in self.model}
         assert sorted(self.scrolls.loaded) == sorted(self.model)
 
-    def expected(self) -> dict[bytes, list[tuple[bytes, int]]]:
+    def expected(self) -> Contents:
         return {name: list(items.items()) for name, items in self.model.items()}
 
+    def check_counts(self) -> None:
+        for name, items in self.model.items():
+            queue = self.queue(name)
+            counted = queue.items + queue.open_reads, queue.bytes + queue.open_bytes
+            assert counted == (len(items), sum(map(len, items)))
 
-class Stepped(Lived):
-    """The same while threads and commits are under way: nothing is waited for before `settle`."""
+
+class ConcurrentHistory(RandomHistory):
+    """A random history with unfinished threads and commits: only `settle` waits for them."""
 
     def __init__(self, start: Opener, seed: int, parent: bytes) -> None:
         super().__init__(start, seed, parent)
@@ -441,11 +412,11 @@ class Stepped(Lived):
 
     def step(self) -> None:
         often = (self.put, self.take, self.commit, self.delete, self.run_some)
-        others = (self.make, self.put_to_some, self.open, self.confirm, self.abort, self.clear)
+        others = (self.create, self.put_to_some, self.open, self.confirm, self.abort, self.clear)
         self._rng.choice((*often, *often, *others))()
 
     def run_some(self) -> None:
-        """Let some threads end, and sometimes time go by."""
+        """Run some threads, and sometimes let time pass."""
         self.scrolls.now_ms += 1000
         self.scrolls.clock.advance(self._rng.choice((0, 0, 1, 10)))
         for _ in range(min(self._rng.randrange(4), len(self.scrolls.threads))):
@@ -471,8 +442,8 @@ class Stepped(Lived):
                 del self._committing[queue.name]
 
     def delete(self) -> None:
-        name = self._any()
-        if name is not None and self._rng.random() < 0.3:
+        name = self._any(0.3)
+        if name is not None:
             queue = self.queue(name)
             self.scrolls.storage.delete(queue)
             self._committing.pop(name, None)
@@ -481,7 +452,7 @@ class Stepped(Lived):
             self._committing.pop(name, None)
 
     def settle(self) -> None:
-        """Let everything that is under way end, and be safe."""
+        """Finish and commit everything."""
         self.scrolls.threads.run_all()
         assert (self._committing, self.failures) == ({}, [])
         self._commit([self.queue(name) for name in self.model])
@@ -489,72 +460,66 @@ class Stepped(Lived):
         assert (self._committing, self.failures) == ({}, [])
 
 
-def found_by_others(folder: Path) -> dict[bytes, list[tuple[bytes, int]]]:
+Contents: TypeAlias = dict[bytes, list[tuple[bytes, int]]]
+"""The data and error count of each item, by queue."""
+
+
+def found_independently(folder: Path) -> Contents:
     return {name: [(item.data, item.errors) for item in queue.items] for name, queue in queues_in(folder).items()}
+
+
+def found_by_server(scrolls: Scrolls) -> Contents:
+    return {name: [(item.data, item.errors) for item in scrolls.look_through(name)] for name in scrolls.loaded}
 
 
 @pytest.mark.parametrize(
     "parent", [b"work", b"caf\xe9.1 +", b"+x", b"n" * 190], ids=["work", "odd bytes", "no child", "a long name"]
 )
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_an_independent_reader_finds_what_each_queue_holds(
-    start: Opener, seed: int, parent: bytes
-) -> None:
-    lived = Lived(start, seed, parent)
+def test_independent_reader_finds_items_of_random_histories(start: Opener, seed: int, parent: bytes) -> None:
+    history = RandomHistory(start, seed, parent)
     for step in range(1, 601):
-        lived.step()
+        history.step()
         if step % 40 == 0:
-            lived.commit()
-            assert found_by_others(lived.scrolls.folder) == lived.expected()
-            for name, items in lived.model.items():
-                queue = lived.queue(name)
-                assert (queue.items + queue.open_reads, queue.bytes + queue.open_bytes) == (
-                    len(items),
-                    sum(map(len, items)),
-                )
+            history.commit()
+            assert found_independently(history.scrolls.folder) == history.expected()
+            history.check_counts()
         if step % 150 == 0:
-            lived.restart("stop" if step % 300 else "crash")
-            assert found_by_others(lived.scrolls.folder) == lived.expected()
+            history.restart(is_orderly=step % 300 != 0)
+            assert found_independently(history.scrolls.folder) == history.expected()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_every_start_finds_the_same_with_hints_of_few_items_and_many_marks(
+def test_starts_with_many_marks_find_items_of_random_histories(
     start: Opener, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "HINTED_BYTES", 0)
     for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
-    lived = Stepped(start, seed, b"work")
+    history = ConcurrentHistory(start, seed, b"work")
     for step in range(1, 801):
-        lived.step()
+        history.step()
         if step % 80 == 0:
-            lived.settle()
-            lived.restart("stop" if step % 160 else "crash")
-            hint = lived.scrolls.folder / ".kestrel" / "hints" / "work"
-            assert hint.exists() or not any(lived.model.values()) or not step % 160
-            for name, queue in lived.scrolls.loaded.items():
-                assert (queue.items, queue.bytes) == (len(lived.model[name]), sum(map(len, lived.model[name])))
-                found = [(item.data, item.errors) for item in lived.scrolls.look_through(queue)]
-                assert found == lived.expected()[name]
+            history.settle()
+            history.restart(is_orderly=step % 160 != 0)
+            hint = history.scrolls.folder / ".kestrel" / "hints" / "work"
+            assert hint.exists() or not any(history.model.values()) or not step % 160
+            history.check_counts()
+            assert found_by_server(history.scrolls) == history.expected()
 
 
 @pytest.mark.parametrize("parent", [b"work", b"n" * 190], ids=["work", "a long name"])
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_is_under_way_meanwhile_the_same_is_found_when_it_has_ended(
-    start: Opener, seed: int, parent: bytes
-) -> None:
-    lived = Stepped(start, seed, parent)
+def test_concurrent_histories_leave_the_expected_items(start: Opener, seed: int, parent: bytes) -> None:
+    history = ConcurrentHistory(start, seed, parent)
     for step in range(1, 501):
-        lived.step()
+        history.step()
         if step % 50 == 0:
-            lived.settle()
-            assert found_by_others(lived.scrolls.folder) == lived.expected()
-            again = start.crashed(lived.scrolls)
-            assert sorted(again.loaded) == sorted(lived.model)
-            assert {
-                name: [(item.data, item.errors) for item in again.take_all_of(name)] for name in lived.model
-            } == lived.expected()
+            history.settle()
+            assert found_independently(history.scrolls.folder) == history.expected()
+            again = start.crashed(history.scrolls)
+            assert found_by_server(again) == history.expected()
             again.close()
-    lived.scrolls.close()
-    assert lived.scrolls.disk.open_descriptors == set()
-    assert lived.scrolls.memory.used_bytes == 0
+    history.scrolls.close()
+    assert history.scrolls.disk.open_descriptors == set()
+    assert history.scrolls.memory.used_bytes == 0

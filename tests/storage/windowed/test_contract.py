@@ -1,4 +1,4 @@
-"""A storage over a database in memory keeps the storage contract, and the database its own."""
+"""The storage contract over a database in memory, and the contract of that database."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from tests.sample import examples
 
 OVERHEAD_BYTES = 40
-"""What a database may need for an item or a queue beside its bytes."""
+"""The most that a database needs for an item or a queue in addition to its bytes."""
 
 
 @implementer(IStorageFactory)
 class TablesStorageFactory:
-    """``tables:``, each a database of its own."""
+    """The storage ``tables:``. Each has its own database in memory."""
 
     name = "tables"
     help = "tables:  keeps queues in a database in memory"
@@ -41,13 +41,13 @@ class TablesStorageFactory:
 
 
 class OverTables:
-    """Databases in memory: those of one folder share their tables."""
+    """Databases in memory. Those of one folder share their tables."""
 
     tables_class: type[MemoryTables] = MemoryTables
 
     @cached_property
     def all_tables(self) -> dict[Path, MemoryTables]:
-        """By folder, which is not more than a name here."""
+        """The tables by folder. A folder is only a name here."""
         return {}
 
     def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:

@@ -1,10 +1,9 @@
-"""One queue over a database: what it records, and what it keeps in memory."""
+"""A queue over a database: its recorded changes, and its items in memory."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
@@ -18,7 +17,7 @@ from kestrel.storage.windowed.queue import READ_BYTES, READ_ITEMS, WindowedQueue
 
 
 class Table:
-    """What a database has of the queue."""
+    """The rows of the queue in a database."""
 
     def __init__(self) -> None:
         self.items: dict[int, StoredItem] = {}
@@ -37,16 +36,18 @@ class Table:
         return changes
 
 
-def queue_over(table: Table, **settings: Any) -> WindowedQueue:
+def queue_over(table: Table, *items: bytes) -> WindowedQueue:
+    """Return a new queue with these items, which are not written."""
     stored = StoredQueue(b"work", 0, 0, 0, 0)
-    return WindowedQueue(stored, True, QueueSettings(**settings), table.read_after, lambda size: None, MemoryLimit())
+    queue = WindowedQueue(stored, True, QueueSettings(), table.read_after, lambda size: None, MemoryLimit())
+    for data in items:
+        queue.append(data, 1, 0)
+    return queue
 
 
-def test_what_is_put_and_taken_between_two_commits_is_never_written() -> None:
+def test_items_put_and_taken_in_one_batch_are_never_written() -> None:
     table = Table()
-    queue = queue_over(table)
-    for number in range(3):
-        queue.append(b"%d" % number, 1, 0)
+    queue = queue_over(table, b"0", b"1", b"2")
     queue.take(False)
     opened = queue.take(True)
     assert opened is not None
@@ -57,11 +58,9 @@ def test_what_is_put_and_taken_between_two_commits_is_never_written() -> None:
     assert (changes.removed, changes.queue) == ([], StoredQueue(b"work", 1, 1, 2, 3))
 
 
-def test_what_is_taken_from_the_head_is_one_range_however_it_was_taken() -> None:
+def test_removals_from_the_head_are_one_range() -> None:
     table = Table()
-    queue = queue_over(table)
-    for _ in range(100):
-        queue.append(b"x", 1, 0)
+    queue = queue_over(table, *[b"x"] * 100)
     table.write(queue)
     opened = [queue.take(number % 2 == 0) for number in range(50)]
     queue.confirm([item.xid for item in reversed(opened) if item is not None and item.xid])
@@ -71,11 +70,9 @@ def test_what_is_taken_from_the_head_is_one_range_however_it_was_taken() -> None
     assert changes.queue.floor == 50
 
 
-def test_what_is_held_keeps_the_rest_from_being_gone_and_not_from_being_removed() -> None:
+def test_open_read_holds_the_floor_but_not_later_removals() -> None:
     table = Table()
-    queue = queue_over(table)
-    for _ in range(6):
-        queue.append(b"x", 1, 0)
+    queue = queue_over(table, *[b"x"] * 6)
     table.write(queue)
     queue.take(False)
     queue.take(True)
@@ -87,12 +84,11 @@ def test_what_is_held_keeps_the_rest_from_being_gone_and_not_from_being_removed(
     assert sorted(table.items) == [2, 6]
 
 
-def test_an_open_read_stays_open_where_the_item_that_is_to_go_on_from_it_is_refused() -> None:
+def test_refused_continue_leaves_the_read_open() -> None:
     def refuse(size: int) -> None:
         raise StorageRefused("the database has no room")
 
-    queue = queue_over(Table())
-    queue.append(b"x", 1, 0)
+    queue = queue_over(Table(), b"x")
     opened = queue.take(True)
     assert opened is not None
     queue.check_put = refuse
@@ -101,7 +97,7 @@ def test_an_open_read_stays_open_where_the_item_that_is_to_go_on_from_it_is_refu
     assert (queue.is_open(opened.xid), queue.items) == (True, 0)
 
 
-def test_when_all_items_are_in_memory_it_is_known_how_many_they_are_whatever_the_database_said() -> None:
+def test_counts_are_corrected_when_all_items_are_in_memory() -> None:
     table = Table()
     table.items = {position: StoredItem(position, b"xy", 1, 0, 0) for position in (1, 2)}
     stored = StoredQueue(b"work", 5, 99, 0, 2)
@@ -115,7 +111,7 @@ def test_when_all_items_are_in_memory_it_is_known_how_many_they_are_whatever_the
 
 
 def reads_of(queue_memory: int, limit: MemoryLimit) -> list[tuple[int, int]]:
-    """How many items and bytes are asked for, at most, where the head of a queue is not in memory."""
+    """Return the limits of items and bytes of each read when the head of a queue is not in memory."""
     asked: list[tuple[int, int]] = []
 
     def read_after(name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
@@ -128,23 +124,22 @@ def reads_of(queue_memory: int, limit: MemoryLimit) -> list[tuple[int, int]]:
     return asked
 
 
-def test_no_more_is_read_at_once_than_a_mebibyte_and_than_the_queue_may_have_in_memory() -> None:
+def test_read_is_bounded_by_one_mebibyte_and_queue_memory() -> None:
     assert reads_of(1 << 30, MemoryLimit()) == [(READ_ITEMS, READ_BYTES)]
     assert reads_of(1000, MemoryLimit()) == [(READ_ITEMS, 1000)]
     assert reads_of(0, MemoryLimit()) == [(READ_ITEMS, 1)]
 
 
-def test_while_the_servers_memory_is_full_one_item_is_read() -> None:
+def test_one_item_is_read_while_memory_is_full() -> None:
     assert reads_of(1 << 30, MemoryLimit(0)) == [(1, 1)]
 
 
-def test_behind_a_held_read_any_number_of_items_is_read_in_the_same_memory() -> None:
+def test_items_behind_an_open_read_need_constant_memory() -> None:
     table = Table()
-    queue = queue_over(table)
-    queue.append(b"held", 1, 0)
+    queue = queue_over(table, b"open")
     queue.take(True)
 
-    def pass_by(count: int) -> None:
+    def put_and_confirm(count: int) -> None:
         for number in range(count):
             queue.append(b"x", 1, 0)
             item = queue.take(True)
@@ -153,10 +148,10 @@ def test_behind_a_held_read_any_number_of_items_is_read_in_the_same_memory() -> 
             if number % 100 == 0:
                 table.write(queue)
 
-    pass_by(5000)
+    put_and_confirm(5000)
     tracemalloc.start()
     try:
-        pass_by(20_000)
+        put_and_confirm(20_000)
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

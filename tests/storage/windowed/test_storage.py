@@ -1,10 +1,11 @@
-"""A storage over a database: what it does while the database takes its time, refuses, or answers at once."""
+"""A storage over a database that answers at once, slowly or with an error."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
@@ -15,7 +16,6 @@ from zope.interface import implementer
 from kestrel.config.model import QueueSettings
 from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageError, StorageRefused
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
-from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed.queue import READ_ITEMS, UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, WindowedQueue
 from kestrel.storage.windowed.storage import LAST_WRITES_S, WindowedStorage
@@ -25,11 +25,11 @@ from kestrel.testing.server import MemoryServer
 STORED = b"STORED\r\n"
 SETTINGS = QueueSettings()
 MANY = 500
-"""More than can call each other on one stack."""
+"""More than the recursion limit allows to call each other."""
 
 
 class PromptDatabase:
-    """Answers at once; `failure` is what it answers to a batch, if not that it was applied."""
+    """A database that answers at once. `failure` is its answer to a batch, or None to apply it."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
@@ -50,8 +50,8 @@ class PromptDatabase:
 
 
 @implementer(IDatabase)
-class HeldDatabase:
-    """Answers when a test says so. The queue "work" has an item, "hello", from the start."""
+class SlowDatabase:
+    """A database whose answers the test gives. The queue "work" has the item "hello" from the start."""
 
     def __init__(self) -> None:
         self.batches: deque[Deferred[None]] = deque()
@@ -75,6 +75,11 @@ class HeldDatabase:
         while self.reads:
             self.reads.popleft().callback([StoredItem(1, b"hello", 1, 0, 0)])
 
+    def answer(self, error: Exception | None = None) -> None:
+        """Apply the oldest batch, or fail it."""
+        batch = self.batches.popleft()
+        batch.callback(None) if error is None else batch.errback(error)
+
 
 def storage_over(database: object, limit: MemoryLimit | None = None, clock: Clock | None = None) -> WindowedStorage:
     storage = WindowedStorage(database, clock or Clock(), limit or MemoryLimit())
@@ -82,33 +87,53 @@ def storage_over(database: object, limit: MemoryLimit | None = None, clock: Cloc
     return storage
 
 
+def slow_storage(
+    name: bytes = b"fast", limit: MemoryLimit | None = None, clock: Clock | None = None
+) -> tuple[SlowDatabase, WindowedStorage, WindowedQueue]:
+    """Return a slow database, a storage over it, and one of its queues."""
+    database = SlowDatabase()
+    storage = storage_over(database, limit, clock)
+    return database, storage, storage.queue(name, SETTINGS)
+
+
 def put(storage: WindowedStorage, queue: WindowedQueue, data: bytes = b"x") -> None:
     storage.put([queue], data, 1, 0)
 
 
-def outcomes_of(storage: WindowedStorage, queues: Sequence[IQueueStorage]) -> list[object]:
-    """What becomes of a commit: None for each queue that is safe by now, or its Failure."""
-    told: list[object] = []
-    for _, outcome in storage.commit(queues):  # type: ignore[arg-type]
-        outcome.addBoth(told.append)
-    return told
+def results_of(*deferreds: Deferred[Any] | None) -> list[Any]:
+    """Return a list that receives the result of each of these Deferreds: the message of an error, or the value."""
+    results: list[Any] = []
+    for deferred in deferreds:
+        assert deferred is not None
+        deferred.addErrback(lambda failure: failure.getErrorMessage())
+        deferred.addCallback(results.append)
+    return results
+
+
+def commit(storage: WindowedStorage, *queues: WindowedQueue) -> list[Any]:
+    """Commit, and return a list that receives the results."""
+    return results_of(*[outcome for _, outcome in storage.commit(queues)])
+
+
+def put_and_commit(storage: WindowedStorage, queue: WindowedQueue) -> list[Any]:
+    """Put an item and commit it, and return a list that receives the result."""
+    put(storage, queue)
+    return commit(storage, queue)
 
 
 # A database that answers at once.
 
 
-def test_a_database_that_answers_at_once_may_refuse_any_number_of_queues_together() -> None:
+def test_prompt_database_may_refuse_many_queues_together() -> None:
     database = PromptDatabase()
     storage = storage_over(database)
-    queues = [storage.queue(b"%d" % number, SETTINGS) for number in range(MANY)]
-    database.failure = OSError("no")
-    assert len([each for each in outcomes_of(storage, queues) if each is not None]) == MANY
-    database.failure = None
-    again = [storage.queue(b"%d" % number, SETTINGS) for number in range(MANY)]
-    assert outcomes_of(storage, again) == [None] * MANY
+    for failure in (OSError("no"), None):
+        queues = [storage.queue(b"%d" % number, SETTINGS) for number in range(MANY)]
+        database.failure = failure
+        assert commit(storage, *queues) == [failure and "the database refused it"] * MANY
 
 
-def test_a_name_may_be_deleted_and_used_again_any_number_of_times_in_one_tick() -> None:
+def test_name_can_be_reused_many_times_in_one_tick() -> None:
     database = PromptDatabase()
     storage = storage_over(database)
     deleted = []
@@ -116,78 +141,56 @@ def test_a_name_may_be_deleted_and_used_again_any_number_of_times_in_one_tick() 
         deleted.append(storage.queue(b"work", SETTINGS))
         put(storage, deleted[-1])
         storage.delete(deleted[-1])
-    assert outcomes_of(storage, deleted) == [None] * MANY
+    assert commit(storage, *deleted) == [None] * MANY
     assert len(database.batches) == MANY
 
 
-def test_close_waits_for_all_that_a_database_that_answers_at_once_is_still_to_be_told() -> None:
+def test_close_waits_for_all_pending_batches() -> None:
     database = PromptDatabase()
     storage = storage_over(database)
     for _ in range(3):
-        queue = storage.queue(b"work", SETTINGS)
-        storage.delete(queue)
+        storage.delete(storage.queue(b"work", SETTINGS))
     put(storage, storage.queue(b"work", SETTINGS))
-    closed: list[object] = []
-    storage.close().addCallback(closed.append)
-    assert closed == [None]
+    assert results_of(storage.close()) == [None]
     assert [len(change.puts) for batch in database.batches for change in batch.changes] == [0, 0, 0, 1]
 
 
-def queue_names(batch: WriteBatch) -> list[bytes]:
-    return [changes.queue.name for changes in batch.changes]
-
-
-def test_a_batch_that_is_full_of_bytes_is_followed_by_another_one() -> None:
+@pytest.mark.parametrize(
+    ("items", "item_bytes"), [(1, BATCH_BYTES // 2), (BATCH_ITEMS // 2, 0)], ids=["bytes", "items"]
+)
+def test_full_batch_is_followed_by_another(items: int, item_bytes: int) -> None:
     database = PromptDatabase()
     storage = storage_over(database)
     queues = [storage.queue(name, SETTINGS) for name in (b"a", b"b", b"c")]
-    for queue in queues:
-        put(storage, queue, b"x" * (BATCH_BYTES // 2))
-    assert outcomes_of(storage, queues) == [None] * 3
-    assert [queue_names(batch) for batch in database.batches] == [[b"a", b"b"], [b"c"]]
+    for _ in range(items):
+        storage.put(queues, b"x" * item_bytes, 1, 0)
+    assert commit(storage, *queues) == [None] * 3
+    names = [[changes.queue.name for changes in batch.changes] for batch in database.batches]
+    assert names == [[b"a", b"b"], [b"c"]]
 
 
-def test_a_batch_that_is_full_of_items_is_followed_by_another_one() -> None:
-    database = PromptDatabase()
-    storage = storage_over(database)
-    queues = [storage.queue(name, SETTINGS) for name in (b"a", b"b", b"c")]
-    for _ in range(BATCH_ITEMS // 2):
-        storage.put(queues, b"", 1, 0)
-    assert outcomes_of(storage, queues) == [None] * 3
-    assert [queue_names(batch) for batch in database.batches] == [[b"a", b"b"], [b"c"]]
-
-
-def test_while_the_database_is_away_the_same_batch_comes_again_with_its_number() -> None:
+def test_same_batch_is_repeated_while_the_database_is_away() -> None:
     database, clock = PromptDatabase(), Clock()
     storage = storage_over(database, clock=clock)
-    queue = storage.queue(b"fast", SETTINGS)
-    put(storage, queue)
     database.failure = DatabaseAway("no answer")
-    told: list[object] = []
-    ((_, outcome),) = storage.commit([queue])
-    outcome.addBoth(told.append)
+    results = put_and_commit(storage, storage.queue(b"fast", SETTINGS))
     clock.advance(FIRST_PAUSE_S)
-    assert told == []
+    assert results == []
     database.failure = None
     clock.advance(2 * FIRST_PAUSE_S)
-    assert told == [None]
+    assert results == [None]
     assert [batch.number for batch in database.batches] == [1, 1, 1]
     assert database.batches[0] == database.batches[1] == database.batches[2]
 
 
 @pytest.mark.parametrize("answer", [None, StorageError("no")], ids=["applied", "refused"])
-def test_a_database_that_is_away_is_asked_after_longer_and_longer_pauses_until_it_answers(
-    answer: Exception | None,
-) -> None:
+def test_pauses_grow_until_an_absent_database_answers(answer: Exception | None) -> None:
     database, clock = PromptDatabase(), Clock()
     storage = storage_over(database, clock=clock)
 
     def pauses(count: int) -> list[float]:
-        queue = storage.queue(b"fast", SETTINGS)
-        put(storage, queue)
         database.failure = DatabaseAway("no answer")
-        ((_, outcome),) = storage.commit([queue])
-        outcome.addErrback(lambda failure: None)
+        put_and_commit(storage, storage.queue(b"fast", SETTINGS))
         found = []
         for number in range(count):
             (call,) = clock.getDelayedCalls()
@@ -202,17 +205,17 @@ def test_a_database_that_is_away_is_asked_after_longer_and_longer_pauses_until_i
     assert pauses(2) == [0.1, 0.2]
 
 
-def test_no_put_is_taken_for_five_seconds_after_the_last_time_that_there_was_no_room() -> None:
+def test_puts_are_refused_for_five_seconds_after_lack_of_room() -> None:
     database, clock = PromptDatabase(), Clock()
     storage = storage_over(database, clock=clock)
     database.failure = StorageRefused("no space left")
-    for _ in range(2):  # and all of it again, when there was room meanwhile
+    for _ in range(2):  # the second time after there was room
         queues = [storage.queue(b"%d" % number, SETTINGS) for number in range(2)]
         for queue in queues:
             put(storage, queue)
         for queue in queues:  # the second one was recorded before the first one was refused
-            (told,) = outcomes_of(storage, [queue])
-            assert told is not None
+            (result,) = commit(storage, queue)
+            assert result is not None
             assert storage.refusal == "the database has no room"
             clock.advance(3)
         assert storage.refusal == "the database has no room"
@@ -222,133 +225,125 @@ def test_no_put_is_taken_for_five_seconds_after_the_last_time_that_there_was_no_
         assert storage.refusal is None
 
 
-# One that takes its time.
+# A slow database.
 
 
-def test_who_waits_for_the_head_is_served_although_a_batch_of_its_queue_is_lost() -> None:
-    database = HeldDatabase()
+def test_waiter_is_served_although_a_batch_of_its_queue_failed() -> None:
+    database = SlowDatabase()
     server = MemoryServer(storage_over(database))
     reader, writer = server.connect(), server.connect()
     reader.send(b"get work/open/t=5000\r\n")
     assert reader.take() == b""
     assert writer.ask(b"set work 0 0 4\r\nlost\r\n") == b""
-    database.batches.popleft().errback(OSError("no"))
+    database.answer(OSError("no"))
     assert writer.take() == b"SERVER_ERROR the database refused it\r\n"
     database.answer_reads()
     assert reader.take() == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
 
 
-def test_when_another_server_owns_the_database_nobody_gets_what_is_still_in_memory_or_was_being_read() -> None:
-    database = HeldDatabase()
+def test_lost_ownership_stops_delivery_of_items() -> None:
+    database = SlowDatabase()
     server = MemoryServer(storage_over(database))
     reader, waiter, writer = server.connect(), server.connect(), server.connect()
     assert writer.ask(b"set mail 0 0 1\r\nx\r\n") == b""
-    database.batches.popleft().callback(None)
+    database.answer()
     assert writer.take() == STORED
     assert waiter.ask(b"get work/open/t=5000\r\n") == b""
     assert writer.ask(b"set other 0 0 1\r\nx\r\n") == b""
-    database.batches.popleft().errback(OwnershipLost("another server has it"))
+    database.answer(OwnershipLost("another server has it"))
     assert writer.take() == b"SERVER_ERROR another server has it\r\n"
     database.answer_reads()
     assert reader.ask(b"get mail/open\r\n") == b"SERVER_ERROR another server has it\r\n"
     assert waiter.take() == b"SERVER_ERROR another server has it\r\n"
 
 
-def test_a_fill_ends_with_its_queue_though_the_database_never_answers() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    ended = []
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["failed", "deleted"])
+def test_fill_ends_with_its_queue_without_an_answer(is_deleted: bool) -> None:
+    database, storage, _ = slow_storage(b"work")
     for _ in range(2):
         queue = storage.queue(b"work", SETTINGS)
-        filling = queue.fill()
-        assert filling is not None
-        filling.addCallback(ended.append)
-        put(storage, queue)
-        assert outcomes_of(storage, [queue]) == []
-        database.batches.popleft().errback(OSError("no"))
-    assert ended == [None, None]
-    queue = storage.queue(b"work", SETTINGS)
-    filling = queue.fill()
-    assert filling is not None
-    filling.addCallback(ended.append)
-    storage.delete(queue)
-    assert ended == [None, None, None]
+        filled = results_of(queue.fill())
+        if is_deleted:
+            storage.delete(queue)
+            assert filled == [None]
+            return
+        assert put_and_commit(storage, queue) == []
+        database.answer(OSError("no"))
+        assert filled == [None]
 
 
-def test_a_queue_whose_deletion_failed_can_be_deleted_again() -> None:
-    database = HeldDatabase()
+def test_queue_whose_deletion_failed_can_be_deleted_again() -> None:
+    database = SlowDatabase()
     server = MemoryServer(storage_over(database))
     client = server.connect()
     client.send(b"delete work\r\n")
     server.settle()
-    database.batches.popleft().errback(OSError("no"))
+    database.answer(OSError("no"))
     assert client.take() == b"SERVER_ERROR the database refused it\r\n"
-    assert client.ask(b"delete work\r\n") == b"", "it is still there, so it has to be deleted first"
-    database.batches.popleft().callback(None)
+    assert client.ask(b"delete work\r\n") == b"", "the queue still exists, so the reply waits for its deletion"
+    database.answer()
     assert client.take() == b"DELETED\r\n"
 
 
 @pytest.mark.parametrize(("command", "reply"), [(b"delete work", b"DELETED"), (b"flush work", b"END")])
-def test_a_queue_is_not_said_to_be_gone_before_the_database_has_deleted_it(command: bytes, reply: bytes) -> None:
-    database = HeldDatabase()
+def test_reply_waits_until_the_database_has_deleted_the_queue(command: bytes, reply: bytes) -> None:
+    database = SlowDatabase()
     server = MemoryServer(storage_over(database))
     first, second = server.connect(), server.connect()
     assert first.ask(b"delete work\r\n") == b""
     assert second.ask(command + b"\r\n") == b""
-    database.batches.popleft().callback(None)
+    database.answer()
     assert first.take() == b"DELETED\r\n"
     assert second.take() == reply + b"\r\n"
 
 
-def test_while_memory_is_full_a_queue_takes_no_more_than_a_mebibyte_that_the_database_does_not_have_yet() -> None:
-    database, limit = HeldDatabase(), MemoryLimit(1000)
-    storage = storage_over(database, limit)
-    queue = storage.queue(b"work", SETTINGS)
-    put(storage, queue)
-    storage.commit([queue])
-    taken = 0
+# Memory.
+
+
+def test_full_memory_bounds_unwritten_items_of_a_queue() -> None:
+    limit = MemoryLimit(1000)
+    database, storage, queue = slow_storage(b"work", limit)
+    put_and_commit(storage, queue)
+    puts = 0
     with pytest.raises(StorageRefused, match="the server's memory is full, and the database is slow"):
         for _ in range(100):
             put(storage, queue, b"x" * (UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL // 4))
-            taken += 1
-    assert taken == 4
+            puts += 1
+    assert puts == 4
     assert limit.used_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, "it counts before the next commit begins"
-    database.batches.popleft().callback(None)
-    storage.commit([queue])
-    database.batches.popleft().callback(None)
+    database.answer()
+    commit(storage, queue)
+    database.answer()
     put(storage, queue)
     assert limit.used_bytes < 1000
 
 
-def test_an_item_that_was_taken_counts_as_long_as_it_is_in_memory_to_be_written() -> None:
-    database, limit = HeldDatabase(), MemoryLimit(1 << 30)
-    storage = storage_over(database, limit)
-    queue = storage.queue(b"fast", SETTINGS)
+def test_taken_item_counts_as_memory_until_it_is_written() -> None:
+    limit = MemoryLimit(1 << 30)
+    database, storage, queue = slow_storage(limit=limit)
     put(storage, queue, b"x" * (1 << 20))
-    storage.commit([queue])
+    commit(storage, queue)
     assert queue.take(opened=False) is not None
     put(storage, queue)
     assert limit.used_bytes > 1 << 20
-    database.batches.popleft().callback(None)
+    database.answer()
     assert limit.used_bytes < 1000
 
 
-def test_a_queue_takes_no_more_than_128_mebibytes_that_a_slow_database_does_not_have_yet() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    queue = storage.queue(b"slow", SETTINGS)
+def test_queue_accepts_at_most_128_mebibytes_of_unwritten_items() -> None:
+    database, storage, queue = slow_storage()
     large = b"x" * (16 << 20)
     put(storage, queue, large)
-    storage.commit([queue])
+    commit(storage, queue)
     for _ in range(7):
         put(storage, queue, large)
     with pytest.raises(StorageRefused, match="the database is slow"):
         put(storage, queue, b"one more")
-    database.batches.popleft().callback(None)
+    database.answer()
     put(storage, queue, b"and another")
 
 
-def test_of_what_the_database_does_not_have_yet_no_more_comes_into_the_window_at_once_than_is_read() -> None:
+def test_unwritten_items_enter_the_window_in_bounded_parts() -> None:
     storage = storage_over(PromptDatabase())
     queue = storage.queue(b"work", QueueSettings(max_memory_size_bytes=1))
     for number in range(3 * READ_ITEMS):
@@ -362,12 +357,12 @@ def test_of_what_the_database_does_not_have_yet_no_more_comes_into_the_window_at
     assert taken == list(range(3 * READ_ITEMS))
 
 
-def test_however_often_a_queue_is_cleared_while_the_database_is_slow_it_takes_the_same_memory() -> None:
+def test_repeated_clears_take_no_more_memory() -> None:
     storage = storage_over(PromptDatabase())
     queue = storage.queue(b"work", SETTINGS)
     for _ in range(1000):
         put(storage, queue)
-    storage.commit([queue])
+    commit(storage, queue)
     opened = [item for item in (queue.take(opened=True) for _ in range(1000)) if item is not None]
     queue.confirm([item.xid for item in opened[::2]])
     queue.clear()
@@ -381,153 +376,115 @@ def test_however_often_a_queue_is_cleared_while_the_database_is_slow_it_takes_th
     assert grown < 200_000
 
 
-# What is said to whom.
+# Messages for clients and for the log.
 
 
-def test_clients_are_told_that_the_database_is_away_and_the_log_each_time_why() -> None:
-    database, clock = HeldDatabase(), Clock()
-    storage = storage_over(database, clock=clock)
-    queue = storage.queue(b"fast", SETTINGS)
-    put(storage, queue)
-    storage.commit([queue])
+def test_absent_database_is_reported_and_each_reason_logged() -> None:
+    clock = Clock()
+    database, storage, queue = slow_storage(clock=clock)
+    put_and_commit(storage, queue)
     reasons = ["connection to db1 refused", "connection to db1 refused", "no password for account kestrel"]
     with capturedLogs() as captured:
         for reason in reasons:
-            database.batches.popleft().errback(DatabaseAway(reason))
+            database.answer(DatabaseAway(reason))
             assert storage.refusal == "the database is away"
             clock.advance(1)
     assert [event["reason"] for event in captured if event["log_level"] == LogLevel.error] == reasons[1:]
 
 
-def test_a_client_is_told_that_the_database_refused_something_and_the_log_why() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    queue = storage.queue(b"fast", SETTINGS)
-    put(storage, queue)
-    (told,) = [outcome for _, outcome in storage.commit([queue])]
-    failed: list[str] = []
-    told.addErrback(lambda failure: failed.append(failure.getErrorMessage()))
+def test_refusal_is_reported_without_its_reason_which_is_logged() -> None:
+    database, storage, queue = slow_storage()
+    results = put_and_commit(storage, queue)
     with capturedLogs() as captured:
-        database.batches.popleft().errback(StorageError("relation items of account kestrel"))
-    assert failed == ["the database refused it"]
+        database.answer(StorageError("relation items of account kestrel"))
+    assert results == ["the database refused it"]
     assert [event["reason"] for event in captured] == ["relation items of account kestrel"]
 
 
-def test_who_is_refused_for_another_reason_soon_after_there_was_no_room_is_not_told_that_there_is_none() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    told: list[str] = []
+def test_each_refusal_is_reported_with_its_own_message() -> None:
+    database, storage, _ = slow_storage()
+    results = []
     for error in (StorageRefused("disk full"), StorageError("no such table")):
-        queue = storage.queue(b"fast", SETTINGS)
-        for _, outcome in storage.commit([queue]):
-            outcome.addErrback(lambda failure: told.append(failure.getErrorMessage()))
-        database.batches.popleft().errback(error)
-    assert told == ["the database has no room for it", "the database refused it"]
+        pending = commit(storage, storage.queue(b"fast", SETTINGS))
+        database.answer(error)
+        results += pending
+    assert results == ["the database has no room for it", "the database refused it"]
 
 
-def test_that_a_queue_cannot_be_read_is_logged_once_for_each_reason() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    queue = storage.queue(b"work", SETTINGS)
-    told: list[str] = []
+def test_failed_reads_are_logged_once_for_each_reason() -> None:
+    database, _, queue = slow_storage(b"work")
     with capturedLogs() as captured:
         for reason in ("no more connections", "no more connections", "no such table"):
-            filling = queue.fill()
-            assert filling is not None
-            filling.addErrback(lambda failure: told.append(failure.getErrorMessage()))
+            results = results_of(queue.fill())
             database.reads.popleft().errback(StorageError(reason))
-    assert told == ["the queue cannot be read from the database"] * 3
+            assert results == ["the queue cannot be read from the database"]
     assert [event["reason"] for event in captured] == ["no more connections", "no such table"]
 
 
-@pytest.mark.parametrize("finds_out", ["a batch", "a read"])
-def test_a_storage_whose_database_another_server_has_taken_tells_that_it_has_ended(finds_out: str) -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
+# The end of a storage.
+
+
+@pytest.mark.parametrize("detected_by", ["a batch", "a read"])
+def test_lost_ownership_ends_the_storage(detected_by: str) -> None:
+    database, storage, queue = slow_storage(b"work")
     ended: list[object] = []
     storage.ended.addCallback(ended.append)
-    queue, other = storage.queue(b"work", SETTINGS), storage.queue(b"other", SETTINGS)
+    other = storage.queue(b"other", SETTINGS)
     lost = OwnershipLost("another server has the database")
-    if finds_out == "a batch":
-        put(storage, other)
-        for _, outcome in storage.commit([other]):
-            outcome.addErrback(lambda failure: None)
-        database.batches.popleft().errback(lost)
+    if detected_by == "a batch":
+        put_and_commit(storage, other)
+        database.answer(lost)
     else:
-        filling = queue.fill()
-        assert filling is not None
-        filling.addErrback(lambda failure: None)
+        results_of(queue.fill())
         database.reads.popleft().errback(lost)
     assert ended == [lost]
     with pytest.raises(QueueFailed, match="another server has the database"):
         other.take(opened=False)
 
 
-@pytest.mark.parametrize("failure", [None, StorageRefused("no space left")], ids=["sound", "without room"])
-def test_a_storage_that_is_closed_leaves_no_timer_behind(failure: Exception | None) -> None:
+@pytest.mark.parametrize("failure", [None, StorageRefused("no space left")], ids=["working", "without room"])
+def test_closed_storage_leaves_no_timer_and_has_not_ended(failure: Exception | None) -> None:
     database, clock = PromptDatabase(), Clock()
     database.failure = failure
     storage = storage_over(database, clock=clock)
-    queue = storage.queue(b"fast", SETTINGS)
-    put(storage, queue)
-    assert len(outcomes_of(storage, [queue])) == 1
-    closed: list[object] = []
-    storage.close().addCallback(closed.append)
-    assert closed == [None]
+    assert len(put_and_commit(storage, storage.queue(b"fast", SETTINGS))) == 1
+    assert results_of(storage.close()) == [None]
     assert clock.getDelayedCalls() == []
+    assert not storage.ended.called
 
 
-def test_a_close_gives_a_database_that_is_away_ten_seconds_and_then_writes_nothing_any_more() -> None:
-    database, clock = HeldDatabase(), Clock()
-    storage = storage_over(database, clock=clock)
-    queue = storage.queue(b"fast", SETTINGS)
-    put(storage, queue)
-    ((_, outcome),) = storage.commit([queue])
-    failed: list[str] = []
-    outcome.addErrback(lambda failure: failed.append(failure.getErrorMessage()))
-    database.batches.popleft().errback(DatabaseAway("no answer"))
-    closed: list[object] = []
-    storage.close().addCallback(closed.append)
+def test_close_waits_ten_seconds_for_an_absent_database() -> None:
+    clock = Clock()
+    database, storage, queue = slow_storage(clock=clock)
+    results = put_and_commit(storage, queue)
+    database.answer(DatabaseAway("no answer"))
+    closed = results_of(storage.close())
     clock.advance(LAST_WRITES_S - 0.1)
-    assert (failed, closed) == ([], [])
+    assert (results, closed) == ([], [])
     pending = database.batches.popleft()
     clock.advance(0.1)
-    assert (failed, closed) == (["the server stopped while the database was away"], [None])
+    assert (results, closed) == (["the server stopped while the database was away"], [None])
     pending.errback(DatabaseAway("no answer"))
     assert clock.getDelayedCalls() == []
     assert not database.batches
 
 
-def test_a_storage_that_is_closed_reads_nothing_any_more() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    queue = storage.queue(b"work", SETTINGS)
-    put(storage, queue)
-    storage.commit([queue])
-    storage.close()  # which waits for that
+def test_closing_storage_starts_no_read() -> None:
+    database, storage, queue = slow_storage(b"work")
+    put_and_commit(storage, queue)
+    storage.close()  # waits for the batch
+    failed: list[type] = []
     filling = queue.fill()
     assert filling is not None
-    failed: list[type] = []
     filling.addErrback(lambda failure: failed.append(failure.type))
     assert (failed, len(database.reads)) == ([QueueFailed], 0)
 
 
-def test_a_close_writes_nothing_that_stands_on_a_batch_that_was_not_applied() -> None:
-    database = HeldDatabase()
-    storage = storage_over(database)
-    queue = storage.queue(b"fast", SETTINGS)
+def test_close_writes_nothing_after_a_failed_batch_of_the_queue() -> None:
+    database, storage, queue = slow_storage()
+    put_and_commit(storage, queue)
     put(storage, queue)
-    ((_, outcome),) = storage.commit([queue])
-    outcome.addErrback(lambda failure: None)
-    put(storage, queue)
-    closed: list[object] = []
-    storage.close().addCallback(closed.append)
-    database.batches.popleft().errback(OSError("no"))
+    closed = results_of(storage.close())
+    database.answer(OSError("no"))
     assert closed == [None]
     assert not database.batches
-
-
-def test_a_storage_that_is_closed_has_not_ended_by_itself() -> None:
-    storage = storage_over(PromptDatabase())
-    storage.close()
-    assert not storage.ended.called

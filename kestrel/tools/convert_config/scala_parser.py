@@ -1,0 +1,282 @@
+"""Parser of a configuration in Scala. Statements outside the grammar are kept as `UnreadStatement`.
+
+    program    := { import | package } new KestrelConfig block
+    block      := "{" { statement } "}"
+    statement  := path "=" expression
+    expression := simple { ("::" | ":::" | "++") simple }
+    simple     := first { "." name | "(" expressions ")" | "[" types "]" } [ unit ]
+    first      := number | text | name | "(" expressions ")" | new Type [ arguments ] { with Type } [ block ]
+
+The text is split into statements first, with each block as one token that holds its statements. A statement ends at
+the end of its line, unless a bracket is open, or its last token or the next line shows that it continues.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kestrel.tools.convert_config.scala_tokens import ScalaError, Token, TokenKind, tokens
+from kestrel.tools.convert_config.scala_tree import (
+    Expression,
+    ScalaAssignment,
+    ScalaCall,
+    ScalaConsList,
+    ScalaMember,
+    ScalaName,
+    ScalaNew,
+    ScalaNumber,
+    ScalaProgram,
+    ScalaText,
+    ScalaTuple,
+    Statement,
+    UnreadStatement,
+)
+
+ROOT: Final = "KestrelConfig"
+
+DEEPEST: Final = 40
+"""Maximum nesting depth of brackets."""
+
+_JOINING: Final = ("::", ":::", "++")
+_GOES_ON: Final = (*_JOINING, ".", "{", "with")
+"""Tokens that continue the statement of the line before."""
+_CLOSING: Final = (")", "]", "}")
+
+
+class _UnknownStatement(Exception):
+    """The current statement is outside the grammar."""
+
+
+def parse(text: str) -> ScalaProgram:
+    """Parse a configuration. Raise `ScalaError` if it is not one of Kestrel, or ends too early."""
+    root: ScalaNew | None = None
+    unread: list[UnreadStatement] = []
+    for statement in _Statements(text).top():
+        first = statement[0]
+        if first.is_sign("import", "package"):
+            continue
+        if root is None and first.is_sign("new"):
+            root, rest = _root(statement)
+            statement = statement[rest:]
+        if statement:
+            unread.append(_unread(text, statement))
+    if root is None:
+        raise ScalaError(1, f"there is no new {ROOT} {{ ... }}: is this a configuration of Kestrel 2.0 or later?")
+    return ScalaProgram(root, tuple(unread))
+
+
+def _root(statement: list[Token]) -> tuple[ScalaNew, int]:
+    """Return the configuration at the beginning of a statement, and the number of its tokens."""
+    line = statement[0].line
+    expression = _ExpressionParser(statement)
+    try:
+        made = expression.new()
+    except _UnknownStatement:
+        raise ScalaError(line, f"the new {ROOT} {{ ... }} cannot be parsed") from None
+    if made.type != ROOT:
+        raise ScalaError(line, f"this does not create a {ROOT}, as a configuration of Kestrel does")
+    return made, expression.position
+
+
+def _statement(text: str, statement: list[Token]) -> Statement:
+    first, last = statement[0], statement[-1]
+    try:
+        path, value = _ExpressionParser(statement).assignment()
+    except _UnknownStatement:
+        return _unread(text, statement)
+    return ScalaAssignment(first.line, last.last_line, path, value, text[first.start : last.end])
+
+
+def _unread(text: str, statement: list[Token]) -> UnreadStatement:
+    first, last = statement[0], statement[-1]
+    return UnreadStatement(first.line, last.last_line, text[first.start : last.end])
+
+
+class _Statements:
+    """A splitter of a text into statements, each a list of tokens without line ends."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokens(text)
+        self._position = 0
+        self._depth = 0
+
+    def top(self) -> list[list[Token]]:
+        """Return the statements of the whole text."""
+        statements = []
+        while (token := self._tokens[self._position]).kind is not TokenKind.END:
+            if statement := self._next():
+                statements.append(statement)
+            elif token.is_sign("}"):
+                self._position += 1  # without an opening brace
+                statements.append([token])
+        return statements
+
+    def _next(self) -> list[Token]:
+        """Advance to the end of a statement and return its tokens: none before a brace or the end of the text."""
+        statement: list[Token] = []
+        before = self._depth
+        while (token := self._tokens[self._position]).kind is not TokenKind.END:
+            is_open = self._depth > before
+            if token.is_sign("}") and not is_open:
+                break
+            self._position += 1
+            if token.kind is TokenKind.LINE_END or token.is_sign(";"):
+                if statement and not is_open and (token.is_sign(";") or not self._goes_on(statement[-1])):
+                    break
+                continue
+            if token.is_sign("(", "[", "{"):
+                self._open(token)
+            if token.is_sign("{"):
+                token = self._block(token)
+            elif is_open and token.is_sign(*_CLOSING):
+                self._depth -= 1
+            statement.append(token)
+        self._depth = before
+        return statement
+
+    def _goes_on(self, last: Token) -> bool:
+        """Return whether a statement whose last token is `last` continues after the line end before this position."""
+        if last.kind is TokenKind.SIGN and not last.is_sign(*_CLOSING):
+            return True
+        after = next(token for token in self._tokens[self._position :] if token.kind is not TokenKind.LINE_END)
+        return after.is_sign(*_GOES_ON)
+
+    def _open(self, token: Token) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise ScalaError(token.line, f"brackets are nested more than {DEEPEST} deep")
+
+    def _block(self, opening: Token) -> Token:
+        """Return the block that begins with `opening` as one token."""
+        statements: list[Statement] = []
+        while not (token := self._tokens[self._position]).is_sign("}"):
+            if token.kind is TokenKind.END:
+                raise ScalaError(opening.line, "this { is never closed")
+            if statement := self._next():
+                statements.append(_statement(self._text, statement))
+        self._position += 1
+        self._depth -= 1
+        return Token(TokenKind.BLOCK, "", opening.line, opening.start, token.end, token.line, tuple(statements))
+
+
+class _ExpressionParser:
+    """A parser of the tokens of one statement."""
+
+    def __init__(self, statement: list[Token]) -> None:
+        last = statement[-1]
+        self._tokens = [*statement, Token(TokenKind.END, "", last.line, last.end, last.end, last.last_line)]
+        self.position = 0
+        """Number of tokens that have been read."""
+
+    def assignment(self) -> tuple[tuple[str, ...], Expression]:
+        """Return the path and the value of a whole statement."""
+        path = [self._name()]
+        while self._skip("."):
+            path.append(self._name())
+        self._take("=")
+        value = self._expression()
+        if self._here.kind is not TokenKind.END:
+            raise _UnknownStatement
+        return tuple(path), value
+
+    def new(self) -> ScalaNew:
+        """Return an object creation, which begins here."""
+        line = self._take("new").line
+        type_ = self._type()
+        arguments = self._arguments() if self._here.is_sign("(") else ()
+        others = []
+        while self._skip("with"):
+            others.append(self._type())
+        body = self._next().block if self._here.kind is TokenKind.BLOCK else ()
+        return ScalaNew(line, type_, arguments, tuple(others), body)
+
+    def _expression(self) -> Expression:
+        line = self._here.line
+        parts = [self._simple()]
+        while self._skip(*_JOINING):
+            parts.append(self._simple())
+        return parts[0] if len(parts) == 1 else ScalaConsList(line, tuple(parts))
+
+    def _simple(self) -> Expression:
+        value = self._first()
+        while True:
+            here = self._here
+            if self._skip(".") or (here.kind is TokenKind.NAME and isinstance(value, ScalaNumber)):  # 30 seconds
+                value = ScalaMember(here.line, value, self._name())
+            elif here.is_sign("("):
+                value = ScalaCall(here.line, value, self._arguments())
+            elif here.is_sign("["):
+                self._types()
+            else:
+                return value
+
+    def _first(self) -> Expression:
+        token = self._here
+        if token.is_sign("new"):
+            return self.new()
+        if token.is_sign("("):
+            parts = self._arguments()
+            return parts[0] if len(parts) == 1 else ScalaTuple(token.line, parts)
+        self.position += 1
+        match token.kind:
+            case TokenKind.NUMBER:
+                return ScalaNumber(token.line, int(token.text))
+            case TokenKind.TEXT:
+                return ScalaText(token.line, token.text)
+            case TokenKind.NAME:
+                return ScalaName(token.line, token.text)
+            case _:
+                raise _UnknownStatement
+
+    def _arguments(self) -> tuple[Expression, ...]:
+        """Return expressions in parentheses, separated by commas."""
+        self._take("(")
+        parts: list[Expression] = []
+        while not self._skip(")"):
+            if parts:
+                self._take(",")
+            parts.append(self._expression())
+        return tuple(parts)
+
+    def _types(self) -> None:
+        """Skip type arguments such as ``[String]``, which do not change a value."""
+        self._take("[")
+        while not self._skip("]"):
+            if self._here.is_sign("["):
+                self._types()
+            elif not self._skip(",", "."):
+                self._name()
+
+    def _type(self) -> str:
+        """Return the last part of the name of a type."""
+        word = self._name()
+        while self._skip("."):
+            word = self._name()
+        if self._here.is_sign("["):
+            self._types()
+        return word
+
+    @property
+    def _here(self) -> Token:
+        return self._tokens[self.position]
+
+    def _next(self) -> Token:
+        self.position += 1
+        return self._tokens[self.position - 1]
+
+    def _skip(self, *signs: str) -> bool:
+        """Advance if the current token is one of these signs. Return whether it is."""
+        is_one = self._here.is_sign(*signs)
+        self.position += is_one
+        return is_one
+
+    def _take(self, sign: str) -> Token:
+        if not self._here.is_sign(sign):
+            raise _UnknownStatement
+        return self._next()
+
+    def _name(self) -> str:
+        if self._here.kind is not TokenKind.NAME:
+            raise _UnknownStatement
+        return self._next().text

@@ -1,0 +1,117 @@
+"""What holds for both streams of live queues, and how an amount is shared out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructType
+
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.queue_reader import FairShares, RoundRobin
+from tests.spark.stream.fakes import A, B, World, numbered, opens, ranges
+from tests.spark.stream.micro_batches import Checkpoint, Query
+
+EITHER = pytest.mark.parametrize("made", [ranges, opens])
+
+
+@EITHER
+def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: Any) -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 25))
+    world[B].put(*numbered(100, 7))
+    query = Query(made(world, max_rows=10))
+    query.drain()
+    assert [each for each in query.checkpoint.data() if len(each) < 3] == numbered(0, 25)
+    assert [each for each in query.checkpoint.data() if len(each) == 3] == numbered(100, 7)
+    assert all(len(rows) <= 10 for rows in query.checkpoint.sink.values())
+
+
+@pytest.mark.parametrize(("made", "item_id"), [(ranges, 1), (opens, None)])
+def test_some_columns_in_any_order_may_be_asked_for(made: Any, item_id: int | None) -> None:
+    world = World(A)
+    world[A].put(b"x")
+    checkpoint = Checkpoint()
+    asked = StructType().add("item_id", LongType()).add("server", StringType())
+    Query(made(world, schema=asked), checkpoint).trigger()
+    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", item_id), ("server", A)]]
+
+
+@EITHER
+def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: Any) -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 23))
+    reader = made(world, max_rows=10)
+    reader.prepareForTriggerAvailableNow()
+    query = Query(reader)
+    for _ in range(10):
+        query.trigger()
+        world[A].put(b"later")
+        world[B].put(b"later")
+    assert query.checkpoint.data() == numbered(0, 23)
+    assert world[A].open == {}, "the last batch is confirmed"
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "sentence"),
+    [
+        (ranges, "queue", r'a stream with option\("queue", "other"\), not "work": use that value, or another'),
+        (ranges, "reader", r'option\("reader", "other"\), not "s"'),
+        (ranges, "delivery", r'option\("delivery", "other"\), not "exactly_once"'),
+        (opens, "queue", r'a stream with option\("queue", "other"\), not "work"'),
+        (opens, "delivery", r'option\("delivery", "other"\), not "at_least_once"'),
+    ],
+)
+def test_a_checkpoint_of_another_stream_is_refused(made: Any, name: str, sentence: str) -> None:
+    reader = made(World(A))
+    ours = reader.initialOffset()
+    theirs = {**ours, name: "other"}
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.latestOffset(theirs, ReadMaxRows(1))
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.commit(theirs)
+    for start, end in ((ours, theirs), (theirs, ours)):
+        with pytest.raises(SourceFailed, match=sentence):
+            reader.partitions(start, end)
+
+
+# Shares.
+
+
+def shares(amount: int, wanted: list[int]) -> list[int]:
+    """What each gets that wants so much."""
+    left = FairShares(amount, len(wanted))
+    given = []
+    for each in wanted:
+        given.append(min(each, left.next()))
+        left.used(each)
+    return given
+
+
+def test_those_who_want_much_get_the_same() -> None:
+    assert shares(30, [99, 99, 99]) == [10, 10, 10]
+
+
+def test_what_one_does_not_want_is_left_to_those_after_it() -> None:
+    assert shares(30, [2, 99, 99]) == [2, 14, 14]
+    assert shares(30, [99, 99, 2]) == [10, 10, 2]
+
+
+def test_no_more_is_given_than_there_is() -> None:
+    assert shares(2, [99, 99, 99]) == [1, 1, 0]
+    assert shares(0, [99]) == [0]
+
+
+def test_who_takes_more_than_its_share_takes_nothing_from_the_others() -> None:
+    assert shares(30, [1 << 40, 99, 99]) == [10, 10, 10]
+
+
+def test_each_time_another_one_is_first_whoever_comes_and_goes() -> None:
+    turns = RoundRobin()
+    assert turns.of(("a", "b", "c")) == ["b", "c", "a"]
+    assert turns.of(("a", "b", "c")) == ["c", "a", "b"]
+    assert turns.of(("a", "b")) == ["b", "a"]
+    assert turns.of(("a",)) == ["a"]
+    assert turns.of(()) == []
+    assert turns.of(("a", "b")) == ["b", "a"]
