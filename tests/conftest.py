@@ -1,10 +1,10 @@
-"""The marker `needs`: a test is left out where a system package is missing, and the run ends by saying so.
+"""Skips tests with the marker `needs` whose system packages are missing, and prints a summary of all skips.
 
-With KESTREL_REQUIRE_ALL=1 in the environment whatever would be left out fails, any other skip included, but for the
-tests of the storage contract that a backend need not pass: nothing that can be installed would make it promise more.
+With KESTREL_REQUIRE_ALL=1 in the environment, these tests and any other skip fail. Only tests of optional capabilities
+in the storage contract may still be skipped, because no package could make a backend support them.
 
-The first lines say which build runs (`kestrel.compiled`). With KESTREL_EXPECT_BUILD=compiled or =pure in the
-environment the run ends at once where it is the other one.
+The header of a run shows which build is tested (`kestrel.compiled`). With KESTREL_EXPECT_BUILD=compiled or =pure in the
+environment, a run with another build ends at once.
 """
 
 import gc
@@ -25,39 +25,39 @@ from tests.conversations import summary
 from tests.sample import examples
 from tests.server.running import Processes
 
-LEFT_OUT_FOR = "left out for"
-"""The property of a test's report that names a missing package; properties survive a split over processes."""
+MISSING_PACKAGE = "missing package"
+"""Property of a test report with a missing package. Properties are passed between processes."""
 
-NOT_PROMISED = re.compile(r"Skipped: needs ((capability|hook) '\w+'|the base class OnFaulty(Disk|Database))")
-"""Why the storage contract leaves a test out (`kestrel.testing.contract.requirements`)."""
+OPTIONAL_SKIP = re.compile(r"Skipped: needs ((capability|hook) '\w+'|the base class OnFaulty(Disk|Database))")
+"""Skip reasons of the storage contract (`kestrel.testing.contract.requirements`)."""
 
 
-# How long an example takes is a matter of what else the machine does.
+# The time of an example depends on the load of the machine.
 settings.register_profile("kestrel", deadline=None, max_examples=examples(100))
 settings.load_profile("kestrel")
 
 
-class LeftOut:
-    """Counts what a run did not run, and says it below pytest's own closing line."""
+class SkipSummary:
+    """Counts skipped tests, and prints the counts after pytest's summary."""
 
     def __init__(self, *, is_everything_required: bool) -> None:
         self.is_everything_required = is_everything_required
         self.tests_by_package: Counter[str] = Counter()
         self.test_count = 0
-        self.not_promised_count = 0
+        self.optional_count = 0
         self.other_skip_count = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "setup":
-            packages = [value for name, value in report.user_properties if name == LEFT_OUT_FOR]
+            packages = [value for name, value in report.user_properties if name == MISSING_PACKAGE]
             self.tests_by_package.update(str(package) for package in packages)
             self.test_count += bool(packages)
             if packages:
                 return
         if report.skipped and not hasattr(report, "wasxfail"):
-            is_not_promised = isinstance(report.longrepr, tuple) and NOT_PROMISED.fullmatch(report.longrepr[2])
-            self.not_promised_count += bool(is_not_promised)
-            self.other_skip_count += not is_not_promised
+            is_optional = isinstance(report.longrepr, tuple) and OPTIONAL_SKIP.fullmatch(report.longrepr[2])
+            self.optional_count += bool(is_optional)
+            self.other_skip_count += not is_optional
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -76,22 +76,22 @@ class LeftOut:
                 terminal.write_line(line)
 
     def closing_lines(self) -> Iterator[str]:
-        """What was left out, and how to get it."""
-        if self.not_promised_count:
-            yield f"of what storages need not promise: {tests(self.not_promised_count)} skipped (-rs says which)"
+        """Yield the lines of the summary, with the command that installs missing packages."""
+        if self.optional_count:
+            yield f"optional capabilities of storages: {tests(self.optional_count)} skipped (-rs lists them)"
         if self.other_skip_count:
-            yield f"skipped for reasons of their own: {tests(self.other_skip_count)} (-rs lists them)"
+            yield f"other reasons: {tests(self.other_skip_count)} skipped (-rs lists them)"
         if self.test_count:
             packages = sorted(self.tests_by_package)
             counts = ", ".join(f"{package} ({self.tests_by_package[package]})" for package in packages)
-            yield f"left out: {tests(self.test_count)}, for want of {counts}"
-            yield f"to run what was left out: {system_packages.install_line(packages)}"
+            yield f"missing system packages: {tests(self.test_count)} skipped: {counts}"
+            yield f"to run them: {system_packages.install_line(packages)}"
         elif not self.other_skip_count:
-            yield "left out for want of a system package: nothing"
+            yield "missing system packages: no test skipped"
 
 
 def tests(count: int) -> str:
-    """The count with its noun."""
+    """Return a number of tests as text."""
     return "1 test" if count == 1 else f"{count} tests"
 
 
@@ -101,27 +101,27 @@ def pytest_report_header() -> str:
 
 
 def check_build(expected: str | None) -> None:
-    """End the run where another build runs than the one that is expected, if any is."""
+    """End the run if its build is not the expected one."""
     if expected not in (None, compiled.BUILD):
         because = f", because {compiled.REASON}" if compiled.REASON else ""
-        raise pytest.UsageError(f"KESTREL_EXPECT_BUILD is {expected}, and what runs is {compiled.BUILD}{because}")
+        raise pytest.UsageError(f"KESTREL_EXPECT_BUILD is {expected}, but the build is {compiled.BUILD}{because}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     check_build(os.environ.get("KESTREL_EXPECT_BUILD"))
     Processes.may_fork = True
-    config.addinivalue_line("markers", "needs(name, ...): what the test needs, from tests/system_packages.py")
+    config.addinivalue_line("markers", "needs(name, ...): names in tests/system_packages.py that the test needs")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # So it is in what a shell runs in the background, and would be in all that the tests start.
+        # A shell ignores SIGINT in background jobs. Child processes would inherit this.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(summary, "recorded_conversations")
     is_everything_required = os.environ.get("KESTREL_REQUIRE_ALL") == "1"
-    config.pluginmanager.register(LeftOut(is_everything_required=is_everything_required), "left_out")
+    config.pluginmanager.register(SkipSummary(is_everything_required=is_everything_required), "skip_summary")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Thousands of tests and all modules are there to the end: a collection of garbage need not look at them."""
+    """Freeze tests and modules, which are never garbage, so that later collections skip them."""
     gc.disable()
     try:
         yield
@@ -132,14 +132,14 @@ def pytest_collection() -> Iterator[None]:
 
 
 def needed_by(item: pytest.Item) -> list[str]:
-    """The names in the test's `needs` markers, each once."""
+    """Return the names in the `needs` markers of a test, each once."""
     return list(dict.fromkeys(name for marker in item.iter_markers("needs") for name in marker.args))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if unknown := [name for name in needed_by(item) if name not in system_packages.SYSTEM_PACKAGES]:
-            raise pytest.UsageError(f"{item.nodeid} needs {unknown}: not in tests/system_packages.py")
+            raise pytest.UsageError(f"{item.nodeid} needs {unknown}, which tests/system_packages.py does not list")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -147,7 +147,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     packages = system_packages.missing(needed_by(item))
     if not packages:
         return
-    item.user_properties += [(LEFT_OUT_FOR, package) for package in packages]
+    item.user_properties += [(MISSING_PACKAGE, package) for package in packages]
     reason = f"needs {', '.join(packages)}: {system_packages.install_line(packages)}"
     if os.environ.get("KESTREL_REQUIRE_ALL") == "1":
         pytest.fail(reason, pytrace=False)

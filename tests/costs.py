@@ -1,4 +1,4 @@
-"""What work costs, of the processor or of memory: the same question to the compiled build and to the pure one."""
+"""Measurements of the processor time and memory of work, for both builds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 Work = Callable[[], object]
 
-TOO_MUCH = 8
-"""Work that must not grow with something may take so many times as long where that is hundreds of times as large."""
+MAX_RATIO = 8
+"""Allowed ratio of the times for a large and a small input, whose sizes differ by a factor of hundreds."""
 
-TRIES = 5
-TRIES_OF_MEMORY = 3
+ATTEMPTS = 5
+MEMORY_ATTEMPTS = 3
 
 
 def cost_s(prepare: Callable[[], Work]) -> float:
-    """The least that the work cost in some tries, each of them prepared anew."""
+    """Return the minimum processor time of the work in some attempts, each with new preparation."""
     costs = []
-    for _ in range(TRIES):
+    for _ in range(ATTEMPTS):
         work = prepare()
         began = time.thread_time()
         work()
@@ -27,14 +27,14 @@ def cost_s(prepare: Callable[[], Work]) -> float:
 
 
 def costs_about_the_same(small: Callable[[], Work], large: Callable[[], Work]) -> bool:
-    """Whether the work beside much costs what it costs beside little."""
-    return cost_s(large) <= TOO_MUCH * cost_s(small)
+    """Return whether work with a large input takes about as long as with a small one."""
+    return cost_s(large) <= MAX_RATIO * cost_s(small)
 
 
 def peak_bytes(prepare: Callable[[], Work]) -> int:
-    """The least memory that the work had at a time in some tries: threads of others take some as well, now and then."""
+    """Return the minimum peak memory of the work in some attempts, because other threads sometimes allocate too."""
     peaks = []
-    for _ in range(TRIES_OF_MEMORY):
+    for _ in range(MEMORY_ATTEMPTS):
         work = prepare()
         tracemalloc.start()
         try:

@@ -1,4 +1,4 @@
-"""A reactor for programs with queues in them, whose time, turns and threads are the test's."""
+"""A reactor whose time, ticks and threads a test controls, for programs that use `kestrel.library`."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from twisted.python.failure import Failure
 from kestrel.testing.faults import FaultyDisk
 
 START_MS = 1_700_000_000_000
-"""What the wall clock shows when the reactor is made."""
+"""Time of the wall clock when a reactor is created."""
 
 
 class ProgramReactor(Clock):
-    """What `kestrel.library` asks of a reactor. A turn ends, and threads work, in `settle` and what calls it."""
+    """The part of a reactor that `kestrel.library` uses. Ticks end and threads run only in `settle` and its callers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._jobs: deque[Callable[[], None]] = deque()
 
     def callFromThread(self, function: Callable[..., object], *args: object) -> None:
-        """In the next turn."""
+        """Call a function in the next tick."""
         self.callLater(0, function, *args)
 
     def getThreadPool(self) -> ProgramReactor:
-        """Itself."""
+        """Return this object, which is its own thread pool."""
         return self
 
     def callInThreadWithCallback(
         self, finished: Callable[[bool, Any], None], function: Callable[..., Any], *args: object
     ) -> None:
-        """A job for later."""
+        """Add a job for `settle`."""
         self._jobs.append(partial(self._work, finished, function, *args))
 
     @staticmethod
@@ -49,39 +49,39 @@ class ProgramReactor(Clock):
             finished(True, result)
 
     def end_turn(self) -> None:
-        """Do what is due, but nothing in threads."""
+        """Run the calls that are due, but no jobs of threads."""
         while any(call.getTime() <= self.seconds() for call in self.getDelayedCalls()):
             self.advance(0)
 
     def settle(self) -> None:
-        """Do all that needs no time to go by, in threads too."""
+        """Run all due calls and jobs of threads, without advancing the time."""
         self.end_turn()
         while self._jobs:
             self._jobs.popleft()()
             self.end_turn()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time go by, and do what is due then."""
+        """Advance the time, and run everything that is due."""
         self.advance(seconds)
         self.settle()
 
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the time of the wall clock."""
         return START_MS + round(self.seconds() * 1000)
 
     def result(self, deferred: Deferred[Any]) -> Any:
-        """What it fires with when all is settled; raises its failure."""
+        """Settle, and return the result of a Deferred or raise its failure."""
         fired: list[Any] = []
         deferred.addBoth(fired.append)
         self.settle()
-        assert fired, "it has not fired"
+        assert fired, "the Deferred has not fired"
         if isinstance(fired[0], Failure):
             fired[0].raiseException()
         return fired[0]
 
 
 def arrivals(deferred: Deferred[Any]) -> list[Any]:
-    """A list that has what it fires with once it has fired: the data of an item, None, or a failure's error."""
+    """Return a list that gets the result of a Deferred: the data of an item, None, or the error of a failure."""
     seen: list[Any] = []
 
     def fired(result: Any) -> None:

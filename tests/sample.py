@@ -1,7 +1,7 @@
-"""A sample of places or examples that a test tries, where neighbouring ones prove the same.
+"""Samples of the places or examples that a test tries, where neighbouring ones usually behave alike.
 
 With KESTREL_EVERY_PLACE=1 in the environment, tests try all places (`make every-place`). With KESTREL_FEWER=3 they try
-a third of the places and examples that they try otherwise, always the same. This gives `.ci/run` time for both builds.
+a third of the usual places and examples, always the same ones. This gives `.ci/run` time for both builds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 Seen = TypeVar("Seen")
 
 EVERY_PLACE: Final = os.environ.get("KESTREL_EVERY_PLACE") == "1"
-"""Whether samples are to be all there is."""
+"""True if tests try all places."""
 
 FEWER: Final = int(os.environ.get("KESTREL_FEWER", "1"))
-"""How many times smaller samples are than usual."""
+"""Divisor for the usual size of a sample."""
 
 
 def step_between(step: int) -> int:
@@ -35,11 +35,11 @@ def is_tried(place: int) -> bool:
 
 
 def beside_changes(count: int, step: int, look: Callable[[int], Seen]) -> dict[int, Seen]:
-    """What is seen at places of 0, 1, ... up to the count, which is one of them; in their order.
+    """Return the results of `look` at sampled places from 0 to `count`, in order.
 
-    It is looked at every `step`-th, at the last, and wherever something else is seen than at the place before it: at
-    that place, at the one before and at the one behind. What changes and changes back between two places that are
-    looked at is not seen.
+    The sample has every `step`-th place and the last one. Around each change of the result it also has the place with
+    the new result, the place before it and the place after it. A change and its reversal between two sampled places
+    are not found.
     """
     step = step_between(step)
     seen: dict[int, Seen] = {}
@@ -63,7 +63,7 @@ def beside_changes(count: int, step: int, look: Callable[[int], Seen]) -> dict[i
 
 
 def of_each_kind(kinds: Sequence[Hashable], step: int) -> list[int]:
-    """The places of the first and of the last of each kind, and every `step`-th."""
+    """Return the first and last place of each kind, and every `step`-th place."""
     if EVERY_PLACE:
         return list(range(len(kinds)))
     step = step_between(step)

@@ -1,8 +1,8 @@
-"""The programs and libraries from outside PyPI that some tests need, and how to get them.
+"""The programs and libraries outside PyPI that some tests need, and the Debian packages that contain them.
 
-A test names what it needs: `@pytest.mark.needs("memcaslap")`. `tests/conftest.py` leaves it out where that is
-missing, and closes the run with a line saying so. Run as a script, this module prints the Debian packages of
-everything that is missing; it imports nothing but the standard library, so that this works before an install.
+A test lists its needs: `@pytest.mark.needs("memcaslap")`. `tests/conftest.py` skips it if one is missing, and prints
+the skipped tests at the end. Run as a script, this module prints the Debian packages of everything that is missing. It
+imports only the standard library, so that it works before an installation.
 """
 
 import importlib.util
@@ -18,39 +18,39 @@ from tempfile import TemporaryDirectory
 
 @dataclass(frozen=True, slots=True)
 class SystemPackage:
-    """One thing that a test may need: how to see that it is here, and the Debian packages that bring it."""
+    """A program or library, with a check whether it is installed and its Debian packages."""
 
     is_installed: Callable[[], bool]
     debian_packages: tuple[str, ...]
 
 
 def program(name: str, *debian_packages: str) -> SystemPackage:
-    """A program that is found on PATH."""
+    """Return a package for a program on PATH."""
     return SystemPackage(lambda: shutil.which(name) is not None, debian_packages)
 
 
 def python_module(name: str, *debian_packages: str) -> SystemPackage:
-    """A Python module; the Debian packages are what pip needs to build it, where there is no wheel."""
+    """Return a package for a Python module, with the Debian packages that pip needs to build it."""
     return SystemPackage(lambda: importlib.util.find_spec(name) is not None, debian_packages)
 
 
 def has_postgresql() -> bool:
-    """Whether there are the programs of a PostgreSQL server, which Debian keeps off PATH. No cluster need run."""
+    """Return whether the PostgreSQL server programs are installed. Debian does not add them to PATH."""
     return any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb") is not None
 
 
 def has_c_compiler() -> bool:
-    """Whether C can be compiled, with the headers of the C library."""
+    """Return whether there are a C compiler and the headers of the C library."""
     return shutil.which("gcc") is not None and Path("/usr/include/stdio.h").exists()
 
 
 def has_python_headers() -> bool:
-    """Whether there is what extensions of this Python are compiled with."""
+    """Return whether the headers of this Python are installed."""
     return Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
 def can_mount() -> bool:
-    """Tell whether this process may mount a tmpfs, which takes root and, in a container, CAP_SYS_ADMIN."""
+    """Return whether this process may mount a tmpfs, which requires root and, in a container, CAP_SYS_ADMIN."""
     if os.geteuid() or shutil.which("mount") is None:
         return False
     with TemporaryDirectory() as folder:
@@ -86,17 +86,17 @@ SYSTEM_PACKAGES: dict[str, SystemPackage] = {
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Those of the names that are not installed here, in their order."""
+    """Return the names that are not installed, in order."""
     return [name for name in names if not SYSTEM_PACKAGES[name].is_installed()]
 
 
 def debian_packages(names: Iterable[str]) -> list[str]:
-    """The Debian packages that bring the names, each once."""
+    """Return the Debian packages for these names, each once."""
     return list(dict.fromkeys(deb for name in names for deb in SYSTEM_PACKAGES[name].debian_packages))
 
 
 def install_line(names: Iterable[str]) -> str:
-    """The command that installs the names on Debian."""
+    """Return the command that installs these names on Debian."""
     return " ".join(["apt-get install", *debian_packages(names)])
 
 

@@ -1,4 +1,4 @@
-"""Addresses of servers."""
+"""Server addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.address import DEFAULT_PORTS, Address, parse_address
         ("[fe80::1%eth0]:2229", "fe80::1%eth0", 2229),
     ],
 )
-def test_an_address_is_a_host_and_perhaps_a_port(text: str, host: str, port: int) -> None:
+def test_address_has_a_host_and_an_optional_port(text: str, host: str, port: int) -> None:
     assert parse_address(text, DEFAULT_PORTS["memcache"]) == Address(host, port)
 
 
@@ -25,11 +25,11 @@ def test_an_address_is_a_host_and_perhaps_a_port(text: str, host: str, port: int
     "text",
     ["", ":1", "mq1:", "mq1:0", "mq1:65536", "mq1:port", "::1", "[::1", "a b", "tls://mq1", "mq1?tls", "mq1:1\n"],
 )
-def test_what_is_no_address_is_a_value_error(text: str) -> None:
+def test_invalid_address_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no (address|port)"):
         parse_address(text, 1)
 
 
 @pytest.mark.parametrize("text", ["mq1:1", "[::1]:2229"])
-def test_an_address_is_shown_as_it_is_written(text: str) -> None:
+def test_address_is_formatted_as_written(text: str) -> None:
     assert str(parse_address(text, 9)) == text

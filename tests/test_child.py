@@ -1,4 +1,4 @@
-"""No program goes on behind the test that has started it, and none is waited for for ever."""
+"""Child processes of tests end with them, and every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests import child
 from tests.child import Child, join
 from tests.server.running import ROOT, eventually
 
-FOR_EVER = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+SLEEP = [sys.executable, "-c", "import threading; threading.Event().wait()"]
 
-STARTS_ONE = """
+START_CHILD = """
 import os, subprocess, sys
 from tests.child import Child
 program = Child(["sh", "-c", 'echo; exec "$@"', "sh", *sys.argv[1:]], stdout=subprocess.PIPE)
@@ -29,37 +29,37 @@ os._exit(0)
 """
 
 
-def test_what_ends_by_itself_is_waited_for() -> None:
+def test_end_of_the_process_is_awaited() -> None:
     with Child([sys.executable, "-c", "raise SystemExit(3)"]) as program:
         pass
     assert program.returncode == 3
 
 
-def test_a_failure_ends_what_would_not_end() -> None:
-    with pytest.raises(ZeroDivisionError), Child(FOR_EVER) as program:
+def test_failed_test_kills_the_process() -> None:
+    with pytest.raises(ZeroDivisionError), Child(SLEEP) as program:
         1 / 0  # noqa: B018
     assert program.returncode == -9
 
 
-def test_what_does_not_end_is_a_failure_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_does_not_end_is_killed_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "PATIENCE_S", 0.0)
-    with pytest.raises(subprocess.TimeoutExpired), Child(FOR_EVER) as program:
+    with pytest.raises(subprocess.TimeoutExpired), Child(SLEEP) as program:
         pass
     assert program.returncode == -9
 
 
-def test_what_says_no_line_or_ends_without_one_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_line_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError), Child[bytes](["true"], stdout=subprocess.PIPE) as program:
         program.read_line()
     with Child[str](["echo", "a"], stdout=subprocess.PIPE, text=True) as speaking:
         assert speaking.read_line() == "a\n"
     monkeypatch.setattr(child, "PATIENCE_S", 0.0)
-    with pytest.raises(AssertionError), Child[bytes](FOR_EVER, stdout=subprocess.PIPE) as silent:
+    with pytest.raises(AssertionError), Child[bytes](SLEEP, stdout=subprocess.PIPE) as silent:
         silent.read_line()
     assert silent.returncode == -9
 
 
-def test_a_thread_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
     thread = threading.Thread(target=may_end.wait, daemon=True)
     thread.start()
@@ -70,37 +70,37 @@ def test_a_thread_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.needs("setpriv")
-def test_a_process_that_ends_without_a_word_takes_what_it_has_started_with_it() -> None:
-    command = [sys.executable, "-c", STARTS_ONE, *FOR_EVER]
+def test_process_that_exits_without_cleanup_kills_its_children() -> None:
+    command = [sys.executable, "-c", START_CHILD, *SLEEP]
     with Child[bytes](command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE) as program:
         pid = int(program.read_line())
     try:
-        eventually(lambda: not is_running(pid), "what it has started has ended")
+        eventually(lambda: not is_running(pid), "the child has ended")
     finally:
         if is_running(pid):
             os.kill(pid, signal.SIGKILL)
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is that process; one that has ended may have nobody who asks for its status."""
+    """Return whether a process runs. A zombie, whose parent has not read its status, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-# What keeps it so.
+# Rules for all tests.
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Each call of something of `subprocess`, by its name."""
+    """Yield the calls of functions of `subprocess` with their names."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="subprocess"), attr=name)):
                 yield name, node
 
 
-def used(node: ast.With) -> Iterator[ast.Call]:
+def context_calls(node: ast.With) -> Iterator[ast.Call]:
     for item in node.items:
         if isinstance(item.context_expr, ast.Call):
             yield item.context_expr
@@ -108,24 +108,24 @@ def used(node: ast.With) -> Iterator[ast.Call]:
 
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
-    """Of all modules of the tests that start programs."""
+    """Return the syntax trees of the test modules that use `subprocess`."""
     sources = {str(path.relative_to(ROOT)): path.read_bytes() for path in sorted((ROOT / "tests").rglob("*.py"))}
     return {name: ast.parse(source) for name, source in sources.items() if b"subprocess" in source}
 
 
-def test_no_test_waits_for_ever_for_a_program_as_the_with_of_popen_does(trees: dict[str, ast.Module]) -> None:
+def test_no_test_uses_popen_as_a_context_manager(trees: dict[str, ast.Module]) -> None:
     found = [
         f"{name}:{call.lineno}"
         for name, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.With)
-        for call in used(node)
+        for call in context_calls(node)
         if (call.func.attr if isinstance(call.func, ast.Attribute) else "") == "Popen"
     ]
     assert found == []
 
 
-def test_every_program_that_is_run_to_its_end_has_so_much_time(trees: dict[str, ast.Module]) -> None:
+def test_every_run_of_a_program_has_a_timeout(trees: dict[str, ast.Module]) -> None:
     found = [
         f"{name}:{call.lineno}"
         for name, tree in trees.items()

@@ -1,4 +1,4 @@
-"""Which build runs: the one that is expected, from the extension or from the sources, and never an old extension."""
+"""The choice between the compiled extension and the sources. An outdated extension is never used."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from tests.conftest import check_build, pytest_report_header
 
 ROOT = Path(__file__).parent.parent
 
-LISTS = """
+PRINT_MODULES = """
 import runpy, setuptools
 setuptools.setup = lambda **_: None
 found = runpy.run_path("setup.py")
 print(*found["COMPILED"])
 print(*found["NOTED"])
 """
-"""A program that prints what setup.py compiles, and whose sources it notes."""
+"""A program that prints the compiled modules of setup.py, and the modules whose digests it records."""
 
-SAYS = """
+PRINT_BUILD = """
 import json, kestrel.compiled as compiled, kestrel.item as item
 print(json.dumps([compiled.BUILD, compiled.REASON, compiled.IS_OUTDATED, item.__file__]))
 """
-"""A program that prints which build it runs, why, whether that is to be mended, and where a module was loaded from."""
+"""A program that prints its build, the reason, whether the extension is outdated, and the file of a module."""
 
 
-def lists() -> tuple[list[str], list[str]]:
-    """What setup.py compiles, and whose sources it notes."""
-    command = [sys.executable, "-c", LISTS]
+def compiled_modules() -> tuple[list[str], list[str]]:
+    """Return the compiled modules of setup.py, and the modules whose digests it records."""
+    command = [sys.executable, "-c", PRINT_MODULES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     found = [line.split() for line in done.stdout.splitlines()]
     return found[0], found[1]
 
 
-def said(folder: Path, **environment: str) -> list[object]:
-    """What a Python says of the package in that folder."""
+def build_of(folder: Path, **environment: str) -> list[object]:
+    """Return what the second program prints for the package in that folder."""
     inherited = {name: value for name, value in os.environ.items() if name != "KESTREL_PURE"}
     done = subprocess.run(
-        [sys.executable, "-c", SAYS],
+        [sys.executable, "-c", PRINT_BUILD],
         cwd=folder,
         env=inherited | {"PYTHONPATH": str(folder)} | environment,
         capture_output=True,
@@ -60,7 +60,7 @@ def said(folder: Path, **environment: str) -> list[object]:
 
 
 class Package:
-    """What the choice needs of the package, with a note, and an extension whose code says that it was taken."""
+    """The modules of the package that choose the build, with recorded digests and an empty extension."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,12 +70,12 @@ class Package:
             shutil.copy(ROOT / "kestrel" / name, self.source.with_name(name))
 
     def note(self, **digests: str) -> None:
-        """The note of a build of these digests."""
+        """Write the digests of a build."""
         noted = {f"kestrel.{module}": digest for module, digest in digests.items()}
         (self.folder / "kestrel" / "compiled.json").write_text(json.dumps(noted))
 
     def build(self) -> None:
-        """Leave what a build leaves; the extension itself is empty."""
+        """Write the files of a build. The extension is empty."""
         self.note(item=hashlib.sha256(self.source.read_bytes()).hexdigest())
         (self.folder / f"kestrel__mypyc{EXTENSION_SUFFIXES[0]}").touch()
 
@@ -85,80 +85,80 @@ def package(tmp_path: Path) -> Package:
     return Package(tmp_path)
 
 
-def test_every_module_is_what_the_build_says() -> None:
-    modules, _ = lists()
+def test_every_module_is_of_the_reported_build() -> None:
+    modules, _ = compiled_modules()
     loaded = {module: importlib.import_module(module).__file__ or "" for module in modules}
     ending = ".so" if compiled.BUILD == "compiled" else ".py"
     assert len(loaded) > 20
     assert {module: path for module, path in loaded.items() if not path.endswith(ending)} == {}
 
 
-def test_where_there_is_no_note_it_is_pure(package: Package) -> None:
-    assert said(package.folder) == ["pure", "there is no compiled extension", False, str(package.source)]
+def test_without_digests_the_build_is_pure(package: Package) -> None:
+    assert build_of(package.folder) == ["pure", "there is no compiled extension", False, str(package.source)]
 
 
-def test_an_extension_of_these_sources_is_used(package: Package) -> None:
+def test_extension_of_these_sources_is_used(package: Package) -> None:
     package.build()
-    assert said(package.folder)[:3] == ["compiled", "", False]
+    assert build_of(package.folder)[:3] == ["compiled", "", False]
 
 
-def test_kestrel_pure_in_the_environment_makes_it_pure(package: Package) -> None:
+def test_environment_selects_the_pure_build(package: Package) -> None:
     package.build()
-    assert said(package.folder, KESTREL_PURE="1") == ["pure", "KESTREL_PURE is set", False, str(package.source)]
-    assert said(package.folder, KESTREL_PURE="0")[0] == "compiled"
-    assert said(package.folder, KESTREL_PURE="")[0] == "compiled"
+    assert build_of(package.folder, KESTREL_PURE="1") == ["pure", "KESTREL_PURE is set", False, str(package.source)]
+    assert build_of(package.folder, KESTREL_PURE="0")[0] == "compiled"
+    assert build_of(package.folder, KESTREL_PURE="")[0] == "compiled"
 
 
-def test_this_checkout_is_pure_where_the_environment_says_so() -> None:
-    build, _, is_outdated, path = said(ROOT, KESTREL_PURE="1")
+def test_environment_selects_the_pure_build_in_the_checkout() -> None:
+    build, _, is_outdated, path = build_of(ROOT, KESTREL_PURE="1")
     assert (build, is_outdated, path) == ("pure", False, str(ROOT / "kestrel" / "item.py"))
 
 
-def test_a_source_that_has_changed_makes_it_pure(package: Package) -> None:
+def test_changed_source_disables_the_extension(package: Package) -> None:
     package.build()
     with package.source.open("a") as source:
-        source.write("# A thought that came later.\n")
+        source.write("# A later change.\n")
     why = "kestrel.item has changed since the extension was built"
-    assert said(package.folder) == ["pure", why, True, str(package.source)]
+    assert build_of(package.folder) == ["pure", why, True, str(package.source)]
 
 
-def test_a_source_that_is_gone_makes_it_pure(package: Package) -> None:
+def test_missing_source_disables_the_extension(package: Package) -> None:
     package.build()
     package.note(gone="0")
-    assert said(package.folder)[:3] == ["pure", "kestrel.gone has changed since the extension was built", True]
+    assert build_of(package.folder)[:3] == ["pure", "kestrel.gone has changed since the extension was built", True]
 
 
-def test_an_extension_of_another_python_is_not_used(package: Package) -> None:
+def test_extension_of_another_python_is_not_used(package: Package) -> None:
     package.build()
     (extension,) = package.folder.glob("*.so")
     extension.rename(package.folder / "kestrel__mypyc.cpython-27-x86_64-linux-gnu.so")
     why = "the extension was built for another Python"
-    assert said(package.folder) == ["pure", why, True, str(package.source)]
+    assert build_of(package.folder) == ["pure", why, True, str(package.source)]
 
 
-def test_the_note_has_the_modules_whose_constants_are_compiled_into_others() -> None:
-    modules, noted = lists()
+def test_digests_include_modules_whose_constants_are_inlined() -> None:
+    modules, noted = compiled_modules()
     assert noted[: len(modules)] == modules
     assert {"kestrel.errors", "kestrel.names"} <= set(noted)
     assert len(noted) == len(set(noted))
 
 
-def test_a_run_of_the_tests_says_which_build_it_is_and_why() -> None:
+def test_pytest_header_shows_build_and_reason() -> None:
     header = pytest_report_header()
     assert header.startswith(f"kestrel: {compiled.BUILD}")
     assert compiled.REASON in header
 
 
-def test_a_run_that_expects_the_other_build_ends_at_once() -> None:
+def test_run_with_unexpected_build_ends() -> None:
     other = {"compiled": "pure", "pure": "compiled"}[compiled.BUILD]
     run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "tests/test_compiled.py"]
     environment = os.environ | {"KESTREL_EXPECT_BUILD": other}
     ended = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"KESTREL_EXPECT_BUILD is {other}, and what runs is {compiled.BUILD}" in ended.stderr
+    assert f"KESTREL_EXPECT_BUILD is {other}, but the build is {compiled.BUILD}" in ended.stderr
     assert compiled.REASON in ended.stderr
 
 
-def test_a_run_that_expects_this_build_or_none_goes_on() -> None:
+def test_run_with_expected_build_continues() -> None:
     check_build(None)
     check_build(compiled.BUILD)

@@ -1,4 +1,4 @@
-"""Names as they are shown, and back."""
+"""Escaping and unescaping of names."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_names_are_shown_as_utf_8_and_other_bytes_escaped(name: bytes, shown: st
 
 
 @given(st.binary())
-def test_shown_name_finds_the_name(name: bytes) -> None:
+def test_shown_name_is_unescaped_to_the_name(name: bytes) -> None:
     shown = show_name(name)
     assert unescape_name(shown.encode()) == unescape_name(escape_non_ascii(shown).encode()) == name
     assert escape_controls(shown) == shown
     assert shown.isprintable()
 
 
-def test_other_backslashes_stand_for_themselves() -> None:
+def test_other_backslashes_are_kept() -> None:
     assert unescape_name(rb"a\b\x\xG0") == rb"a\b\x\xG0"

@@ -1,4 +1,4 @@
-"""Histograms: what they tell of numbers, against a list of the same numbers."""
+"""Histograms, compared with lists of the same numbers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NUMBERS = st.one_of(st.integers(0, 40), powers, powers.map(lambda power: power -
 LISTS = st.lists(NUMBERS, max_size=60)
 
 
-def of(numbers: Sequence[int]) -> Histogram:
+def histogram_of(numbers: Sequence[int]) -> Histogram:
     histogram = Histogram()
     for number in numbers:
         histogram.add(number)
     return histogram
 
 
-def told(histogram: Histogram) -> tuple[int, int, int, int, list[int]]:
+def state_of(histogram: Histogram) -> tuple[int, int, int, int, list[int]]:
     filled = [*histogram.buckets]
     while filled and not filled[-1]:
         filled.pop()
@@ -32,20 +32,20 @@ def told(histogram: Histogram) -> tuple[int, int, int, int, list[int]]:
 
 
 @given(NUMBERS)
-def test_a_number_lies_in_its_bucket(number: int) -> None:
+def test_number_is_within_its_bucket(number: int) -> None:
     bucket = bucket_index(number)
     assert bucket_start(bucket) <= number < bucket_start(bucket + 1)
 
 
 @given(st.integers(0, 400))
-def test_a_bucket_begins_with_a_number_that_falls_into_it(bucket: int) -> None:
+def test_bucket_contains_its_first_and_last_number(bucket: int) -> None:
     assert bucket_index(bucket_start(bucket)) == bucket
     assert bucket_index(bucket_start(bucket + 1) - 1) == bucket
 
 
 @given(LISTS)
-def test_count_sum_least_and_most_are_exact(numbers: list[int]) -> None:
-    histogram = of(numbers)
+def test_count_sum_minimum_and_maximum_are_exact(numbers: list[int]) -> None:
+    histogram = histogram_of(numbers)
     assert (histogram.count, histogram.sum) == (len(numbers), sum(numbers))
     assert (histogram.minimum, histogram.maximum) == (min(numbers, default=0), max(numbers, default=0))
 
@@ -53,39 +53,39 @@ def test_count_sum_least_and_most_are_exact(numbers: list[int]) -> None:
 @given(LISTS.filter(bool))
 def test_percentiles_are_within_a_sixteenth(numbers: list[int]) -> None:
     in_order = sorted(numbers)
-    for share, found in zip(SHARES, of(numbers).quantiles(SHARES), strict=True):
+    for share, found in zip(SHARES, histogram_of(numbers).quantiles(SHARES), strict=True):
         exact = in_order[max(1, ceil(share * len(numbers))) - 1]
         assert abs(found - exact) <= exact * 0.065, share
 
 
-def test_of_no_numbers_percentiles_are_nought() -> None:
+def test_percentiles_without_numbers_are_0() -> None:
     assert Histogram().quantiles(SHARES) == [0] * len(SHARES)
 
 
 @given(LISTS, LISTS)
-def test_a_merge_is_as_if_all_had_been_added(one: list[int], other: list[int]) -> None:
-    together = of(one)
-    together.merge(of(other))
-    assert told(together) == told(of(one + other))
+def test_merge_equals_adding_all_numbers(one: list[int], other: list[int]) -> None:
+    together = histogram_of(one)
+    together.merge(histogram_of(other))
+    assert state_of(together) == state_of(histogram_of(one + other))
 
 
 @given(LISTS, LISTS)
-def test_a_copy_does_not_grow_with_what_it_was_copied_of(one: list[int], other: list[int]) -> None:
-    histogram = of(one)
+def test_copy_is_independent(one: list[int], other: list[int]) -> None:
+    histogram = histogram_of(one)
     copy = histogram.copy()
     for number in other:
         histogram.add(number)
-    assert told(copy) == told(of(one))
+    assert state_of(copy) == state_of(histogram_of(one))
 
 
 @given(LISTS, LISTS)
-def test_since_is_what_came_in_between(before: list[int], after: list[int]) -> None:
-    histogram = of(before)
+def test_since_returns_the_numbers_added_later(before: list[int], after: list[int]) -> None:
+    histogram = histogram_of(before)
     earlier = histogram.copy()
     for number in after:
         histogram.add(number)
-    newer, exact = histogram.since(earlier), of(after)
-    assert (newer.count, newer.sum, told(newer)[4]) == (exact.count, exact.sum, told(exact)[4])
+    newer, exact = histogram.since(earlier), histogram_of(after)
+    assert (newer.count, newer.sum, state_of(newer)[4]) == (exact.count, exact.sum, state_of(exact)[4])
     if after:
         assert bucket_index(newer.minimum) == bucket_index(exact.minimum)
         assert bucket_index(newer.maximum) == bucket_index(exact.maximum)
@@ -94,23 +94,23 @@ def test_since_is_what_came_in_between(before: list[int], after: list[int]) -> N
 
 
 @given(LISTS, LISTS)
-def test_of_one_that_was_begun_anew_all_of_it_is_new(before: list[int], anew: list[int]) -> None:
-    """It is seen where there are fewer of a size than there were."""
-    earlier, histogram = of(before), of(anew)
+def test_since_an_unrelated_histogram_returns_all_numbers(before: list[int], restarted: list[int]) -> None:
+    """A histogram is unrelated if it has fewer numbers of some size."""
+    earlier, histogram = histogram_of(before), histogram_of(restarted)
     if any(earlier.count_below(1 << power) > histogram.count_below(1 << power) for power in range(62)):
-        assert told(histogram.since(earlier)) == told(histogram)
+        assert state_of(histogram.since(earlier)) == state_of(histogram)
 
 
 @given(LISTS, st.one_of(st.integers(0, 15), powers))
-def test_how_many_are_below_a_power_of_two_is_exact(numbers: list[int], bound: int) -> None:
-    assert of(numbers).count_below(bound) == sum(number < bound for number in numbers)
+def test_count_below_a_power_of_two_is_exact(numbers: list[int], bound: int) -> None:
+    assert histogram_of(numbers).count_below(bound) == sum(number < bound for number in numbers)
 
 
-def test_a_number_that_was_measured_more_than_once_counts_so_often() -> None:
+def test_number_is_added_several_times() -> None:
     histogram = Histogram()
     histogram.add(7, 3)
-    assert told(histogram) == told(of([7, 7, 7]))
+    assert state_of(histogram) == state_of(histogram_of([7, 7, 7]))
 
 
-def test_a_clock_that_was_set_back_measures_nought() -> None:
-    assert told(of([-5])) == told(of([0]))
+def test_negative_number_counts_as_0() -> None:
+    assert state_of(histogram_of([-5])) == state_of(histogram_of([0]))

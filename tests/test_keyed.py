@@ -1,4 +1,4 @@
-"""Items that carry a key."""
+"""Items with keys."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from kestrel.keyed import MAX_KEY_BYTES, NotKeyed, join, split
 
 
-def test_an_item_with_a_key_is_these_bytes() -> None:
+def test_bytes_of_an_item_with_a_key() -> None:
     assert join(b"42", b"hello") == b"\xc1K1" b"\x00\x02" b"42" b"hello"
 
 
 @given(st.binary(min_size=1, max_size=300), st.binary(max_size=300))
-def test_key_and_data_come_back(key: bytes, data: bytes) -> None:
+def test_split_returns_key_and_data(key: bytes, data: bytes) -> None:
     assert split(join(key, data)) == (key, data)
 
 
-def test_the_longest_key_comes_back_and_one_that_is_longer_or_empty_is_refused() -> None:
+def test_empty_and_too_long_keys_are_refused() -> None:
     longest = b"k" * MAX_KEY_BYTES
     assert split(join(longest, b"")) == (longest, b"")
     for key in (b"", longest + b"k"):
@@ -27,12 +27,12 @@ def test_the_longest_key_comes_back_and_one_that_is_longer_or_empty_is_refused()
 
 
 @given(st.text())
-def test_no_text_is_taken_for_an_item_with_a_key(text: str) -> None:
+def test_text_is_never_an_item_with_a_key(text: str) -> None:
     with pytest.raises(NotKeyed, match="does not begin"):
         split(text.encode())
 
 
-def test_an_item_that_ends_before_its_key_does_or_has_an_empty_one_has_no_key() -> None:
+def test_item_with_incomplete_or_empty_key_is_refused() -> None:
     whole = join(b"key", b"")
     for end in range(3, len(whole)):
         with pytest.raises(NotKeyed, match="ends before the end of the key"):

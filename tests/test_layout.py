@@ -1,4 +1,4 @@
-"""The architecture, read from the imports: they run one way, down the path of a message, and never in a circle."""
+"""The architecture: imports point down the layers and never form a circle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
 
-FLOORS = (
+LAYERS = (
     {"spark", "load"},
     {"tools"},
     {"testing"},
@@ -27,19 +27,19 @@ FLOORS = (
     {"item", "commands", "errors", "histogram"},
     {"compiled"},
 )
-"""Each part of the package may import from the floors below its own, and from itself."""
+"""Layers of the package. A part may import from lower layers and from itself."""
 
-FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
+LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 
 _BELOW = {"compiled", "histogram", "item", "commands", "errors", "names", "keyed", "address", "tls", "escaping"}
 
 STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 
 WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config", "cluster"}
-"""A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
+"""Parts without Twisted. A process that only reads journals must not need it."""
 
 CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster"}
-"""The modules of `kestrel.client` that are Twisted's; a Spark worker imports the others."""
+"""The modules of `kestrel.client` that use Twisted. A Spark worker imports the others."""
 
 BACKENDS = (
     *(f"kestrel.storage.{backend}" for backend in ("journal", "log", "scroll", "memory")),
@@ -47,7 +47,7 @@ BACKENDS = (
 )
 
 CONTRACT = PACKAGE / "testing" / "contract"
-"""The tests that a backend inherits."""
+"""Tests that backends inherit."""
 
 REACTOR_ALLOWED = {"server", "load"}
 
@@ -62,7 +62,7 @@ def part_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """The dotted names that a module imports, wherever in the file, also for type checkers alone."""
+    """Yield the dotted names that a module imports anywhere in the file, also under TYPE_CHECKING."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -73,38 +73,38 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def ours(path: Path) -> Iterator[str]:
-    """The parts of this package that a module imports from."""
+    """Yield the parts of this package that a module imports."""
     for name in imports_of(path):
         words = name.split(".")
-        if words[0] == "kestrel" and len(words) > 1 and words[1] in FLOOR_OF:
+        if words[0] == "kestrel" and len(words) > 1 and words[1] in LAYER_OF:
             yield words[1]
 
 
 IDS = [str(path.relative_to(PACKAGE)) for path in modules()]
 
 
-def test_every_part_stands_on_a_floor() -> None:
-    assert {part_of(path) for path in modules()} - {"__init__"} == set(FLOOR_OF)
+def test_every_part_has_a_layer() -> None:
+    assert {part_of(path) for path in modules()} - {"__init__"} == set(LAYER_OF)
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_imports_run_downwards(path: Path) -> None:
+def test_imports_point_downwards(path: Path) -> None:
     part = part_of(path)
     if part == "__init__":
         assert list(imports_of(path)) == ["kestrel.compiled"], "kestrel/__init__.py stays light"
         return
-    wrong = [other for other in ours(path) if other != part and FLOOR_OF[other] <= FLOOR_OF[part]]
+    wrong = [other for other in ours(path) if other != part and LAYER_OF[other] <= LAYER_OF[part]]
     assert not wrong
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_what_a_worker_imports_brings_no_twisted(path: Path) -> None:
+def test_worker_modules_do_not_import_twisted(path: Path) -> None:
     if part_of(path) in WITHOUT_TWISTED:
         assert not [name for name in imports_of(path) if name.split(".")[0] in {"twisted", "zope"}]
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_what_a_script_imports_of_the_client_brings_no_twisted(path: Path) -> None:
+def test_blocking_client_does_not_import_twisted(path: Path) -> None:
     if part_of(path) == "client" and path.stem not in CLIENTS_WITH_TWISTED:
         twisted = {"twisted", "zope", "OpenSSL", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED)}
         assert not [name for name in imports_of(path) for each in twisted if f"{name}.".startswith(f"{each}.")]
@@ -112,49 +112,49 @@ def test_what_a_script_imports_of_the_client_brings_no_twisted(path: Path) -> No
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_the_journal_needs_the_standard_library_alone(path: Path) -> None:
+def test_journal_needs_only_the_standard_library(path: Path) -> None:
     if part_of(path) in STANDARD_LIBRARY_ONLY:
         foreign = {"twisted", "zope", "attrs", "attr", "cattrs"}
         assert not [name for name in imports_of(path) if name.split(".")[0] in foreign]
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_only_programs_know_the_real_reactor(path: Path) -> None:
+def test_only_programs_import_the_reactor(path: Path) -> None:
     reactors = [name for name in imports_of(path) if name == "twisted.internet.reactor"]
     assert not reactors or part_of(path) in REACTOR_ALLOWED
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_only_the_contract_suite_needs_the_test_tools(path: Path) -> None:
+def test_only_the_contract_suite_imports_test_tools(path: Path) -> None:
     if not path.is_relative_to(CONTRACT):
         assert not [name for name in imports_of(path) if name.split(".")[0] in {"pytest", "hypothesis"}]
 
 
-def test_the_contract_suite_knows_no_backend_and_nothing_above_the_storage() -> None:
+def test_contract_suite_imports_no_backend_and_no_higher_layer() -> None:
     for path in CONTRACT.rglob("*.py"):
         assert set(ours(path)) <= {"testing", "storage", "config", "errors", "item"}
         assert not [name for name in imports_of(path) if name.startswith(BACKENDS)], path
 
 
-def test_the_library_needs_no_client() -> None:
+def test_library_does_not_import_clients() -> None:
     beside = {"testing", "net", "session", "protocols", "commands"}
     for path in (PACKAGE / "library").rglob("*.py"):
         assert not beside.intersection(ours(path)), path
 
 
-def test_the_log_engine_knows_neither_the_journal_nor_the_scroll() -> None:
+def test_log_engine_imports_neither_the_journal_nor_the_scroll() -> None:
     backends = ("kestrel.storage.journal", "kestrel.storage.scroll", "kestrel.journal", "kestrel.scroll")
     for path in (PACKAGE / "storage" / "log").rglob("*.py"):
         assert not [name for name in imports_of(path) if name.startswith(backends)], path
 
 
-def test_the_queues_know_no_backend() -> None:
+def test_queues_import_no_backend() -> None:
     for path in modules():
         if part_of(path) in {"queues", "session", "net"}:
             assert not [name for name in imports_of(path) if name.startswith(BACKENDS)], path
 
 
-def test_no_two_modules_import_each_other() -> None:
+def test_imports_form_no_circle() -> None:
     graph: dict[str, set[str]] = {}
     for path in modules():
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -177,10 +177,10 @@ def test_no_two_modules_import_each_other() -> None:
         visit(name, ())
 
 
-def test_twistd_finds_the_plugin_because_its_folders_are_no_packages() -> None:
+def test_plugin_folders_are_not_packages() -> None:
     assert not list((ROOT / "twisted").rglob("__init__.py"))
 
 
-def test_every_logger_is_told_the_name_of_its_module() -> None:
-    """A compiled module has no frame that it could be read from; the levels of a configuration go by it."""
+def test_every_logger_has_a_name() -> None:
+    """A compiled module has no frame with its name, and log levels are set by name."""
     assert [path for path in modules() if "Logger()" in path.read_text()] == []

@@ -1,4 +1,4 @@
-"""What a queue may be called."""
+"""Queue names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.names import check_queue_name, children_among, parent_of
     "name",
     [b"work", b"work+audit", b"+x", b"x+", b"a+b+c", "Größe".encode(), b"\xe9\xff", b"x" * 200],
 )
-def test_legal_names_pass(name: bytes) -> None:
+def test_valid_names_are_accepted(name: bytes) -> None:
     check_queue_name(name)
 
 
@@ -51,11 +51,11 @@ def test_illegal_names_are_refused_with_the_reason(text: str, complaint: str) ->
         (b"++x", None),
     ],
 )
-def test_the_parent_is_what_stands_before_the_first_plus(name: bytes, parent: bytes | None) -> None:
+def test_parent_is_the_part_before_the_first_plus(name: bytes, parent: bytes | None) -> None:
     assert parent_of(name) == parent
 
 
-def test_children_are_told_from_other_names() -> None:
+def test_children_are_distinguished_from_other_names() -> None:
     names = [b"work+b", b"work", b"work2+x", b"+work", b"other", b"work+a+b"]
     assert children_among(names, b"work") == [b"work+a+b", b"work+b"]
     assert children_among(names, b"work+a") == []

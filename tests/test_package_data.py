@@ -1,4 +1,4 @@
-"""What is installed beside the modules."""
+"""Package data."""
 
 import configparser
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def test_every_file_of_the_package_that_is_no_module_is_installed_with_it() -> None:
+def test_all_files_of_the_package_are_installed() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     installed = {
@@ -16,8 +16,8 @@ def test_every_file_of_the_package_that_is_no_module_is_installed_with_it() -> N
     }
     package = ROOT / "kestrel"
     generated = {package / "compiled.json", *package.rglob("*.so")}
-    """What a build of the extension leaves in a checkout; it has its own way into what is installed."""
-    # In __pycache__ there may be files for a moment, while another process compiles a module.
+    """Files that a build of the extension writes. setup.py installs them separately."""
+    # While another process compiles a module, __pycache__ has temporary files.
     files = [path for path in package.rglob("*") if "__pycache__" not in path.parts and path.is_file()]
     others = {path for path in files if path.suffix != ".py"} - generated
     assert package / "protocols" / "kestrel.thrift" in others

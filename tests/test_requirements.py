@@ -1,4 +1,4 @@
-"""What is installed with the server is all that it imports."""
+"""The requirements include every imported package."""
 
 import ast
 import configparser
@@ -11,14 +11,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
-FOR_TESTS_ALONE = PACKAGE / "testing" / "contract"
-"""Whoever inherits these tests has the tools that they are run with."""
+CONTRACT_SUITE = PACKAGE / "testing" / "contract"
+"""Authors of backends who inherit these tests install pytest themselves."""
 ON_SPARK = PACKAGE / "spark"
-SPEAK_TO_ZOOKEEPER = [
+ZOOKEEPER_MODULES = [
     *(PACKAGE / "cluster" / name for name in ("zookeeper.py", "follower.py")),
     *(PACKAGE / "server" / name for name in ("server_set.py", "zookeeper.py")),
 ]
-"""They are imported when a server set is named, and `require_kazoo` has found what they want."""
+"""Modules that are imported only for server sets, after `require_kazoo`."""
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
@@ -29,7 +29,7 @@ CLUSTER = SETUP["options.extras_require"]["cluster"]
 
 
 def imported_by(path: Path) -> set[str]:
-    """The packages that a module imports from, wherever in the file."""
+    """Return the packages that a module imports, anywhere in the file."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -40,12 +40,12 @@ def imported_by(path: Path) -> set[str]:
 
 
 def normalized(distribution: str) -> str:
-    """As names of distributions are compared."""
+    """Return the normalized name of a distribution."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def missing(modules: Iterable[Path], *requirements: str) -> set[str]:
-    """The packages that the modules import, and that none of the requirements brings."""
+    """Return the packages that the modules import and no requirement provides."""
     lines = "\n".join(requirements).split("\n")
     required = {normalized(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines if line}
     foreign = set().union(*map(imported_by, modules)) - sys.stdlib_module_names - {"kestrel"}
@@ -54,22 +54,22 @@ def missing(modules: Iterable[Path], *requirements: str) -> set[str]:
     return {name for name in foreign if required.isdisjoint(map(normalized, distributions.get(name, ())))}
 
 
-def test_each_package_that_is_imported_is_required_by_the_install() -> None:
-    others = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(FOR_TESTS_ALONE)]
-    others = [path for path in others if not path.is_relative_to(ON_SPARK) and path not in SPEAK_TO_ZOOKEEPER]
+def test_imported_packages_are_required() -> None:
+    others = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(CONTRACT_SUITE)]
+    others = [path for path in others if not path.is_relative_to(ON_SPARK) and path not in ZOOKEEPER_MODULES]
     assert not missing(others, INSTALL)
 
 
-def test_what_speaks_to_zookeeper_is_required_by_its_extra() -> None:
-    assert not missing(SPEAK_TO_ZOOKEEPER, INSTALL, CLUSTER)
+def test_zookeeper_packages_are_in_their_extra() -> None:
+    assert not missing(ZOOKEEPER_MODULES, INSTALL, CLUSTER)
 
 
-def test_what_runs_on_spark_is_required_by_its_extra() -> None:
+def test_spark_packages_are_in_their_extra() -> None:
     assert not missing([*ON_SPARK.rglob("*.py"), *(ROOT / "pyspark_kestrel").glob("*.py")], INSTALL, SPARK)
 
 
 def followed(modules: Iterable[str]) -> set[Path]:
-    """Our modules that mypy reads when it compiles these: what they import from, and what that does in turn."""
+    """Return the modules of this repository that the modules import, directly or indirectly."""
     files: set[Path] = set()
     names = list(modules)
     while names:
@@ -83,8 +83,8 @@ def followed(modules: Iterable[str]) -> set[Path]:
     return files
 
 
-def test_the_build_requires_each_package_whose_types_the_compiler_reads() -> None:
-    """Where one is missing the installation goes on without the extension, and says so in a line that pip hides."""
+def test_packages_with_types_for_the_compiler_are_required() -> None:
+    """Without one of them the installation omits the extension, and pip hides the message."""
     (compiled,) = (
         ast.literal_eval(node.value)
         for node in ast.parse((ROOT / "setup.py").read_text()).body

@@ -1,4 +1,4 @@
-"""A test whose system package is missing is left out, and the run says so last."""
+"""Tests with missing system packages are skipped, and a summary of skips is printed."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ RunTests = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> RunTests:
-    """Runs the source of a test module in a pytest of its own, which knows "here", "absent" and "gone"."""
+    """Return a function that runs a test module in a separate pytest with the packages "here", "absent" and "gone"."""
     monkeypatch.delenv("KESTREL_REQUIRE_ALL", raising=False)
     monkeypatch.setitem(SYSTEM_PACKAGES, "here", SystemPackage(lambda: True, ("here-deb",)))
     monkeypatch.setitem(SYSTEM_PACKAGES, "absent", SystemPackage(lambda: False, ("absent-deb", "common-deb")))
@@ -23,43 +23,43 @@ def run_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile("import pytest\nneeds = pytest.mark.needs\n" + source)
-        # pytest-twisted would stop the reactor that it shares with this run; hypothesis loads slowly.
+        # pytest-twisted would stop the shared reactor. Hypothesis loads slowly.
         apart = ["-p", "no:twisted", "-p", "no:hypothesispytest"]
         return pytester.runpytest_inprocess(*apart, "-p", "tests.conftest", "--strict-markers", *arguments)
 
     return run
 
 
-def test_a_test_runs_when_its_package_is_here(run_tests: RunTests) -> None:
+def test_test_with_installed_package_runs(run_tests: RunTests) -> None:
     result = run_tests("@needs('here')\ndef test_it(): pass")
     result.assert_outcomes(passed=1)
-    assert result.outlines[-1] == "left out for want of a system package: nothing"
+    assert result.outlines[-1] == "missing system packages: no test skipped"
 
 
-def test_a_test_without_its_package_is_left_out_and_named_in_the_last_lines(run_tests: RunTests) -> None:
+def test_test_without_its_package_is_skipped_and_reported(run_tests: RunTests) -> None:
     result = run_tests("@needs('absent')\ndef test_it(): assert False\ndef test_other(): pass")
     result.assert_outcomes(passed=1, skipped=1)
     assert result.ret == pytest.ExitCode.OK
     assert result.outlines[-2:] == [
-        "left out: 1 test, for want of absent (1)",
-        "to run what was left out: apt-get install absent-deb common-deb",
+        "missing system packages: 1 test skipped: absent (1)",
+        "to run them: apt-get install absent-deb common-deb",
     ]
 
 
-def test_each_test_counts_once_and_each_debian_package_is_named_once(run_tests: RunTests) -> None:
+def test_tests_and_debian_packages_are_counted_once(run_tests: RunTests) -> None:
     result = run_tests("@needs('gone', 'absent')\ndef test_a(): pass\n@needs('gone')\ndef test_b(): pass")
     assert result.outlines[-2:] == [
-        "left out: 2 tests, for want of absent (1), gone (2)",
-        "to run what was left out: apt-get install absent-deb common-deb gone-deb",
+        "missing system packages: 2 tests skipped: absent (1), gone (2)",
+        "to run them: apt-get install absent-deb common-deb gone-deb",
     ]
 
 
-def test_a_module_names_what_all_its_tests_need(run_tests: RunTests) -> None:
+def test_needs_of_a_module_apply_to_all_its_tests(run_tests: RunTests) -> None:
     result = run_tests("pytestmark = needs('gone')\ndef test_a(): pass\ndef test_b(): pass")
     result.assert_outcomes(skipped=2)
 
 
-def test_a_required_run_fails_for_what_it_would_leave_out(
+def test_required_run_fails_for_a_missing_package(
     run_tests: RunTests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
@@ -67,8 +67,8 @@ def test_a_required_run_fails_for_what_it_would_leave_out(
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert result.outlines[-2:] == [
-        "left out: 1 test, for want of gone (1)",
-        "to run what was left out: apt-get install gone-deb common-deb",
+        "missing system packages: 1 test skipped: gone (1)",
+        "to run them: apt-get install gone-deb common-deb",
     ]
 
 
@@ -80,19 +80,19 @@ def test_a_required_run_fails_for_what_it_would_leave_out(
         "pytest.skip('whole module', allow_module_level=True)",
     ],
 )
-def test_a_required_run_fails_for_a_skip_that_names_no_package(
+def test_required_run_fails_for_another_skip(
     skip: str, run_tests: RunTests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
     result = run_tests(f"def test_other(): pass\n{skip}")
     assert result.ret != pytest.ExitCode.OK
-    assert result.outlines[-1] == "skipped for reasons of their own: 1 test (-rs lists them)"
+    assert result.outlines[-1] == "other reasons: 1 test skipped (-rs lists them)"
 
 
-def test_what_other_processes_leave_out_is_told_and_counts_as_well(
+def test_skips_in_worker_processes_are_reported(
     run_tests: RunTests, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SYSTEM_PACKAGES, "away", SYSTEM_PACKAGES["absent"])  # it is taken out again with this
+    monkeypatch.setitem(SYSTEM_PACKAGES, "away", SYSTEM_PACKAGES["absent"])  # removed again with monkeypatch
     pytester.makeconftest(
         "from tests.system_packages import SYSTEM_PACKAGES, SystemPackage\n"
         "SYSTEM_PACKAGES['away'] = SystemPackage(lambda: False, ('away-deb',))\n"
@@ -102,28 +102,28 @@ def test_what_other_processes_leave_out_is_told_and_counts_as_well(
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.OK
     assert result.outlines[-3:] == [
-        "skipped for reasons of their own: 1 test (-rs lists them)",
-        "left out: 1 test, for want of away (1)",
-        "to run what was left out: apt-get install away-deb",
+        "other reasons: 1 test skipped (-rs lists them)",
+        "missing system packages: 1 test skipped: away (1)",
+        "to run them: apt-get install away-deb",
     ]
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
     assert run_tests(source, "-n", "1", "-k", "not test_a").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_an_expected_failure_is_not_left_out(run_tests: RunTests, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_failure_is_not_a_skip(run_tests: RunTests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
     result = run_tests("@pytest.mark.xfail\ndef test_it(): assert False")
     assert result.ret == pytest.ExitCode.OK
-    assert result.outlines[-1] == "left out for want of a system package: nothing"
+    assert result.outlines[-1] == "missing system packages: no test skipped"
 
 
-def test_a_name_that_the_table_does_not_know_stops_the_run(run_tests: RunTests) -> None:
+def test_unknown_name_stops_the_run(run_tests: RunTests) -> None:
     result = run_tests("@needs('memcaslapp')\ndef test_it(): pass")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*needs ?'memcaslapp'?: not in tests/system_packages.py"])
+    result.stderr.fnmatch_lines(["*needs ?'memcaslapp'?, which tests/system_packages.py does not list"])
 
 
-def test_the_script_prints_the_debian_packages_of_what_is_missing() -> None:
+def test_script_prints_missing_debian_packages() -> None:
     printed = subprocess.run(
         [sys.executable, system_packages.__file__], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.split()
@@ -131,13 +131,13 @@ def test_the_script_prints_the_debian_packages_of_what_is_missing() -> None:
 
 
 @pytest.mark.needs(*SYSTEM_PACKAGES)
-def test_all_that_the_table_names_can_be_installed() -> None:
-    """Runs where the install line was followed; an entry that names a wrong Debian package shows there."""
+def test_all_packages_are_installed() -> None:
+    """Check after an installation that no entry lists a wrong Debian package."""
     assert not system_packages.missing(SYSTEM_PACKAGES)
 
 
 @pytest.mark.parametrize("reason", ["needs capability 'ranges'", "needs the base class OnFaultyDisk"])
-def test_what_a_storage_need_not_promise_is_counted_apart_and_fails_no_complete_run(
+def test_required_run_allows_skips_of_optional_capabilities(
     run_tests: RunTests, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
@@ -145,12 +145,12 @@ def test_what_a_storage_need_not_promise_is_counted_apart_and_fails_no_complete_
     result.assert_outcomes(passed=1, skipped=1)
     assert result.ret == pytest.ExitCode.OK
     assert result.outlines[-2:] == [
-        "of what storages need not promise: 1 test skipped (-rs says which)",
-        "left out for want of a system package: nothing",
+        "optional capabilities of storages: 1 test skipped (-rs lists them)",
+        "missing system packages: no test skipped",
     ]
 
 
-def test_a_reason_that_is_only_like_those_fails_a_complete_run(
+def test_required_run_fails_for_a_similar_reason(
     run_tests: RunTests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")

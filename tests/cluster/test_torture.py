@@ -1,4 +1,4 @@
-"""Short forms of the tortures of server sets; `make help` lists the long ones."""
+"""Short forms of the torture programs for server sets. `make help` lists the long forms."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tests.server.running import Processes
 from tests.torture import membership, zookeeper_kills
 
 
-def test_after_every_change_the_sets_hold_whom_the_statuses_say(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_server_sets_follow_every_status_change(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     with Processes(tmp_path) as processes:
         kinds = {"status": 6, "session lost": 2, "killed": 2}
-        told = membership.torture(zookeeper, processes, seed=1, changes=24, servers=3, kinds=kinds)
-    assert sum(len(each.seconds) for each in told.values()) == 24
-    assert set(told) == set(kinds)
+        delays = membership.torture(zookeeper, processes, seed=1, changes=24, servers=3, kinds=kinds)
+    assert sum(len(each.seconds) for each in delays.values()) == 24
+    assert set(delays) == set(kinds)
 
 
-def test_no_request_fails_or_waits_for_a_zookeeper_that_is_killed(tmp_path: Path) -> None:
+def test_kills_of_zookeeper_fail_no_request(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path / "zookeeper") as zookeeper, Processes(tmp_path) as processes:
         outcome = zookeeper_kills.torture(zookeeper, processes, seed=1, kills=2)
     assert outcome.failed == []

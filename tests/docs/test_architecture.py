@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.test_layout import FLOORS
+from tests.test_layout import LAYERS
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "kestrel"
@@ -90,7 +90,7 @@ def test_every_class_and_method_of_the_page_is_there() -> None:
 def test_the_floors_are_those_that_imports_are_held_to() -> None:
     (block,) = re.findall(r"^    spark\b.*\n(?:    .*\n)+", PAGE, re.MULTILINE)
     shown = [set(re.findall(r"\w+", line)) for line in block.splitlines()]
-    assert shown == [set(floor) for floor in FLOORS]
+    assert shown == [set(layer) for layer in LAYERS]
 
 
 @pytest.mark.parametrize("step", [*"12345678", *"abcdef"])

@@ -1,7 +1,7 @@
-"""The process that fuzzes one target: `python -m tests.fuzz.child TARGET`, and libFuzzer's options.
+"""The process that fuzzes a target: `python -m tests.fuzz.child TARGET`, with libFuzzer's options.
 
-Only here is atheris needed. Everything of kestrel is instrumented as it is imported, so this module imports none of it
-before.
+Only this module needs atheris. It must not import kestrel before atheris, which instruments the package when it is
+imported.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import sys
 
 import atheris
 
-MOST_ADDRESSES = 3 << 29
-"""What is asked of the system at once and never touched is no resident memory: it would not be seen else."""
+MAX_ADDRESS_SPACE_BYTES = 3 << 29
+"""Limit of the address space. It also bounds memory that is allocated but never used, which is not resident."""
 
 
 def main() -> None:
     """Fuzz until libFuzzer ends the process."""
     name, *options = sys.argv[1:]
-    importlib.import_module("kestrel")  # which chooses the build, and must not come before the instrumenting finder
+    importlib.import_module("kestrel")  # the package chooses its build, which instrumentation must not affect
     with atheris.instrument_imports(include=["kestrel"]):
         from tests.fuzz import target
 
         chosen = target.load(name)
-    mend = chosen.mend
+    repair = chosen.repair
 
-    def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:
-        data = atheris.Mutate(data, most_bytes)
-        return data if mend is None or seed % 4 == 0 else mend(data)[:most_bytes]
+    def mutated(data: bytes, max_bytes: int, seed: int) -> bytes:
+        data = atheris.Mutate(data, max_bytes)
+        return data if repair is None or seed % 4 == 0 else repair(data)[:max_bytes]
 
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
-    arguments = [sys.argv[0], f"-max_len={chosen.most_bytes}", *options]
-    atheris.Setup(arguments, chosen.check, custom_mutator=mutated if mend else None)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE_BYTES, MAX_ADDRESS_SPACE_BYTES))
+    arguments = [sys.argv[0], f"-max_len={chosen.max_bytes}", *options]
+    atheris.Setup(arguments, chosen.check, custom_mutator=mutated if repair else None)
     gc.collect()
-    gc.freeze()  # what is there now stays; a collection need not look at it
+    gc.freeze()  # collections need not traverse the modules
     atheris.Fuzz()
 
 

@@ -1,4 +1,4 @@
-"""Whole sessions over a server in memory: clients that send anything, in any pieces, and read or do not."""
+"""Sessions of an in-memory server with clients that send any bytes in any pieces, and may not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.logger import LogLevel, capturedLogs
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.transport import READ_BYTES
-from tests.fuzz.fed import Fed
+from tests.fuzz.choices import Choices
 
 _QUEUES: Final = """
 [[queues]]
@@ -33,7 +33,7 @@ destinationQueues = ["work", "work+a", "other"]
 """
 
 CONFIGS: Final = (
-    # Without timeouts, so that all that was asked is answered; the third has both.
+    # Without timeouts every request is answered; the third configuration has both timeouts.
     loads('maxOpenTransactions = 100\nrequestTimeout = "none"'),
     loads(f"maxOpenTransactions = 2\nrequestTimeout = \"none\"\nmaxPipelineBytes = \"16KiB\"\n{_QUEUES}"),
     loads(
@@ -43,32 +43,33 @@ CONFIGS: Final = (
     ),
 )
 
-MOST_STEPS: Final = 31
+MAX_STEPS: Final = 31
 
-MOST_UNSENT_BYTES: Final = 3 * READ_BYTES
-"""What waits for a client that does not read, beyond `maxPipelineBytes` of replies that are let go at once: what its
-transport takes before it pauses the session, and a reply."""
+MAX_UNSENT_BYTES: Final = 3 * READ_BYTES
+"""Limit of the unsent bytes for a client that does not read, in addition to `maxPipelineBytes`. The transport accepts
+some bytes before it pauses the session, and one more reply."""
 
-SEND, LATER, OTHER_CLIENT, READS, HALF_CLOSE, DISCONNECT = range(6)
-"""What a step may be: bytes are sent, time goes by, the other client goes on, this one reads no more or again, it sends
-no more, it is gone. What is left after all steps is sent."""
+SEND, ADVANCE_TIME, SWITCH_CLIENT, TOGGLE_READING, HALF_CLOSE, DISCONNECT = range(6)
+"""Kinds of steps. They send bytes, advance the time, switch to the other client, stop or resume reading, half-close, or
+disconnect. The bytes that are left after all steps are sent at the end."""
 
 
-def choose(choices: Fed) -> tuple[int, list[tuple[int, int]]]:
-    """Which configuration, and the steps with their sizes."""
+def choose(choices: Choices) -> tuple[int, list[tuple[int, int]]]:
+    """Return the index of a configuration, and the steps with their sizes."""
     config = choices.number(len(CONFIGS))
-    return config, [(choices.number(6), choices.number(256)) for _ in range(choices.number(MOST_STEPS + 1))]
+    return config, [(choices.number(6), choices.number(256)) for _ in range(choices.number(MAX_STEPS + 1))]
 
 
 def check_session(protocol: str, data: bytes, check_replies: Callable[[bytes, bytes, bool], None]) -> None:
-    """Nothing is logged as an error, nobody else is harmed, and who half-closes is answered and hung up on.
+    """Run a session. Check that nothing is logged as an error, and that the server disconnects half-closed clients.
 
-    `check_replies` is given what a client sent and what it received, and whether it has heard all that there was.
+    Another client must still be served, and the server must stop. `check_replies` is called for each client, with the
+    bytes that it sent and received, and whether it received all replies.
     """
-    choices = Fed(data)
+    choices = Choices(data)
     config, steps = choose(choices)
     is_collecting = gc.isenabled()
-    gc.disable()  # what is left of this input is young then, and found quickly: an error that nobody handled is logged
+    gc.disable()  # so that gc.collect(0) finds unhandled errors of this input, which are then logged
     try:
         with capturedLogs() as events:
             _serve(protocol, MemoryServer(config=CONFIGS[config]), steps, choices.rest(), check_replies)
@@ -81,7 +82,7 @@ def check_session(protocol: str, data: bytes, check_replies: Callable[[bytes, by
 
 
 class _Client:
-    """A client, and what went over its connection."""
+    """A client with the bytes that it has sent."""
 
     def __init__(self, server: MemoryServer, protocol: str) -> None:
         self.end: MemoryClient = server.connect(protocol)
@@ -108,17 +109,17 @@ def _serve(
 ) -> None:
     clients = [_Client(server, protocol), _Client(server, protocol)]
     disconnected = set()
-    most_unsent = server.session_settings.max_pipeline_bytes + MOST_UNSENT_BYTES
+    max_unsent = server.session_settings.max_pipeline_bytes + MAX_UNSENT_BYTES
     for kind, size in steps:
         client = clients[0]
         if kind == SEND:
             client.send(stream[: size + 1])
             stream = stream[size + 1 :]
-        elif kind == LATER:
+        elif kind == ADVANCE_TIME:
             server.advance(size / 10)
-        elif kind == OTHER_CLIENT:
+        elif kind == SWITCH_CLIENT:
             clients.reverse()
-        elif kind == READS:
+        elif kind == TOGGLE_READING:
             client.end.reads = not client.end.reads
         elif kind == HALF_CLOSE:
             client.half_close()
@@ -126,16 +127,16 @@ def _serve(
             client.end.disconnect()
             disconnected.add(id(client))
         server.settle()
-        assert len(client.end.transport.unsent) <= most_unsent
+        assert len(client.end.transport.unsent) <= max_unsent
     clients[0].send(stream)
     server.settle()
     for client in clients:
-        assert len(client.end.transport.unsent) <= most_unsent
+        assert len(client.end.transport.unsent) <= max_unsent
         client.end.reads = True
         client.half_close()
     server.settle()
     for client in clients:
-        assert client.end.is_closed, "who has said all was not hung up on"
+        assert client.end.is_closed, "the server did not disconnect a client that half-closed"
         check_replies(bytes(client.sent), bytes(client.end.received), id(client) not in disconnected)
     assert server.manager.counters.curr_connections == 0
     bystander = server.connect("memcache")

@@ -1,6 +1,6 @@
-"""What a target of the fuzzer is, and which there are.
+"""The fuzz targets.
 
-Targets need no atheris: the corpus is replayed through them by the tests of the suite.
+Targets do not need atheris. The test suite runs the corpus through them.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ CORPUS: Final = FOLDER / "corpus"
 
 
 class Target(NamedTuple):
-    """`check` takes any bytes, and raises where the server does not do with them what it promises.
+    """A fuzz target. `check` takes any bytes, and raises if the server does not handle them as promised.
 
-    `seeds` are well-formed inputs by name: `python -m tests.fuzz --seeds` writes them to the corpus. `words` are what
-    inputs are made of. `mend` makes an input well-formed again where a mutation easily breaks it, as in lengths.
+    `seeds` are well-formed inputs by name. `python -m tests.fuzz --seeds` writes them to the corpus. `words` are the
+    dictionary. `repair` corrects what a mutation easily breaks, such as lengths.
     """
 
     check: Callable[[bytes], None]
     seeds: Callable[[], Mapping[str, bytes]]
     words: Callable[[], Iterable[bytes]] = tuple
-    mend: Callable[[bytes], bytes] | None = None
-    most_bytes: int = 2048
+    repair: Callable[[bytes], bytes] | None = None
+    max_bytes: int = 2048
 
 
 def names() -> list[str]:
-    """Of all targets: those of their modules."""
+    """Return the names of all targets, which are the modules in the folder `targets`."""
     return sorted(path.stem for path in (FOLDER / "targets").glob("*.py"))
 
 
 def load(name: str) -> Target:
-    """The target of that name."""
+    """Return the target with that name."""
     target: Target = import_module(f"tests.fuzz.targets.{name}").TARGET
     return target
 
 
 def corpus(name: str) -> list[Path]:
-    """The inputs of that target which are kept in the repository."""
+    """Return the inputs of a target that are kept in the repository."""
     return sorted((CORPUS / name).iterdir())

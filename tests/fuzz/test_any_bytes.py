@@ -1,4 +1,4 @@
-"""Any bytes, and damaged inputs of the corpus, through every target: a short way that each run of the tests goes."""
+"""Short runs of every target with any bytes, and with damaged inputs of the corpus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOW = {"journal_start", "memcache_session", "pem", "qdump", "scroll_start", "te
 
 @st.composite
 def damaged(draw: st.DrawFn, name: str) -> bytes:
-    """An input of the corpus in which some bytes are replaced, inserted or gone, or a piece of another stands."""
+    """Draw an input of the corpus in which some bytes are replaced, inserted, deleted, or taken from another input."""
     inputs = target.corpus(name)
     data = draw(st.sampled_from(inputs)).read_bytes()
     for _ in range(draw(st.integers(1, 4))):
@@ -26,13 +26,13 @@ def damaged(draw: st.DrawFn, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", target.names())
-def test_any_bytes_are_taken_as_is_promised(name: str) -> None:
+def test_targets_accept_any_bytes(name: str) -> None:
     chosen = target.load(name)
 
     @settings(max_examples=examples(25 if name in SLOW else 100))
     @given(st.one_of(st.binary(max_size=300), damaged(name)))
     def check(data: bytes) -> None:
-        chosen.check(data if chosen.mend is None else chosen.mend(data))
+        chosen.check(data if chosen.repair is None else chosen.repair(data))
         chosen.check(data)
 
     check()

@@ -32,7 +32,7 @@ def report(request: pytest.FixtureRequest) -> damage.Report:
 @pytest.mark.parametrize("report", RECORDINGS, indirect=True)
 @pytest.mark.parametrize("promise", damage.PROMISES, ids=lambda promise: promise.__name__)
 def test_promise_holds_whichever_byte_is_damaged(report: damage.Report, promise: damage.Promise) -> None:
-    assert report.told(promise) == []
+    assert report.shown(promise) == []
 
 
 # Which bytes are damaged.
@@ -139,9 +139,9 @@ class WritesNothing(damage.Unsynced):
 BROKEN: Final = {
     CutsTooMuch: set(damage.PROMISES) - {damage.every_queue_is_served},
     CutsNothing: set(damage.PROMISES)
-    - {damage.every_queue_is_served, damage.the_records_in_front_of_the_damage_are_done},
+    - {damage.every_queue_is_served, damage.records_before_the_damage_take_effect},
     # A file with damage is rewritten without its removals: items are missing.
-    WritesNothing: {damage.nothing_is_thrown_away, damage.the_queues_are_what_the_format_makes_of_their_files},
+    WritesNothing: {damage.no_byte_is_discarded, damage.queues_match_the_reference_reader},
 }
 """The promises that a server breaks on each of these faulty disks."""
 
@@ -151,7 +151,7 @@ def test_broken_promise_is_detected(disk: type[damage.Unsynced], broken: set[dam
     files = RECORDINGS["08n_corrupt_archive"]
     with damage.quick_folder() as folder:
         report = damage.check_all(folder, files, damage.damages(files, every_byte=False), disk())
-    assert {promise for promise in damage.PROMISES if report.told(promise)} == broken
+    assert {promise for promise in damage.PROMISES if report.shown(promise)} == broken
 
 
 # The program.

@@ -1,4 +1,4 @@
-"""Short forms of the tortures that kill a server, over each storage; `make help` lists the long ones."""
+"""Short forms of the torture programs that kill a server, with each storage. `make help` lists the long forms."""
 
 import re
 import signal
@@ -15,53 +15,53 @@ from tests.torture import database, kill_restart, leases, moves, torture
 
 @pytest.fixture(params=SERVED)
 def storage(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What `--storage` is given."""
+    """Return the value of `--storage` for an empty storage."""
     with new_storage(request.param) as storage:
         yield storage
 
 
 @pytest.fixture
-def over_it(processes: Processes, storage: str) -> Processes:
-    """Servers over that storage."""
+def processes_with_storage(processes: Processes, storage: str) -> Processes:
+    """Return processes whose servers use the storage."""
     processes.arguments = ("--storage", storage)
     return processes
 
 
-def test_a_short_torture_with_kills_loses_nothing(over_it: Processes, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = kill_restart.torture(over_it, seed=1, item_count=4000, kills=4)
-    ledger = capsys.readouterr().out
-    assert failed == 0, ledger
-    assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
+def test_kills_under_load_lose_no_item(processes_with_storage: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = kill_restart.torture(processes_with_storage, seed=1, item_count=4000, kills=4)
+    output = capsys.readouterr().out
+    assert failed == 0, output
+    assert re.search(r"^\d+ passed, 0 failed$", output.splitlines()[-1])
 
 
-def test_items_that_move_are_not_lost_by_kills(over_it: Processes) -> None:
-    assert moves.torture(over_it, seed=2, item_count=1500, kills=2) == 0
+def test_kills_lose_no_moving_item(processes_with_storage: Processes) -> None:
+    assert moves.torture(processes_with_storage, seed=2, item_count=1500, kills=2) == 0
 
 
-def test_a_short_torture_of_reads_held_by_number_loses_nothing(over_it: Processes) -> None:
-    assert leases.torture(over_it, seed=3, item_count=4000, kills=3) == 0
+def test_kills_lose_no_item_opened_by_id(processes_with_storage: Processes) -> None:
+    assert leases.torture(processes_with_storage, seed=3, item_count=4000, kills=3) == 0
 
 
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize("storage", torture.STORAGES)
-def test_whatever_fails_under_clients_of_all_protocols_every_item_is_accounted_for(
+def test_faults_lose_no_item_of_any_protocol(
     tmp_path: Path, storage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = torture.torture(tmp_path, seed=1, seconds=7, storage=storage)
-    ledger = capsys.readouterr().out
-    assert failed == 0, ledger
-    assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
+    output = capsys.readouterr().out
+    assert failed == 0, output
+    assert re.search(r"^\d+ passed, 0 failed$", output.splitlines()[-1])
 
 
 @pytest.mark.needs("postgresql")
 @pytest.mark.database
-def test_a_database_that_is_killed_under_its_server_and_a_server_over_it_lose_nothing(processes: Processes) -> None:
+def test_kills_of_server_and_database_lose_no_item(processes: Processes) -> None:
     assert database.torture(processes, seed=4, item_count=2000, kills=6) == 0
 
 
 @pytest.mark.needs("postgresql")
 @pytest.mark.database
-def test_a_server_whose_database_another_one_has_taken_ends_and_says_so(processes: Processes, tmp_path: Path) -> None:
+def test_server_stops_when_another_takes_its_database(processes: Processes, tmp_path: Path) -> None:
     import psycopg
 
     folder = tmp_path / "other"

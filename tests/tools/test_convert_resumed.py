@@ -288,11 +288,11 @@ def test_nothing_is_said_to_be_done_that_a_power_failure_could_take(way: Way) ->
     way.check()
 
 
-def test_a_short_torture_with_kills_ends_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_conversions_have_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = torture(tmp_path, seed=1, item_count=5000, kills=3)
-    ledger = capsys.readouterr().out
-    assert failed == 0, ledger
-    assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
+    output = capsys.readouterr().out
+    assert failed == 0, output
+    assert re.search(r"^\d+ passed, 0 failed$", output.splitlines()[-1])
 
 
 # Going on.

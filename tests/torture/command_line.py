@@ -1,4 +1,4 @@
-"""The command line of the tortures that kill a server."""
+"""The command lines of the torture programs."""
 
 from __future__ import annotations
 
@@ -14,50 +14,62 @@ from tests.server.running import Processes
 from tests.server.storages import NAMES, new_storage
 
 
+def new_parser(description: str | None, **numbers: int) -> argparse.ArgumentParser:
+    """Return a parser with the first line of a description, `--seed`, and an option for each number and its default."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, help="random seed (default: the time)")
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default: {default:,}")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line. Without `--seed`, use the time as the seed."""
+    arguments = parser.parse_args()
+    if arguments.seed is None:
+        arguments.seed = time.time_ns()
+    return arguments
+
+
 class Torture(Protocol):
-    """One that puts so many items over so many kills. Returns how many checks failed."""
+    """A run that processes items while it kills the server. Returns the number of failed checks."""
 
     def __call__(self, processes: Processes, *, seed: int, item_count: int, kills: int) -> int: ...
 
 
-def run(torture: Torture, description: str, *, items: int, kills: int, storage: str | None = "journal") -> int:
-    """Run it as the command line says, or with so many items and kills. The exit status says whether all checks passed.
+def run(
+    torture: Torture, description: str | None, *, items: int, kills: int, storage: str | None = "journal"
+) -> int:
+    """Run a torture as the command line says. Return the exit status.
 
-    With None for `storage` it has its own.
+    `items` and `kills` are defaults. With None for `storage` the torture creates its own storage.
     """
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--seed", type=int, default=None, help="another one, another story; default: the time")
-    parser.add_argument("--items", type=int, default=items)
-    parser.add_argument("--kills", type=int, default=kills)
+    parser = new_parser(description, items=items, kills=kills)
     if storage is not None:
         parser.add_argument("--storage", choices=NAMES, default=storage)
-    arguments = parser.parse_args()
-    seed = time.time_ns() if arguments.seed is None else arguments.seed
+    arguments = parse(parser)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         processes = stack.enter_context(Processes(folder))
         if storage is not None:
             processes.arguments = ("--storage", stack.enter_context(new_storage(arguments.storage)))
-        failed = torture(processes, seed=seed, item_count=arguments.items, kills=arguments.kills)
+        failed = torture(processes, seed=arguments.seed, item_count=arguments.items, kills=arguments.kills)
     return 1 if failed else 0
 
 
-class TortureOverZooKeeper(Protocol):
-    """One of servers that have joined a ZooKeeper, with so many rounds. Prints its figures; how many checks failed."""
+class ZooKeeperTorture(Protocol):
+    """A run of servers that have joined a ZooKeeper. Prints its results and returns the number of failed checks."""
 
     def __call__(self, zookeeper: ZooKeeper, processes: Processes, seed: int, rounds: int) -> int: ...
 
 
-def run_over_zookeeper(torture: TortureOverZooKeeper, description: str, *, rounds: str, default: int) -> int:
-    """Run it as the command line says, which calls the rounds by that name. The exit status is that of `run`."""
-    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="another one, another story")
-    parser.add_argument(f"--{rounds}", type=int, default=default, dest="rounds")
-    arguments = parser.parse_args()
+def run_with_zookeeper(torture: ZooKeeperTorture, description: str | None, *, option: str, default: int) -> int:
+    """Run a torture with a ZooKeeper as the command line says. `option` sets the rounds. Return the exit status."""
+    arguments = parse(new_parser(description, **{option: default}))
     with (
         tempfile.TemporaryDirectory() as folder,
         running_zookeeper(Path(folder, "zookeeper")) as zookeeper,
         Processes(Path(folder)) as processes,
     ):
-        failed = torture(zookeeper, processes, arguments.seed, arguments.rounds)
+        failed = torture(zookeeper, processes, arguments.seed, getattr(arguments, option))
     return 1 if failed else 0

@@ -1,15 +1,15 @@
-"""Kills kestrel-convert again and again, runs it again each time, and compares what servers would serve.
+"""Kills kestrel-convert repeatedly, resumes it each time, and compares what the servers would serve.
 
     python -m tests.torture.convert --seed 1 --items 1000000 --kills 10
 
-A folder of journals is made: a large queue, a parent with children that share most of its items, small queues, items
-that expire, that failed, that are open. It becomes a folder of scrolls, and that becomes one of journals; each time the
-command is killed while it reads, writes and compares, and run again. The real storages start in copies of all three.
+The program writes a folder of journals: a large queue, a parent with children that share most of its items, small
+queues, and items that expire, that failed and that are open. It converts the folder to scrolls, and these to journals.
+Each time the command is killed while it reads, writes and compares, and is run again. The storages load copies of all
+three folders.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -28,7 +28,8 @@ from tests.journal.handwritten import REMOVE, confirm
 from tests.scroll.handwritten import T
 from tests.tools.converted import each_served
 from tests.tools.tool_processes import ENVIRONMENT, command
-from tests.torture.kill_restart import Ledger
+from tests.torture import command_line
+from tests.torture.check_report import CheckReport
 
 FAMILY: Final = (b"orders", b"orders+log", b"orders+mail")
 SMALL: Final = tuple(b"small%d" % number for number in range(20))
@@ -36,37 +37,37 @@ _FLUSH_BYTES: Final = 1 << 20
 
 
 class Journal:
-    """The one file of a queue, which is being written, and what is in the queue by then."""
+    """Writes the only journal file of a queue, and counts the items of the queue."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._records: list[bytes] = []
         self._bytes = 0
-        self._left = 0
+        self._remaining = 0
         self._last_xid = 0
         self._opened: list[int] = []
 
     def put(self, record: bytes) -> None:
-        """One item more."""
-        self._left += 1
+        """Add an item."""
+        self._remaining += 1
         self._append(record)
 
-    def take(self, dice: random.Random) -> None:
-        """Something happens to the head, and to the items that are open."""
-        if self._left and dice.random() < 0.5:
-            self._left -= 1
+    def take(self, rng: random.Random) -> None:
+        """Take or open the head, and confirm or put back an open read."""
+        if self._remaining and rng.random() < 0.5:
+            self._remaining -= 1
             self._append(REMOVE)
-        elif self._left:
-            self._left -= 1
+        elif self._remaining:
+            self._remaining -= 1
             self._last_xid += 1
             self._opened.append(self._last_xid)
             self._append(encode_open(self._last_xid))
         if len(self._opened) > 5:
-            xid = self._opened.pop(dice.randrange(len(self._opened)))
-            if dice.random() < 0.5:
+            xid = self._opened.pop(rng.randrange(len(self._opened)))
+            if rng.random() < 0.5:
                 self._append(confirm(xid))
             else:
-                self._left += 1
+                self._remaining += 1
                 self._append(encode_put_back(xid))
 
     def _append(self, record: bytes) -> None:
@@ -76,34 +77,34 @@ class Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Let the file have all of it."""
+        """Write the buffered records to the file."""
         with self._path.open("ab") as file:
             file.writelines(self._records)
         self._records.clear()
         self._bytes = 0
 
 
-def make_journals(folder: Path, item_count: int, dice: random.Random) -> None:
-    """A folder in which about so many items were put, one to a parent counting for each of the family."""
+def make_journals(folder: Path, item_count: int, rng: random.Random) -> None:
+    """Write a folder with about that many items. An item of the parent counts for each queue of the family."""
     folder.mkdir()
     journals = {name: Journal(folder / os.fsdecode(name)) for name in (b"work", *FAMILY, *SMALL)}
     put = 0
     while put < item_count:
-        data = b"%d " % put + dice.randbytes(dice.choice((10, 50, 100, 400)))
+        data = b"%d " % put + rng.randbytes(rng.choice((10, 50, 100, 400)))
         add_ms = T + put // 3
-        record = encode_item(data, add_ms, add_ms + 10**9 if dice.random() < 0.1 else 0)
-        names = dice.choices((FAMILY, FAMILY[1:2], (b"work",), SMALL[:1], (dice.choice(SMALL),)), (15, 5, 70, 5, 5))[0]
+        record = encode_item(data, add_ms, add_ms + 10**9 if rng.random() < 0.1 else 0)
+        names = rng.choices((FAMILY, FAMILY[1:2], (b"work",), SMALL[:1], (rng.choice(SMALL),)), (15, 5, 70, 5, 5))[0]
         for name in names:
             journals[name].put(record)
-            if dice.random() < 0.1:
-                journals[name].take(dice)
+            if rng.random() < 0.1:
+                journals[name].take(rng)
         put += len(names)
     for journal in journals.values():
         journal.flush()
 
 
 def digests(kind: str, folder: Path) -> dict[bytes, tuple[int, str]]:
-    """Of each queue that a server would serve, how many items there are, and what they are, in order."""
+    """Return the number and a digest of the items in each queue that a server would serve."""
     found = {}
     for name, items in each_served(kind, folder):
         number, digest = 0, sha256()
@@ -115,7 +116,7 @@ def digests(kind: str, folder: Path) -> dict[bytes, tuple[int, str]]:
 
 
 def size_of(folder: Path) -> int:
-    """What the files in a folder take, in bytes; some may go meanwhile."""
+    """Return the size of the files in a folder in bytes. Files may disappear meanwhile."""
     size = 0
     with suppress(FileNotFoundError):
         for path in folder.iterdir():
@@ -125,24 +126,24 @@ def size_of(folder: Path) -> int:
 
 
 class Conversion:
-    """One from a folder to another."""
+    """A conversion of a folder into another."""
 
     def __init__(self, source: str, target: Path, kind: str) -> None:
         self.target = target
         self._staging = target.with_name(target.name + ".converting")
         self._command = command("convert", "--quiet", source, f"{kind}:{target}")
 
-    def _begin(self) -> Child[bytes]:
+    def _start(self) -> Child[bytes]:
         return Child(self._command, env=ENVIRONMENT)
 
     def run(self) -> int:
-        """Let it go to its end. Returns the exit status."""
-        with self._begin() as process:
+        """Run the command to its end. Return its exit status."""
+        with self._start() as process:
             return process.wait(LONG_S)
 
-    def is_killed_at(self, size: int, delay_s: float) -> bool:
-        """Kill it so long after the new folder has so many bytes. Returns whether it was still at work by then."""
-        with self._begin() as process:
+    def kill_at(self, size: int, delay_s: float) -> bool:
+        """Kill the command `delay_s` after the new folder has `size` bytes. Return False if it had ended before."""
+        with self._start() as process:
             while process.poll() is None and size_of(self._staging / "queues") < size:
                 time.sleep(0.002)
             time.sleep(delay_s)
@@ -150,56 +151,51 @@ class Conversion:
         return process.returncode == -signal.SIGKILL and not self.target.exists()
 
     def clear(self) -> None:
-        """Leave nothing of it, not even what it has made."""
+        """Delete the target, finished or not."""
         for folder in (self.target, self._staging):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def torture(folder: Path, *, seed: int, item_count: int, kills: int) -> int:
-    """Convert about so many items there and back, killed so often each time. Returns how many checks failed."""
-    dice = random.Random(seed)
-    ledger = Ledger()
-    print(f"seed {seed}, {item_count:,} items, {kills} kills each way")
+    """Convert about that many items there and back, with that many kills each. Return the number of failed checks."""
+    rng = random.Random(seed)
+    report = CheckReport()
+    print(f"seed {seed}, {item_count:,} items, {kills} kills in each direction")
     source, kind = folder / "0", "journal"
-    make_journals(source, item_count, dice)
-    there = digests(kind, source)
-    left = sum(count for count, _ in there.values())
-    ledger.check(left > 0, f"{left:,} items are left in {len(there)} queues, {size_of(source):,} bytes")
+    make_journals(source, item_count, rng)
+    expected = digests(kind, source)
+    count = sum(count for count, _ in expected.values())
+    report.check(count > 0, f"the journals have {count:,} items in {len(expected)} queues, {size_of(source):,} bytes")
     for number, new_kind in enumerate(("scroll", "journal"), 1):
-        named = f"{kind}:{source}"
-        whole = Conversion(named, folder / f"{number}-whole", new_kind)
+        source_url = f"{kind}:{source}"
+        uninterrupted = Conversion(source_url, folder / f"{number}-whole", new_kind)
         began = time.monotonic()
-        status = whole.run()
-        whole_s = time.monotonic() - began
-        size = size_of(whole.target)
-        ledger.check(status == 0, f"{kind} to {new_kind}: {whole_s:.1f} s, {size:,} bytes, where nothing happens to it")
-        killed = Conversion(named, folder / str(number), new_kind)
-        moments = sorted(dice.choice((0.0, dice.random(), dice.random(), 1.0)) for _ in range(kills))
+        status = uninterrupted.run()
+        uninterrupted_s = time.monotonic() - began
+        size = size_of(uninterrupted.target)
+        report.check(status == 0, f"{kind} to {new_kind}, not killed: {uninterrupted_s:.1f} s, {size:,} bytes")
+        killed = Conversion(source_url, folder / str(number), new_kind)
+        fractions = sorted(rng.choice((0.0, rng.random(), rng.random(), 1.0)) for _ in range(kills))
         began = time.monotonic()
-        for moment in moments:
-            while not killed.is_killed_at(int(size * moment), dice.random() * whole_s / 10):
-                ledger.check(size_of(killed.target) == size, "the kill came too late, the target is whole: once more")
+        for fraction in fractions:
+            while not killed.kill_at(int(size * fraction), rng.random() * uninterrupted_s / 10):
+                is_complete = size_of(killed.target) == size
+                report.check(is_complete, "the conversion ended before the kill, and its target is complete: try again")
                 killed.clear()
-            print(f"kill when {moment:.0%} was written")
-        ledger.check(killed.run() == 0, f"run to its end, {time.monotonic() - began:.1f} s with {kills} kills")
-        ledger.check(size_of(killed.target) == size, "as many bytes as where nothing happens to it")
-        ledger.check(not list(folder.glob("*.converting")), "nothing is left beside the target")
+            print(f"killed after {fraction:.0%} was written")
+        report.check(killed.run() == 0, f"completed in {time.monotonic() - began:.1f} s with {kills} kills")
+        report.check(size_of(killed.target) == size, "the target has as many bytes as without kills")
+        report.check(not list(folder.glob("*.converting")), "no unfinished target remains")
         source, kind = killed.target, new_kind
-        ledger.check(digests(kind, source) == there, f"a server serves of the {kind}s what it served before, in order")
-    ledger.close()
-    return ledger.failed
+        report.check(digests(kind, source) == expected, f"a server serves the same items in order from the {kind}")
+    return report.finish()
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether all checks passed."""
-    parser = argparse.ArgumentParser(description="Kill kestrel-convert on its way to scrolls and back; compare.")
-    parser.add_argument("--seed", type=int, default=None, help="another one, other items; default: the time")
-    parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--kills", type=int, default=10)
-    arguments = parser.parse_args()
-    seed = time.time_ns() if arguments.seed is None else arguments.seed
+    """Run from the command line. Return the exit status."""
+    arguments = command_line.parse(command_line.new_parser(__doc__, items=100_000, kills=10))
     with tempfile.TemporaryDirectory() as folder:
-        failed = torture(Path(folder), seed=seed, item_count=arguments.items, kills=arguments.kills)
+        failed = torture(Path(folder), seed=arguments.seed, item_count=arguments.items, kills=arguments.kills)
     return 1 if failed else 0
 
 

@@ -1,14 +1,14 @@
-"""Damages each byte of each journal that Kestrel recorded, and starts a server over what is left of it.
+"""Damages each byte of the journals recorded from Kestrel, and starts a server with each damaged journal.
 
     python -m tests.torture.damage --every-byte
 
-A *recording* is a folder of journals, from tests/journal/golden. Each of its files in turn is cut to each length, and
-has each of its bytes inverted, zeroed, and changed in its lowest bit. Without --every-byte only a *sample* is taken of
-large recordings, as by the tests: each field of one record of each kind, what is close to some of the borders between
-records of every two kinds, and a byte here and there.
+A *recording* is a folder of journals, from tests/journal/golden. Each of its files is cut to each length. Each of its
+bytes is inverted, zeroed, and changed in its lowest bit. Without --every-byte, only a *sample* of the bytes of large
+recordings is damaged. A sample has the fields of one record of each kind, the bytes near some borders between records
+of each pair of kinds, and some bytes between them.
 
-Many damaged recordings lie side by side in one folder, so that one start loads them all: a number in front of their
-files' names tells them apart. What a first and a second start make of them is held against the PROMISES.
+One folder has many damaged recordings, so that one start loads them all. A number before their file names tells them
+apart. The results of a first and a second start are checked against the PROMISES.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from tests.journal import reference
 from tests.journal.handwritten import addx
 from tests.journal.restarts import NOW_MS, Journal
 from tests.sample import of_each_kind, step_between
-from tests.torture.kill_restart import Ledger
+from tests.torture.check_report import CheckReport
 
 Files: TypeAlias = dict[str, bytes]
 Items: TypeAlias = list[tuple[bytes, int, int]]
-"""(data, add time, expiry) of each."""
+"""(data, add time, expiry) of each item."""
 
 GOLDEN: Final = Path(__file__).parents[1] / "journal" / "golden"
 SMALL_BYTES: Final = 150
-"""A recording of more than that is large."""
+"""Size above which a recording is large."""
 SAMPLE_STEP: Final = 61
-"""So far apart are the bytes of a sample, borders aside: in records of one size it is another field each time."""
+"""Distance of the sampled bytes between borders. It samples different fields of records of the same size."""
 BORDER_STEP: Final = 40
-"""Of so many borders between records of the same two kinds one is in a sample, and the first and the last."""
+"""A sample has one in so many borders between records of the same two kinds, and the first and the last."""
 FIELDS_BYTES: Final = 30
-"""The fields of a record are in that many bytes from its beginning, with some of its data."""
-AT_ONCE: Final = 40
-"""How many damaged recordings share a folder."""
-SHOWN: Final = 10
-"""How many faults of a kind are told; the others are counted."""
+"""Bytes at the beginning of a record that contain its fields and some of its data."""
+RECORDINGS_PER_START: Final = 40
+"""Number of damaged recordings in one folder."""
+MAX_SHOWN: Final = 10
+"""Number of faults shown for each promise. The others are counted."""
 
 read: Final = lru_cache(maxsize=1000)(reference.read)
 
 
 def recordings() -> dict[str, Files]:
-    """The journal files of each recorded case, by its name; what Kestrel's packing tool wrote is one file `work`."""
+    """Return the journal files of each recorded case. The output of Kestrel's packing tool is a file `work`."""
     found = {}
     for folder in sorted(GOLDEN.iterdir()):
         packed = folder / "packed"
@@ -68,7 +68,7 @@ def recordings() -> dict[str, Files]:
 
 
 def files_in(folder: Path) -> Files:
-    """The plain files of a folder with their contents; no folder, no files."""
+    """Return the plain files of a folder with their contents, or nothing if there is no folder."""
     if not folder.exists():
         return {}
     files = {}
@@ -80,11 +80,11 @@ def files_in(folder: Path) -> Files:
     return dict(sorted(files.items()))
 
 
-# What a start replays.
+# Files that a start replays.
 
 
 class File(NamedTuple):
-    """A file that a start replays. `name` is what it is called then: a pack has lost its suffix."""
+    """A file that a start replays. `name` is its name after the start, which removes the suffix of a pack."""
 
     name: str
     name_before: str
@@ -92,11 +92,11 @@ class File(NamedTuple):
 
 
 NAME: Final = re.compile(r"([^.~]+)(?:(~~\d+)|\.(\d+)(\.pack)?)?")
-"""Queue, number of a temporary file, number of any other, suffix of a pack."""
+"""Queue, number of a temporary file, number of another file, suffix of a pack."""
 
 
 def replayed(files: Files) -> dict[str, list[File]]:
-    """The files of each queue that a start replays, in their order."""
+    """Return the files of each queue that a start replays, in order."""
     names: dict[str, list[tuple[float, bool, str]]] = defaultdict(list)
     for name in files:
         match = NAME.fullmatch(name)
@@ -112,11 +112,11 @@ def replayed(files: Files) -> dict[str, list[File]]:
     return queues
 
 
-# What is damaged, and how.
+# Damages.
 
 
 class Damage(NamedTuple):
-    """What was done to one file. `offset` is that of the first byte that is not as it was, or not there."""
+    """A damage of one file. `offset` is that of the first changed or missing byte."""
 
     file: str
     what: str
@@ -128,12 +128,12 @@ CUT: Final = "cut"
 
 
 def is_large(files: Files) -> bool:
-    """Whether that recording takes long when each byte is damaged."""
+    """Return whether damaging each byte of that recording takes long."""
     return sum(map(len, files.values())) > SMALL_BYTES
 
 
 def damages(files: Files, *, every_byte: bool) -> Iterator[Damage]:
-    """All damages of a recording; of a large one a sample, unless `every_byte`."""
+    """Yield all damages of a recording, or a sample for a large one without `every_byte`."""
     is_sample = is_large(files) and not every_byte
     names_replayed = {file.name_before for queue in replayed(files).values() for file in queue}
     kinds: set[int] = set()
@@ -150,7 +150,7 @@ def damages(files: Files, *, every_byte: bool) -> Iterator[Damage]:
 
 
 def damages_of_a_byte(name: str, contents: bytes, offset: int) -> Iterator[Damage]:
-    """Inverted, zeroed, and changed in its lowest bit; of two that are the same only one."""
+    """Yield the byte inverted, zeroed, and changed in its lowest bit, without repetitions."""
     byte = contents[offset]
     wrong = {byte ^ 1: "changed in its lowest bit", 0: "zeroed", byte ^ 0xFF: "inverted"}
     wrong.pop(byte, None)
@@ -159,19 +159,19 @@ def damages_of_a_byte(name: str, contents: bytes, offset: int) -> Iterator[Damag
 
 
 def borders(reading: reference.Reading) -> list[int]:
-    """Where the good records of a file begin, and the last one ends."""
+    """Return the offsets where the good records of a file begin, and the end of the last one."""
     return [*(record.offset for record in reading.records), reading.end]
 
 
 def sampled_borders(reading: reference.Reading) -> list[int]:
-    """Of the borders between a record of one kind and one of another the first, the last, and some between."""
+    """Return the first, the last and some other borders between each pair of kinds of records."""
     opcodes = [None, *(record.opcode for record in reading.records), None]
     places = of_each_kind(list(pairwise(opcodes)), BORDER_STEP)
     return [borders(reading)[place] for place in places]
 
 
 def sampled_fields(reading: reference.Reading, kinds: set[int]) -> set[int]:
-    """All bytes of the fields of the first record of each kind that is not among these, which it is from now on."""
+    """Return the offsets of the fields of the first record of each kind not in `kinds`, and add these kinds to it."""
     first = {record.opcode: record.offset for record in reversed(reading.records) if record.opcode not in kinds}
     kinds |= first.keys()
     ends = dict(pairwise(borders(reading)))
@@ -179,9 +179,9 @@ def sampled_fields(reading: reference.Reading, kinds: set[int]) -> set[int]:
 
 
 def sample(contents: bytes, number: int, kinds: set[int]) -> list[int]:
-    """Offsets of fields, on both sides of the records' borders, and some between; others for files of another number.
+    """Return sampled offsets: fields of new kinds of records, both sides of borders, and some offsets between.
 
-    The fields are those of kinds of records of which no file before has one.
+    `number` shifts the offsets between. `kinds` has the kinds of records whose fields were sampled before.
     """
     reading = read(contents)
     edges = (*sampled_borders(reading), reading.end, len(contents))
@@ -191,48 +191,48 @@ def sample(contents: bytes, number: int, kinds: set[int]) -> list[int]:
 
 
 class Case:
-    """A damaged recording: what is known of it before any start."""
+    """A damaged recording before a start."""
 
     def __init__(self, recorded: Files, damage: Damage) -> None:
         self.damage = damage
         self.files = {**recorded, damage.file: damage.contents}
         self.queues = replayed(self.files)
         self._recorded = read(recorded[damage.file])
-        """The damaged file before it was damaged."""
+        """The records of the file before the damage."""
 
     def __str__(self) -> str:
         return f"{self.damage.file} {self.damage.what} at {self.damage.offset}"
 
     @cached_property
     def replayed(self) -> list[File]:
-        """The files of all queues."""
+        """The replayed files of all queues."""
         return [file for files in self.queues.values() for file in files]
 
     @cached_property
     def damaged_file(self) -> File | None:
-        """The one that was damaged, if a start replays it."""
+        """The damaged file, or None if a start does not replay it."""
         return next((file for file in self.replayed if file.name_before == self.damage.file), None)
 
-    # What was damaged, as the recording tells it.
+    # The damaged records, as they were recorded.
 
     @cached_property
     def front_bytes(self) -> int:
-        """Where the last good record ends that is wholly in front of the damage."""
+        """End of the last good record before the damage."""
         return max(end for end in borders(self._recorded) if end <= self.damage.offset)
 
     @property
     def good_bytes(self) -> int:
-        """Where the last good record of the file ended before it was damaged."""
+        """End of the last good record of the undamaged file."""
         return self._recorded.end
 
     @cached_property
     def front(self) -> list[reference.Record]:
-        """The records in front of the damage."""
+        """The records before the damage."""
         return [record for record in self._recorded.records if record.offset < self.front_bytes]
 
     @cached_property
     def changed(self) -> list[reference.Record] | None:
-        """The damaged record and those behind it, if it is as long as before and of the same kind; else None."""
+        """The damaged record and those after it, or None if its size or kind has changed."""
         behind = self._recorded.records[len(self.front) :]
         if not behind or self.damage.what == CUT:
             return None
@@ -241,7 +241,7 @@ class Case:
 
 
 def with_changed_field(record: reference.Record, damage: Damage) -> reference.Record | None:
-    """The record when the damaged byte is one of its xid, times or data, which stand where they stood; else None."""
+    """Return the record with a damaged xid, time or data, or None if another byte was damaged."""
     place = damage.offset - record.offset
     contents = damage.contents[record.offset :]
     has_xid = record.opcode not in (reference.ADD, reference.ADDX)
@@ -254,16 +254,16 @@ def with_changed_field(record: reference.Record, damage: Damage) -> reference.Re
     if record.opcode == reference.ADD:
         return record._replace(item=(contents[9 : 9 + data], None, reference.number(contents[5:9]) * 1000))
     if record.opcode == reference.EIGHT and place < times + 8:
-        return None  # the add time says whether it is a record at all
+        return None  # the record is only valid with a plausible add time
     add_ms, expiry_ms = (reference.number(contents[start : start + 8]) for start in (times, times + 8))
     return record._replace(item=(contents[times + 16 : times + 16 + data], add_ms, expiry_ms))
 
 
-# What a start makes of it.
+# Starts.
 
 
 class Start(NamedTuple):
-    """What a start found. A queue that it did not serve is in `failures`, and not in `items`."""
+    """The result of a start. A queue that was not served is in `failures`, and not in `items`."""
 
     files: Files
     set_aside: Files
@@ -273,17 +273,17 @@ class Start(NamedTuple):
 
 
 class Unsynced(Disk):
-    """A disk that is quick: there are thousands of repairs."""
+    """A disk without syncs, because there are thousands of repairs."""
 
     def sync(self, descriptor: int) -> None:
-        """Nothing fails here."""
+        """Do nothing."""
 
     def sync_folder(self, path: bytes) -> None:
-        """Nothing fails here."""
+        """Do nothing."""
 
 
 def start(folder: Path, disk: Disk) -> dict[int, Start]:
-    """Start a server in a folder, look at every queue, and stop it. What was found, by the numbers in front."""
+    """Start a server in a folder, read every queue, and stop it. Return the result for each damaged recording."""
     found: dict[int, Start] = defaultdict(lambda: Start({}, {}, {}, {}, {}))
     journal = Journal(folder, disk)
     try:
@@ -300,7 +300,7 @@ def start(folder: Path, disk: Disk) -> dict[int, Start]:
             try:
                 here.next_xid[name_of(name)] = journal.next_xid(queue)
                 here.items[name_of(name)] = journal.items(queue)
-            except Exception as error:  # to be told of this recording, not of all that share the folder
+            except Exception as error:  # a failure of this recording, not of the others in the folder
                 here.failures[name_of(name)] = f"{type(error).__name__}: {error}"
     finally:
         journal.close()
@@ -308,17 +308,17 @@ def start(folder: Path, disk: Disk) -> dict[int, Start]:
 
 
 def number_of(name: str) -> int:
-    """Of the damaged recording, from the name of a file or queue in the folder that they share."""
+    """Return the number of the damaged recording from the name of a file or queue in the shared folder."""
     return int(name.partition("-")[0])
 
 
 def name_of(name: str) -> str:
-    """The name in the recording."""
+    """Return the name without the number of the recording."""
     return name.partition("-")[2]
 
 
 def lay_out(folder: Path, files: Files) -> None:
-    """Let a folder hold these files alone, without segment logs, and nothing that was set aside."""
+    """Make a folder hold exactly these files, without segment logs and quarantined copies."""
     there = files_in(folder)
     for name in there.keys() - files.keys():
         (folder / name).unlink()
@@ -331,7 +331,7 @@ def lay_out(folder: Path, files: Files) -> None:
 
 
 def overwrite(path: Path, contents: bytes) -> None:
-    """Let a file hold that. It is not cut to nothing first: some file systems write it to the medium then."""
+    """Replace the contents of a file. Do not truncate it first: some file systems would then sync it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, contents)
@@ -341,127 +341,129 @@ def overwrite(path: Path, contents: bytes) -> None:
 
 
 def kept_files(files: list[File]) -> dict[str, bytes]:
-    """Return what a start leaves of a queue's files, by name, if nothing is known of the damaged one.
+    """Return the contents that a start leaves in each file of a queue.
 
-    The files behind a damaged one keep their items alone.
+    Files after a damaged one keep their items, but not their removals.
     """
     kept: dict[str, bytes] = {}
-    is_behind = False
+    is_after = False
     for file in files:
         reading = read(file.before)
-        kept[file.name] = kept_contents(file.before[: reading.end], is_behind=is_behind)
-        is_behind = is_behind or bool(reading.problem)
+        kept[file.name] = kept_contents(file.before[: reading.end], is_after=is_after)
+        is_after = is_after or bool(reading.problem)
     return kept
 
 
-def kept_contents(contents: bytes, *, is_behind: bool) -> bytes:
-    """Return what a start leaves of these whole records."""
+def kept_contents(contents: bytes, *, is_after: bool) -> bytes:
+    """Return the records that a start keeps of these complete records."""
     records = read(contents).records
-    if not is_behind or all(record.item is not None for record in records):
+    if not is_after or all(record.item is not None for record in records):
         return contents
     items = (record.item for record in records if record.item is not None)
     return b"".join(addx(data, NOW_MS if add_ms is None else add_ms, expiry_ms) for data, add_ms, expiry_ms in items)
 
 
-# What must hold. Each yields what does not.
+# Promises. Each yields the faults that it finds.
 
 Faults: TypeAlias = Iterator[str]
 
 
 def every_queue_is_served(case: Case, first: Start, second: Start) -> Faults:
-    """The damaged one and all others, at the first start and the second; and there are no others."""
+    """Check that both starts serve every queue, and no other."""
     for found in (first, second):
         yield from (f"{queue}: {failure}" for queue, failure in found.failures.items())
         if found.items.keys() != case.queues.keys():
-            yield f"served are {sorted(found.items)}"
+            yield f"serves {sorted(found.items)}"
 
 
-def the_records_in_front_of_the_damage_stay_in_the_file(case: Case, first: Start, second: Start) -> Faults:
-    """Whatever the damaged bytes read as. If the file was cut, or has its records' borders still, so do no others."""
+def records_before_the_damage_are_kept(case: Case, first: Start, second: Start) -> Faults:
+    """Check that the damaged file keeps the records before the damage.
+
+    If the file was cut, it keeps no others. If its records still have the same borders, it keeps all.
+    """
     file = case.damaged_file
-    if file is None or is_behind_damage(case, file):
+    if file is None or follows_damage(case, file):
         return
     kept = first.files.get(file.name, b"")
     if not file.before.startswith(kept):
-        yield f"{len(kept)} bytes are kept that were not there"
+        yield f"{len(kept)} bytes are kept that the file did not have"
     if len(kept) < case.front_bytes:
-        yield f"{len(kept)} bytes are kept of at least {case.front_bytes}"
+        yield f"{len(kept)} bytes are kept, expected at least {case.front_bytes}"
     if case.damage.what == CUT and len(kept) != case.front_bytes:
-        yield f"{len(kept)} bytes are kept of {case.front_bytes}"
+        yield f"{len(kept)} bytes are kept, expected {case.front_bytes}"
     if case.changed is not None and len(kept) != case.good_bytes:
-        yield f"{len(kept)} bytes are kept of {case.good_bytes}"
+        yield f"{len(kept)} bytes are kept, expected {case.good_bytes}"
 
 
-def is_behind_damage(case: Case, file: File) -> bool:
-    """Whether the recording itself has a damaged file in front of that one."""
+def follows_damage(case: Case, file: File) -> bool:
+    """Return whether the recording has a damaged file before that one."""
     files = next(files for files in case.queues.values() if file in files)
     return any(read(each.before).problem for each in files[: files.index(file)])
 
 
-def the_records_in_front_of_the_damage_are_done(case: Case, first: Start, second: Start) -> Faults:
-    """What the queue holds, told from the recorded records alone, without reading damaged bytes.
+def records_before_the_damage_take_effect(case: Case, first: Start, second: Start) -> Faults:
+    """Check the items against the recorded records, without reading damaged bytes.
 
-    Where they read as other records nobody can say what these do, but that each takes one item at the most, and one
-    byte at the least.
+    Damaged bytes may read as other records. Each of these removes at most one item and has at least one byte.
     """
     for queue, files in case.queues.items():
         if queue not in first.items:
             continue
         index = files.index(case.damaged_file) if case.damaged_file in files else len(files)
-        if index < len(files) and is_behind_damage(case, files[index]):
-            continue  # `the_queues_are_what_the_format_makes_of_their_files` covers it
+        if index < len(files) and follows_damage(case, files[index]):
+            continue  # `queues_match_the_reference_reader` covers it
         kept_of = kept_files(files)
         later = [record for file in files[index + 1 :] for record in read(kept_of[file.name]).records]
         replay = reference.Queue(NOW_MS)
         for file in files[:index]:
             replay.do(read(kept_of[file.name]).records)
-        read_as_others = 0
+        invented_bytes = 0
         if index < len(files):
             replay.do(case.front)
             if case.changed is None:
-                read_as_others = max(0, len(first.files.get(files[index].name, b"")) - case.front_bytes)
+                invented_bytes = max(0, len(first.files.get(files[index].name, b"")) - case.front_bytes)
             else:
                 replay.do(case.changed)
-        if read_as_others:
+        if invented_bytes:
             lost = Counter(replay.after_a_restart()) - Counter(first.items[queue])
-            if lost.total() > read_as_others + len(later):
+            if lost.total() > invented_bytes + len(later):
                 yield f"{queue}: {lost.total()} items are lost"
             continue
         replay.do(later)
-        yield from told_apart(queue, first, replay)
+        yield from differences(queue, first, replay)
 
 
-def nothing_is_thrown_away(case: Case, first: Start, second: Start) -> Faults:
-    """What is kept of each file and what is set aside of it are the file as it was."""
+def no_byte_is_discarded(case: Case, first: Start, second: Start) -> Faults:
+    """Check that the kept and the quarantined bytes of each file are the file before the start."""
     copies = dict(first.set_aside)
     for file in case.replayed:
         name = f"{file.name}.{NOW_MS}"
         kept, copy = first.files.get(file.name, b""), copies.pop(name, b"") + copies.pop(name + ".tail", b"")
-        if is_behind_damage(case, file):
-            kept = file.before[: read(file.before).end]  # its removals are dropped
+        if follows_damage(case, file):
+            kept = file.before[: read(file.before).end]  # the start drops its removals
         if kept + copy != file.before:
-            yield f"{file.name}: {len(kept)} bytes kept and {len(copy)} set aside of {len(file.before)}"
+            yield f"{file.name}: {len(kept)} bytes kept and {len(copy)} quarantined of {len(file.before)}"
     if case.damaged_file is not None and case.damage.file.endswith(".pack"):
-        for name in copies.keys() & case.files.keys():  # what a damaged pack replaces is kept as well
+        for name in copies.keys() & case.files.keys():  # the files that a damaged pack replaces are also kept
             if copies.pop(name) != case.files[name]:
-                yield f"{name} is not kept as it was"
+                yield f"the copy of {name} has changed"
     if copies:
-        yield f"set aside as well: {sorted(copies)}"
+        yield f"unexpected quarantined copies: {sorted(copies)}"
 
 
-def the_other_files_are_as_they_were(case: Case, first: Start, second: Start) -> Faults:
-    """But for damage that they were recorded with; and there are no files but those that were replayed."""
+def other_files_are_unchanged(case: Case, first: Start, second: Start) -> Faults:
+    """Check that other files have changed only by recorded damage, and that there are no new files."""
     kept = {name: contents for files in case.queues.values() for name, contents in kept_files(files).items()}
     for file in case.replayed:
         if file != case.damaged_file and first.files.get(file.name) != kept[file.name]:
             yield f"{file.name} was changed"
     others = first.files.keys() - {file.name for file in case.replayed} - case.queues.keys()
     if others:
-        yield f"there are also {sorted(others)}"
+        yield f"unexpected files: {sorted(others)}"
 
 
-def the_queues_are_what_the_format_makes_of_their_files(case: Case, first: Start, second: Start) -> Faults:
-    """As a second reader reads them, damaged bytes included, up to the first that are no record."""
+def queues_match_the_reference_reader(case: Case, first: Start, second: Start) -> Faults:
+    """Check queues and files against a second reader, which reads damaged bytes up to the first invalid record."""
     for queue, files in case.queues.items():
         if queue not in first.items:
             continue
@@ -474,21 +476,21 @@ def the_queues_are_what_the_format_makes_of_their_files(case: Case, first: Start
             expected[file.name] = kept[file.name]
             if reading.end == 0 and reading.problem == "damaged" and file.name != queue:
                 del expected[file.name]
-        yield from told_apart(queue, first, replay)
+        yield from differences(queue, first, replay)
         for name, contents in expected.items():
             if first.files.get(name) != contents:
                 yield f"{name} is not cut at {len(contents)}"
         not_moved = [file.name for file in files if file.name in first.files and file.name not in expected]
         if not_moved:
-            yield f"{not_moved} should have been moved whole"
+            yield f"{not_moved} should have been quarantined completely"
 
 
 def a_second_start_finds_the_same(case: Case, first: Start, second: Start) -> Faults:
-    """And sets nothing more aside; the first start did nothing to the files but append whole records."""
+    """Check that a second start finds the same items, quarantines nothing, and finds only complete new records."""
     if second.items != first.items:
         yield "the second start found other items"
     if second.set_aside != first.set_aside:
-        yield f"set aside at the second start: {sorted(second.set_aside.keys() - first.set_aside.keys())}"
+        yield f"quarantined at the second start: {sorted(second.set_aside.keys() - first.set_aside.keys())}"
     if second.files.keys() != first.files.keys():
         yield f"the second start found {sorted(second.files)}"
         return
@@ -498,26 +500,27 @@ def a_second_start_finds_the_same(case: Case, first: Start, second: Start) -> Fa
         if not later.startswith(contents) or (len(later) > len(contents) and not is_current):
             yield f"{name} was changed"
         elif read(later[len(contents) :]).problem:
-            yield f"something was appended to {name} that is no record"
+            yield f"invalid bytes were appended to {name}"
     for queue, files in case.queues.items():
         if queue not in second.items:
             continue
         replay = reference.Queue(NOW_MS)
         for name in dict.fromkeys([*(file.name for file in files), queue]):
             replay.do(read(second.files.get(name, b"")).records)
-        yield from told_apart(queue, second, replay)
+        yield from differences(queue, second, replay)
 
 
-def told_apart(queue: str, found: Start, replay: reference.Queue) -> Faults:
-    """How what a start found differs from that."""
+def differences(queue: str, found: Start, replay: reference.Queue) -> Faults:
+    """Yield the differences between a start and the reference queue."""
     if found.items[queue] != replay.after_a_restart():
-        yield f"{queue} holds {len(found.items[queue])} items, other than the {len(replay.after_a_restart())} it should"
+        expected = replay.after_a_restart()
+        yield f"{queue} has {len(found.items[queue])} items that differ from the {len(expected)} expected ones"
     elif found.next_xid[queue] != next_xid_after_a_restart(replay):
-        yield f"{queue} opens the next item under xid {found.next_xid[queue]}"
+        yield f"{queue} opens the next item with the wrong xid {found.next_xid[queue]}"
 
 
 def next_xid_after_a_restart(replay: reference.Queue) -> int:
-    """The next xid that is free when no item is open any more."""
+    """Return the next free xid after all open reads were put back."""
     again = reference.Queue(NOW_MS)
     again.last_xid = replay.last_xid
     return again.next_xid()
@@ -527,46 +530,46 @@ Promise: TypeAlias = Callable[[Case, Start, Start], Faults]
 
 PROMISES: Final[tuple[Promise, ...]] = (
     every_queue_is_served,
-    the_records_in_front_of_the_damage_stay_in_the_file,
-    the_records_in_front_of_the_damage_are_done,
-    nothing_is_thrown_away,
-    the_other_files_are_as_they_were,
-    the_queues_are_what_the_format_makes_of_their_files,
+    records_before_the_damage_are_kept,
+    records_before_the_damage_take_effect,
+    no_byte_is_discarded,
+    other_files_are_unchanged,
+    queues_match_the_reference_reader,
     a_second_start_finds_the_same,
 )
 
 
 class Report:
-    """How many damaged recordings were started over, and what was found wrong, by the promise that it breaks."""
+    """Counts damaged recordings, and collects the faults by promise."""
 
     def __init__(self) -> None:
         self.cases = 0
         self.faults: Counter[str] = Counter()
-        self._told: dict[str, list[str]] = defaultdict(list)
+        self._shown: dict[str, list[str]] = defaultdict(list)
 
     def check(self, case: Case, first: Start, second: Start) -> None:
-        """Hold what was found against every promise."""
+        """Check a damaged recording against every promise."""
         self.cases += 1
         for promise in PROMISES:
             name = promise.__name__
             for fault in promise(case, first, second):
                 self.faults[name] += 1
-                if len(self._told[name]) < SHOWN:
-                    self._told[name].append(f"{case}: {fault}")
+                if len(self._shown[name]) < MAX_SHOWN:
+                    self._shown[name].append(f"{case}: {fault}")
 
-    def told(self, promise: Promise) -> list[str]:
-        """The faults against a promise, the first few of them as they are."""
-        told = self._told[promise.__name__]
-        more = self.faults[promise.__name__] - len(told)
-        return [*told, f"and {more:,} more"] if more else list(told)
+    def shown(self, promise: Promise) -> list[str]:
+        """Return the first faults against a promise, and how many more there are."""
+        shown = self._shown[promise.__name__]
+        more = self.faults[promise.__name__] - len(shown)
+        return [*shown, f"and {more:,} more"] if more else list(shown)
 
 
 def check_all(folder: Path, recorded: Files, all_damages: Iterable[Damage], disk: Disk | None = None) -> Report:
-    """Start servers over a recording with each of these damages, in a folder that is used again and again."""
+    """Start servers with each of these damages of a recording, in a folder that is reused."""
     report = Report()
     disk = disk or Unsynced()
     rest = iter(all_damages)
-    while some := list(islice(rest, AT_ONCE)):
+    while some := list(islice(rest, RECORDINGS_PER_START)):
         cases = [Case(recorded, damage) for damage in some]
         shared: Files = {}
         for number, case in enumerate(cases):
@@ -580,7 +583,7 @@ def check_all(folder: Path, recorded: Files, all_damages: Iterable[Damage], disk
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """A folder for a while, in memory where the system has a place for that: tens of thousands of files are made."""
+    """Create a temporary folder, in memory if possible, because the tests create tens of thousands of files."""
     memory = Path("/dev/shm")
     parent = memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(prefix="kestrel-", dir=parent) as folder:
@@ -588,34 +591,31 @@ def quick_folder() -> Iterator[Path]:
 
 
 def torture(names: Iterable[str], *, every_byte: bool) -> int:
-    """Damage these recordings and print the ledger. Returns how many checks failed."""
-    ledger = Ledger()
+    """Damage these recordings and print a report. Return the number of failed checks."""
+    report = CheckReport()
     recorded, total = recordings(), 0
     for name in names:
         files = recorded[name]
         began = time.monotonic()
         is_sample = is_large(files) and not every_byte
-        print(f"{name}: {sum(map(len, files.values())):,} bytes" + (", of which a sample" if is_sample else ""))
+        print(f"{name}: {sum(map(len, files.values())):,} bytes" + (", sampled" if is_sample else ""))
         for file in files:
             some = [damage for damage in damages(files, every_byte=every_byte) if damage.file == file]
             with quick_folder() as folder:
-                report = check_all(folder, files, some)
-            total += report.cases
-            for promise in PROMISES:
-                for fault in report.told(promise):
-                    print(f"          {promise.__name__}: {fault}")
+                result = check_all(folder, files, some)
+            total += result.cases
+            faults = [f"{promise.__name__}: {fault}" for promise in PROMISES for fault in result.shown(promise)]
             seconds = time.monotonic() - began
-            ledger.check(not report.faults.total(), f"{file} was damaged {report.cases:,} times; {seconds:.1f} s")
+            report.check(not faults, f"{file}: {result.cases:,} damages, {seconds:.1f} s", faults)
     print(f"{total:,} damaged recordings")
-    ledger.close()
-    return ledger.failed
+    return report.finish()
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether every check passed."""
-    parser = argparse.ArgumentParser(description="Damage recorded journals; nothing else may be lost.")
-    parser.add_argument("--every-byte", action="store_true", help="of large recordings too; takes minutes")
-    parser.add_argument("--case", action="append", choices=recordings(), help="only that one; may be repeated")
+    """Run from the command line. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Damage recorded journals, and check what servers recover.")
+    parser.add_argument("--every-byte", action="store_true", help="do not sample large recordings (takes minutes)")
+    parser.add_argument("--case", action="append", choices=recordings(), help="only this recording (repeatable)")
     arguments = parser.parse_args()
     failed = torture(arguments.case or recordings(), every_byte=arguments.every_byte)
     return 1 if failed else 0

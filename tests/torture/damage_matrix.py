@@ -1,13 +1,13 @@
-"""Damages each file of a queue folder in every way, and starts a storage over the result.
+"""Damages each file of a queue folder in many ways, and starts a storage in the damaged folder.
 
     python -m tests.torture.damage_matrix --every-byte
 
 A *scene* is a folder that a real storage wrote (damage_scenes.py): a journal of three files, a scroll with two readers
-and several writer files, and a scroll with a hint. A damage changes one file: each bit of each byte is flipped, each
-byte is zeroed, the file is cut at each byte, emptied, or missing. This includes the files of the folder `.kestrel`.
+and several writer files, and a scroll with a hint. A damage changes one file, also in the folder `.kestrel`. It flips a
+bit, zeroes a byte, cuts the file at a byte, empties it, makes it longer or removes it.
 
-After each damage a storage starts twice. The PROMISES say what it must deliver. They use nothing but the items that
-were put and confirmed, and the file in which the record of each item lies. Without --every-byte a sample is tried.
+After each damage a storage starts twice. The PROMISES check what it delivers. They use only the items that were put
+and confirmed, and the file with the record of each item. Without --every-byte a sample is tried.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from tests.journal import reference
 from tests.scroll import independent
+from tests.torture.check_report import CheckReport
 from tests.torture.damage import overwrite, quick_folder
-from tests.torture.damage_scenes import MAKERS, Files, Run, Scene, files_below
-from tests.torture.kill_restart import Ledger
+from tests.torture.damage_scenes import MAKERS, Files, Scene, StorageRun, files_below
 
 SAMPLE_STEP: Final = 41
-"""A sample has one damage in so many. The step has no factor in common with the number of damages of one byte."""
+"""A sample has one damage in so many. The step is coprime to the number of damages of a byte."""
 NEW_ITEM: Final = b"an item that is put after the damage"
 SHOWN: Final = 5
 DAMAGED: Final = ".kestrel/damaged/"
 NAMES: Final = ".kestrel/names/"
 UNTRIED: Final = (".kestrel/lock", ".kestrel/reserve")
-"""Their contents mean nothing to a later start."""
+"""Files whose contents a start does not use."""
 
 
 # Damages.
 
 
 class Damage(NamedTuple):
-    """A change of one file. `contents` is None where the file is missing."""
+    """A damage of one file. `contents` is None if the file is missing."""
 
     path: str
     what: str
@@ -88,11 +88,11 @@ def sampled(scene: Scene, step: int) -> list[Damage]:
     return [each for number, each in enumerate(every) if each.what in WHOLE or number % step == 0]
 
 
-# A start over a damaged folder.
+# Starts.
 
 
 class Start(NamedTuple):
-    """The observations of one start. `failures` holds the queues that were not served."""
+    """The result of one start. `failures` has the queues that were not served."""
 
     items: dict[bytes, list[bytes]]
     failures: dict[bytes, str]
@@ -101,12 +101,12 @@ class Start(NamedTuple):
 
 
 def start(folder: Path, scene: Scene) -> Start:
-    """Start a storage, read all queues, put an item to each, let the upkeep run, and stop."""
+    """Start a storage, read all queues, put an item to each, run the upkeep, and stop."""
     items: dict[bytes, list[bytes]] = {}
     failures: dict[bytes, str] = {}
     with capturedLogs() as events:
         try:
-            run = Run(folder, scene.backend, QueueSettings())
+            run = StorageRun(folder, scene.backend, QueueSettings())
             for name, loaded in run.loaded.items():
                 if isinstance(loaded, Failure):
                     failures[name] = str(loaded.value)
@@ -116,7 +116,7 @@ def start(folder: Path, scene: Scene) -> Start:
                     run.put(NEW_ITEM, name)
                 except Exception as error:
                     failures[name] = f"{type(error).__name__}: {error}"
-            run.go_on()
+            run.run_upkeep()
             run.close()
         except Exception as error:
             failures[b"(all)"] = f"the start failed: {type(error).__name__}: {error}"
@@ -141,7 +141,7 @@ def lay_out(folder: Path, files: Files, originals: Path | None = None) -> None:
 
 
 class Case(NamedTuple):
-    """A scene with one damage, and the starts over it."""
+    """A scene with one damage, and the results of two starts."""
 
     scene: Scene
     damage: Damage
@@ -150,12 +150,12 @@ class Case(NamedTuple):
 
     @property
     def is_of_records(self) -> bool:
-        """Whether a file of records was damaged, rather than one of the folder `.kestrel`."""
+        """Whether a file of records was damaged, not one in the folder `.kestrel`."""
         return not self.damage.path.startswith(".kestrel/")
 
     @property
     def good_bytes(self) -> int:
-        """Where the records of the damaged file end, as a reader of the format that has no other knowledge finds it."""
+        """End of the records of the damaged file, as found by a second reader of the format."""
         contents = self.damage.contents or b""
         if self.scene.backend == "journal":
             return reference.read(contents).end
@@ -166,7 +166,7 @@ class Case(NamedTuple):
 
     @property
     def looks_whole(self) -> bool:
-        """Whether the damaged file still reads as records from its beginning to its end, or is missing."""
+        """Whether the damaged file still consists of valid records, or is missing."""
         return not self.is_of_records or self.good_bytes == len(self.damage.contents or b"")
 
     @property
@@ -176,26 +176,26 @@ class Case(NamedTuple):
         if self.damage.path.startswith(NAMES):
             expected -= {name for name in expected if name in self.scene.files[self.damage.path]}
         if self.damage.what == MISSING and self.scene.backend == "scroll" and ".read." in self.damage.path:
-            # The format documents this: a reader without its file is not there if its journal has others.
+            # The format documents this: a reader without its file does not exist if its journal has others.
             stem, _, part = self.damage.path.partition(".read.")
             reader = {"": stem, ":own": stem}.get(part, f"{stem}+{part}").encode()
             expected.discard(reader)
         if self.damage.what == MISSING and self.scene.backend == "journal":
             queue = self.damage.path.partition(".")[0]
             if not any(path.partition(".")[0] == queue for path in self.scene.files if path != self.damage.path):
-                expected.discard(queue.encode())  # no file is left of it
+                expected.discard(queue.encode())  # the queue has no other file
         return expected
 
     def lost(self, found: Start) -> Iterator[tuple[bytes, bytes]]:
-        """Return the items that were pending in a queue that must be served, and were not delivered."""
+        """Yield the pending items of the expected queues that were not delivered."""
         for queue in sorted(self.expected_queues):
             for data in sorted(self.scene.pending[queue] - set(found.items.get(queue, ()))):
                 yield queue, data
 
     def may_be_lost(self, data: bytes) -> bool:
-        """Return whether the damage may have cost that item: its record lies in the damaged file, at it or behind it.
+        """Return whether the damage may lose that item: its record is in the damaged file, at or after the damage.
 
-        In a journal bytes that are damaged may read as records that finish items in front of them.
+        Damaged bytes of a journal may also read as records that finish earlier items.
         """
         if not self.is_of_records or not self.scene.lies_in(data, self.damage.path):
             return False
@@ -210,7 +210,7 @@ Faults: TypeAlias = Iterator[str]
 
 
 def no_start_fails(case: Case) -> Faults:
-    """Check that each queue is served at both starts, and no other."""
+    """Check that both starts serve each queue, and no other."""
     for found in (case.first, case.second):
         yield from (f"{queue[:9]!r}: {failure}" for queue, failure in found.failures.items())
         missing = case.expected_queues - found.items.keys() - found.failures.keys()
@@ -218,17 +218,17 @@ def no_start_fails(case: Case) -> Faults:
         if missing:
             yield f"not served: {sorted(name[:9] for name in missing)}"
         if other:
-            yield f"made up: {sorted(other)}"
+            yield f"invented: {sorted(other)}"
 
 
 def an_undamaged_file_loses_no_item(case: Case) -> Faults:
-    """Check that each item that was not confirmed is delivered, if its record lies in an undamaged file.
+    """Check that each unconfirmed item is delivered if its record is in an undamaged file.
 
-    The current file of a journal has no redundancy: if the damage reads as other records, each of them may finish one
-    item. A queue whose name is damaged is not served, and its files stay.
+    The current file of a journal has no redundancy. Each record that the damage invents may finish one item. A queue
+    whose name is damaged is not served, but its files must remain.
     """
     lost = [(queue, data) for queue, data in case.lost(case.first) if not case.may_be_lost(data)]
-    if len(lost) > _records_made_up(case):
+    if len(lost) > _invented_records(case):
         yield ", ".join(f"{queue[:9]!r} lost {data[:20]!r}" for queue, data in lost)
     unserved = case.scene.put.keys() - case.expected_queues
     for data in {data for queue in unserved for data in case.scene.pending[queue]}:
@@ -238,8 +238,8 @@ def an_undamaged_file_loses_no_item(case: Case) -> Faults:
             yield f"{path} is gone or changed, and its queue was not served"
 
 
-def _records_made_up(case: Case) -> int:
-    """Return how many records the damaged bytes of a journal's current file read as that were not written there."""
+def _invented_records(case: Case) -> int:
+    """Return the number of records that the damage of a journal's current file invents."""
     is_current = case.scene.backend == "journal" and "." not in case.damage.path
     if not is_current or case.damage.contents is None or case.damage.what == CUT:
         return 0
@@ -248,7 +248,7 @@ def _records_made_up(case: Case) -> int:
 
 
 def no_item_is_made_up(case: Case) -> Faults:
-    """Check that each delivered item was put, or stands in the damaged file as it is delivered."""
+    """Check that each delivered item was put, or that the damaged file contains its bytes."""
     contents = case.damage.contents or b""
     for queue, items in case.first.items.items():
         for data in items:
@@ -257,14 +257,14 @@ def no_item_is_made_up(case: Case) -> Faults:
 
 
 def every_loss_is_logged(case: Case) -> Faults:
-    """Check that an item is not lost in silence, unless the damaged file looks whole."""
+    """Check that a loss is logged, unless the damaged file consists of valid records."""
     lost = [data for _, data in case.lost(case.first)]
     if lost and not case.first.logged and not case.looks_whole:
         yield f"{len(lost)} items are lost, and nothing is logged"
 
 
 def what_is_cut_off_is_set_aside(case: Case) -> Faults:
-    """Check that the bytes of a damaged file of records are kept, there or as a copy that is logged."""
+    """Check that the bytes of a damaged file are kept in the file or in a quarantined copy that is logged."""
     copies = {path: contents for path, contents in case.first.files.items() if path.startswith(DAMAGED)}
     for path in copies:
         if path not in case.scene.files and not any(path.rpartition("/")[2] in line for line in case.first.logged):
@@ -272,7 +272,7 @@ def what_is_cut_off_is_set_aside(case: Case) -> Faults:
     contents = case.damage.contents
     if not case.is_of_records or not contents or case.looks_whole:
         return
-    # The records in front may be gone: the upkeep erases a file that no reader needs any more.
+    # The records before may be gone: the upkeep erases a file that no reader needs.
     rest = contents[case.good_bytes :]
     is_kept = case.first.files.get(case.damage.path, b"").startswith(contents)
     if not is_kept and not any(rest in copy for copy in copies.values()):
@@ -280,10 +280,10 @@ def what_is_cut_off_is_set_aside(case: Case) -> Faults:
 
 
 def a_second_start_finds_the_same(case: Case) -> Faults:
-    """Check that a second start delivers the same items, and the one that was put after the damage."""
+    """Check that a second start delivers the same items, and the item that was put after the damage."""
     for queue, items in case.first.items.items():
         if Counter(case.second.items.get(queue, ())) != Counter([*items, NEW_ITEM]):
-            yield f"{queue!r}: {len(items)} and a new one at first, then {len(case.second.items.get(queue, ()))}"
+            yield f"{queue!r}: {len(items)} and a new item at first, then {len(case.second.items.get(queue, ()))}"
 
 
 Promise: TypeAlias = Callable[[Case], Faults]
@@ -299,18 +299,18 @@ PROMISES: Final[tuple[Promise, ...]] = (
 
 
 class Row:
-    """Counts of the damages of one file."""
+    """Numbers of damages of one file."""
 
     def __init__(self) -> None:
         self.cases = 0
         self.logged = 0
         self.lossy = 0
-        """Damages after which an item of the damaged file was not delivered."""
+        """Damages that lost an item of the damaged file."""
         self.faulty = 0
 
 
 class Report:
-    """Counts by file, and the faults by promise."""
+    """Counts by file, and faults by promise."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -318,7 +318,7 @@ class Report:
         self.faults: dict[Promise, list[str]] = defaultdict(list)
 
     def add(self, case: Case) -> None:
-        """Check one case against all promises."""
+        """Check a case against all promises."""
         row = self.rows[case.damage.path]
         row.cases += 1
         row.logged += bool(case.first.logged)
@@ -336,7 +336,7 @@ class Report:
 
 
 def check_all(name: str, step: int) -> Report:
-    """Make a scene, and start twice over each damage of a sample of it. A step of 1 is all of them."""
+    """Start twice after every `step`-th damage of a scene."""
     with quick_folder() as parent:
         originals, folder = parent / "originals", parent / "queues"
         scene = MAKERS[name](originals)
@@ -352,33 +352,30 @@ def check_all(name: str, step: int) -> Report:
 
 
 def torture(names: Sequence[str], *, step: int) -> int:
-    """Damage these scenes and print the counts. Returns how many checks failed."""
-    ledger, total = Ledger(), 0
+    """Damage these scenes and print the counts. Return the number of failed checks."""
+    report, total = CheckReport(), 0
     for name in names:
         began = time.monotonic()
-        report = check_all(name, step)
+        result = check_all(name, step)
         print(f"{name}, {time.monotonic() - began:.1f} s")
         print(f"  {'file':44} {'bytes':>6} {'damages':>8} {'logged':>7} {'lossy':>6} {'faulty':>6}")
-        for path, row in report.rows.items():
+        for path, row in result.rows.items():
             total += row.cases
-            size = len(report.scene.files[path])
+            size = len(result.scene.files[path])
             print(f"  {path[-44:]:44} {size:6,} {row.cases:8,} {row.logged:7,} {row.lossy:6,} {row.faulty:6,}")
         for promise in PROMISES:
-            faults = report.faults[promise]
-            what = promise.__name__.replace("_", " ") + (f": {len(faults):,} faults" if faults else "")
-            ledger.check(not faults, what)
-            for fault in report.shown(promise):
-                print(f"    {fault}")
+            count = len(result.faults[promise])
+            what = promise.__name__.replace("_", " ") + (f": {count:,} faults" if count else "")
+            report.check(not count, what, result.shown(promise))
     print(f"{total:,} damaged folders")
-    ledger.close()
-    return ledger.failed
+    return report.finish()
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether every check passed."""
-    parser = argparse.ArgumentParser(description="Damage each file of queue folders; nothing else may be lost.")
-    parser.add_argument("--every-byte", action="store_true", help="not a sample; takes minutes")
-    parser.add_argument("--scene", action="append", choices=list(MAKERS), help="only that one; may be repeated")
+    """StorageRun from the command line. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Damage each file of queue folders, and check what storages recover.")
+    parser.add_argument("--every-byte", action="store_true", help="try all damages (takes minutes)")
+    parser.add_argument("--scene", action="append", choices=list(MAKERS), help="only this scene (repeatable)")
     arguments = parser.parse_args()
     return 1 if torture(arguments.scene or list(MAKERS), step=1 if arguments.every_byte else SAMPLE_STEP) else 0
 

@@ -1,7 +1,7 @@
-"""Queue folders to be damaged, written by the real storages, with a record of what was put and confirmed.
+"""Queue folders to be damaged, written by the real storages, with the items that were put and confirmed.
 
 Items are put, taken, opened, confirmed and aborted across the files of a journal or a scroll. Then the process is
-killed, or stops in order.
+killed or stops.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Files: TypeAlias = dict[str, bytes]
 
 NOW_MS: Final = 1_700_000_000_000
 CHECKPOINTED_S: Final = 11.0
-"""Time after which a scroll has written its checkpoints and erased the files that no reader needs."""
+"""Time after which a scroll has written checkpoints and erased files that no reader needs."""
 MOST_FILLS: Final = 100
 
 
 class Scene(NamedTuple):
-    """A folder, and the facts about its queues that the storage did not report."""
+    """A folder with the items of its queues, recorded independently of the storage."""
 
     backend: str
     files: Files
@@ -43,19 +43,19 @@ class Scene(NamedTuple):
     """If set, only files below this path are damaged."""
 
     def lies_in(self, data: bytes, path: str) -> bool:
-        """Return whether the record of that item lies in that file."""
+        """Return whether the record of that item is in that file."""
         return not path.startswith(".kestrel/") and data in self.files[path]
 
 
 def files_below(folder: Path) -> Files:
-    """Return all files of a folder and its sub-folders."""
+    """Return all files in a folder and its subfolders."""
     return {
         str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
 
 
-class Run:
-    """One run of a storage over a folder, with stepped time and threads."""
+class StorageRun:
+    """A storage on a folder, whose time and threads the caller controls."""
 
     def __init__(self, folder: Path, backend: str, settings: QueueSettings) -> None:
         self._settings = settings
@@ -110,7 +110,7 @@ class Run:
                 result.raiseException()
 
     def items(self, name: bytes) -> list[bytes]:
-        """Return the data of all items of a queue, which keeps them."""
+        """Return the data of all items of a queue, without removing them."""
         queue = self.queue(name)
         items = list(iter(lambda: self._head(queue, True), None))
         queue.put_back([item.xid for item in items], False)
@@ -129,17 +129,17 @@ class Run:
             self._threads.run_all()
             if results and isinstance(results[0], Failure):
                 results[0].raiseException()
-        raise AssertionError("the head does not come into memory")
+        raise AssertionError("the head was not read into memory")
 
-    def go_on(self) -> None:
-        """Let time pass until checkpoints are written and needless files are erased."""
+    def run_upkeep(self) -> None:
+        """Advance the time until checkpoints are written and unneeded files are erased."""
         self._clock.advance(CHECKPOINTED_S)
         self._threads.run_all()
         self._clock.advance(0)
         self._threads.run_all()
 
     def close(self) -> None:
-        """Stop in order."""
+        """Stop the storage."""
         self._storage.close()
         self._threads.run_all()
 
@@ -147,18 +147,18 @@ class Run:
 # Scenes.
 
 
-class Story:
-    """What happens to the queues of a scene, recorded as it happens."""
+class SceneWriter:
+    """Runs operations on the queues of a scene, and records the expected items."""
 
     def __init__(self, folder: Path, backend: str, settings: QueueSettings) -> None:
         self.folder, self.backend = folder, backend
-        self.run = Run(folder, backend, settings)
+        self.run = StorageRun(folder, backend, settings)
         self.put_items: dict[bytes, list[bytes]] = defaultdict(list)
         self._waiting: dict[bytes, list[bytes]] = defaultdict(list)
         self._open: dict[bytes, dict[int, bytes]] = defaultdict(dict)
 
     def put(self, count: int, *names: bytes, padding: int = 0) -> None:
-        """Put so many items to each of these queues."""
+        """Put that many items to each of these queues."""
         for _ in range(count):
             number = sum(map(len, self.put_items.values()))
             data = b"item-%03d-of-%b;" % (number, names[0][:8]) + b"." * padding
@@ -168,7 +168,7 @@ class Story:
             self.run.put(data, *names)
 
     def take(self, name: bytes) -> None:
-        """Take the head for good."""
+        """Take and remove the head."""
         self.run.take(name)
         del self._waiting[name][0]
 
@@ -189,7 +189,7 @@ class Story:
         self._waiting[name].insert(0, self._open[name].pop(xid))
 
     def scene(self, only: str = "") -> Scene:
-        """Return the folder as a kill at this moment leaves it."""
+        """Return the folder as a kill would leave it now."""
         pending = {name: {*self._waiting[name], *self._open[name].values()} for name in self.put_items}
         put = {name: set(items) for name, items in self.put_items.items()}
         return Scene(self.backend, files_below(self.folder), put, pending, only)
@@ -197,62 +197,62 @@ class Story:
 
 def three_file_journal(folder: Path) -> Scene:
     """Write two rotated files and a current one. Items of each file are finished by records of later files."""
-    story = Story(folder, "journal", QueueSettings(max_memory_size_bytes=260))
+    writer = SceneWriter(folder, "journal", QueueSettings(max_memory_size_bytes=260))
     name = b"work"
-    story.put(2, b"other")
-    story.put(6, name)
-    story.take(name)
-    first, second = story.open(name), story.open(name)
-    story.confirm(name, first)
-    story.put(4, name)
-    story.confirm(name, second)
-    third, fourth = story.open(name), story.open(name)
-    story.abort(name, third)
-    story.take(name)
-    story.put(4, name)
-    story.confirm(name, fourth)
-    story.open(name)
-    story.take(name)
-    story.put(1, name)
-    return story.scene()
+    writer.put(2, b"other")
+    writer.put(6, name)
+    writer.take(name)
+    first, second = writer.open(name), writer.open(name)
+    writer.confirm(name, first)
+    writer.put(4, name)
+    writer.confirm(name, second)
+    third, fourth = writer.open(name), writer.open(name)
+    writer.abort(name, third)
+    writer.take(name)
+    writer.put(4, name)
+    writer.confirm(name, fourth)
+    writer.open(name)
+    writer.take(name)
+    writer.put(1, name)
+    return writer.scene()
 
 
 def scroll_with_two_readers(folder: Path) -> Scene:
     """Write several writer files that a parent and its child have read in part, and a queue with a hashed name."""
-    story = Story(folder, "scroll", QueueSettings(default_journal_size_bytes=200))
+    writer = SceneWriter(folder, "scroll", QueueSettings(default_journal_size_bytes=200))
     parent, child = b"news", b"news+a"
-    story.run.queue(parent)
-    story.run.queue(child)
-    story.put(1, b"\xe9" * 61)
-    story.put(5, parent, child)
-    story.take(parent)
-    story.take(child)
-    held = story.open(child)
-    story.put(5, parent, child)
-    story.put(1, child)
-    story.take(parent)
-    story.open(parent)
-    story.take(parent)
-    story.confirm(child, held)
-    story.abort(child, story.open(child))
-    story.take(child)
-    story.open(child)
-    story.take(child)
-    story.put(5, parent, child)
-    story.take(parent)
-    return story.scene()
+    writer.run.queue(parent)
+    writer.run.queue(child)
+    writer.put(1, b"\xe9" * 61)
+    writer.put(5, parent, child)
+    writer.take(parent)
+    writer.take(child)
+    held = writer.open(child)
+    writer.put(5, parent, child)
+    writer.put(1, child)
+    writer.take(parent)
+    writer.open(parent)
+    writer.take(parent)
+    writer.confirm(child, held)
+    writer.abort(child, writer.open(child))
+    writer.take(child)
+    writer.open(child)
+    writer.take(child)
+    writer.put(5, parent, child)
+    writer.take(parent)
+    return writer.scene()
 
 
 def hinted_scroll(folder: Path) -> Scene:
     """Write a scroll that is large enough for a hint, and stop in order, which writes the hint."""
-    story = Story(folder, "scroll", QueueSettings(default_journal_size_bytes=150_000))
-    story.put(7, b"large", padding=50_000)
-    story.take(b"large")
-    story.open(b"large")
-    story.take(b"large")
-    story.run.go_on()
-    story.run.close()
-    return story.scene(only=".kestrel/")
+    writer = SceneWriter(folder, "scroll", QueueSettings(default_journal_size_bytes=150_000))
+    writer.put(7, b"large", padding=50_000)
+    writer.take(b"large")
+    writer.open(b"large")
+    writer.take(b"large")
+    writer.run.run_upkeep()
+    writer.run.close()
+    return writer.scene(only=".kestrel/")
 
 
 MAKERS: Final[dict[str, Callable[[Path], Scene]]] = {

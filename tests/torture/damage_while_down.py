@@ -1,8 +1,8 @@
-"""Damages one file while the server is down: between a kill and the next start.
+"""Damages one file while the server is down, between a kill and the next start.
 
-In each round clients put, take, open, confirm and abandon numbered items; the server is killed; one file of the queue
-folder is damaged; the server starts, and everything is taken. An item that was acknowledged and not confirmed must
-arrive, unless its record lies in the damaged file.
+In each round clients put, take, open, confirm and abandon numbered items. Then the server is killed, one file of the
+queue folder is damaged, the server restarts, and all items are taken. An acknowledged and unconfirmed item must be
+delivered, unless its record is in the damaged file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.server.running import Client, Processes, Server
+from tests.torture.check_report import CheckReport
 from tests.torture.damage_scenes import Files, files_below
-from tests.torture.kill_restart import Ledger
 
 CONFIG: Final = """queuePath = "queues"
 
@@ -26,59 +26,59 @@ defaultJournalSize = "4KiB"
 ROUNDS: Final = 16
 ITEMS: Final = 120
 TARGETS: Final = ((b"work", (b"work",)), (b"news", (b"news", b"news+a")))
-"""The queues that are put to, and those that then hold the item."""
+"""Targets of puts, and the queues that then hold the item."""
 QUEUES: Final = (b"work", b"news", b"news+a")
 ITEM: Final = re.compile(rb"<[0-9]{7}>")
 HEAD: Final = b"\x02"
-"""The record in a reader file of a scroll that has the id of the head in its next 8 bytes. The last one counts."""
+"""First byte of a record in a scroll's reader file. The next 8 bytes are the id of the head. The last record counts."""
 BEFORE_DATA: Final = (*range(1, 30), *range(9, 17), *range(9, 17))
-"""Distances of fields from the data. The id of an item in a scroll is hit more often than others."""
+"""Distances of fields from the data. The bytes of the id of a scroll's item are listed more often."""
 UNTRIED: Final = (".kestrel/lock", ".kestrel/reserve", ".kestrel/damaged/", ".kestrel/storage-")
 
 
 class Damaged(NamedTuple):
-    """What was done to a file, and its contents before and after it. None: the file is missing."""
+    """A damage: its description, and the contents of the file before and after. None: the file is missing."""
 
-    what: str
+    description: str
     before: bytes
     after: bytes | None
 
 
 class Clients:
-    """Numbers the items, and knows which of them must still arrive."""
+    """Clients that number the items, and list those that must still be delivered."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._count = 0
         self.put: set[bytes] = set()
         self.pending: dict[bytes, set[bytes]] = defaultdict(set)
 
     def work(self, server: Server) -> None:
         """Put some items, and finish some of them."""
-        dice = self._dice
+        rng = self._rng
         with server.connect() as client, server.connect() as holder:
             for queue in QUEUES:
-                client.get(queue + b"/peek")  # a child gets what is put from now on
+                client.get(queue + b"/peek")  # create the child before the first put to its parent
             for _ in range(ITEMS):
-                name, targets = dice.choice(TARGETS)
+                name, targets = rng.choice(TARGETS)
                 self._count += 1
-                data = b"<%07d>" % self._count + b"x" * dice.randrange(200)
+                data = b"<%07d>" % self._count + b"x" * rng.randrange(200)
                 client.put(name, data)
                 self.put.add(data)
                 for queue in targets:
                     self.pending[queue].add(data)
-                queue = dice.choice(QUEUES)
-                ending = dice.random()
+                queue = rng.choice(QUEUES)
+                ending = rng.random()
                 if ending < 0.3:
                     self._finished(queue, client.get(queue))
                 elif ending < 0.5 and (taken := client.get(queue + b"/open")) is not None:
-                    if dice.random() < 0.6:
+                    if rng.random() < 0.6:
                         client.get(queue + b"/close")
                         self._finished(queue, taken)
                     else:
                         client.get(queue + b"/abort")
             for queue in QUEUES:
-                holder.get(queue + b"/open")  # open when the server is killed
+                holder.get(queue + b"/open")  # still open when the server is killed
             server.kill()
 
     def _finished(self, queue: bytes, data: bytes | None) -> None:
@@ -86,31 +86,31 @@ class Clients:
 
 
 def take_all(client: Client) -> dict[bytes, set[bytes]]:
-    """Return all items of each queue, which is empty then."""
+    """Take and return all items of each queue."""
     return {queue: set(iter(lambda queue=queue: client.get(queue), None)) for queue in QUEUES}  # type: ignore[misc]
 
 
-def damage_one(folder: Path, files: Files, dice: random.Random) -> tuple[str, Damaged]:
-    """Damage one file of the folder; returns which, and how."""
+def damage_one(folder: Path, files: Files, rng: random.Random) -> tuple[str, Damaged]:
+    """Damage one file of the folder. Return its path and the damage."""
     paths = [path for path in files if not path.startswith(UNTRIED) and "~~" not in path]
     readers = [path for path in paths if ".read." in path]
-    path = dice.choice(readers if readers and dice.random() < 0.4 else paths)
+    path = rng.choice(readers if readers and rng.random() < 0.4 else paths)
     before = files[path]
     kinds = ["emptied"]
     if ".read." not in path:
-        kinds.append("missing")  # a reader of a scroll whose file is missing is not there
+        kinds.append("missing")  # without its file, a reader of a scroll does not exist
     if before:
         kinds.append("cut")
-        if "." in path:  # in the current file of a journal a changed byte may finish any item
+        if "." in path:  # in a journal's current file, a changed byte may finish any item
             kinds += ["bit flipped"] * 4 + ["zeroed"]
-    kind = dice.choice(kinds)
-    at = dice.randrange(len(before)) if before else 0
+    kind = rng.choice(kinds)
+    at = rng.randrange(len(before)) if before else 0
     items = [match.start() for match in ITEM.finditer(before)]
-    if before and dice.random() < 0.7:  # most bytes are data, and most faults are in the handling of ids
+    if before and rng.random() < 0.7:  # prefer ids: most bytes are data, and most faults concern ids
         if ".read." in path:
-            at = min(len(before) - 1, before.rfind(HEAD) + dice.randrange(1, 9))
+            at = min(len(before) - 1, before.rfind(HEAD) + rng.randrange(1, 9))
         elif items:
-            at = max(0, dice.choice(items) - dice.choice(BEFORE_DATA))
+            at = max(0, rng.choice(items) - rng.choice(BEFORE_DATA))
     after: bytes | None = b""
     if kind == "missing":
         after = None
@@ -119,32 +119,32 @@ def damage_one(folder: Path, files: Files, dice: random.Random) -> tuple[str, Da
         if kind == "cut":
             after = before[:at]
         elif kind in ("bit flipped", "zeroed"):
-            byte = 0 if kind == "zeroed" else before[at] ^ (1 << dice.randrange(8))
+            byte = 0 if kind == "zeroed" else before[at] ^ (1 << rng.randrange(8))
             after = before[:at] + bytes([byte]) + before[at + 1 :]
         assert after is not None
         (folder / path).write_bytes(after)
     return path, Damaged(f"{path} {kind} at {at} of {len(before)}", before, after)
 
 
-def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
-    """Work, kill, damage, start and take everything, a number of times."""
-    dice = random.Random(seed)
-    clients = Clients(dice)
+def torture(folder: Path, storage: str, seed: int, report: CheckReport) -> None:
+    """Work, kill, damage, restart and take all items, several times."""
+    rng = random.Random(seed)
+    clients = Clients(rng)
     lost: list[str] = []
-    made_up: list[str] = []
+    invented: list[str] = []
     rounds = cost = 0
     with Processes(folder) as processes:
         processes.arguments = ("--storage", f"{storage}:queues?reserve=64KiB")
         server = processes.serve(CONFIG)
         for _ in range(ROUNDS):
             clients.work(server)
-            path, damaged = damage_one(folder / "queues", files_below(folder / "queues"), dice)
+            path, damaged = damage_one(folder / "queues", files_below(folder / "queues"), rng)
             try:
                 server = processes.serve(CONFIG)
                 with server.connect() as client:
                     found = take_all(client)
             except (AssertionError, OSError, ValueError) as error:
-                lost.append(f"{damaged.what}: the server does not serve: {str(error)[-300:]}")
+                lost.append(f"{damaged.description}: the server does not serve: {str(error)[-300:]}")
                 break
             rounds += 1
             for queue in QUEUES:
@@ -152,15 +152,11 @@ def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
                 excused = set() if path.startswith(".kestrel/") else {data for data in gone if data in damaged.before}
                 cost += len(excused)
                 if gone - excused:
-                    lost.append(f"{damaged.what}: {len(gone - excused)} of {queue.decode()}")
+                    lost.append(f"{damaged.description}: {len(gone - excused)} of {queue.decode()}")
                 for data in found[queue] - clients.put:
                     if data not in (damaged.after or b""):
-                        made_up.append(f"{damaged.what}: {queue.decode()} delivered {data[:30]!r}")
+                        invented.append(f"{damaged.description}: {queue.decode()} delivered {data[:30]!r}")
         server.kill()
-    what = f"{rounds} damages of one file while the server was down cost no item of another ({cost} of their own)"
-    ledger.check(rounds == ROUNDS and not lost, f"{storage}: {what}")
-    for each in lost[:5]:
-        print(f"    {each}")
-    ledger.check(not made_up, f"{storage}: no item was made up")
-    for each in made_up[:5]:
-        print(f"    {each}")
+    description = f"{rounds} damaged files cost no item of another file ({cost} of their own)"
+    report.check(rounds == ROUNDS and not lost, f"{storage}: {description}", lost)
+    report.check(not invented, f"{storage}: no item was invented", invented)

@@ -1,10 +1,10 @@
-"""Kills the server, and the database under it, in turn, while clients put and get: nothing is lost, doubled, or moved.
+"""Kills the server and its database in turn while clients put and get, and checks that no item is lost or reordered.
 
     python -m tests.torture.database --seed 1 --items 20000 --kills 20
 
-Of each of two queues one client puts numbered items, each of them once, and another takes them as open reads, of which
-it confirms most. The server outlives the kills of its database: what clients asked meanwhile is answered when that is
-back, or refused. An item whose put was acknowledged is seen, until a confirm of it was; one that was refused never is.
+Each of two queues has a client that puts numbered items once, and one that opens items and confirms most of them. The
+server continues while its database is down: it answers requests later, or refuses them. Every acknowledged item must be
+delivered, unless its confirm was sent. No refused item and no confirmed item may be delivered.
 """
 
 from __future__ import annotations
@@ -19,140 +19,139 @@ from kestrel_postgres.testing import PrivateServer
 
 from tests.server.running import Client, Processes, Server, set_request
 from tests.torture import command_line
-from tests.torture.kill_restart import GONE, SMALL, Items, Ledger
+from tests.torture.check_report import CheckReport
+from tests.torture.kill_restart import CONNECTION_ERRORS, SMALL_LIMITS, Items
 
-CONFIG: Final = f'maxOpenTransactions = 100\n{SMALL}'
+CONFIG: Final = f'maxOpenTransactions = 100\n{SMALL_LIMITS}'
 QUEUES: Final = (b"work", b"mail")
 PAUSE_S: Final = 0.1
-"""What a client waits that was refused, or has nothing to do."""
-LONGEST_S: Final = 60.0
-"""How long a reply may take while the database is away."""
+"""Pause of a client whose request was refused, or that has nothing to do."""
+MAX_WAIT_S: Final = 60.0
+"""Maximum time for a reply while the database is down."""
 
 
-class Fate:
-    """What is known of the items of one queue."""
+class TrackedQueue:
+    """The items of one queue, with the replies that clients received."""
 
-    def __init__(self, queue: bytes, items: Items) -> None:
-        self.queue = queue
+    def __init__(self, name: bytes, items: Items) -> None:
+        self.name = name
         self.items = items
         self.sent = 0
-        self.until = 0
-        """No items of this number and later are put yet."""
+        self.put_limit = 0
+        """Limit of the numbers that may be put now."""
         self.stored: set[int] = set()
-        """Acknowledged."""
         self.refused: set[int] = set()
-        self.seen: set[int] = set()
-        self.gone: set[int] = set()
-        """The confirm was acknowledged."""
-        self.maybe_gone: set[int] = set()
-        """The confirm was sent, and never answered."""
+        self.delivered: set[int] = set()
+        self.confirmed: set[int] = set()
+        self.possibly_confirmed: set[int] = set()
+        """Items whose confirm was sent, with or without a reply."""
         self.newest = -1
-        """The highest that was seen."""
-        self.wrong: list[str] = []
+        """Highest number that was delivered."""
+        self.errors: list[str] = []
 
-    def saw(self, data: bytes) -> int:
-        """An item came: which one it is. What is wrong with that is noted."""
+    def add_delivered(self, data: bytes) -> int:
+        """Record and check a delivery. Return the number of the item."""
         number = int(data[:8])
         if data != self.items[number]:
-            self.wrong.append(f"item {number} of {len(data)} bytes is not what was put")
-        if number in self.gone:
-            self.wrong.append(f"item {number} came again after its confirm")
+            self.errors.append(f"item {number} of {len(data)} bytes differs from what was put")
+        if number in self.confirmed:
+            self.errors.append(f"item {number} was delivered after its confirm")
         if number in self.refused:
-            self.wrong.append(f"item {number} was refused, and came")
-        if number not in self.seen and number < self.newest:
-            self.wrong.append(f"item {number} came behind item {self.newest}")
-        self.seen.add(number)
+            self.errors.append(f"item {number} was refused, but delivered")
+        if number not in self.delivered and number < self.newest:
+            self.errors.append(f"item {number} was delivered after item {self.newest}")
+        self.delivered.add(number)
         self.newest = max(self.newest, number)
         return number
 
-    def missing(self) -> set[int]:
-        """Acknowledged, never confirmed, and not seen."""
-        return self.stored - self.seen - self.gone - self.maybe_gone
+    def lost(self) -> set[int]:
+        """Return the stored items that were neither delivered nor confirmed."""
+        return self.stored - self.delivered - self.confirmed - self.possibly_confirmed
 
 
 class Worker:
-    """A client with a thread of its own, which connects again when it has hung up."""
+    """A client with a thread of its own, which reconnects when a step asks for it."""
 
-    def __init__(self, fate: Fate, dice: random.Random) -> None:
-        self.fate = fate
-        self.dice = dice
+    def __init__(self, queue: TrackedQueue, rng: random.Random) -> None:
+        self.queue = queue
+        self.rng = rng
 
     def start(self, server: Server) -> None:
-        """Work with that server until it is gone or there is nothing more to do."""
+        """Start working with that server."""
         self._server = server
-        self._is_over = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """The server is about to be killed, or all is done."""
-        self._is_over.set()
+        """Stop before the server is killed, or at the end."""
+        self._stopping.set()
 
     def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait for the end of the thread."""
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while not self._is_over.is_set():
+            while not self._stopping.is_set():
                 with self._server.connect() as client:
-                    client.socket.settimeout(LONGEST_S)
-                    while not self._is_over.is_set() and self.works(client):
+                    client.socket.settimeout(MAX_WAIT_S)
+                    while not self._stopping.is_set() and self.step(client):
                         pass
-        except GONE as error:
-            if not self._is_over.is_set():
-                self.fate.wrong.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
+        except CONNECTION_ERRORS as error:
+            if not self._stopping.is_set():
+                self.queue.errors.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
 
-    def works(self, client: Client) -> bool:
-        """One round; False when it wants another connection."""
-        raise AssertionError("each has its own")
+    def step(self, client: Client) -> bool:
+        """Send some requests. Return False to reconnect."""
+        raise NotImplementedError
 
 
 class Writer(Worker):
-    """Puts items in their order, in windows."""
+    """Puts items in order, many at a time."""
 
-    def works(self, client: Client) -> bool:
-        """One window."""
-        fate = self.fate
-        window = range(fate.sent, min(fate.until, fate.sent + self.dice.randrange(1, 60)))
-        fate.sent = window.stop
-        client.send(b"".join(set_request(fate.queue, fate.items[number]) for number in window))
+    def step(self, client: Client) -> bool:
+        """Put some items."""
+        queue = self.queue
+        window = range(queue.sent, min(queue.put_limit, queue.sent + self.rng.randrange(1, 60)))
+        queue.sent = window.stop
+        client.send(b"".join(set_request(queue.name, queue.items[number]) for number in window))
         for number in window:
             reply = client.line()
             if reply == b"STORED\r\n":
-                fate.stored.add(number)
+                queue.stored.add(number)
             elif reply.startswith(b"SERVER_ERROR"):
-                fate.refused.add(number)
+                queue.refused.add(number)
             else:
                 raise ConnectionError(reply)
-        if not window or window[-1] in fate.refused:
+        if not window or window[-1] in queue.refused:
             time.sleep(PAUSE_S)
         return True
 
 
 class Reader(Worker):
-    """Takes items as open reads, and confirms most of them."""
+    """Opens items and confirms most of them."""
 
-    def works(self, client: Client) -> bool:
-        """A handful."""
-        fate, count = self.fate, self.dice.randrange(1, 40)
-        client.send(b"get %b/open\r\n" % fate.queue * count)
+    def step(self, client: Client) -> bool:
+        """Open some items, and confirm them or disconnect."""
+        queue, count = self.queue, self.rng.randrange(1, 40)
+        client.send(b"get %b/open\r\n" % queue.name * count)
         opened = [number for number in (self._next(client) for _ in range(count)) if number is not None]
         if len(opened) < count:
             time.sleep(PAUSE_S)
-        if self.dice.random() < 0.1:
-            return False  # what is open goes back to the head
+        if self.rng.random() < 0.1:
+            return False  # the open reads return to the head
         if opened:
-            fate.maybe_gone.update(opened)
-            client.send(b"confirm %b %d\r\n" % (fate.queue, len(opened)))
+            queue.possibly_confirmed.update(opened)
+            client.send(b"confirm %b %d\r\n" % (queue.name, len(opened)))
             reply = client.line()
             if reply == b"END\r\n":
-                fate.gone.update(opened)
+                queue.confirmed.update(opened)
             elif not reply:
                 raise ConnectionError
             else:
-                fate.maybe_gone.difference_update(opened)
-                fate.wrong.append(f"a confirm was answered with {reply!r}")
+                queue.possibly_confirmed.difference_update(opened)
+                queue.errors.append(f"reply to a confirm: {reply!r}")
         return True
 
     def _next(self, client: Client) -> int | None:
@@ -163,53 +162,50 @@ class Reader(Worker):
             return None
         data = client.receive(int(line.split()[3]))
         client.expect(b"\r\nEND\r\n")
-        return self.fate.saw(data)
+        return self.queue.add_delivered(data)
 
 
 def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> int:
-    """Put and take so many items over so many kills, and print the ledger. Returns how many checks failed."""
-    dice = random.Random(seed)
-    ledger = Ledger()
+    """Put and take that many items over that many kills. Print a report and return the number of failed checks."""
+    rng = random.Random(seed)
+    report = CheckReport()
     print(f"seed {seed}, {item_count:,} items, {kills} kills")
-    fates = [Fate(queue, Items(seed + number, item_count // len(QUEUES))) for number, queue in enumerate(QUEUES)]
+    queues = [TrackedQueue(name, Items(seed + number, item_count // len(QUEUES))) for number, name in enumerate(QUEUES)]
     workers: list[Writer | Reader] = [
-        kind(fate, random.Random(dice.random())) for fate in fates for kind in (Writer, Reader)
+        kind(queue, random.Random(rng.random())) for queue in queues for kind in (Writer, Reader)
     ]
     with PrivateServer(is_synced=True) as database:
         arguments = ("--storage", f"postgres:{database.conninfo}")
         server = processes.serve(CONFIG, *arguments)
         _start(workers, server)
         for kill in range(1, kills + 1):
-            _let_work(fates, kill / kills)
-            time.sleep(dice.random() * 0.05)
+            _wait_deadline_sent(queues, kill / kills)
+            time.sleep(rng.random() * 0.05)
             began = time.monotonic()
             if kill % 2:
-                who = "server"
+                victim = "server"
                 server = _kill_server(processes, server, workers, arguments)
             else:
-                who = "database"
+                victim = "database"
                 database.kill()
-                time.sleep(dice.random() * 0.3)
+                time.sleep(rng.random() * 0.3)
                 database.start()
-            print(f"kill {kill}, of the {who}: there again after {time.monotonic() - began:.2f} s; {_so_far(fates)}")
-            wrong = [each for fate in fates for each in fate.wrong]
-            for each in wrong[:5]:
-                print(f"          {each}")
-            if wrong:
-                ledger.check(False, "each item seen was one that may come, byte for byte, and in order")
+            print(f"kill {kill} ({victim}): restarted in {time.monotonic() - began:.2f} s; {_totals(queues)}")
+            errors = [each for queue in queues for each in queue.errors]
+            if errors:
+                report.check(False, "each delivered item was allowed, in order and equal byte for byte", errors)
                 break
-        _let_work(fates, 1.0)
+        _wait_deadline_sent(queues, 1.0)
         _stop(workers)
-        for fate in fates:
+        for queue in queues:
             with server.connect() as client:
-                while (data := client.get(fate.queue)) is not None:
-                    fate.gone.add(fate.saw(data))
-            name = fate.queue.decode()
-            ledger.check(not fate.wrong, f"{name}: all {len(fate.seen):,} items seen might come, in order")
-            ledger.check(not fate.missing(), f"{name}: all {len(fate.stored):,} items acknowledged were seen")
+                while (data := client.get(queue.name)) is not None:
+                    queue.confirmed.add(queue.add_delivered(data))
+            name = queue.name.decode()
+            report.check(not queue.errors, f"{name}: all {len(queue.delivered):,} items were correct and in order")
+            report.check(not queue.lost(), f"{name}: none of {len(queue.stored):,} acknowledged items was lost")
         server.stop()
-    ledger.close()
-    return ledger.failed
+    return report.finish()
 
 
 def _start(workers: list[Writer | Reader], server: Server) -> None:
@@ -237,24 +233,22 @@ def _kill_server(
     return again
 
 
-def _let_work(fates: list[Fate], part: float) -> None:
-    """Until that part of all items has been sent."""
-    until_s = time.monotonic() + LONGEST_S
-    for fate in fates:
-        fate.until = round(fate.items.count * part)
-    while any(fate.sent < fate.until and not fate.wrong for fate in fates):
-        assert time.monotonic() < until_s, "the clients do not get on"
+def _wait_deadline_sent(queues: list[TrackedQueue], fraction: float) -> None:
+    """Wait until the clients have sent that fraction of all items."""
+    deadline_s = time.monotonic() + MAX_WAIT_S
+    for queue in queues:
+        queue.put_limit = round(queue.items.count * fraction)
+    while any(queue.sent < queue.put_limit and not queue.errors for queue in queues):
+        assert time.monotonic() < deadline_s, "the clients make no progress"
         time.sleep(0.001)
 
 
-def _so_far(fates: list[Fate]) -> str:
-    stored, refused, gone = (sum(len(each) for each in sets) for sets in zip(
-        *((fate.stored, fate.refused, fate.gone) for fate in fates), strict=True
+def _totals(queues: list[TrackedQueue]) -> str:
+    stored, refused, confirmed = (sum(len(each) for each in sets) for sets in zip(
+        *((queue.stored, queue.refused, queue.confirmed) for queue in queues), strict=True
     ))
-    return f"{stored:,} stored, {refused:,} refused, {gone:,} confirmed"
+    return f"{stored:,} stored, {refused:,} refused, {confirmed:,} confirmed"
 
 
 if __name__ == "__main__":
-    sys.exit(
-        command_line.run(torture, "Kill the server and the database in turn.", items=20_000, kills=20, storage=None)
-    )
+    sys.exit(command_line.run(torture, __doc__, items=20_000, kills=20, storage=None))

@@ -1,16 +1,15 @@
-"""Single hazards for a real server. Each has a module and checks of its own.
+"""Exposes a real server to single hazards. Each hazard has a module with its own checks.
 
     python -m tests.torture.hazards --seed 1 --storage journal
 
     files    damage of a file while the server is down
-    names    queue names of every kind, over deletions and restarts
+    names    unusual queue names, over deletions and restarts
     replies  clients that do not read long replies
-    inodes   a file system without inodes
+    inodes   a file system without free inodes
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -18,49 +17,46 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.torture import damage_while_down, no_inodes, strange_names, unread_replies
-from tests.torture.kill_restart import Ledger
+from tests.torture import command_line, damage_while_down, no_inodes, unread_replies, unusual_names
+from tests.torture.check_report import CheckReport
 
 STORAGES: Final = ("journal", "scroll")
 
 
 class Hazard(Protocol):
-    """Exposes a server in this folder to one hazard, and checks the result."""
+    """A function that exposes a server in a folder to a hazard and checks the result."""
 
-    def __call__(self, folder: Path, storage: str, seed: int, ledger: Ledger) -> None: ...
+    def __call__(self, folder: Path, storage: str, seed: int, report: CheckReport) -> None: ...
 
 
 HAZARDS: Final[dict[str, Hazard]] = {
     "files": damage_while_down.torture,
-    "names": strange_names.torture,
+    "names": unusual_names.torture,
     "replies": unread_replies.torture,
     "inodes": no_inodes.torture,
 }
 
 
 def torture(names: Sequence[str], storages: Sequence[str], seed: int) -> int:
-    """Run these hazards over these storages and print the ledger. Returns how many checks failed."""
-    ledger = Ledger()
+    """Run these hazards with these storages and print a report. Return the number of failed checks."""
+    report = CheckReport()
     for name in names:
         for storage in storages:
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
-                HAZARDS[name](Path(folder), storage, seed, ledger)
+                HAZARDS[name](Path(folder), storage, seed, report)
             print(f"{name}, {storage}, seed {seed}: {time.monotonic() - began:.1f} s", flush=True)
-    ledger.close()
-    return ledger.failed
+    return report.finish()
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether every check passed."""
-    parser = argparse.ArgumentParser(description="Expose a server to single hazards.")
-    parser.add_argument("--seed", type=int, default=None, help="default: the time")
+    """Run from the command line. Return the exit status."""
+    parser = command_line.new_parser(__doc__)
     parser.add_argument("--storage", choices=STORAGES, help="default: each of them")
-    parser.add_argument("--hazard", action="append", choices=list(HAZARDS), help="only that one; may be repeated")
-    arguments = parser.parse_args()
-    seed = time.time_ns() if arguments.seed is None else arguments.seed
+    parser.add_argument("--hazard", action="append", choices=list(HAZARDS), help="only this hazard (repeatable)")
+    arguments = command_line.parse(parser)
     storages = [arguments.storage] if arguments.storage else STORAGES
-    return 1 if torture(arguments.hazard or list(HAZARDS), storages, seed) else 0
+    return 1 if torture(arguments.hazard or list(HAZARDS), storages, arguments.seed) else 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Tries random histories of queues that are larger than their memory, for as long as you like.
+"""Runs random histories of queues that are larger than their memory.
 
     python -m tests.torture.history --seed 1 --examples 2000
 
-What may happen in a history, and what must hold, is `ReadBehindMachine`. The same seed tries the same histories. The
-first one that fails is tried again in shorter and shorter forms, and the shortest is printed.
+`ReadBehindMachine` defines the steps of a history and its checks. A seed always runs the same histories. The first
+history that fails is shortened, and the shortest one that still fails is printed.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import tempfile
@@ -20,12 +19,13 @@ from typing import Final
 import hypothesis
 
 from tests.storage.test_read_behind_history import ReadBehindMachine, run_histories
+from tests.torture import command_line
 
-HISTORIES_A_LINE: Final = 100
+HISTORIES_PER_LINE: Final = 100
 
 
 class Progress:
-    """What was tried so far, printed line by line."""
+    """Counts histories and steps, and prints the counts."""
 
     def __init__(self) -> None:
         self.histories = 0
@@ -33,53 +33,49 @@ class Progress:
         self._began = time.monotonic()
 
     def ended(self, machine: ReadBehindMachine) -> None:
-        """One more history, to its end or to where it failed."""
+        """Count a history that has ended or failed."""
         self.histories += 1
         self.steps += machine.steps
-        if self.histories % HISTORIES_A_LINE == 0:
-            self.tell("          ")
+        if self.histories % HISTORIES_PER_LINE == 0:
+            self.print_counts("          ")
 
-    def tell(self, mark: str) -> None:
-        """A line of its own."""
+    def print_counts(self, mark: str) -> None:
+        """Print a line with the counts."""
         seconds = time.monotonic() - self._began
         print(f"{mark}{self.histories:,} histories, {self.steps:,} steps, {seconds:.0f} s", flush=True)
 
 
 def torture(folder: Path, *, seed: int, examples: int) -> bool:
-    """Try so many histories, a few more or less, and print how it goes. Returns whether all of them went well."""
+    """Run about that many histories and print the counts. Return whether all of them passed."""
     folders = (folder / str(number) for number in itertools.count())
     progress = Progress()
     print(f"seed {seed}, {examples:,} histories")
 
-    class Told(ReadBehindMachine):
+    class CountedMachine(ReadBehindMachine):
         def teardown(self) -> None:
             progress.ended(self)
             super().teardown()
 
     try:
         run_histories(
-            hypothesis.seed(seed)(lambda: Told(next(folders))),
+            hypothesis.seed(seed)(lambda: CountedMachine(next(folders))),
             examples=examples,
-            database=None,  # what failed under another seed would be tried first
+            database=None,  # otherwise failures of other seeds would run first
         )
     except Exception:
         traceback.print_exc()
-        progress.tell("  FAILED  ")
+        progress.print_counts("  FAILED  ")
         return False
-    progress.tell("  ok      ")
+    progress.print_counts("  ok      ")
     return True
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether every history went well."""
-    parser = argparse.ArgumentParser(description="Try random histories of queues that are larger than their memory.")
-    parser.add_argument("--seed", type=int, default=None, help="another one, other histories; default: the time")
-    parser.add_argument("--examples", type=int, default=2000)
-    arguments = parser.parse_args()
-    seed = time.time_ns() if arguments.seed is None else arguments.seed
+    """Run from the command line. Return the exit status."""
+    arguments = command_line.parse(command_line.new_parser(__doc__, examples=2000))
     with tempfile.TemporaryDirectory() as folder:
-        is_well = torture(Path(folder), seed=seed, examples=arguments.examples)
-    return 0 if is_well else 1
+        passes = torture(Path(folder), seed=arguments.seed, examples=arguments.examples)
+    return 0 if passes else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Changes the statuses of servers, and has them lose their sessions, again and again; the server sets always follow.
+"""Changes server statuses and ends sessions repeatedly, and checks that the server sets follow.
 
     python -m tests.torture.membership --seed 1 --changes 1000
 
-Real servers join the sets of a real ZooKeeper. At each step one of them changes its status, is frozen until ZooKeeper
-has ended its session, or is killed and started again, or ZooKeeper itself is killed and started. After each step both
-sets hold exactly the servers that the statuses say, each once. How long that took is printed.
+Real servers join the sets of a real ZooKeeper. Each step changes the status of a server, freezes it until ZooKeeper has
+ended its session, or kills and restarts it, or kills and restarts ZooKeeper. After each step both sets must hold
+exactly the servers that the statuses require, each once. The program prints how long this took.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tests.torture import command_line
 
 PREFIX: Final = "/services/kestrel"
 SESSION_TIMEOUT_S: Final = 0.4
-"""Short: that a session is over is what happens here."""
-LATEST_S: Final = PATIENCE_S
-"""So late a set that is not right yet fails the run."""
+"""Short, because the run waits until sessions end."""
+MAX_DELAY_S: Final = PATIENCE_S
+"""The run fails if a set takes longer to be correct."""
 
 KINDS: Final = {"status": 80, "session lost": 12, "killed": 6, "ZooKeeper killed": 2}
-"""What happens, and how often in a hundred."""
+"""Kinds of changes with their weights."""
 
 
-class Told(NamedTuple):
-    """How long the sets took to be right after changes of one kind."""
+class Delays(NamedTuple):
+    """Times from changes of one kind until the sets were correct."""
 
     seconds: list[float]
 
@@ -47,26 +47,26 @@ class Told(NamedTuple):
 
 
 class Cluster:
-    """Some servers, and the statuses that they should have."""
+    """Servers and the statuses that they should have."""
 
-    def __init__(self, zookeeper: ZooKeeper, processes: Processes, ports: list[int], dice: random.Random) -> None:
+    def __init__(self, zookeeper: ZooKeeper, processes: Processes, ports: list[int], rng: random.Random) -> None:
         self._zookeeper = zookeeper
         self._processes = processes
-        self._dice = dice
+        self._rng = rng
         self._servers = {port: self._start(port) for port in ports}
         self.statuses = dict.fromkeys(ports, "Up")
 
     def _start(self, port: int) -> Server:
         session_timeout = f"{round(SESSION_TIMEOUT_S * 1000)}ms"
-        given = (
+        settings = (
             f'queuePath = "queues-{port}"\nstatusFile = "status-{port}"\n[admin]\nhttpPort = false\n'
             + config(self._zookeeper, PREFIX, session_timeout=session_timeout)
         )
-        return self._processes.serve(given, endpoint=f"tcp:{port}:interface=127.0.0.1")
+        return self._processes.serve(settings, endpoint=f"tcp:{port}:interface=127.0.0.1")
 
     def change(self, kind: str) -> None:
-        """Have something of that kind happen to one of them."""
-        port = self._dice.choice(list(self._servers))
+        """Make a change of that kind to a random server."""
+        port = self._rng.choice(list(self._servers))
         changes: dict[str, Callable[[int], None]] = {
             "status": self._change_status,
             "session lost": self._freeze,
@@ -76,7 +76,7 @@ class Cluster:
         changes[kind](port)
 
     def _change_status(self, port: int) -> None:
-        status = self._dice.choice([each for each in IN_SETS if each != self.statuses[port]])
+        status = self._rng.choice([each for each in IN_SETS if each != self.statuses[port]])
         self.statuses[port] = status
         set_status(self._servers[port], status)
 
@@ -85,7 +85,7 @@ class Cluster:
         server.signal(signal.SIGSTOP)
         try:
             others = {each: status for each, status in self.statuses.items() if each != port}
-            eventually(lambda: self.sets() == expected(others), "the session of a frozen server ends", LATEST_S)
+            eventually(lambda: self.sets() == expected(others), "the session of a frozen server ends", MAX_DELAY_S)
         finally:
             server.signal(signal.SIGCONT)
 
@@ -98,11 +98,11 @@ class Cluster:
         self._zookeeper.start()
 
     def sets(self) -> dict[str, list[int]]:
-        """Who is in them now."""
+        """Return the current members of the sets."""
         return members(self._zookeeper.client, PREFIX)
 
-    def are_right(self) -> bool:
-        """Whether the sets hold exactly those whom the statuses say."""
+    def are_correct(self) -> bool:
+        """Return whether the sets hold exactly the servers that the statuses require."""
         return self.sets() == expected(self.statuses)
 
 
@@ -114,33 +114,33 @@ def torture(
     changes: int,
     servers: int = 4,
     kinds: Mapping[str, int] = KINDS,
-) -> dict[str, Told]:
-    """So many changes of these kinds. Returns how long the sets took to be right; fails when they never are."""
-    dice = random.Random(seed)
-    told: dict[str, Told] = defaultdict(lambda: Told([]))
+) -> dict[str, Delays]:
+    """Make that many changes. Return the delays of each kind. Fail if the sets do not become correct."""
+    rng = random.Random(seed)
+    delays: dict[str, Delays] = defaultdict(lambda: Delays([]))
     with ExitStack() as stack:
         ports = [stack.enter_context(own_port()) for _ in range(servers)]
-        cluster = Cluster(zookeeper, processes, ports, dice)
-        eventually(cluster.are_right, "all servers have joined")
+        cluster = Cluster(zookeeper, processes, ports, rng)
+        eventually(cluster.are_correct, "all servers have joined")
         for number in range(changes):
             progress("changes", number, changes)
-            [kind] = dice.choices(list(kinds), list(kinds.values()))
+            [kind] = rng.choices(list(kinds), list(kinds.values()))
             cluster.change(kind)
             began = time.monotonic()
-            eventually(cluster.are_right, f"{expected(cluster.statuses)} after change {number} ({kind})", LATEST_S)
-            told[kind].seconds.append(time.monotonic() - began)
+            eventually(cluster.are_correct, f"{expected(cluster.statuses)} after change {number} ({kind})", MAX_DELAY_S)
+            delays[kind].seconds.append(time.monotonic() - began)
         progress("", 1, 1)
-    return told
+    return delays
 
 
 def _run(zookeeper: ZooKeeper, processes: Processes, seed: int, rounds: int) -> int:
-    told = torture(zookeeper, processes, seed=seed, changes=rounds)
-    print(f"seed {seed}: both sets were exactly right after each of {rounds} changes")
+    delays = torture(zookeeper, processes, seed=seed, changes=rounds)
+    print(f"seed {seed}: both sets were correct after each of {rounds} changes")
     print(f"{'':20}times   median s   latest s")
-    for kind, each in told.items():
+    for kind, each in delays.items():
         print(f"{kind:20}{each}")
-    return 0  # what fails raises
+    return 0  # a failed check raises an exception
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run_over_zookeeper(_run, __doc__ or "", rounds="changes", default=1000))
+    sys.exit(command_line.run_with_zookeeper(_run, __doc__, option="changes", default=1000))

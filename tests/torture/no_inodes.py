@@ -1,4 +1,4 @@
-"""A file system without inodes: a server that starts on it still delivers and deletes. It must be root, to mount it."""
+"""A server that starts on a file system without free inodes still delivers and deletes. Mounting it requires root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Final
 
 from tests.child import PATIENCE_S
 from tests.server.running import Client, Processes
-from tests.torture.kill_restart import GONE, Ledger
+from tests.torture.check_report import CheckReport
+from tests.torture.kill_restart import CONNECTION_ERRORS
 
 CONFIG: Final = """queuePath = "queues"
 
@@ -28,7 +29,7 @@ ITEMS: Final = 60
 
 @contextmanager
 def small_file_system(folder: Path) -> Iterator[bool]:
-    """Mount a small file system on a folder for a while. Yields False if that is not allowed."""
+    """Mount a small file system on a folder. Yield False if this process may not mount."""
     folder.mkdir()
     mount = ("mount", "-t", "tmpfs", "-o", OPTIONS, "none", str(folder))
     try:
@@ -43,7 +44,7 @@ def small_file_system(folder: Path) -> Iterator[bool]:
 
 
 def use_up_inodes(folder: Path) -> list[Path]:
-    """Make empty files until there is no inode left; returns them."""
+    """Create empty files until no inode is free. Return their paths."""
     fillers: list[Path] = []
     for number in count():
         path = folder / f"filler-{number}"
@@ -58,7 +59,7 @@ def use_up_inodes(folder: Path) -> list[Path]:
 
 
 def fill(client: Client) -> dict[bytes, set[bytes]]:
-    """Put items to all queues; returns them."""
+    """Put items to all queues. Return the items of each queue."""
     pending: dict[bytes, set[bytes]] = {queue: set() for queue in QUEUES}
     for queue in QUEUES:
         client.get(queue + b"/peek")
@@ -72,12 +73,12 @@ def fill(client: Client) -> dict[bytes, set[bytes]]:
     return pending
 
 
-def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
-    """Kill a server, use up all inodes, start it again, and let clients make room."""
+def torture(folder: Path, storage: str, seed: int, report: CheckReport) -> None:
+    """Kill a server, use up all inodes, restart it, and check that clients can free some."""
     medium = folder / "medium"
     with small_file_system(medium) as is_mounted, Processes(folder) as processes:
         if not is_mounted:
-            print(f"  left out: {storage}: no file system can be mounted here")
+            print(f"  skipped: {storage}: this process may not mount a file system")
             return
         processes.arguments = ("--storage", f"{storage}:{medium}/queues?reserve=64KiB")
         server = processes.serve(CONFIG)
@@ -90,30 +91,29 @@ def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
         try:
             server = processes.serve(CONFIG)
         except AssertionError as error:
-            ledger.check(False, f"{storage}: the server starts without inodes: {str(error)[-300:]}")
+            report.check(False, f"{storage}: the server starts without inodes: {str(error)[-300:]}")
             return
-        ledger.check(True, f"{storage}: the server starts without inodes")
+        report.check(True, f"{storage}: the server starts without inodes")
         for queue in QUEUES:
             problems += _use(server.connect(), queue, pending[queue])
-        ledger.check(not problems, f"{storage}: clients peek, get, open, close and delete: {len(problems)} could not")
-        for problem in problems[:5]:
-            print(f"    {problem}")
+        what = f"{storage}: clients peek, get, open, close and delete: {len(problems)} failures"
+        report.check(not problems, what, problems)
         for filler in fillers:
             filler.unlink()
         with server.connect() as client:
-            answers = []
-            for _ in range(200):  # the reserve is tried again after a while
+            replies = []
+            for _ in range(200):  # the server tries to restore its reserve only now and then
                 client.send(b"set one 0 0 5\r\nhello\r\n")
-                answers.append(client.line())
-                if answers[-1] == b"STORED\r\n":
+                replies.append(client.line())
+                if replies[-1] == b"STORED\r\n":
                     break
                 time.sleep(0.1)
-            ledger.check(answers[-1] == b"STORED\r\n", f"{storage}: with inodes again puts are taken ({answers[-1]!r})")
+            report.check(replies[-1] == b"STORED\r\n", f"{storage}: puts work again with free inodes ({replies[-1]!r})")
         server.kill()
 
 
 def _use(client: Client, queue: bytes, expected: set[bytes]) -> list[str]:
-    """Take everything from a queue in different ways, and delete it; returns what went wrong."""
+    """Take all items of a queue in different ways, and delete it. Return the problems."""
     name = queue.decode()
     try:
         with client:
@@ -123,17 +123,17 @@ def _use(client: Client, queue: bytes, expected: set[bytes]) -> list[str]:
             _get(client, queue + b"/abort")
             found |= set(iter(lambda: _get(client, queue), None))
             client.send(b"delete %b\r\n" % queue)
-            answer = client.line()
-            if answer != b"DELETED\r\n":
-                return [f"{name}: delete was answered {answer!r}"]
+            reply = client.line()
+            if reply != b"DELETED\r\n":
+                return [f"{name}: delete was answered {reply!r}"]
             lost = expected - found
             return [f"{name}: {len(lost)} of {len(expected)} items are lost"] if lost else []
-    except GONE as error:
+    except CONNECTION_ERRORS as error:
         return [f"{name}: {type(error).__name__}: {str(error)[:200]}"]
 
 
 def _get(client: Client, key: bytes) -> bytes | None:
-    """Return the item of a get, or None. Raises ValueError with the answer if it is another."""
+    """Return the item of a get, or None if there is none. Raise ValueError on another reply."""
     client.send(b"get %b\r\n" % key)
     first = client.line()
     if first == b"END\r\n":

@@ -1,17 +1,16 @@
-"""Works a server at a steady pace for a long time, and looks whether anything grows: memory, descriptors, files, bytes.
+"""Runs a server under a steady load for a long time, and checks that its resources do not grow.
 
     python -m tests.torture.soak --minutes 40 --seed 1 --picture soak.svg
 
-Clients put and take at a queue whose backlog stays small; at one whose backlog grows beyond what is kept in memory and
-is taken again, over and over, so that its journal is read behind, rotated, rewritten and packed; at queues with names
-that were never there before, which are made and deleted; at children of a parent, which come and go; over connections
-that come and go, some with items open. Each second what the server holds is noted. After a minute of warming up the
-means of the first and of the last quarter are compared: the last may be no more than 5 % above the first.
+Clients use a queue with a small backlog; a queue whose backlog repeatedly grows beyond memory and is taken again, so
+that its journal is read behind, rotated, rewritten and packed; queues with new names, which are created and deleted;
+children of a parent, which are created and deleted; and connections that end, some with open reads. Once a second the
+program records the resources of the server. After a minute of warm-up, the mean of the last quarter may exceed the mean
+of the first by at most 5 %.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -27,6 +26,8 @@ from benchmarks.harness import progress
 from tests.child import PATIENCE_S, join
 from tests.server.running import Client, Processes, Server
 from tests.server.storages import NAMES, new_storage
+from tests.torture import command_line
+from tests.torture.check_report import CheckReport
 
 CONFIG: Final = """
 queuePath = "queues"
@@ -43,20 +44,20 @@ syncJournal = "100ms"
 """
 
 WARM_UP_S: Final = 60.0
-SHARE: Final = 0.25
-"""Of the time, each of the two parts that are compared."""
-MOST_GROWTH: Final = 0.05
+COMPARED_FRACTION: Final = 0.25
+"""The fraction of the samples in each of the two compared parts."""
+MAX_GROWTH: Final = 0.05
 SLACK: Final = {"memory": 1 << 20, "descriptors": 2.0, "files": 4.0, "journals": 1 << 18}
-"""So much is no growth, however little there was: a thread that is there or not, a file that is just being replaced."""
+"""Growth that is always allowed, for example by one more thread or by a file that is being replaced."""
 
 WAVE_BYTES: Final = 4 << 20
-"""The backlog of the queue that comes and goes: many times what is kept in memory."""
+"""Maximum backlog of the growing queue, many times its memory."""
 STEP_S: Final = 0.02
-"""A client's pace: a step, and so long a pause. The machine must not be busy, or the pace is not steady."""
+"""Pause between the steps of a client. A machine that is not saturated keeps the pace steady."""
 
 
 class Sample(NamedTuple):
-    """What the server held at one moment."""
+    """Resources of the server at one moment."""
 
     at_s: float
     memory: float
@@ -70,15 +71,15 @@ class Sample(NamedTuple):
 KINDS: Final = Sample._fields[1:]
 
 
-class Work:
-    """Threads, each with one kind of work. `steps` counts what was done of each."""
+class Workload:
+    """Threads with one kind of work each. `steps` counts their steps."""
 
     def __init__(self, server: Server, seed: int) -> None:
-        self.failed: list[str] = []
-        kinds = (self._steady, self._wave, self._names, self._children, self._comings)
+        self.errors: list[str] = []
+        kinds = (self._steady, self._wave, self._names, self._children, self._reconnect)
         self.steps = dict.fromkeys((kind.__name__.strip("_") for kind in kinds), 0)
         self._server = server
-        self._is_over = threading.Event()
+        self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(kind, random.Random(f"{seed} {kind.__name__}")), daemon=True)
             for kind in kinds
@@ -90,32 +91,32 @@ class Work:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_over.set()
+        self._stopping.set()
         join(*self._threads)
 
-    def lacks_some(self, late_s: float) -> bool:
-        """Whether a kind of work has not been done yet and still may be: the machine is slow."""
+    def is_incomplete(self, late_s: float) -> bool:
+        """Return whether some kind of work has no step yet, and may still get one on a slow machine."""
         return late_s < PATIENCE_S and not all(self.steps.values())
 
-    def _run(self, kind: Callable[[Client, random.Random, int], None], dice: random.Random) -> None:
+    def _run(self, kind: Callable[[Client, random.Random, int], None], rng: random.Random) -> None:
         name = kind.__name__.strip("_")
         try:
             with self._server.connect() as client:
-                while not self._is_over.wait(STEP_S):
-                    kind(client, dice, self.steps[name])
+                while not self._stopping.wait(STEP_S):
+                    kind(client, rng, self.steps[name])
                     self.steps[name] += 1
-        except Exception as error:  # whatever it was, the run has failed
-            self.failed.append(f"{name}: {error!r}")
+        except Exception as error:  # any error fails the run
+            self.errors.append(f"{name}: {error!r}")
 
-    # Each of these is one step.
+    # Each of these methods is one step.
 
-    def _steady(self, client: Client, dice: random.Random, step: int) -> None:
-        items = [dice.randbytes(dice.randrange(2000)) for _ in range(5)]
+    def _steady(self, client: Client, rng: random.Random, step: int) -> None:
+        items = [rng.randbytes(rng.randrange(2000)) for _ in range(5)]
         client.put(b"steady", *items)
         for item in items:
             assert client.get(b"steady") == item
 
-    def _wave(self, client: Client, dice: random.Random, step: int) -> None:
+    def _wave(self, client: Client, rng: random.Random, step: int) -> None:
         size = 8192
         length = WAVE_BYTES // (size * 4)
         if step // length % 2 == 0:
@@ -125,30 +126,30 @@ class Work:
                 assert client.get(b"wave/open") is not None
                 client.ask(b"get wave/close\r\n", b"END\r\n")
 
-    def _names(self, client: Client, dice: random.Random, step: int) -> None:
-        name = b"name-%d-%d" % (step, dice.randrange(1 << 30))
-        client.put(name, b"x" * dice.randrange(5000))
-        if dice.random() < 0.5:
+    def _names(self, client: Client, rng: random.Random, step: int) -> None:
+        name = b"name-%d-%d" % (step, rng.randrange(1 << 30))
+        client.put(name, b"x" * rng.randrange(5000))
+        if rng.random() < 0.5:
             client.get(name)
         client.ask(b"delete %b\r\n" % name, b"DELETED\r\n")
 
-    def _children(self, client: Client, dice: random.Random, step: int) -> None:
+    def _children(self, client: Client, rng: random.Random, step: int) -> None:
         child = b"parent+%d" % (step % 7)
         client.put(b"parent", b"news")
         client.get(child)
         client.ask(b"flush parent\r\n", b"END\r\n")
         if step % 7 == 6:
-            client.ask(b"delete parent+%d\r\n" % dice.randrange(7), b"DELETED\r\n")
+            client.ask(b"delete parent+%d\r\n" % rng.randrange(7), b"DELETED\r\n")
 
-    def _comings(self, client: Client, dice: random.Random, step: int) -> None:
-        client.put(b"comings", b"item")
+    def _reconnect(self, client: Client, rng: random.Random, step: int) -> None:
+        client.put(b"reconnect", b"item")
         with self._server.connect() as other:
-            assert other.get(b"comings/open") is not None
-            if dice.random() < 0.5:
-                other.ask(b"get comings/close\r\n", b"END\r\n")
+            assert other.get(b"reconnect/open") is not None
+            if rng.random() < 0.5:
+                other.ask(b"get reconnect/close\r\n", b"END\r\n")
                 return
-        while client.get(b"comings") is None:  # it comes back when its connection has ended
-            assert not self._is_over.wait(0.001)
+        while client.get(b"reconnect") is None:  # it is put back when its connection has ended
+            assert not self._stopping.wait(0.001)
 
 
 def _sample(server: Server, folder: Path, at_s: float) -> Sample:
@@ -161,61 +162,64 @@ def _sample(server: Server, folder: Path, at_s: float) -> Sample:
     return Sample(at_s, server.memory_bytes(), server.open_files(), len(sizes), sum(sizes))
 
 
-class Soaked(NamedTuple):
-    """What came of a run."""
+class SoakResult(NamedTuple):
+    """The results of a run."""
 
     samples: Sequence[Sample]
     steps: dict[str, int]
-    failed: Sequence[str]
+    errors: Sequence[str]
 
 
-def soak(processes: Processes, *, seed: int, seconds: float, warm_up_s: float = WARM_UP_S) -> Soaked:
-    """Work for so long, or until some of each kind of work has been done, and look each second."""
+def soak(processes: Processes, *, seed: int, seconds: float, warm_up_s: float = WARM_UP_S) -> SoakResult:
+    """Run the workload for that time, or until each kind of work has a step. Take a sample each second."""
     server = processes.serve(CONFIG)
     folder = processes.folder
     samples: list[Sample] = []
-    with Work(server, seed) as work:
+    with Workload(server, seed) as workload:
         began_s = time.monotonic()
         ends_s = warm_up_s + seconds
-        while not work.failed and ((at_s := time.monotonic() - began_s) < ends_s or work.lacks_some(at_s - ends_s)):
+        while not workload.errors:
+            at_s = time.monotonic() - began_s
+            if at_s >= ends_s and not workload.is_incomplete(at_s - ends_s):
+                break
             progress("soak", int(at_s), int(warm_up_s + seconds))
             if at_s > warm_up_s:
                 samples.append(_sample(server, folder, at_s - warm_up_s))
             time.sleep(min(1.0, seconds / 20))
         progress("", 1, 1)
     server.stop()
-    return Soaked(samples, work.steps, work.failed)
+    return SoakResult(samples, workload.steps, workload.errors)
 
 
 class Growth(NamedTuple):
-    """Of one kind: the means of the first and of the last part."""
+    """Means of the first and the last part of the samples of one resource."""
 
     first: float
     last: float
 
     @property
     def share(self) -> float:
-        """By which part of the first the last is above it."""
+        """The relative growth."""
         return self.last / self.first - 1
 
     def is_flat(self, kind: str) -> bool:
-        """Whether that is no growth."""
-        return self.last - self.first <= max(MOST_GROWTH * self.first, SLACK[kind])
+        """Return whether the growth is within the limits."""
+        return self.last - self.first <= max(MAX_GROWTH * self.first, SLACK[kind])
 
 
 def growths(samples: Sequence[Sample]) -> dict[str, Growth]:
-    """Of each kind."""
+    """Return the growth of each resource."""
     ends_s = samples[-1].at_s
-    first = [each for each in samples if each.at_s <= SHARE * ends_s]
-    last = [each for each in samples if each.at_s >= (1 - SHARE) * ends_s]
+    first = [each for each in samples if each.at_s <= COMPARED_FRACTION * ends_s]
+    last = [each for each in samples if each.at_s >= (1 - COMPARED_FRACTION) * ends_s]
     return {
         kind: Growth(*(statistics.fmean(getattr(each, kind) for each in part) for part in (first, last)))
         for kind in KINDS
     }
 
 
-def picture(samples: Sequence[Sample], path: Path) -> None:
-    """All four over the time."""
+def plot(samples: Sequence[Sample], path: Path) -> None:
+    """Draw all resources over time."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -236,33 +240,26 @@ def picture(samples: Sequence[Sample], path: Path) -> None:
 
 
 def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="another one, another story")
-    parser.add_argument("--minutes", type=float, default=40.0)
+    """Run from the command line. Return the exit status."""
+    parser = command_line.new_parser(__doc__, minutes=40.0)
     parser.add_argument("--storage", choices=NAMES, default="journal")
-    parser.add_argument("--picture", type=Path, help="draw it there, as SVG or PNG")
-    arguments = parser.parse_args()
+    parser.add_argument("--picture", type=Path, help="draw the samples to this file (SVG or PNG)")
+    arguments = command_line.parse(parser)
     with ExitStack() as stack:
         processes = stack.enter_context(Processes(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
         processes.arguments = ("--storage", stack.enter_context(new_storage(arguments.storage)))
-        soaked = soak(processes, seed=arguments.seed, seconds=arguments.minutes * 60)
-    if arguments.picture is not None and soaked.samples:
-        picture(soaked.samples, arguments.picture)
-    print(f"seed {arguments.seed}, {arguments.minutes:g} minutes over {arguments.storage}")
-    print("; ".join(f"{count:,d} {name}" for name, count in soaked.steps.items()))
-    passed = 0
-    found = growths(soaked.samples) if soaked.samples else {}
-    for kind, growth in found.items():
-        is_flat = growth.is_flat(kind)
-        passed += is_flat
-        said = "ok    " if is_flat else "FAILED"
-        print(f"{said}  {kind:12} {growth.first:14,.0f} {growth.last:14,.0f} {growth.share:+.1%}")
-    for each in soaked.failed:
-        print(f"FAILED  {each}")
-    failed = len(KINDS) - passed + len(soaked.failed)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+        result = soak(processes, seed=arguments.seed, seconds=arguments.minutes * 60)
+    if arguments.picture is not None and result.samples:
+        plot(result.samples, arguments.picture)
+    print(f"seed {arguments.seed}, {arguments.minutes:g} minutes, {arguments.storage}")
+    print("steps: " + ", ".join(f"{name} {count:,d}" for name, count in result.steps.items()))
+    report = CheckReport()
+    report.check(not result.errors, "no client failed", result.errors)
+    report.check(bool(result.samples), f"{len(result.samples):,} samples were taken")
+    for kind, growth in (growths(result.samples) if result.samples else {}).items():
+        means = f"{growth.first:14,.0f} {growth.last:14,.0f} {growth.share:+.1%}"
+        report.check(growth.is_flat(kind), f"{kind:12} {means}")
+    return 1 if report.finish() else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The program that tests.torture.streams kills: a stream out of a queue into a folder of Parquet files."""
+"""The streaming query of tests.torture.streams: reads a queue and writes Parquet files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
-    """Read until the end, or with --available-now what is there."""
+    """Run the query until it is killed, or with --available-now until the queue is empty."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", required=True)
     parser.add_argument("--folder", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Clients that ask for long replies and do not read them: the server's memory must stay bounded."""
+"""Clients request long replies and do not read them. The server's memory must stay bounded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.server.running import PATIENCE_S, Processes, Server
-from tests.torture.kill_restart import Ledger
+from tests.torture.check_report import CheckReport
 
 MIB: Final = 1 << 20
 CONFIG: Final = 'queuePath = "queues"\nmaxTotalMemory = "32MiB"\n'
@@ -16,13 +16,13 @@ QUEUES: Final = 4000
 CLIENTS: Final = 30
 REQUESTS: Final = (b"stats\r\n", b"dump_stats\r\n")
 MOST_GROWTH_BYTES: Final = 132 * MIB
-"""The limit `maxTotalMemory`, and 100 MiB."""
+"""`maxTotalMemory` and 100 MiB."""
 RECEIVE_BUFFER_BYTES: Final = 4096
 IDLE_S: Final = 1.0
 
 
 def wait_until_idle(server: Server) -> None:
-    """Return when the server does nothing any more, or has had enough time, or memory, to show what it does."""
+    """Wait until the server is idle, has used too much memory, or is busy for too long."""
     deadline = time.monotonic() + PATIENCE_S
     worked_s = -1.0
     while server.cpu_s() > worked_s + 0.05 * IDLE_S and time.monotonic() < deadline:
@@ -32,8 +32,8 @@ def wait_until_idle(server: Server) -> None:
         time.sleep(IDLE_S)
 
 
-def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
-    """Make many queues, ask for their statistics from many connections, and read nothing."""
+def torture(folder: Path, storage: str, seed: int, report: CheckReport) -> None:
+    """Create many queues, and request their statistics on many connections without reading the replies."""
     with Processes(folder) as processes, ExitStack() as stack:
         processes.arguments = ("--storage", f"{storage}:queues?reserve=64KiB")
         server = processes.serve(CONFIG)
@@ -46,9 +46,9 @@ def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
             client.send(REQUESTS[number % len(REQUESTS)] * 5)
         wait_until_idle(server)
         growth = server.peak_memory_bytes() - before
-        bound = f"grow the server by {growth / MIB:.0f} MiB, of {MOST_GROWTH_BYTES / MIB:.0f}"
-        ledger.check(growth <= MOST_GROWTH_BYTES, f"{storage}: {CLIENTS} clients that read no reply {bound}")
+        bound = f"grow the server by {growth / MIB:.0f} MiB, limit {MOST_GROWTH_BYTES / MIB:.0f}"
+        report.check(growth <= MOST_GROWTH_BYTES, f"{storage}: {CLIENTS} clients that read no reply {bound}")
         other.send(b"set work 0 0 5\r\nhello\r\n")
-        answer = other.line()
-        ledger.check(answer == b"STORED\r\n", f"{storage}: puts of other clients go on ({answer.decode().strip()})")
+        reply = other.line()
+        report.check(reply == b"STORED\r\n", f"{storage}: other clients can put ({reply.decode().strip()})")
         server.kill()

@@ -1,10 +1,10 @@
-"""Kills the ZooKeeper that a server has joined, again and again, while clients put and take items.
+"""Kills ZooKeeper repeatedly while clients use a server that has joined it, and measures how long their requests take.
 
     python -m tests.torture.zookeeper_kills --seed 1 --kills 20
 
-Two servers have the same load: one has joined server sets, the other has never heard of ZooKeeper. What clients of the
-second wait is what the machine makes everybody wait, as by the start of Java. No request may fail. Each time ZooKeeper
-is back the sets name the server again, and how long that took is printed.
+Two servers have the same load: one has joined server sets, and one does not use ZooKeeper. The delays of the second
+server show the influence of the machine, such as the start of Java. No request may fail. The program prints how long it
+takes until the sets name the server again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from tests.torture import command_line
 PREFIX: Final = "/services/kestrel"
 SESSION_TIMEOUT_S: Final = 1.0
 PAUSE_S: Final = 0.001
-"""Between two requests of a client: the machine must have time for others, or everybody waits all the time."""
+"""Pause of a client between two requests, so that the clients do not use all processor time."""
 
 CLIENTS: Final = 4
 ITEM: Final = b"x" * 64
 
-QUIET, AWAY, STARTING = "ZooKeeper is there", "ZooKeeper is away", "ZooKeeper starts"
-PHASES: Final = (QUIET, AWAY, STARTING)
+RUNNING, DOWN, STARTING = "ZooKeeper is up", "ZooKeeper is down", "ZooKeeper starts"
+PHASES: Final = (RUNNING, DOWN, STARTING)
 
 JOINED, ALONE = "joined", "alone"
 
 
 class Load:
-    """Threads that set and get at one server, and note how long each request took, by what ZooKeeper did meanwhile."""
+    """Client threads of one server that measure their requests. The times are grouped by the state of ZooKeeper."""
 
     def __init__(self, server: Server) -> None:
-        self.phase = QUIET
+        self.phase = RUNNING
         self.latencies_ms: dict[str, array[float]] = {phase: array("d") for phase in PHASES}
         self.failed: list[str] = []
         self._server = server
-        self._is_over = threading.Event()
+        self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(CLIENTS)]
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_over.set()
+        self._stopping.set()
         for thread in self._threads:
             thread.join()
 
@@ -67,7 +67,7 @@ class Load:
         )
         try:
             with self._server.connect() as client:
-                while not self._is_over.wait(PAUSE_S):
+                while not self._stopping.wait(PAUSE_S):
                     for request, reply in requests:
                         phase, began = self.phase, time.perf_counter()
                         client.ask(request, reply)
@@ -77,29 +77,29 @@ class Load:
 
 
 class Outcome(NamedTuple):
-    """What came out."""
+    """The results of a run."""
 
     latencies_ms: dict[str, dict[str, array[float]]]
-    """By server, and by what ZooKeeper did."""
+    """Request times by server and state of ZooKeeper."""
     rejoined_s: list[float]
-    """How long after each return of ZooKeeper the sets were right."""
+    """Times from the starts of ZooKeeper until the sets were correct."""
     failed: list[str]
 
 
 def torture(zookeeper: ZooKeeper, processes: Processes, *, seed: int, kills: int) -> Outcome:
-    """Kill ZooKeeper so often."""
-    dice = random.Random(seed)
+    """Kill and restart ZooKeeper that many times under load."""
+    rng = random.Random(seed)
     rejoined_s: list[float] = []
-    given = 'queuePath = "{name}"\nstatusFile = "{name}.status"\n[admin]\nhttpPort = false\n'
+    settings = 'queuePath = "{name}"\nstatusFile = "{name}.status"\n[admin]\nhttpPort = false\n'
     joins = config(zookeeper, PREFIX, session_timeout=f"{round(SESSION_TIMEOUT_S * 1000)}ms")
-    joined = processes.serve(given.format(name=JOINED) + joins)
-    alone = processes.serve(given.format(name=ALONE))
+    joined = processes.serve(settings.format(name=JOINED) + joins)
+    alone = processes.serve(settings.format(name=ALONE))
     wanted = expected({joined.port: "Up"})
 
-    def is_right() -> bool:
+    def has_joined() -> bool:
         return members(zookeeper.client, PREFIX) == wanted
 
-    eventually(is_right, "the server has joined")
+    eventually(has_joined, "the server has joined")
     with ExitStack() as stack:
         loads = {JOINED: stack.enter_context(Load(joined)), ALONE: stack.enter_context(Load(alone))}
 
@@ -110,43 +110,43 @@ def torture(zookeeper: ZooKeeper, processes: Processes, *, seed: int, kills: int
 
         for number in range(kills):
             progress("kills", number, kills)
-            phase(QUIET, dice.uniform(0.5, 1.5))
-            phase(AWAY, 0)
+            phase(RUNNING, rng.uniform(0.5, 1.5))
+            phase(DOWN, 0)
             zookeeper.kill()
-            phase(AWAY, dice.uniform(0.1, 2 * SESSION_TIMEOUT_S))
+            phase(DOWN, rng.uniform(0.1, 2 * SESSION_TIMEOUT_S))
             phase(STARTING, 0)
             zookeeper.start()
             began = time.monotonic()
-            eventually(is_right, "the server is in both sets again")
+            eventually(has_joined, "the server has joined both sets again")
             rejoined_s.append(time.monotonic() - began)
         progress("", 1, 1)
     failed = [reason for load in loads.values() for reason in load.failed]
     return Outcome({name: load.latencies_ms for name, load in loads.items()}, rejoined_s, failed)
 
 
-def lines(outcome: Outcome) -> list[str]:
-    """The outcome for a person."""
-    told = [f"{'':20}{'requests':>10}   p50 ms   p99 ms   worst ms"]
+def report_lines(outcome: Outcome) -> list[str]:
+    """Return a report for a person."""
+    lines = [f"{'':20}{'requests':>10}   p50 ms   p99 ms   worst ms"]
     for phase in PHASES:
         for server, latencies_ms in outcome.latencies_ms.items():
             each = latencies_ms[phase]
             p50, p99 = percentile(each, 50), percentile(each, 99)
-            told.append(f"{phase:20}{len(each):>10,d}   {p50:6.2f}   {p99:6.2f}   {max(each):8.1f}   {server}")
+            lines.append(f"{phase:20}{len(each):>10,d}   {p50:6.2f}   {p99:6.2f}   {max(each):8.1f}   {server}")
     rejoined_s = outcome.rejoined_s
-    told.append(
-        f"in the sets again after {statistics.median(rejoined_s):.2f} s (median), {max(rejoined_s):.2f} s (latest); "
-        f"the session has {SESSION_TIMEOUT_S:g} s"
+    lines.append(
+        f"sets correct after {statistics.median(rejoined_s):.2f} s (median), {max(rejoined_s):.2f} s (maximum); "
+        f"session timeout {SESSION_TIMEOUT_S:g} s"
     )
-    told.append(f"{len(outcome.failed)} requests failed{''.join(f'; {each}' for each in outcome.failed)}")
-    return told
+    lines.append(f"{len(outcome.failed)} requests failed{''.join(f'; {each}' for each in outcome.failed)}")
+    return lines
 
 
 def _run(zookeeper: ZooKeeper, processes: Processes, seed: int, rounds: int) -> int:
     outcome = torture(zookeeper, processes, seed=seed, kills=rounds)
     print(f"seed {seed}, {rounds} kills of ZooKeeper")
-    print("\n".join(lines(outcome)))
+    print("\n".join(report_lines(outcome)))
     return len(outcome.failed)
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run_over_zookeeper(_run, __doc__ or "", rounds="kills", default=20))
+    sys.exit(command_line.run_with_zookeeper(_run, __doc__, option="kills", default=20))

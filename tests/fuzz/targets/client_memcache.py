@@ -1,4 +1,4 @@
-"""The memcache client's reading of replies."""
+"""Replies that the memcache client reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kestrel.client.memcache import MemcacheCalls
-from tests.fuzz.fed import Fed, fed
-from tests.fuzz.replies import Asked, check_replies
+from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.replies import Request, check_replies
 from tests.fuzz.target import Target
 
 CALLS = MemcacheCalls(max_item_bytes=100, max_line_bytes=50)
 
-ASKED: tuple[tuple[Callable[[], Asked], bytes], ...] = (
-    # how it is asked, and a reply
+REQUESTS: tuple[tuple[Callable[[], Request], bytes], ...] = (
+    # request, reply
     (partial(CALLS.put, b"work", b"x"), b"STORED\r\n"),
     (partial(CALLS.get, b"work", 5000, opens=True), b"VALUE work 0 5\r\nhello\r\nEND\r\n"),
     (partial(CALLS.monitor, b"work", 1), b"VALUE work 0 1\r\na\r\nEND\r\nVALUE work 0 0\r\n\r\nEND\r\nEND\r\n"),
@@ -30,14 +30,14 @@ ASKED: tuple[tuple[Callable[[], Asked], bytes], ...] = (
 
 
 def check(data: bytes) -> None:
-    choices = Fed(data)
-    make, _ = ASKED[choices.number(len(ASKED))]
+    choices = Choices(data)
+    make, _ = REQUESTS[choices.number(len(REQUESTS))]
     sizes = choices.numbers(15)
     check_replies(make, choices.rest(), sizes)
 
 
 def seeds() -> Mapping[str, bytes]:
-    return {f"{place:02}": fed(reply + b"END", place, 2, 3, 9) for place, (_, reply) in enumerate(ASKED)}
+    return {f"{index:02}": with_choices(reply + b"END", index, 2, 3, 9) for index, (_, reply) in enumerate(REQUESTS)}
 
 
 WORDS = (

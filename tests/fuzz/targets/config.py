@@ -1,4 +1,4 @@
-"""Configuration files of any bytes."""
+"""Configuration files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kestrel.config.model import (
 )
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.config.setting import settings_of
-from tests.fuzz.folders import a_folder
+from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
 
 CONFIGS = Path(__file__).parents[3] / "tap-configs"
 
 
 def check(data: bytes) -> None:
-    """A `Config` whose settings can be shown, or the problems of the file, each a sentence on a line of its own."""
-    with a_folder() as folder:
+    """Check that a file gives a `Config` that can be dumped, or problems that are one line each."""
+    with scratch_folder() as folder:
         folder.write_bytes(data)
         try:
             config = load(folder)
@@ -57,7 +57,7 @@ def seeds() -> Mapping[str, bytes]:
 
 
 def words() -> Iterator[bytes]:
-    """Every setting's name, and values of every kind."""
+    """Yield the name of every setting, and values of every kind."""
     for cls in (Config, QueueSettings, AliasSettings, AdminSettings, TlsSettings, ZooKeeperSettings, LoggingSettings):
         for setting in settings_of(cls).values():
             yield f"\n{setting.kestrel_name} = ".encode()
@@ -69,4 +69,4 @@ def words() -> Iterator[bytes]:
     )  # fmt: skip
 
 
-TARGET = Target(check, seeds, words, most_bytes=4096)
+TARGET = Target(check, seeds, words, max_bytes=4096)

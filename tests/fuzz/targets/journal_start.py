@@ -1,4 +1,4 @@
-"""Starts of a server over a journal file of any bytes."""
+"""Starts of a server with a journal file of any bytes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import KestrelError
 from kestrel.scroll.records import WRITER_MAGIC
-from tests.fuzz import journals
-from tests.fuzz.folders import QuickDisk, a_folder
+from tests.fuzz import journal_seeds
+from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
 from tests.journal.handwritten import addx
 from tests.journal.restarts import Journal, check_recovery, files_of
+from tests.torture.damage import Unsynced
 
 
 def check(data: bytes) -> None:
-    """No byte is lost and no good record, and the second start finds what the first one left.
+    """Check that no byte and no good record is lost, and that a second start finds the state that the first one left.
 
-    What begins as a scroll's file is a queue that is not served, and stays as it is.
+    A file that begins like a scroll must be refused and stay unchanged.
     """
-    with a_folder() as folder:
+    with scratch_folder() as folder:
         if data.startswith(WRITER_MAGIC):
             _check_refusal(folder, data)
             return
-        check_recovery(folder, data, QuickDisk())
+        check_recovery(folder, data, Unsynced())
         left = files_of(folder)
-        journal = Journal(folder, QuickDisk())
+        journal = Journal(folder, Unsynced())
         items = journal.items()
         journal.put(b"new")
         assert journal.items() == [*items, (b"new", 1, 0)]
@@ -38,7 +39,7 @@ def check(data: bytes) -> None:
 def _check_refusal(folder: Path, data: bytes) -> None:
     folder.mkdir()
     (folder / "work").write_bytes(data)
-    journal = Journal(folder, QuickDisk())
+    journal = Journal(folder, Unsynced())
     failure = journal.loaded[b"work"]
     assert isinstance(failure, Failure) and isinstance(failure.value, KestrelError)
     journal.close()
@@ -46,7 +47,7 @@ def _check_refusal(folder: Path, data: bytes) -> None:
 
 
 def seeds() -> Mapping[str, bytes]:
-    return journals.seeds() | {"scroll": WRITER_MAGIC + addx(b"a")}
+    return journal_seeds.seeds() | {"scroll": WRITER_MAGIC + addx(b"a")}
 
 
-TARGET = Target(check, seeds, lambda: journals.WORDS, journals.mended, most_bytes=1024)
+TARGET = Target(check, seeds, lambda: journal_seeds.WORDS, journal_seeds.repaired, max_bytes=1024)

@@ -8,33 +8,34 @@ from functools import partial
 
 from kestrel.protocols import memcache
 from kestrel.protocols.memcache import MemcacheCodec
-from tests.fuzz import spoken
+from tests.fuzz import protocol_seeds
+from tests.fuzz.choices import Choices, repairing, with_choices
 from tests.fuzz.codecs import check_codec
-from tests.fuzz.fed import Fed, fed, mending
 from tests.fuzz.target import Target
 
 LIMITS = ((8192, 1 << 24), (60, 40), (16, 1), (1, 0))
-"""Of a line and of an item."""
+"""(line size, item size) limits."""
 
 
 def check(data: bytes) -> None:
-    """Nothing is remembered of inputs before: an input must do the same alone."""
-    memcache._PARSED_LINES.clear()
-    choices = Fed(data)
-    (most_line, most_item), sizes = choose(choices)
-    make = partial(MemcacheCodec, most_line, most_item, bool(len(sizes) & 1))
-    check_codec(make, choices.rest(), sizes, max(most_line, most_item + len(b"\r\n")))
+    memcache._PARSED_LINES.clear()  # an input must not depend on earlier inputs
+    choices = Choices(data)
+    (max_line, max_item), sizes = choose(choices)
+    make = partial(MemcacheCodec, max_line, max_item, bool(len(sizes) & 1))
+    check_codec(make, choices.rest(), sizes, max(max_line, max_item + len(b"\r\n")))
 
 
-def choose(choices: Fed) -> tuple[tuple[int, int], list[int]]:
-    """The limits, and the sizes of the pieces."""
+def choose(choices: Choices) -> tuple[tuple[int, int], list[int]]:
+    """Return the limits, and the sizes of the pieces."""
     return LIMITS[choices.number(len(LIMITS))], choices.numbers(15)
 
 
 def seeds() -> Mapping[str, bytes]:
     return {
-        **{name: fed(said, 0, 2, 3, 9) for name, said in spoken.conversations("memcache").items()},
-        "small-limits": fed(b"set work 0 0 40\r\n" + bytes(40) + b"\r\nget work/t=5/open\r\n", 1, 3, 5, 20, 20),
+        **{name: with_choices(stream, 0, 2, 3, 9) for name, stream in protocol_seeds.conversations("memcache").items()},
+        "small-limits": with_choices(
+            b"set work 0 0 40\r\n" + bytes(40) + b"\r\nget work/t=5/open\r\n", 1, 3, 5, 20, 20
+        ),
     }
 
 
@@ -49,9 +50,9 @@ WORDS = (
 _SET = re.compile(rb"(set [^ \r\n]+ [^ \r\n]+ [^ \r\n]+ )([0-9]+)(\r?\n)(.*?)(?=\r\n)", re.DOTALL | re.IGNORECASE)
 
 
-def mended(data: bytes) -> bytes:
-    """The length of an item is that of what stands before the next line end."""
+def repaired(data: bytes) -> bytes:
+    """Return data whose sets have the lengths of the bytes before the next line end."""
     return _SET.sub(lambda found: b"%b%d%b%b" % (found[1], len(found[4]), found[3], found[4]), data)
 
 
-TARGET = Target(check, seeds, lambda: WORDS, mending(choose, mended))
+TARGET = Target(check, seeds, lambda: WORDS, repairing(choose, repaired))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.fuzz import sessions, spoken
-from tests.fuzz.fed import fed, mending
-from tests.fuzz.sessions import HALF_CLOSE, LATER, OTHER_CLIENT, READS, SEND, check_session
+from tests.fuzz import protocol_seeds, sessions
+from tests.fuzz.choices import repairing, with_choices
+from tests.fuzz.sessions import ADVANCE_TIME, HALF_CLOSE, SEND, SWITCH_CLIENT, TOGGLE_READING, check_session
 from tests.fuzz.target import Target
 from tests.fuzz.targets import memcache
 
@@ -22,22 +22,28 @@ def _check_replies(sent: bytes, received: bytes, is_all: bool) -> None:
 
 def seeds() -> Mapping[str, bytes]:
     return {
-        **{name: fed(said, place % 3, 2, SEND, 9, SEND, 20) for place, (name, said) in enumerate(
-            spoken.conversations("memcache").items())},
-        "waits": fed(b"get work/t=500\r\nset work 0 0 1\r\nx\r\n", 1, 4, SEND, 15, LATER, 3, OTHER_CLIENT, 0, SEND, 99),
-        "gone": fed(
-            b"monitor work 10 5\r\nset work 0 1 1\r\nx\r\n", 1, 5,
-            SEND, 18, READS, 0, OTHER_CLIENT, 0, SEND, 40, HALF_CLOSE, 0,
+        **{name: with_choices(stream, index % 3, 2, SEND, 9, SEND, 20) for index, (name, stream) in enumerate(
+            protocol_seeds.conversations("memcache").items())},
+        "waits": with_choices(
+            b"get work/t=500\r\nset work 0 0 1\r\nx\r\n", 1, 4, SEND, 15, ADVANCE_TIME, 3, SWITCH_CLIENT, 0, SEND, 99,
         ),
-        "reads-nothing": fed(b"stats\r\n" * 250, 1, 1, READS, 0),
-        "reads-nothing-of-little": fed(b"get work/t=9\r\n" + b"stats\r\n" * 250, 2, 3, READS, 0, SEND, 99, LATER, 3),
-        "fanout": fed(b"set work 0 0 1\r\nx\r\nget work+a/open\r\nset all 0 0 1\r\ny\r\ndump_stats\r\nstats\r\n", 1, 0),
-        "expiry": fed(
+        "gone": with_choices(
+            b"monitor work 10 5\r\nset work 0 1 1\r\nx\r\n", 1, 5,
+            SEND, 18, TOGGLE_READING, 0, SWITCH_CLIENT, 0, SEND, 40, HALF_CLOSE, 0,
+        ),
+        "reads-nothing": with_choices(b"stats\r\n" * 250, 1, 1, TOGGLE_READING, 0),
+        "reads-nothing-of-little": with_choices(
+            b"get work/t=9\r\n" + b"stats\r\n" * 250, 2, 3, TOGGLE_READING, 0, SEND, 99, ADVANCE_TIME, 3,
+        ),
+        "fanout": with_choices(
+            b"set work 0 0 1\r\nx\r\nget work+a/open\r\nset all 0 0 1\r\ny\r\ndump_stats\r\nstats\r\n", 1, 0,
+        ),
+        "expiry": with_choices(
             b"set short 0 0 1\r\nx\r\nget work/open\r\nget work/abort\r\nget work/open\r\nget work/abort\r\n"
             b"get work/open\r\nget work/abort\r\nget failed\r\n",
-            1, 2, SEND, 19, LATER, 20,
+            1, 2, SEND, 19, ADVANCE_TIME, 20,
         ),
     }  # fmt: skip
 
 
-TARGET = Target(check, seeds, lambda: memcache.WORDS, mending(sessions.choose, memcache.mended))
+TARGET = Target(check, seeds, lambda: memcache.WORDS, repairing(sessions.choose, memcache.repaired))

@@ -1,4 +1,4 @@
-"""Files of certificates and keys."""
+"""Files with certificates and keys."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from kestrel.pem import load_certificate_and_key, load_certificates
-from tests.fuzz.fed import Fed, fed
-from tests.fuzz.folders import a_folder
+from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import CORPUS, Target
 
 BEGIN, END = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
@@ -15,11 +15,11 @@ KEY_BEGIN, KEY_END = b"-----BEGIN PRIVATE KEY-----\n", b"-----END PRIVATE KEY---
 
 
 def check(data: bytes) -> None:
-    """Certificates, or an OSError that names the file. The one file is that of the certificates and of the key."""
-    choices = Fed(data)
+    """Check that files are loaded, or refused by an OSError with the file name. The key is at the end of the data."""
+    choices = Choices(data)
     key_bytes = 8 * choices.number(256)
     contents = choices.rest()
-    with a_folder() as folder:
+    with scratch_folder() as folder:
         folder.mkdir()
         cert_file, key_file = folder / "cert.pem", folder / "key.pem"
         cert_file.write_bytes(contents)
@@ -33,12 +33,14 @@ def check(data: bytes) -> None:
 
 
 def seeds() -> Mapping[str, bytes]:
-    """With the certificate that is there: they cannot be made again as they were."""
+    """Return seeds that contain the certificate in the corpus, because a new certificate would differ."""
     certificate = (CORPUS / "pem" / "certificate").read_bytes()
     return {
-        "chain": fed(certificate + b"\n" + certificate, 0),
-        "key": fed(certificate + KEY_BEGIN + b"MEECAQAwEwYHKoZIzj0CAQYIKoZIzj0DAQcEJzAlAgEBBCA=\n" + KEY_END, 14),
-        "empty": fed(BEGIN + b"AAAA\n" + END, 0),
+        "chain": with_choices(certificate + b"\n" + certificate, 0),
+        "key": with_choices(
+            certificate + KEY_BEGIN + b"MEECAQAwEwYHKoZIzj0CAQYIKoZIzj0DAQcEJzAlAgEBBCA=\n" + KEY_END, 14
+        ),
+        "empty": with_choices(BEGIN + b"AAAA\n" + END, 0),
     }
 
 

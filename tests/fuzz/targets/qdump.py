@@ -1,4 +1,4 @@
-"""kestrel-qdump over a folder whose files have any bytes."""
+"""kestrel-qdump on a folder whose files have any bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import redirect_stderr, redirect_stdout
 
 from kestrel.tools.qdump.command import main
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK
-from tests.fuzz import journals, scrolls
-from tests.fuzz.fed import Fed, fed
-from tests.fuzz.folders import a_folder
+from tests.fuzz import journal_seeds, scroll_seeds
+from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
 
 FORMS = ((), ("-q",), ("-d",), ("-A",), ("-Q",), ("--json",), ("--json", "-d"), ("--json", "-q"))
@@ -21,11 +21,11 @@ NAMES = ("work", "work.1700000000000", "work.read.x", "work.1700000000000.pack")
 
 
 def check(data: bytes) -> None:
-    """Its exit status is one of success or damage, and it changes no byte."""
-    choices = Fed(data)
+    """Check that the exit status is that of success or damage, and that no file changes."""
+    choices = Choices(data)
     form, names, takes_one = choose(choices)
     contents = choices.rest()
-    with a_folder() as folder:
+    with scratch_folder() as folder:
         folder.mkdir()
         for name in names:
             (folder / name).write_bytes(contents)
@@ -42,22 +42,22 @@ def check(data: bytes) -> None:
     assert sys.stdout is not output
 
 
-def choose(choices: Fed) -> tuple[tuple[str, ...], list[str], bool]:
-    """How it is shown, which files there are, and whether one of them is asked for or the folder."""
+def choose(choices: Choices) -> tuple[tuple[str, ...], list[str], bool]:
+    """Return the options, the names of the files, and whether one file is dumped instead of the folder."""
     form = FORMS[choices.number(len(FORMS))]
     chosen = choices.number(1 << len(NAMES)) or 1
-    return form, [name for place, name in enumerate(NAMES) if chosen >> place & 1], bool(choices.number(2))
+    return form, [name for index, name in enumerate(NAMES) if chosen >> index & 1], bool(choices.number(2))
 
 
 def seeds() -> Mapping[str, bytes]:
     found = {}
-    for place, (name, contents) in enumerate(journals.seeds().items()):
-        found[name] = fed(contents, place, 1, place // 2)
-    for place, (name, contents) in enumerate(scrolls.recorded("writer").items()):
-        found[f"writer-{name}"] = fed(contents, place, 2, place // 2)
-    for place, (name, contents) in enumerate(scrolls.recorded("reader").items()):
-        found[f"reader-{name}"] = fed(contents, place, 4, place // 2)
+    for index, (name, contents) in enumerate(journal_seeds.seeds().items()):
+        found[name] = with_choices(contents, index, 1, index // 2)
+    for index, (name, contents) in enumerate(scroll_seeds.recorded("writer").items()):
+        found[f"writer-{name}"] = with_choices(contents, index, 2, index // 2)
+    for index, (name, contents) in enumerate(scroll_seeds.recorded("reader").items()):
+        found[f"reader-{name}"] = with_choices(contents, index, 4, index // 2)
     return found
 
 
-TARGET = Target(check, seeds, lambda: (*journals.WORDS, *scrolls.WORDS))
+TARGET = Target(check, seeds, lambda: (*journal_seeds.WORDS, *scroll_seeds.WORDS))

@@ -1,4 +1,4 @@
-"""Configurations of Kestrel, which are Scala, of any bytes."""
+"""Configurations of Kestrel, written in Scala."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fuzz.target import Target
 
 
 def check(data: bytes) -> None:
-    """What the loader takes and remarks with lines that there are, or one failure of the input, in words."""
+    """Check that the result is TOML that loads, with remarks on existing lines, or one error of the input."""
     text = data.decode("utf-8", "replace")
     lines = text.count("\n") + 1
     try:
@@ -50,7 +50,7 @@ def seeds() -> Mapping[str, bytes]:
 
 
 def words() -> Iterator[bytes]:
-    """Every setting's name, and values of every kind."""
+    """Yield the name of every setting, and values of every kind."""
     for cls in (Config, QueueSettings, ZooKeeperSettings):
         for setting in settings_of(cls).values():
             yield f"\n{setting.kestrel_name} = ".encode()
@@ -63,4 +63,4 @@ def words() -> Iterator[bytes]:
     )  # fmt: skip
 
 
-TARGET = Target(check, seeds, words, most_bytes=4096)
+TARGET = Target(check, seeds, words, max_bytes=4096)

@@ -1,4 +1,4 @@
-"""Starts of a server over the files of a scroll: a writer file, and those of a queue and of a child, of any bytes."""
+"""Starts of a server with a writer file and the reader files of a queue and its child, of any bytes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kestrel.item import Item
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
-from tests.fuzz import scrolls
-from tests.fuzz.fed import Fed, fed
-from tests.fuzz.folders import a_folder
+from tests.fuzz import scroll_seeds
+from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
 from tests.scroll.handwritten import DELETED, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.independent import FoundItem, queues_in
@@ -19,18 +19,18 @@ NAMES = ("work.1700000000000", "work.read.", "work.read.x")
 
 
 def check(data: bytes) -> None:
-    """What is served is what the second reader finds in the files afterwards, and a second start serves it again.
+    """Check that a start serves the items that the second reader then finds, and a second start serves them again.
 
-    Then an item comes last that is put last.
+    An item that is put afterwards must come last.
     """
-    with a_folder() as folder:
+    with scratch_folder() as folder:
         folder.mkdir()
         for name, contents in zip(NAMES, split(data), strict=True):
             if contents:
                 (folder / name).write_bytes(contents)
         served = _served(folder)
         found = {name: queue.items for name, queue in queues_in(folder).items()}
-        # Without an item and a reader there is no queue to this server.
+        # The server does not serve a queue without items and without a reader file.
         assert served == {name: items for name, items in found.items() if items or name in served}
         assert _served(folder) == served
         again = Scrolls(folder)
@@ -44,7 +44,7 @@ def check(data: bytes) -> None:
 
 
 def _served(folder: Path) -> dict[bytes, list[FoundItem]]:
-    """The items of each queue that a start brings; it is stopped again."""
+    """Return the items of each queue that a start serves."""
     scrolls = Scrolls(folder)
     served = {name: [_found(item) for item in scrolls.look_through(scrolls.queue(name))] for name in scrolls.loaded}
     scrolls.close()
@@ -56,8 +56,8 @@ def _found(item: Item) -> FoundItem:
 
 
 def split(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """The writer file, the reader file of the queue, and that of its child `x`."""
-    choices = Fed(data)
+    """Return the writer file, the reader file of the queue, and that of its child `x`."""
+    choices = Choices(data)
     own_bytes, child_bytes = choices.number(256), choices.number(256)
     stream = choices.rest()
     child_at = max(0, len(stream) - child_bytes)
@@ -65,20 +65,20 @@ def split(data: bytes) -> tuple[bytes, bytes, bytes]:
     return stream[:own_at], stream[own_at:child_at], stream[child_at:]
 
 
-def mended(data: bytes) -> bytes:
-    """Each of them is."""
+def repaired(data: bytes) -> bytes:
+    """Return the input with each of the three files repaired."""
     parts = split(data)
     magics = (WRITER_MAGIC, READER_MAGIC, READER_MAGIC)
     whole = b"".join(
-        scrolls.mended(part, magic) if len(part) >= len(magic) else part
+        scroll_seeds.repaired(part, magic) if len(part) >= len(magic) else part
         for part, magic in zip(parts, magics, strict=True)
     )
     return whole + data[len(whole) :]
 
 
 def joined(writer: bytes, own: bytes = b"", child: bytes = b"") -> bytes:
-    """The input of these files."""
-    return fed(writer + own + child, len(own), len(child))
+    """Return the input for these files."""
+    return with_choices(writer + own + child, len(own), len(child))
 
 
 def seeds() -> Mapping[str, bytes]:
@@ -86,7 +86,7 @@ def seeds() -> Mapping[str, bytes]:
     for_some = items + targets(0, b"x") + put(8, b"x alone") + targets(1, b"x") + put(9, b"not x", 5, 9)
     own = READER_MAGIC + read_head(2) + read_done(4) + errors(_3=2)
     child = READER_MAGIC + read_head(0) + done_ranges((2, 5))
-    return {name: joined(each) for name, each in scrolls.recorded("writer").items()} | {
+    return {name: joined(each) for name, each in scroll_seeds.recorded("writer").items()} | {
         "items": joined(items),
         "own": joined(for_some, own),
         "both": joined(for_some, own, child),
@@ -98,4 +98,4 @@ def seeds() -> Mapping[str, bytes]:
     }
 
 
-TARGET = Target(check, seeds, lambda: scrolls.WORDS, mended, most_bytes=1024)
+TARGET = Target(check, seeds, lambda: scroll_seeds.WORDS, repaired, max_bytes=1024)

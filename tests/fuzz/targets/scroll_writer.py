@@ -1,4 +1,4 @@
-"""Writer files of scrolls: the scan, the survey, and reading forward, held against each other and a second reader."""
+"""Writer files of scrolls: the cursor, the index and the item reader are compared with a second reader."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import WRITER_MAGIC, RecordCommand, decode_put
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.scroll.writer_index import check_index, count_in_ranges, count_up_to, index_writer_file
-from tests.fuzz import scrolls
-from tests.fuzz.fed import Fed, fed, mending
+from tests.fuzz import scroll_seeds
+from tests.fuzz.choices import Choices, repairing, with_choices
 from tests.fuzz.target import Target
 from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
@@ -35,46 +35,46 @@ PART_SIZES = (
 
 
 class Contents:
-    """As a path whose file has these bytes."""
+    """A path of a file with these bytes."""
 
     def __init__(self, contents: bytes) -> None:
         self._contents = contents
 
     def read_bytes(self) -> bytes:
-        """All of them."""
+        """Return the bytes."""
         return self._contents
 
 
 def check(data: bytes) -> None:
-    choices = Fed(data)
+    choices = Choices(data)
     part_bytes, room_bytes = choose(choices)
     contents = choices.rest()
     reader = BytesReader(contents)
     with ExitStack() as patches:
         for constant in PART_SIZES:
             patches.enter_context(patch(f"kestrel.scroll.{constant}", part_bytes))
-        _check_scan(contents, part_bytes)
-        _check_survey(reader, _items_of(contents), room_bytes)
+        _check_cursor(contents, part_bytes)
+        _check_index(reader, _items_of(contents), room_bytes)
 
 
-def choose(choices: Fed) -> tuple[int, int]:
-    """How much of a file is read at once, and how much room there is for items."""
-    return scrolls.part_bytes(choices), choices.number(64)
+def choose(choices: Choices) -> tuple[int, int]:
+    """Return how many bytes of a file are read at once, and the room for items."""
+    return scroll_seeds.part_bytes(choices), choices.number(64)
 
 
-def _check_scan(contents: bytes, part_bytes: int) -> None:
-    """The records are those of the second reader."""
-    scan = ScrollRecordCursor(scrolls.PartsReader(contents, part_bytes), WRITER_MAGIC)
-    found = [(record.command, record.data) for _, record in scan]
-    said = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
-    assert [command for command, _ in found] == [command for command, _ in said]
-    assert [data for command, data in found if command >= 8] == [data for command, data in said if command >= 8]
-    assert scan.end.offset <= len(contents)
-    assert not scan.end.is_unfinished or scan.end.problem
+def _check_cursor(contents: bytes, part_bytes: int) -> None:
+    """Check that the cursor finds the records that the second reader finds."""
+    cursor = ScrollRecordCursor(scroll_seeds.PartsReader(contents, part_bytes), WRITER_MAGIC)
+    found = [(record.command, record.data) for _, record in cursor]
+    expected = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
+    assert [command for command, _ in found] == [command for command, _ in expected]
+    assert [data for command, data in found if command >= 8] == [data for command, data in expected if command >= 8]
+    assert cursor.end.offset <= len(contents)
+    assert not cursor.end.is_unfinished or cursor.end.problem
 
 
 def _items_of(contents: bytes) -> list[Put]:
-    """What is in the file while its ids rise: from there on it is damaged."""
+    """Return the items while their ids rise. A file is damaged from the first id that does not."""
     found: list[Put] = []
     for each in independent.puts_in(cast(Path, Contents(contents))):
         if found and each.item.id <= found[-1].item.id:
@@ -83,7 +83,7 @@ def _items_of(contents: bytes) -> list[Put]:
     return found
 
 
-def _check_survey(reader: BytesReader, puts: list[Put], room_bytes: int) -> None:
+def _check_index(reader: BytesReader, puts: list[Put], room_bytes: int) -> None:
     file = WriterFile(b"work.1", 1)
     end = index_writer_file(reader, file)
     assert file.size == end.offset <= reader.size
@@ -102,7 +102,7 @@ def _check_survey(reader: BytesReader, puts: list[Put], room_bytes: int) -> None
 
 
 def _check_known(reader: BytesReader, file: WriterFile) -> None:
-    """What is known is found again where an item is the last that stands there; else it may be given up."""
+    """Check that an index is found again if the file ends with an item; otherwise it may be discarded."""
     *_, (_, last) = (each for each in ScrollRecordCursor(reader, WRITER_MAGIC) if each[0] < file.size)
     if last.command == RecordCommand.PUT:
         check_index(reader, file)
@@ -119,7 +119,7 @@ def _counts(puts: list[Put]) -> Counts:
 def _check_reading(
     reader: BytesReader, file: WriterFile, target_reader: bytes, mine: list[Put], room_bytes: int
 ) -> None:
-    """A reader is given all of its items, in portions of any size."""
+    """Check that a reader gets all of its items, in portions of any size."""
     items = []
     offset, next_id = len(WRITER_MAGIC), 1
     while True:
@@ -134,15 +134,15 @@ def _check_reading(
 
 
 def _check_counts(reader: BytesReader, file: WriterFile, target_reader: bytes, puts: list[Put]) -> None:
-    """Up to any item, and in any range."""
-    for place in {0, len(puts) // 2, len(puts) - 1}:
-        item_id = puts[place].item.id
+    """Check the counts up to some items, and in some ranges."""
+    for index in {0, len(puts) // 2, len(puts) - 1}:
+        item_id = puts[index].item.id
         assert count_up_to(reader, file, target_reader, item_id) == _counts(
-            [each for each in puts[: place + 1] if _is_for(each, target_reader)]
+            [each for each in puts[: index + 1] if _is_for(each, target_reader)]
         )
-        last = puts[min(place + 2, len(puts) - 1)].item.id
+        last = puts[min(index + 2, len(puts) - 1)].item.id
         assert count_in_ranges(reader, file, target_reader, [(item_id, last)]) == _counts(
-            [each for each in puts[place : place + 3] if _is_for(each, target_reader)]
+            [each for each in puts[index : index + 3] if _is_for(each, target_reader)]
         )
 
 
@@ -150,14 +150,19 @@ def seeds() -> Mapping[str, bytes]:
     magic = WRITER_MAGIC
     for_some = magic + put(1, b"a") + targets(0, b"x") + put(2, b"b") + targets(1, b"x") + put(5, b"c", T, T + 9)
     many = magic + b"".join(put(number, b"%d" % number) for number in range(1, 20))
-    return {name: fed(each, 0, 0) for name, each in scrolls.recorded("writer").items()} | {
-        "targets": fed(for_some, 0, 10),
-        "parts": fed(for_some + b"\0\0\0", 1, 30, 10),
-        "many": fed(many, 1, 60, 5),
-        "unknown": fed(magic + b"\xf1\x02\0\0\0??" + b"\x31????" + put(7, b"a", errors=3), 1, 5, 1),
-        "not-rising": fed(magic + put(3, b"a") + put(2, b"b"), 0, 0),
-        "wide": fed(magic + b"\x89" + put(3, b"a", T, T + 1)[1:33] + b"more" + b"a" + put(4, b""), 1, 9, 9),
+    return {name: with_choices(each, 0, 0) for name, each in scroll_seeds.recorded("writer").items()} | {
+        "targets": with_choices(for_some, 0, 10),
+        "parts": with_choices(for_some + b"\0\0\0", 1, 30, 10),
+        "many": with_choices(many, 1, 60, 5),
+        "unknown": with_choices(magic + b"\xf1\x02\0\0\0??" + b"\x31????" + put(7, b"a", errors=3), 1, 5, 1),
+        "not-rising": with_choices(magic + put(3, b"a") + put(2, b"b"), 0, 0),
+        "wide": with_choices(magic + b"\x89" + put(3, b"a", T, T + 1)[1:33] + b"more" + b"a" + put(4, b""), 1, 9, 9),
     }
 
 
-TARGET = Target(check, seeds, lambda: scrolls.WORDS, mending(choose, partial(scrolls.mended, magic=WRITER_MAGIC)))
+TARGET = Target(
+    check,
+    seeds,
+    lambda: scroll_seeds.WORDS,
+    repairing(choose, partial(scroll_seeds.repaired, magic=WRITER_MAGIC)),
+)

@@ -6,31 +6,31 @@ from collections.abc import Mapping
 from functools import partial
 
 from kestrel.protocols.text import PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
-from tests.fuzz import spoken
+from tests.fuzz import protocol_seeds
+from tests.fuzz.choices import Choices, with_choices
 from tests.fuzz.codecs import check_codec
-from tests.fuzz.fed import Fed, fed
 from tests.fuzz.target import Target
 
 LIMITS = ((8192, 1 << 24, 1024, 1 << 25), (40, 20, 3, 30), (16, 100, 100, 10), (1, 0, 0, 0))
-"""Of a line, an item, the items of a put, and all of them together."""
+"""(line size, item size, items of a put, total size of a put) limits."""
 
 
 def check(data: bytes) -> None:
-    choices = Fed(data)
+    choices = Choices(data)
     limits = LIMITS[choices.number(len(LIMITS))]
     sizes = choices.numbers(15)
-    most_line, _, most_items, most_request = limits
-    # A CR at the end may still turn out to be none of the data; of data that is dropped two bytes are held.
-    most_held = max(most_line, most_request + 1 + most_items * PARTIAL_PUT_ITEM_OVERHEAD_BYTES, 2)
-    check_codec(partial(TextCodec, *limits), choices.rest(), sizes, most_held)
+    max_line, _, max_items, max_request = limits
+    # A CR at the end may not belong to the data. Of discarded data, two bytes are buffered.
+    max_buffered = max(max_line, max_request + 1 + max_items * PARTIAL_PUT_ITEM_OVERHEAD_BYTES, 2)
+    check_codec(partial(TextCodec, *limits), choices.rest(), sizes, max_buffered)
 
 
 def seeds() -> Mapping[str, bytes]:
     return {
-        **{name: fed(said, 0, 2, 3, 9) for name, said in spoken.conversations("text").items()},
-        "put": fed(b"put work 5:\na\nb\r\nc\n\nget work\n", 0, 2, 5, 3),
-        "small-limits": fed(b"put work:\n" + b"x" * 19 + b"\r\n123\n4\n5\n\npeek work 7\n", 1, 3, 5, 20, 20),
-        "data-of-others": fed(b"get work:\nsome\ndata\n\r\nconfirm work 1\nmonitor work 10\n", 1, 1, 14),
+        **{name: with_choices(stream, 0, 2, 3, 9) for name, stream in protocol_seeds.conversations("text").items()},
+        "put": with_choices(b"put work 5:\na\nb\r\nc\n\nget work\n", 0, 2, 5, 3),
+        "small-limits": with_choices(b"put work:\n" + b"x" * 19 + b"\r\n123\n4\n5\n\npeek work 7\n", 1, 3, 5, 20, 20),
+        "data-of-others": with_choices(b"get work:\nsome\ndata\n\r\nconfirm work 1\nmonitor work 10\n", 1, 1, 14),
     }
 
 

@@ -8,25 +8,25 @@ from typing import Final
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift import ThriftCall
-from tests.fuzz import sessions, spoken
-from tests.fuzz.fed import Fed, fed, mending
-from tests.fuzz.sessions import CONFIGS, LATER, OTHER_CLIENT, SEND, check_session
+from tests.fuzz import protocol_seeds, sessions
+from tests.fuzz.choices import Choices, repairing, with_choices
+from tests.fuzz.sessions import ADVANCE_TIME, CONFIGS, SEND, SWITCH_CLIENT, check_session
 from tests.fuzz.target import Target
 from tests.protocols.command_values import parse_with
 
-_CLIENT_TIMEOUT: Final = 2
-"""The configuration that hangs up on clients that say nothing."""
+_CONFIG_WITH_TIMEOUT: Final = 2
+"""Index of the configuration that disconnects idle clients."""
 
 
 def check(data: bytes) -> None:
-    """Every call is answered, in order, in its own form, up to a get that was still waiting when its client left."""
-    config, _ = sessions.choose(Fed(data))
+    """Check that every call has a reply, in order and in its form, except a get that waits when its client leaves."""
+    config, _ = sessions.choose(Choices(data))
 
     def check_replies(sent: bytes, received: bytes, is_all: bool) -> None:
         calls = [_repeated(command.call) for command in parse_with(CODEC_FACTORIES["thrift"](CONFIGS[config]), [sent])]
         replies = _replies_in(received, is_whole=is_all)
         assert replies == calls[: len(replies)]
-        if is_all and config != _CLIENT_TIMEOUT and len(replies) < len(calls):
+        if is_all and config != _CONFIG_WITH_TIMEOUT and len(replies) < len(calls):
             assert calls[len(replies)][0] == b"get"
 
     check_session("thrift", data, check_replies)
@@ -47,23 +47,25 @@ def _replies_in(received: bytes, *, is_whole: bool) -> list[tuple[bytes, int, bo
         assert header.type in (binary.REPLY, binary.EXCEPTION)
         found.append((header.name, header.seqid, header.is_strict))
         received = received[binary.LENGTH_BYTES + size :]
-    assert not (is_whole and received), "a reply came in part"
+    assert not (is_whole and received), "a reply is incomplete"
     return found
 
 
 def seeds() -> Mapping[str, bytes]:
-    calls = spoken.thrift_calls()
+    calls = protocol_seeds.thrift_calls()
     every = b"".join(calls.values())
     held = calls["put"] + calls["get"] + calls["get"] + calls["confirm"] + calls["abort"]
     return {
-        **{name: fed(said, place % 2, 0) for place, (name, said) in enumerate(calls.items())},
-        "every": fed(every, 0, 3, SEND, 100, LATER, 20, SEND, 3),
-        "limits": fed(every, 2, 3, SEND, 100, LATER, 20, SEND, 3),
-        "held": fed(held, 1, 4, SEND, 200, LATER, 20, OTHER_CLIENT, 0, SEND, 3),
-        "waits": fed(
-            calls["get"] + calls["put"], 1, 4, SEND, len(calls["get"]) - 1, LATER, 0, OTHER_CLIENT, 0, SEND, 255
+        **{name: with_choices(stream, index % 2, 0) for index, (name, stream) in enumerate(calls.items())},
+        "every": with_choices(every, 0, 3, SEND, 100, ADVANCE_TIME, 20, SEND, 3),
+        "limits": with_choices(every, 2, 3, SEND, 100, ADVANCE_TIME, 20, SEND, 3),
+        "held": with_choices(held, 1, 4, SEND, 200, ADVANCE_TIME, 20, SWITCH_CLIENT, 0, SEND, 3),
+        "waits": with_choices(
+            calls["get"] + calls["put"], 1, 4, SEND, len(calls["get"]) - 1, ADVANCE_TIME, 0, SWITCH_CLIENT, 0, SEND, 255
         ),
     }
 
 
-TARGET = Target(check, seeds, lambda: spoken.THRIFT_WORDS, mending(sessions.choose, spoken.mended_frames))
+TARGET = Target(
+    check, seeds, lambda: protocol_seeds.THRIFT_WORDS, repairing(sessions.choose, protocol_seeds.repaired_frames)
+)

@@ -1,4 +1,4 @@
-"""Sizes, durations, access lists, names and all other values of settings, from any text."""
+"""Values of all kinds of settings, such as sizes, durations and access lists, from any text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS: list[Setting] = [
 
 
 def check(data: bytes) -> None:
-    """Each kind of value is understood, or refused by a ValueError that says so; what is shown is text."""
+    """Check that each kind of value is parsed, or refused by a ValueError with a message."""
     for value in _values(data):
         for parse, show in ((parse_size, format_size), (parse_duration_ms, format_duration_ms)):
             number = _parsed(parse, value)
@@ -41,7 +41,7 @@ def check(data: bytes) -> None:
 
 
 def _values(data: bytes) -> Iterator[object]:
-    """The text itself, and what it is as a value in TOML."""
+    """Yield the text, and the value that it has in TOML."""
     text = data.decode("utf-8", "replace")
     yield text
     with suppress(ValueError, RecursionError):
@@ -71,4 +71,4 @@ def seeds() -> Mapping[str, bytes]:
     }
 
 
-TARGET = Target(check, seeds, lambda: (word.encode() for word in WORDS), most_bytes=256)
+TARGET = Target(check, seeds, lambda: (word.encode() for word in WORDS), max_bytes=256)

@@ -1,4 +1,4 @@
-"""What clients say, as seeds: the recorded conversations, and a call of each method of the thrift service."""
+"""Seeds, dictionary words and repairs of requests: recorded conversations, and a call of each thrift method."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from kestrel.protocols import thrift_binary as binary
 
 CONVERSATIONS: Final = Path(__file__).parents[1] / "conversations" / "conversations.json"
 
-LONGEST: Final = 1500
-"""A seed is to be small."""
+MAX_SEED_BYTES: Final = 1500
+"""Maximum size of a conversation that is a seed."""
 
 
 def conversations(group: str) -> dict[str, bytes]:
-    """What the clients of each recorded conversation send, as one stream."""
+    """Return the bytes that the clients of each recorded conversation send."""
     found: dict[str, bytes] = defaultdict(bytes)
     for conversation in json.loads(CONVERSATIONS.read_text()):
         if conversation["group"] == group:
-            said = "".join(step.get("send", "") for step in conversation["steps"])
-            if said and len(said) <= LONGEST:
-                found[named(conversation["name"])] += said.encode("latin-1")
+            sent = "".join(step.get("send", "") for step in conversation["steps"])
+            if sent and len(sent) <= MAX_SEED_BYTES:
+                found[file_name(conversation["name"])] += sent.encode("latin-1")
     return dict(found)
 
 
-def named(name: str) -> str:
-    """A name for a file."""
+def file_name(name: str) -> str:
+    """Return a file name for a conversation."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def thrift_calls() -> dict[str, bytes]:
-    """A call of each method, by its name; and one that has fields and types that nobody knows."""
+    """Return a call of each method by name, and calls with unknown fields, types and methods."""
     queue = binary.binary_field(1, b"work")
     ids = binary.set_field(2, binary.I64, 2) + binary.i64(1) + binary.i64(1 << 40)
     items = binary.list_field(2, binary.STRING, 2) + binary.binary(b"one") + binary.binary(b"")
@@ -74,12 +74,12 @@ THRIFT_WORDS: Final = (
 _STRICT_CALL: Final = b"\x80\x01\x00\x01"
 
 
-def mended_frames(data: bytes) -> bytes:
-    """The frames of strict calls end where the next begins."""
+def repaired_frames(data: bytes) -> bytes:
+    """Return data with frame lengths that reach to the next strict call."""
     parts = data.split(_STRICT_CALL)
-    for place in range(1, len(parts)):
-        is_last = place == len(parts) - 1
-        size = len(_STRICT_CALL) + len(parts[place]) - (0 if is_last else binary.LENGTH_BYTES)
-        if len(parts[place - 1]) >= binary.LENGTH_BYTES and size >= 0:
-            parts[place - 1] = parts[place - 1][: -binary.LENGTH_BYTES] + size.to_bytes(4, "big")
+    for index in range(1, len(parts)):
+        is_last = index == len(parts) - 1
+        size = len(_STRICT_CALL) + len(parts[index]) - (0 if is_last else binary.LENGTH_BYTES)
+        if len(parts[index - 1]) >= binary.LENGTH_BYTES and size >= 0:
+            parts[index - 1] = parts[index - 1][: -binary.LENGTH_BYTES] + size.to_bytes(4, "big")
     return _STRICT_CALL.join(parts)

@@ -1,4 +1,4 @@
-"""Scroll files as seeds and words, and their mending."""
+"""Seeds, dictionary words and repairs of scroll files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel.disk.reader import FilePart
-from tests.fuzz.fed import Fed
+from tests.fuzz.choices import Choices
 from tests.journal.handwritten import BytesReader, i32, i64
 from tests.scroll.handwritten import (
     DELETED,
@@ -26,8 +26,8 @@ from tests.scroll.handwritten import (
 
 GOLDEN: Final = Path(__file__).parents[1] / "scroll" / "golden"
 
-MOST_RECORDED: Final = 700
-"""A recorded file of more bytes is no seed."""
+MAX_SEED_BYTES: Final = 700
+"""Maximum size of a recorded file that is a seed."""
 
 WORDS: Final = (
     WRITER, READER, put(1, b""), put(2, b"x", T, T + 1), put(2, b"", errors=1), read_head(1), read_done(1), read_done(),
@@ -38,35 +38,35 @@ WORDS: Final = (
 
 
 def recorded(kind: str) -> dict[str, bytes]:
-    """The small files that libkestrel wrote: `writer` files, or `reader` files."""
+    """Return small files that libkestrel wrote: `writer` or `reader` files."""
     found: dict[str, bytes] = {}
     for path in sorted(GOLDEN.glob("*/journal*/work*")):
         contents = path.read_bytes()
         is_of_kind = (".read." in path.name) == (kind == "reader")
-        if is_of_kind and 0 < len(contents) <= MOST_RECORDED and contents not in found.values():
+        if is_of_kind and 0 < len(contents) <= MAX_SEED_BYTES and contents not in found.values():
             found[f"{path.parts[-3]}-{path.parts[-2]}-{path.name.removeprefix('work.')}"] = contents
     return found
 
 
 class PartsReader(BytesReader):
-    """Brings parts of a size of its own, unless another is asked for."""
+    """Reads parts of its own size, unless a caller asks for another size."""
 
     def __init__(self, contents: bytes, part_bytes: int) -> None:
         super().__init__(contents)
         self._part_bytes = part_bytes
 
     def part(self, offset: int, size: int | None = None) -> FilePart:
-        """The part that begins there."""
+        """Return the part at an offset."""
         return super().part(offset, size or self._part_bytes)
 
 
-def part_bytes(choices: Fed) -> int:
-    """How much of a file is read at once: more than the header of an item."""
+def part_bytes(choices: Choices) -> int:
+    """Return how many bytes of a file are read at once, always more than the header of an item."""
     return choices.number(200) + 40 if choices.number(2) else 1 << 20
 
 
-def mended(data: bytes, magic: bytes) -> bytes:
-    """Return the file with the right first bytes, sizes that do not reach beyond the end, and matching checksums."""
+def repaired(data: bytes, magic: bytes) -> bytes:
+    """Return a file with the right magic bytes, sizes within the file, and correct checksums."""
     contents = bytearray(magic + data[len(magic) :])
     at, covered = len(magic), 0
     while at < len(contents) and contents[at]:

@@ -1,10 +1,10 @@
-"""Journals as seeds and words, and their mending."""
+"""Seeds, dictionary words and repairs of journal files."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz.fed import Fed
+from tests.fuzz.choices import Choices
 from tests.journal.handwritten import (
     REMOVE,
     REMOVE_TENTATIVE,
@@ -21,14 +21,14 @@ from tests.journal.handwritten import (
 )
 from tests.torture.damage import recordings
 
-MOST_RECORDED: Final = 700
-"""A recorded journal of more bytes is no seed."""
+MAX_SEED_BYTES: Final = 700
+"""Maximum size of a recorded journal that is a seed."""
 
 SIZES_AT: Final = {0: (1, 4, 5), 2: (1, 16, 5), 7: (5, 16, 9), 8: (5, 16, 9)}
-"""Of a record with a size: where that stands, what of the header it counts, and how long the header is without that."""
+"""For records with a size: its offset, the header bytes that it includes, and the size of the other header bytes."""
 
 OTHERS: Final = {1: 1, 3: 1, 4: 5, 5: 5, 6: 5, 9: 5}
-"""How long the other records are."""
+"""Sizes of the other records."""
 
 WORDS: Final = (
     REMOVE, REMOVE_TENTATIVE, add(b""), addx(b""), addx(b"x"), save_xid(1), unremove(1), confirm(1), add_xid(1, b""),
@@ -37,7 +37,7 @@ WORDS: Final = (
 
 
 def seeds() -> dict[str, bytes]:
-    """Each record, and the small ones of the recorded journals; without choices."""
+    """Return each kind of record, and small recorded journals, without choices."""
     found = {
         "old": add(b"a", 7) + add_xid(5, b"b", 3, 4) + REMOVE_TENTATIVE + REMOVE + save_xid(5),
         "reads": addx(b"a") + addx(b"b", 5, 9) + open_(1) + open_(2) + save_xid(3) + unremove(1) + confirm(2),
@@ -48,13 +48,13 @@ def seeds() -> dict[str, bytes]:
     }
     for case, files in recordings().items():
         for name, contents in files.items():
-            if 0 < len(contents) <= MOST_RECORDED and contents not in found.values():
+            if 0 < len(contents) <= MAX_SEED_BYTES and contents not in found.values():
                 found[f"{case}-{name}".replace("~", "-").replace("+", "-")] = contents
     return found
 
 
-def mended(data: bytes) -> bytes:
-    """Sizes that reach beyond the end are small ones that do not."""
+def repaired(data: bytes) -> bytes:
+    """Return a journal whose sizes do not reach beyond its end."""
     contents = bytearray(data)
     at = 0
     while at < len(contents):
@@ -75,6 +75,6 @@ def mended(data: bytes) -> bytes:
     return bytes(contents)
 
 
-def part_bytes(choices: Fed) -> int:
-    """How much of a file is read at once."""
+def part_bytes(choices: Choices) -> int:
+    """Return how many bytes of a file are read at once."""
     return choices.number(64) or 1 << 20

@@ -1,9 +1,9 @@
-"""Runs the tortures over the code of a commit with known faults, and tells which run finds which fault, and when.
+"""Runs torture programs with the code of a commit that has known faults, and checks that they find them.
 
-    python -m tests.torture.planted
+    python -m tests.torture.known_faults
 
-The package comes from the commit, the tortures from this checkout. Each fault was in the code of that commit and is
-mended today, so each run must fail there. It needs the history of the repository.
+The package comes from the commit, the torture programs from this checkout. Each fault was in the code of that commit
+and is fixed today, so each run must fail. The program needs the history of the repository.
 """
 
 from __future__ import annotations
@@ -21,45 +21,53 @@ from typing import Final, NamedTuple
 
 from tests.child import PATIENCE_S
 from tests.server.running import ROOT
-from tests.torture.kill_restart import Ledger
+from tests.torture.check_report import CheckReport
 
-BEFORE: Final = "afe3961"
+FAULTY_COMMIT: Final = "afe3961"
 """The last commit with the faults below."""
 PACKAGES: Final = ("kestrel", "twisted", "pyspark_kestrel")
-LONGEST_S: Final = 15 * PATIENCE_S
+TIMEOUT_S: Final = 15 * PATIENCE_S
 
 
 class Fault(NamedTuple):
-    """A fault, the run that finds it, and the line of the output that tells of it."""
+    """A fault, the run that finds it, and a pattern of its line in the output."""
 
     name: str
     arguments: str
-    told: str
+    pattern: str
 
 
 def _matrix(scene: str, files: str) -> tuple[str, str]:
-    """Return the run over a scene, and the line of the counts of these files, the last of which is not 0."""
+    """Return the run of a scene, and a pattern of the counts of these files with a number of faults other than 0."""
     return f"damage_matrix --scene {scene}", rf"^  {files} .* [1-9][0-9,]*$"
 
 
 FAULTS: Final = (
     Fault("damage in one journal file costs items of others", *_matrix("three-file-journal", r"work\.\d+")),
-    Fault("the same", "hazards --seed 1 --storage journal --hazard files", "FAILED  journal: .* of another"),
+    Fault(
+        "damage in one journal file costs items of others",
+        "hazards --seed 1 --storage journal --hazard files",
+        "FAILED  journal: .* of another",
+    ),
     Fault("a flipped bit in a reader file erases a queue", *_matrix("scroll-with-two-readers", r"news\.read\.\S+")),
     Fault("a flipped bit in a writer file hides others", *_matrix("scroll-with-two-readers", r"news\.\d+")),
-    Fault("either of them", "hazards --seed 1 --storage scroll --hazard files", "FAILED  scroll: .* of another"),
     Fault(
-        "the names of deleted queues stay",
+        "a flipped bit in a reader or writer file loses items",
+        "hazards --seed 1 --storage scroll --hazard files",
+        "FAILED  scroll: .* of another",
+    ),
+    Fault(
+        "the names of deleted queues remain",
         "hazards --seed 1 --storage scroll --hazard names",
         "FAILED  .* leave no file",
     ),
     Fault(
-        "no get or delete without inodes",
+        "no get or delete without free inodes",
         "hazards --seed 1 --storage journal --hazard inodes",
         "FAILED  .* peek, get, open",
     ),
     Fault(
-        "unread replies take unbounded memory",
+        "unread replies use unbounded memory",
         "hazards --seed 1 --storage journal --hazard replies",
         "FAILED  .* read no reply",
     ),
@@ -67,7 +75,7 @@ FAULTS: Final = (
 
 
 def check_out(commit: str, folder: Path) -> None:
-    """Write the package as of that commit, and the tests of today, to a folder. Exit if git lacks the commit."""
+    """Write the package of that commit and the current tests to a folder. Exit if git lacks the commit."""
     archive = subprocess.run(
         ["git", "archive", commit, *PACKAGES], cwd=ROOT, check=False, capture_output=True, timeout=PATIENCE_S
     )
@@ -80,8 +88,8 @@ def check_out(commit: str, folder: Path) -> None:
 
 
 def torture(commit: str) -> int:
-    """Run each torture over that commit and print the ledger. Returns how many faults were not found."""
-    ledger = Ledger()
+    """Run the torture programs with that commit and print a report. Return the number of faults not found."""
+    report = CheckReport()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         check_out(commit, folder)
@@ -94,21 +102,19 @@ def torture(commit: str) -> int:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=LONGEST_S,
+                timeout=TIMEOUT_S,
                 check=False,
             )
-            is_found = run.returncode == 1 and re.search(fault.told, run.stdout, re.MULTILINE) is not None
-            ledger.check(is_found, f"{fault.name}: found by {fault.arguments}, {time.monotonic() - began:.1f} s")
-            if not is_found:
-                print(run.stdout[-1500:] + run.stderr[-1500:])
-    ledger.close()
-    return ledger.failed
+            is_found = run.returncode == 1 and re.search(fault.pattern, run.stdout, re.MULTILINE) is not None
+            what = f"{fault.name}: found by {fault.arguments}, {time.monotonic() - began:.1f} s"
+            report.check(is_found, what, [run.stdout[-1500:] + run.stderr[-1500:]])
+    return report.finish()
 
 
 def main() -> int:
-    """Run from the command line. The exit status says whether every fault was found."""
-    parser = argparse.ArgumentParser(description="Run the tortures over the code of a commit with known faults.")
-    parser.add_argument("--commit", default=BEFORE)
+    """Run from the command line. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Run torture programs with the code of a commit with known faults.")
+    parser.add_argument("--commit", default=FAULTY_COMMIT)
     return 1 if torture(parser.parse_args().commit) else 0
 
 

@@ -1,4 +1,4 @@
-"""One target in a process of its own: what libFuzzer says meanwhile, and what came of it."""
+"""Runs one target in a process of its own, and reads the output of libFuzzer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.child import Child
 from tests.fuzz import target
 
 TIMEOUT_S: Final = 10
-"""An input that takes longer hangs."""
+"""Time after which an input counts as hanging."""
 
-MOST_RSS_MIB: Final = 512
-"""What is asked for at once and beyond that, `tests.fuzz.child` bounds."""
+MAX_RSS_MIB: Final = 512
+"""Limit of resident memory. `tests.fuzz.child` limits the address space."""
 
 OVERTIME_S: Final = 60
-"""A process that goes on for longer behind its time is ended."""
+"""Time after which a process that does not end in time is killed."""
 
-EVERY_S: Final = 5.0
-"""From one sign of life to the next."""
+PROGRESS_INTERVAL_S: Final = 5.0
+"""Time between two lines of progress."""
 
-LAST_LINES: Final = 40
-"""So much of what the process said is told where it failed."""
+MAX_OUTPUT_LINES: Final = 40
+"""Number of output lines shown after a failure."""
 
 _STATUS: Final = re.compile(r"#(\d+)\s+\S+\s+cov: (\d+) ft: (\d+) corp: (\d+)/.* rss: (\d+)Mb")
 _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
@@ -36,9 +36,9 @@ _ARTIFACT: Final = re.compile(r"Test unit written to (\S+)")
 
 
 class Result(NamedTuple):
-    """What came of one target. `artifact` is the input that failed; without it and not passed, the process did.
+    """The result of a target. `artifact` is the input of a finding; without it, a failure is one of the process.
 
-    The start of the process is in `seconds`, and not in `runs_per_s`.
+    `seconds` includes the start of the process, and `runs_per_s` does not.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Result(NamedTuple):
     artifact: Path | None = None
 
     def line(self) -> str:
-        """All of it."""
+        """Return the result as one line."""
         return (
             f"{self.name:<18} {self.seconds:6.1f} s  {self.runs:>9,} runs  {self.runs_per_s:>6,}/s"
             f"  coverage {self.coverage:>5} ({self.features} features)  peak {self.peak_mib:>4} MiB"
@@ -61,17 +61,17 @@ class Result(NamedTuple):
         )
 
 
-class Told:
-    """Reads what libFuzzer says, line by line. `is_done`: it has summed up, and so has not just ended."""
+class LibFuzzerOutput:
+    """Reads the output of libFuzzer by lines. `is_done` is set by the final statistics."""
 
     def __init__(self) -> None:
         self.runs = self.coverage = self.features = self.peak_mib = self.new_inputs = self.runs_per_s = 0
         self.is_done = False
         self.artifact: Path | None = None
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.last_lines: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
 
     def line(self, line: str) -> bool:
-        """Take a line in; whether it told of progress."""
+        """Read a line. Return whether it is a progress report."""
         if status := _STATUS.match(line):
             runs, coverage, features, _, rss = map(int, status.groups())
             self.runs, self.coverage, self.features = runs, coverage, features
@@ -94,19 +94,19 @@ class Told:
         return False
 
 
-class Length(NamedTuple):
-    """How long a target is fuzzed: for so many seconds, or until so many inputs were tried, however fast that is."""
+class RunLimit(NamedTuple):
+    """How long a target is fuzzed: for a time, or for a number of inputs."""
 
     seconds: int
     runs: int | None = None
 
 
-def fuzz(name: str, length: Length, seed: int, build: Path) -> Result:
-    """Fuzz one target for so long, and say so."""
+def fuzz(name: str, limit: RunLimit, seed: int, build: Path) -> Result:
+    """Fuzz one target, and print the result."""
     began = time.monotonic()
-    told = Told()
+    output = LibFuzzerOutput()
     with Child[str](
-        command(name, length, seed, build),
+        command(name, limit, seed, build),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -115,29 +115,29 @@ def fuzz(name: str, length: Length, seed: int, build: Path) -> Result:
     ) as process:
         try:
             assert process.stdout is not None
-            _follow(name, told, process.stdout)
+            _follow(name, output, process.stdout)
             status = process.wait(OVERTIME_S)
         finally:
             process.kill()
     result = Result(
         name,
-        status == 0 and told.is_done and told.artifact is None,
+        status == 0 and output.is_done and output.artifact is None,
         time.monotonic() - began,
-        told.runs,
-        told.coverage,
-        told.features,
-        told.peak_mib,
-        told.new_inputs,
-        told.runs_per_s,
-        told.artifact,
+        output.runs,
+        output.coverage,
+        output.features,
+        output.peak_mib,
+        output.new_inputs,
+        output.runs_per_s,
+        output.artifact,
     )
-    lines = [result.line(), *([] if result.has_passed else explained(result, status, told.last_lines))]
+    lines = [result.line(), *([] if result.has_passed else failure_lines(result, status, output.last_lines))]
     print("\n".join(lines), flush=True)
     return result
 
 
-def command(name: str, length: Length, seed: int, build: Path) -> list[str]:
-    """The process for one target; makes the folders and the dictionary that it wants."""
+def command(name: str, limit: RunLimit, seed: int, build: Path) -> list[str]:
+    """Return the command that fuzzes a target. Create its folders and its dictionary."""
     found = build / "corpus" / name
     found.mkdir(parents=True, exist_ok=True)
     kept = target.CORPUS / name
@@ -145,42 +145,42 @@ def command(name: str, length: Length, seed: int, build: Path) -> list[str]:
     dictionary = build / f"{name}.dict"
     dictionary.write_text("".join(f'"{escaped(word)}"\n' for word in target.load(name).words()))
     options = [
-        f"-max_total_time={length.seconds}" if length.runs is None else f"-runs={length.runs}",
+        f"-max_total_time={limit.seconds}" if limit.runs is None else f"-runs={limit.runs}",
         f"-seed={seed}",
         f"-timeout={TIMEOUT_S}",
-        f"-rss_limit_mb={MOST_RSS_MIB}",
+        f"-rss_limit_mb={MAX_RSS_MIB}",
         f"-dict={dictionary}",
         f"-artifact_prefix={build}/{name}-",
         "-print_final_stats=1",
-        "-len_control=100",  # inputs grow when short ones bring nothing new: libFuzzer leaves that to a mutator of ours
+        "-len_control=100",  # with a custom mutator, libFuzzer does not let inputs grow by default
         str(found),
         str(kept),
     ]
-    most_s = length.seconds + OVERTIME_S
-    return ["timeout", str(most_s), sys.executable, "-m", "tests.fuzz.child", name, *options]
+    max_s = limit.seconds + OVERTIME_S
+    return ["timeout", str(max_s), sys.executable, "-m", "tests.fuzz.child", name, *options]
 
 
 def escaped(word: bytes) -> str:
-    """A word as dictionaries of libFuzzer have it."""
+    """Return a word as written in a dictionary of libFuzzer."""
     return "".join(f"\\x{byte:02x}" for byte in word)
 
 
-def _follow(name: str, told: Told, lines: Iterable[str]) -> None:
-    """Say every few seconds how far it is."""
-    began = said = time.monotonic()
+def _follow(name: str, output: LibFuzzerOutput, lines: Iterable[str]) -> None:
+    """Read the output, and print progress every few seconds."""
+    began = printed = time.monotonic()
     for line in lines:
-        is_progress = told.line(line.rstrip("\n"))
+        is_progress = output.line(line.rstrip("\n"))
         now = time.monotonic()
-        if is_progress and now - said >= EVERY_S:
-            said = now
-            print(f"{name}: {now - began:.0f} s, {told.runs:,} runs, coverage {told.coverage}", flush=True)
+        if is_progress and now - printed >= PROGRESS_INTERVAL_S:
+            printed = now
+            print(f"{name}: {now - began:.0f} s, {output.runs:,} runs, coverage {output.coverage}", flush=True)
 
 
-def explained(result: Result, status: int, last_lines: Iterable[str]) -> Iterator[str]:
-    """What failed, where the input is, and how it is tried again."""
+def failure_lines(result: Result, status: int, last_lines: Iterable[str]) -> Iterator[str]:
+    """Yield the last output, the input of the finding, and how to run it again."""
     yield from (f"    {line}" for line in last_lines)
     if result.artifact is None:
-        yield f"{result.name}: the process ended with status {status} and left no input"
+        yield f"{result.name}: the process exited with status {status} without an input"
     else:
-        yield f"{result.name}: the input is {result.artifact}"
-        yield f"{result.name}: to try it again: python -m tests.fuzz {result.name} --replay {result.artifact}"
+        yield f"{result.name}: input: {result.artifact}"
+        yield f"{result.name}: to run it again: python -m tests.fuzz {result.name} --replay {result.artifact}"

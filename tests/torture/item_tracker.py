@@ -1,0 +1,389 @@
+"""Records the puts and deliveries of every item of a torture run, and checks them.
+
+A *destination* must deliver an item once. It is a queue, or a queue together with its `expireToQueue`. An item that is
+put to a parent or an alias has many destinations. A second delivery needs a *cause*: the client aborted the read,
+disconnected, let it time out, or its confirm was refused or not answered, or the server or its disk failed meanwhile.
+
+All times are in seconds of `time.monotonic`. `Timeline` has the offset of the server's clock.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+import threading
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+SENT, STORED, REFUSED = "sent", "stored", "refused"
+"""State of a put. SENT: the client has no reply, or one that does not say whether the item is stored."""
+
+OPENED, CONFIRMING, CONFIRMED, DENIED = "open", "confirm sent", "confirmed", "not confirmed"
+UNANSWERED, ABORTED, DISCONNECTED = "confirm not answered", "aborted", "disconnected"
+"""State of a delivery. DENIED: the server replied that it did not confirm the read."""
+
+DONE: Final = (CONFIRMED, UNANSWERED, CONFIRMING)
+"""After one of these, an item need not be delivered again."""
+
+MAX_SHOWN: Final = 5
+"""Number of histories printed for a failed check."""
+_BLOCK_BYTES: Final = 64 * 1024
+_NEIGHBOURS: Final = 3
+"""Number of items on each side of an item that estimate when it was at the head."""
+_GRACE_S: Final = 2.0
+"""Effects of a fault may appear so long after its end: a commit had begun, or a queue is being reopened."""
+
+
+class Delivery:
+    """One delivery of an item to a client."""
+
+    __slots__ = (
+        "client",
+        "is_removed_after_reply",
+        "item",
+        "last_cut_s",
+        "outcome",
+        "outcome_s",
+        "queue",
+        "received_s",
+        "requested_s",
+        "timeout_s",
+        "was_redelivered",
+    )
+
+    def __init__(
+        self,
+        item: Item,
+        client: str,
+        queue: str,
+        requested_s: float,
+        outcome: str,
+        timeout_s: float,
+        last_cut_s: Callable[[], float],
+    ) -> None:
+        self.item, self.client, self.queue = item, client, queue
+        self.requested_s, self.timeout_s, self.last_cut_s = requested_s, timeout_s, last_cut_s
+        self.received_s = self.outcome_s = time.monotonic()
+        self.outcome = outcome
+        self.was_redelivered = False
+        """True if the item was delivered again before the outcome was known."""
+        self.is_removed_after_reply = False
+        """True if the server replies before it removes the item: in a get that waits, and in every thrift get."""
+
+
+class Item:
+    """An item that a client has put. An `expiry_s` of 0 is no expiry."""
+
+    __slots__ = (
+        "answered_s",
+        "client",
+        "deliveries",
+        "destinations",
+        "expiry_s",
+        "key",
+        "sent_s",
+        "size",
+        "state",
+        "target",
+    )
+
+    def __init__(
+        self, key: bytes, target: str, destinations: Sequence[str], size: int, expiry_s: int, client: str
+    ) -> None:
+        self.key, self.target, self.destinations = key, target, destinations
+        self.size, self.expiry_s, self.client = size, expiry_s, client
+        self.state = SENT
+        self.sent_s = time.monotonic()
+        self.answered_s = 0.0
+        self.deliveries: dict[str, list[Delivery]] = {}
+
+
+@dataclass
+class UnansweredGet:
+    """Plain gets without a reply. Up to `count` items of the destination may be lost with them."""
+
+    requested_s: float
+    lost_s: float
+    count: int
+
+
+@dataclass
+class Timeline:
+    """Faults of the server and changes of its clock, with their times."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    faults: list[tuple[str, float, float]] = field(default_factory=list)
+    """(kind, begin, end) of faults that can cause redeliveries, in the order of their ends."""
+    active: dict[str, float] = field(default_factory=dict)
+    """Kinds of faults that have not ended, with the time when each began."""
+    clock: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+    """(since, offset): the server's clock is ahead of the real time by `offset` seconds."""
+
+    def note(self, what: str) -> None:
+        """Add a line to the histories of the items that are in use now."""
+        self.notes.append((time.monotonic(), what))
+
+    def begin(self, kind: str, what: str) -> None:
+        """Record that a fault begins now."""
+        self.active[kind] = time.monotonic()
+        self.note(what)
+
+    def end(self, kind: str) -> None:
+        """Record that a fault ends now."""
+        self.faults.append((kind, self.active[kind], time.monotonic()))
+        del self.active[kind]
+
+    def clock_offsets(self, first_s: float, last_s: float) -> list[float]:
+        """Return all offsets that the server's clock had in a period."""
+        first = bisect.bisect_right(self.clock, (first_s, float("inf"))) - 1
+        return [offset for since, offset in self.clock[first:] if since <= last_s]
+
+    def fault_between(self, first_s: float, last_s: float = float("inf"), but: str = "") -> str | None:
+        """Return the kind of a fault in that period that can cause redeliveries, or None."""
+        for kind, began_s in tuple(self.active.items()):
+            if began_s <= last_s and kind != but:
+                return kind
+        for kind, began_s, end_s in reversed(self.faults):
+            if end_s + _GRACE_S < first_s:
+                break
+            if began_s <= last_s and kind != but and end_s + (0 if kind in ("kill", "stop") else _GRACE_S) >= first_s:
+                return kind
+        return None
+
+
+class ItemTracker:
+    """All items of a run. `failures` has the histories of the items that failed each check."""
+
+    def __init__(self, seed: int, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.items: dict[bytes, Item] = {}
+        self.put_order: dict[str, list[Item]] = defaultdict(list)
+        """Items of each target, in the order of their puts."""
+        self.failures: dict[str, list[str]] = defaultdict(list)
+        self.causes: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.queued: Counter[str] = Counter()
+        """Approximate number of items in each destination."""
+        self._unanswered_gets: dict[str, list[UnansweredGet]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self._numbers: Counter[str] = Counter()
+        block = random.Random(f"data {seed}").randbytes(2 * _BLOCK_BYTES)
+        self._blocks = block, bytes(33 + byte % 90 for byte in block)
+        self._ids: set[int] = set()
+
+    def fail(self, check: str, history: str) -> None:
+        """Record a failure of that check."""
+        self.failures[check].append(history)
+
+    # Puts.
+
+    def new_item(self, target: str, destinations: Sequence[str], size: int, expiry_s: int, client: str) -> Item:
+        """Return a new item that is about to be put."""
+        with self._lock:
+            self._numbers[client] += 1
+            key = f"{target}/{client}/{self._numbers[client]}".encode()
+            item = self.items[key] = Item(key, target, destinations, size, expiry_s, client)
+            self.put_order[target].append(item)
+            self.counts["put"] += 1
+        return item
+
+    def data(self, item: Item) -> bytes:
+        """Return the data of an item: its key, and bytes that depend on it, printable for the text protocol."""
+        start = zlib.crc32(item.key) % _BLOCK_BYTES
+        return item.key + b" " + self._blocks[item.target in ("jobs", "line")][start : start + item.size]
+
+    def set_put_result(self, items: Iterable[Item], state: str) -> None:
+        """Record the server's reply to puts."""
+        now = time.monotonic()
+        with self._lock:
+            for item in items:
+                item.state, item.answered_s = state, now
+                self.counts[state] += 1
+                if state == STORED:
+                    self.queued.update(item.destinations)
+                elif state == REFUSED and item.deliveries:
+                    self.fail("refused", self.history(item))
+
+    # Deliveries.
+
+    def add_delivery(
+        self,
+        destination: str,
+        queue: str,
+        data: bytes,
+        client: str,
+        requested_s: float,
+        outcome: str,
+        last_cut_s: Callable[[], float],
+        *,
+        timeout_s: float = 0.0,
+        read_id: int = 0,
+        is_removed_after_reply: bool = False,
+    ) -> Delivery | None:
+        """Record a delivery. Return None if the data are not those of an item of this destination."""
+        with self._lock:
+            key = data.partition(b" ")[0]
+            item = self.items.get(key)
+            self.counts["delivered"] += 1
+            if item is None or destination not in item.destinations or data != self.data(item):
+                self.fail("contents", f"{client} received {len(data)} bytes {data[:60]!r} from {queue}")
+                return None
+            if read_id:
+                if read_id in self._ids:
+                    self.fail("ids", f"{client}: open read id {read_id} was used twice")
+                self._ids.add(read_id)
+            earlier = item.deliveries.setdefault(destination, [])
+            delivery = Delivery(item, client, queue, requested_s, outcome, timeout_s, last_cut_s)
+            delivery.is_removed_after_reply = is_removed_after_reply
+            earlier.append(delivery)
+            if item.state == REFUSED:
+                self.fail("refused", self.history(item))
+            if len(earlier) > 1:
+                self._count_redelivery(item, destination, earlier[-2], delivery)
+            self._check_expiry(item, delivery)
+            if outcome == CONFIRMED:
+                self._confirmed(delivery)
+            return delivery
+
+    def _confirmed(self, delivery: Delivery) -> None:
+        self.counts["confirmed"] += 1
+        for destination, deliveries in delivery.item.deliveries.items():
+            if delivery is deliveries[-1]:
+                self.queued[destination] -= 1
+
+    def _count_redelivery(self, item: Item, destination: str, before: Delivery, delivery: Delivery) -> None:
+        cause = self._cause(destination, before, delivery)
+        self.counts["redelivered"] += 1
+        if cause is None:
+            check = "confirmed" if before.outcome == CONFIRMED else "duplicates"
+            self.fail(check, self.history(item))
+        else:
+            self.causes[cause] += 1
+        before.was_redelivered = destination != "later"  # an item that is moved twice may be open twice
+
+    def _cause(self, destination: str, before: Delivery, delivery: Delivery) -> str | None:
+        fault = self.timeline.fault_between(before.requested_s)
+        # A crash or failure between the put and the confirm of a move repeats the move.
+        moved = destination == "later" and self.timeline.fault_between(before.item.sent_s, but="stop")
+        if before.outcome == CONFIRMED:
+            last_s = before.received_s + _GRACE_S
+            if before.is_removed_after_reply and self.timeline.fault_between(before.requested_s, last_s, but="stop"):
+                return "server failed between reply and removal"
+            return "moved again" if moved else None
+        if before.outcome in (ABORTED, DISCONNECTED, DENIED, UNANSWERED):
+            return before.outcome
+        if before.timeout_s and delivery.received_s - before.requested_s >= before.timeout_s:
+            return "timed out"
+        if fault is not None:
+            return fault
+        if not before.timeout_s and before.last_cut_s() >= before.requested_s:
+            return "connection cut"
+        return "moved again" if moved else None
+
+    def _check_expiry(self, item: Item, delivery: Delivery) -> None:
+        if item.expiry_s and item.answered_s and delivery.queue != "late":
+            requested_s, received_s = delivery.requested_s, delivery.received_s
+            earliest = requested_s + min(self.timeline.clock_offsets(requested_s, received_s))
+            latest = item.answered_s + max(self.timeline.clock_offsets(item.sent_s, item.answered_s))
+            if earliest > latest + item.expiry_s + 1:
+                self.fail("expired", self.history(item))
+
+    def may_have_expired(self, item: Item) -> bool:
+        """Return whether the server's clock may have passed the item's expiry since it was put."""
+        if not item.expiry_s:
+            return False
+        began = item.sent_s + min(self.timeline.clock_offsets(item.sent_s, (item.answered_s or item.sent_s) + 1))
+        marks = self.timeline.clock
+        ends = [since for since, _ in marks[1:]] + [time.monotonic()]
+        return any(
+            end + offset >= began + item.expiry_s - 1
+            for (_, offset), end in zip(marks, ends, strict=True)
+            if end >= item.sent_s
+        )
+
+    def set_outcome(self, deliveries: Iterable[Delivery], outcome: str) -> None:
+        """Record the outcome of deliveries. CONFIRMING is recorded before the confirm is sent."""
+        now = time.monotonic()
+        with self._lock:
+            for delivery in deliveries:
+                if outcome == CONFIRMED and delivery.was_redelivered:
+                    self.fail("confirmed", self.history(delivery.item))
+                delivery.outcome, delivery.outcome_s = outcome, now
+                if outcome == CONFIRMED:
+                    self._confirmed(delivery)
+
+    def connection_lost(self, deliveries: Iterable[Delivery]) -> None:
+        """Record that the connection of these deliveries has ended."""
+        for delivery in deliveries:
+            if delivery.outcome == CONFIRMING:
+                self.set_outcome([delivery], UNANSWERED)
+            elif delivery.outcome == OPENED and not delivery.timeout_s:
+                self.set_outcome([delivery], DISCONNECTED)
+
+    def add_unanswered_get(self, destination: str, requested_s: float, count: int) -> None:
+        """Record plain gets without a reply: `count` gets of one item, or one get of `count` items."""
+        with self._lock:
+            self._unanswered_gets[destination].append(UnansweredGet(requested_s, time.monotonic(), count))
+
+    # The end.
+
+    def unexplained(self, destination: str, lost: list[Item]) -> list[Item]:
+        """Return the lost items that no unanswered get can have taken.
+
+        A get takes the head. The deliveries of the neighbours in the queue tell about when an item was the head.
+        """
+        marks = sorted(
+            (item.answered_s, deliveries[0].received_s)
+            for item in self.items.values()
+            if item.state == STORED and (deliveries := item.deliveries.get(destination))
+        )
+        gets = [UnansweredGet(get.requested_s, get.lost_s, get.count) for get in self._unanswered_gets[destination]]
+        left = []
+        for item in lost:
+            neighbours = bisect.bisect_left(marks, (item.answered_s or item.sent_s, 0.0))
+            given_s = [at_s for _, at_s in marks[max(0, neighbours - _NEIGHBOURS) : neighbours + _NEIGHBOURS]]
+            first_s, last_s = min(given_s, default=0.0) - _GRACE_S, max(given_s, default=time.monotonic()) + _GRACE_S
+            for get in gets:
+                if get.count and get.requested_s <= last_s and get.lost_s >= first_s:
+                    get.count -= 1
+                    break
+            else:
+                left.append(item)
+        return left
+
+    def lost_items(self) -> dict[str, list[Item]]:
+        """Return the items of each destination that were stored, and neither finished nor possibly expired."""
+        lost: dict[str, list[Item]] = defaultdict(list)
+        for item in self.items.values():
+            for destination in item.destinations:
+                deliveries = item.deliveries.get(destination, [])
+                is_done = any(delivery.outcome in DONE for delivery in deliveries)
+                # A delivery proves that the item was stored, even if its put has no reply.
+                was_stored = item.state == STORED or bool(deliveries)
+                if was_stored and not is_done and (destination == "later" or not self.may_have_expired(item)):
+                    lost[destination].append(item)
+        return lost
+
+    def history(self, item: Item) -> str:
+        """Return the history of an item for a person, with the faults of the server meanwhile."""
+        events = [
+            (item.sent_s, f"{item.client} puts it to {item.target}, {item.size} bytes, expiry {item.expiry_s} s"),
+        ]
+        if item.answered_s:
+            events.append((item.answered_s, f"the reply: {item.state}"))
+        for destination, deliveries in item.deliveries.items():
+            for each in deliveries:
+                timeout = f" for {each.timeout_s} s" if each.timeout_s else ""
+                requested_s = each.requested_s - self.timeline.began_s
+                what = f"{each.client} receives it from {each.queue}{timeout}, requested at {requested_s:.3f}"
+                events.append((each.received_s, what))
+                events.append((each.outcome_s, f"{each.client}: {each.outcome} ({destination})"))
+        first, last = events[0][0] - 1, max(when for when, _ in events) + 3
+        events += [(when, f"    {what}") for when, what in self.timeline.notes if first <= when <= last]
+        lines = [f"    {when - self.timeline.began_s:9.3f} s  {what}" for when, what in sorted(events)]
+        return "\n".join([f"item {item.key.decode()}", *lines])
