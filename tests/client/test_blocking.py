@@ -344,7 +344,7 @@ class Failure(NamedTuple):
     scripts: Sequence[Script]
     ask: Callable[[BlockingClient], object]
     error: type[Exception]
-    match: str = ""
+    match: str | None = None
 
 
 UNKNOWN: Final = {
