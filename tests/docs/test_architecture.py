@@ -1,4 +1,4 @@
-"""docs/architecture.md speaks of the code of today: its files, classes and methods are there, and its floors hold."""
+"""docs/architecture.md and docs/internals.md name files, classes and methods that exist, and the layers of imports."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from tests.test_layout import LAYERS
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "kestrel"
-PAGE: Final = (ROOT / "docs" / "architecture.md").read_text()
+ARCHITECTURE: Final = (ROOT / "docs" / "architecture.md").read_text()
+INTERNALS: Final = (ROOT / "docs" / "internals.md").read_text()
+BOTH: Final = ARCHITECTURE + INTERNALS
 PICTURE: Final = ROOT / "docs" / "architecture" / "way.svg"
 FILE: Final = re.compile(r"(?<![\w./-])((?:\w+/)*\w+\.py)\b")
 FOLDER: Final = re.compile(r"`((?:\w+/)+)`")
 
 
 def words_of_picture() -> list[str]:
-    """What is written in it, text by text."""
+    """Return the texts of the picture."""
     return [text.text or "" for text in ElementTree.parse(PICTURE).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def lost_files(lines: list[str]) -> Iterator[str]:
-    """The files named in lines that are not there. One without a folder is in one that was named before it."""
+    """Yield the files named in lines that do not exist. A name without a folder is in a folder named before it."""
     folders = {PACKAGE}
     for line in lines:
         folders |= {PACKAGE / folder for folder in FOLDER.findall(line)}
@@ -39,30 +41,35 @@ def lost_files(lines: list[str]) -> Iterator[str]:
             folders |= {path.parent for path in found}
 
 
-def test_every_file_of_the_page_is_there() -> None:
-    assert len(FILE.findall(PAGE)) > 100
-    assert list(lost_files(PAGE.split("\n"))) == []
+@pytest.mark.parametrize("page", [ARCHITECTURE, INTERNALS], ids=["architecture", "internals"])
+def test_named_files_exist(page: str) -> None:
+    assert len(FILE.findall(page)) > 40
+    assert list(lost_files(page.split("\n"))) == []
 
 
-def test_every_folder_of_the_page_is_there() -> None:
-    folders = FOLDER.findall(PAGE)
+def test_architecture_fits_on_two_pages() -> None:
+    assert len(ARCHITECTURE.split()) < 1100
+
+
+def test_named_folders_exist() -> None:
+    folders = FOLDER.findall(BOTH)
     assert folders
     assert [folder for folder in folders if not any((base / folder).is_dir() for base in (PACKAGE, ROOT))] == []
 
 
-def test_every_file_of_the_picture_is_there() -> None:
+def test_files_in_the_picture_exist() -> None:
     words = words_of_picture()
     assert len([word for word in words if FILE.search(word)]) > 10
     assert list(lost_files(words)) == []
 
 
-def test_a_file_that_is_not_there_is_found() -> None:
+def test_missing_file_is_found() -> None:
     pages = ["`net/hub.py`, `hub_transport.py`", "`net/bus.py`, `nobody.py`"]
     assert list(lost_files(pages)) == ["net/bus.py", "nobody.py"]
 
 
 def members_of_classes() -> dict[str, set[str]]:
-    """Of each class of the package, by its name, what is defined or set in it, whichever module it is in."""
+    """Return the names that each class of the package defines or sets, by class name."""
     members: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -78,29 +85,29 @@ def members_of_classes() -> dict[str, set[str]]:
     return members
 
 
-def test_every_class_and_method_of_the_page_is_there() -> None:
+def test_named_classes_and_methods_exist() -> None:
     members = members_of_classes()
-    pairs = re.findall(r"`([A-Z][a-z]\w+|I[A-Z]\w+)\.(\w+)", PAGE)
+    pairs = re.findall(r"`([A-Z][a-z]\w+|I[A-Z]\w+)\.(\w+)", BOTH)
     assert len(pairs) > 20
     assert [pair for pair in pairs if pair[1] not in members.get(pair[0], ())] == []
-    classes = re.findall(r"`(_?[A-Z]+[a-z]\w*[A-Z]\w+)`", PAGE)
+    classes = re.findall(r"`(_?[A-Z]+[a-z]\w*[A-Z]\w+)`", BOTH)
     assert [name for name in classes if name not in members] == []
 
 
-def test_the_floors_are_those_that_imports_are_held_to() -> None:
-    (block,) = re.findall(r"^    spark\b.*\n(?:    .*\n)+", PAGE, re.MULTILINE)
+def test_layers_are_those_of_the_import_test() -> None:
+    (block,) = re.findall(r"^    spark\b.*\n(?:    .*\n)+", ARCHITECTURE, re.MULTILINE)
     shown = [set(re.findall(r"\w+", line)) for line in block.splitlines()]
     assert shown == [set(layer) for layer in LAYERS]
 
 
 @pytest.mark.parametrize("step", [*"12345678", *"abcdef"])
-def test_each_step_of_the_picture_is_one_of_the_text(step: str) -> None:
+def test_text_explains_each_step_of_the_picture(step: str) -> None:
     assert step in words_of_picture()
     ways = ("a put", "a reliable get")
-    put, get = (PAGE.partition(f"\n## The way of {way}\n")[2].partition("\n## ")[0] for way in ways)
+    put, get = (INTERNALS.partition(f"\n## The way of {way}\n")[2].partition("\n## ")[0] for way in ways)
     assert re.search(rf"^{step}\. ", put, re.MULTILINE) if step.isdigit() else re.search(rf"[(; ]{step}[) ]", get)
 
 
-def test_the_picture_is_shown_and_reads_in_the_dark_as_well() -> None:
-    assert "(architecture/way.svg)" in PAGE
+def test_picture_is_shown_and_has_dark_colors() -> None:
+    assert "(architecture/way.svg)" in ARCHITECTURE
     assert "prefers-color-scheme: dark" in PICTURE.read_text()
