@@ -11,7 +11,7 @@ from kestrel.errors import QueueFailed
 from kestrel.testing.server import MemoryServer, MemoryStatusFile
 from kestrel.testing.storage import SteppedStorage
 from tests.admin.browsing import Admin, reply_in, request
-from tests.promises.memcache_text import items, set_
+from tests.memcache_text import items, set_
 
 SECRET = b"secret"
 

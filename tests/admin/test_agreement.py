@@ -15,7 +15,7 @@ from kestrel.escaping import escape_non_ascii, show_name, unescape_name
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.admin.browsing import Admin
-from tests.promises.memcache_text import set_
+from tests.memcache_text import set_
 
 CONFIG: Final = """
 maxOpenTransactions = 5

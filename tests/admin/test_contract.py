@@ -15,7 +15,7 @@ from kestrel.queues.queue_histograms import QUEUE_HISTOGRAM_NAMES, STORAGE_HISTO
 from kestrel.testing.server import EPOCH_MS
 from kestrel.testing.storage import SteppedStorage
 from tests.admin.browsing import Admin
-from tests.promises.memcache_text import items, set_
+from tests.memcache_text import items, set_
 
 COLUMNS = [
     *("name", "items", "bytes", "mem_items", "mem_bytes", "age_msec", "waiters", "open_transactions", "journal_bytes"),

@@ -14,7 +14,7 @@ from kestrel.admin.request_response import AdminRequest
 from kestrel.admin.time_slices import make_cooperator
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from tests.admin.browsing import Admin, WorkingClock
-from tests.promises.memcache_text import set_
+from tests.memcache_text import set_
 
 
 def started(config: str = "") -> Admin:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kestrel.escaping import show_name
 from tests.admin.browsing import Admin
-from tests.promises.memcache_text import set_
+from tests.memcache_text import set_
 
 STRANGE = (b'"quoted"', b"back\\slash", b"\\", b'\\"', b"\\n", b"\xe9t\xe9", b"\xff", b"{}", b"a,b=c", b"a+b")
 

@@ -11,7 +11,7 @@ from kestrel.admin.interval_stats import MAX_NAMESPACES, MAX_PERIODS, NAMESPACE_
 from kestrel.admin.ostrich_stats import OstrichStats, gather_all_stats, gather_server_stats, sections
 from kestrel.admin.stats import MAX_ANSWERS
 from tests.admin.browsing import Admin, reply_in, request
-from tests.promises.memcache_text import set_
+from tests.memcache_text import set_
 
 COUNTERS = {
     *("bytes_read", "bytes_written", "cmd_get", "cmd_set", "get_hits", "get_misses", "queue_creates"),

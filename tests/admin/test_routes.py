@@ -7,7 +7,7 @@ import pytest
 from kestrel.escaping import show_name
 from kestrel.testing.server import MemoryServer
 from tests.admin.browsing import Admin
-from tests.promises.memcache_text import set_
+from tests.memcache_text import set_
 
 CALLS = (
     *("/health", "/ready", "/metrics", "/threads", "/api/overview", "/api/server", "/api/history", "/api/queue/work"),

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises.memcache_text import END, STORED, items, set_, value
+from tests.memcache_text import END, STORED, items, set_, value
 
 EVERY_SECOND = "expirationTimerFrequency = '1s'\nclientTimeout = '10s'\n"
 FANOUT_ONLY = "[[queues]]\nname = 'a'\nfanoutOnly = true\n"

@@ -11,7 +11,7 @@ from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.promises.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
 
 ALIAS = """
 maxOpenTransactions = 10

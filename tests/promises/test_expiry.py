@@ -12,7 +12,7 @@ from kestrel.config.model import Config
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.journal.handwritten import addx
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, items, put, set_, stat, value
 
 MS = 0.001
 MISSING = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
@@ -28,10 +28,6 @@ def config_of(settings: str, *, timer: str = "none") -> Config:
 
 def served(settings: str = "", *, timer: str = "none", folder: Path | None = None) -> MemoryServer:
     return MemoryServer(config=config_of(settings, timer=timer), folder=folder)
-
-
-def put(client: MemoryClient, queue: bytes, *datas: bytes, expiry: int = 0) -> None:
-    assert client.ask(b"".join(set_(queue, data, expiry) for data in datas)) == STORED * len(datas)
 
 
 def numbered(count: int) -> list[bytes]:

@@ -13,7 +13,7 @@ from kestrel.session.settings import SessionSettings
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.promises.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
 from tests.promises.slow_server import SlowServer
 
 KIB = 1024

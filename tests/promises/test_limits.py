@@ -13,7 +13,7 @@ from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from kestrel.testing.threads import SteppedThreads
-from tests.promises.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
 
 ADDX_BYTES = 21
 """Bytes of an item's record before its data."""

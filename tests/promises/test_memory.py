@@ -11,7 +11,7 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, STORED, items, put, set_, stat, value
 from tests.promises.slow_server import SlowServer
 
 KIB: Final = 1024
@@ -30,11 +30,6 @@ def some(count: int) -> list[bytes]:
     return [b"%04d" % number * (KIB // 4) for number in range(count)]
 
 
-def put(client: MemoryClient, queue: bytes, data: list[bytes]) -> None:
-    for each in data:
-        assert client.ask(set_(queue, each)) == STORED
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> MemoryServer:
     return MemoryServer(config=loads(LIMIT), folder=tmp_path / "queues")
@@ -51,23 +46,23 @@ def used(server: MemoryServer) -> int:
 
 
 def test_items_beyond_max_total_memory_stay_on_disk(client: MemoryClient) -> None:
-    put(client, b"a", some(40))
-    put(client, b"b", some(200))
+    put(client, b"a", *some(40))
+    put(client, b"b", *some(200))
     assert stat(client, b"a", "mem_items") == "40"
     assert stat(client, b"b", "items") == "200"
     assert 15 <= int(stat(client, b"b", "mem_items")) <= 25
 
 
 def test_items_kept_on_disk_come_in_order(client: MemoryClient) -> None:
-    put(client, b"a", some(40))
-    put(client, b"b", some(200))
+    put(client, b"a", *some(40))
+    put(client, b"b", *some(200))
     assert items(client, b"b") == some(200)
     assert items(client, b"a") == some(40)
 
 
 def test_limit_applies_to_items_loaded_at_start(server: MemoryServer, client: MemoryClient) -> None:
     for queue in (b"a", b"b", b"c", b"d"):
-        put(client, queue, some(50))
+        put(client, queue, *some(50))
     server.restart()
     client = server.connect()
     assert used(server) < 64 * KIB + 50 * (KIB + 100), "one queue is loaded before its items are counted"
@@ -75,21 +70,21 @@ def test_limit_applies_to_items_loaded_at_start(server: MemoryServer, client: Me
 
 
 def test_reload_of_max_total_memory_applies_at_once(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"a", some(60))
+    put(client, b"a", *some(60))
     server.reload(loads(LIMIT.replace("64KiB", "128KiB")))
-    put(client, b"b", some(30))
+    put(client, b"b", *some(30))
     assert stat(client, b"b", "mem_items") == "30"
 
 
 def test_full_memory_refuses_puts_to_queue_without_journal(client: MemoryClient) -> None:
-    put(client, b"fleeting", some(59))
-    put(client, b"a", some(3))
+    put(client, b"fleeting", *some(59))
+    put(client, b"a", *some(3))
     assert client.ask(set_(b"fleeting", b"x")) == b"SERVER_ERROR the server's memory is full\r\n"
     assert client.ask(b"get fleeting\r\n") == value(b"fleeting", some(1)[0])
 
 
 def test_puts_succeed_again_when_memory_is_free(client: MemoryClient) -> None:
-    put(client, b"fleeting", some(60))
+    put(client, b"fleeting", *some(60))
     assert client.ask(set_(b"fleeting", b"x")).startswith(b"SERVER_ERROR")
     assert client.ask(b"get fleeting\r\n" * 5).count(b"VALUE") == 5
     assert client.ask(set_(b"fleeting", b"x")) == STORED
@@ -99,11 +94,11 @@ def test_held_replies_count_toward_memory() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(LIMIT))
     client, reader = server.connect(), server.connect()
-    put(client, b"fleeting", some(1))
+    put(client, b"fleeting", *some(1))
     before = used(server)
     assert client.ask(b"get fleeting/open\r\n") == value(b"fleeting", some(1)[0])
     assert used(server) == before, "an open read takes as much as its item did"
-    put(client, b"a", some(100))
+    put(client, b"a", *some(100))
     assert used(server) == before, "the storage of this test counts no memory"
     storage.holds_commits = True
     reader.send(b"get a\r\n" * 70)
@@ -121,7 +116,7 @@ def test_held_replies_count_toward_memory() -> None:
 
 
 def test_open_reads_count_until_they_are_closed(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"a", some(20))
+    put(client, b"a", *some(20))
     full = used(server)
     assert client.ask(b"get a/open\r\n" * 20).count(b"VALUE") == 20
     assert used(server) == full
@@ -131,7 +126,7 @@ def test_open_reads_count_until_they_are_closed(server: MemoryServer, client: Me
 
 @pytest.mark.parametrize("end", [b"flush a\r\n", b"delete a\r\n", b"get a\r\n" * 30])
 def test_removed_items_no_longer_count(server: MemoryServer, client: MemoryClient, end: bytes) -> None:
-    put(client, b"a", some(30))
+    put(client, b"a", *some(30))
     assert used(server) > 30 * KIB
     client.ask(end)
     assert used(server) == 0
@@ -160,7 +155,7 @@ def test_loads_of_a_lost_queue_do_not_count(way: str, tmp_path: Path) -> None:
 
 
 def test_unread_replies_count_until_client_reads_them(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"fleeting", some(1))
+    put(client, b"fleeting", *some(1))
     before = used(server)
     reader = server.connect()
     assert reader.ask(set_(b"a", b"x" * MIB)) == STORED
@@ -219,7 +214,7 @@ def test_items_in_full_memory_can_move_to_queue_without_journal(tmp_path: Path) 
     moving = "[[queues]]\nname = 'brief'\nkeepJournal = false\nmaxAge = '1s'\nexpireToQueue = 'fleeting'\n"
     server = MemoryServer(config=loads(LIMIT + moving), folder=tmp_path / "queues")
     client = server.connect()
-    put(client, b"brief", some(60))
+    put(client, b"brief", *some(60))
     assert client.ask(set_(b"brief", b"x")).startswith(b"SERVER_ERROR")
     server.advance(2)
     assert client.ask(b"get brief\r\n") == END

@@ -21,7 +21,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.journal.handwritten import addx
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, STORED, items, put, set_, stat, value
 
 GUIDE: Final = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
 
@@ -42,10 +42,6 @@ def queue(name: str, settings: str) -> str:
 
 def alias(name: str, *destinations: str) -> str:
     return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
-
-
-def put(client: MemoryClient, name: bytes, *datas: bytes, expiry: int = 0) -> None:
-    assert client.ask(b"".join(set_(name, data, expiry) for data in datas)) == STORED * len(datas)
 
 
 def is_missing(client: MemoryClient, name: bytes) -> bool:

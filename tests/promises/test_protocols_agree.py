@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises import memcache_text
+from tests import memcache_text
 from tests.sample import examples
 from tests.session.thrift_calls import LONG_MS, ThriftClient, data_of, ids_of
 

@@ -16,7 +16,7 @@ from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.queues.ranges import MAX_READER_BYTES
 from kestrel.storage.total_memory import MemoryShare
 from kestrel.testing.server import EPOCH_MS, MemoryServer
-from tests.promises.memcache_text import END, STORED, set_, stat, value
+from tests.memcache_text import END, STORED, set_, stat, value
 from tests.promises.test_scroll import ScrollServer
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from kestrel.config.load import ConfigError, loads
 from kestrel.config.model import Config
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
 from tests.server.running import Processes, eventually, set_request
 
 RELOADED = b"Reloaded config.\r\n"

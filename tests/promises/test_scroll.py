@@ -17,7 +17,7 @@ from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S, ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, STORED, items, put, set_, stat, value
 
 GOLDEN: Final = Path(__file__).parents[1] / "scroll" / "golden"
 
@@ -69,11 +69,6 @@ class ScrollServer(MemoryServer):
     def writer_files(self) -> list[str]:
         """Return the names of the files that hold items."""
         return sorted(name for name in self.files() if ".read." not in name)
-
-
-def put(client: MemoryClient, queue: bytes, *data: bytes) -> None:
-    for each in data:
-        assert client.ask(set_(queue, each)) == STORED
 
 
 def some(count: int) -> list[bytes]:

@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, STORED, items, set_, stat, value
 
 
 def stats(client: MemoryClient) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer, MemoryStatusFile
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, STORED, items, set_, stat, value
 
 STATUSES = ["Up", "WriteAvoid", "ReadOnly", "Quiescent"]
 """Names as Kestrel writes them, from the loosest to the strictest."""

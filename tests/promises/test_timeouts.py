@@ -10,7 +10,7 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.promises.memcache_text import END, STORED, items, set_, stat, value
+from tests.memcache_text import END, STORED, items, put, set_, stat, value
 
 ERROR: Final = b"ERROR\r\n"
 
@@ -25,10 +25,6 @@ def config_of(settings: str, *, most_open: int = 100) -> Config:
 
 def served(settings: str, *, most_open: int = 100, folder: Path | None = None) -> MemoryServer:
     return MemoryServer(config=config_of(settings, most_open=most_open), folder=folder)
-
-
-def put(client: MemoryClient, *datas: bytes) -> None:
-    assert client.ask(b"".join(set_(b"work", data) for data in datas)) == STORED * len(datas)
 
 
 def open_(client: MemoryClient, *datas: bytes) -> None:
@@ -55,11 +51,11 @@ def advance_until_just_before(server: MemoryServer, seconds: float) -> None:
 def test_confirm_that_counts_read_of_deleted_queue_confirms_nothing(count: int, is_there_again: bool) -> None:
     server = served("")
     client, other = server.connect(), server.connect()
-    put(other, b"one", b"two")
+    put(other, b"work", b"one", b"two")
     open_(client, b"one", b"two")
     assert other.ask(b"delete work\r\n") == b"DELETED\r\n"
     if is_there_again:
-        put(other, b"three")
+        put(other, b"work", b"three")
         open_(client, b"three")
     assert client.ask(b"confirm work %d\r\n" % count) == ERROR
     assert not client.is_closed
@@ -77,7 +73,7 @@ def test_confirm_that_counts_read_of_deleted_queue_confirms_nothing(count: int, 
 def test_open_read_returns_to_head_at_its_timeout(tmp_path: Path) -> None:
     server = served("openTransactionTimeout = '5s'", folder=tmp_path / "queues")
     client, monitor, other = server.connect(), server.connect(), server.connect()
-    put(other, b"one", b"two", b"behind")
+    put(other, b"work", b"one", b"two", b"behind")
     open_(client, b"one")
     server.advance(1)
     assert monitor.ask(b"monitor work 60 1\r\n") == value(b"work", b"two") + END
@@ -91,7 +87,7 @@ def test_open_read_returns_to_head_at_its_timeout(tmp_path: Path) -> None:
     assert counts(other) == (3, 0)
     assert items(other, b"work") == [b"two", b"one", b"behind"], "each returned to the head at its own time"
 
-    put(other, b"waited for")
+    put(other, b"work", b"waited for")
     open_(client, b"waited for")
     server.advance(2)
     waiter, next_one = server.connect(), server.connect()
@@ -117,7 +113,7 @@ def test_simultaneous_timeouts_return_items_in_order(is_after_a_crash: bool, tmp
     server = served("openTransactionTimeout = '5s'", folder=tmp_path / "queues")
     first, second = server.connect(), server.connect()
     taken = [b"%d" % number for number in range(20)]
-    put(first, *taken, b"behind")
+    put(first, b"work", *taken, b"behind")
     for number, data in enumerate(taken):
         open_((first, second)[number % 2], data)
     server.advance(5)
@@ -132,7 +128,7 @@ def test_close_of_timed_out_read_ends_no_other_read(option: bytes) -> None:
     server = served("openTransactionTimeout = '5s'")
     client, other = server.connect(), server.connect()
     request = b"get work/%b\r\n" % option
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     open_(client, b"one")
     server.advance(5)
     assert client.ask(request) == END
@@ -154,7 +150,7 @@ def test_close_of_timed_out_read_ends_no_other_read(option: bytes) -> None:
 def test_confirm_that_counts_timed_out_read_confirms_nothing(count: int) -> None:
     server = served("openTransactionTimeout = '5s'")
     client, other = server.connect(), server.connect()
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     open_(client, b"one")
     server.advance(3)
     open_(client, b"two", b"three")
@@ -170,14 +166,14 @@ def test_confirm_that_counts_timed_out_read_confirms_nothing(count: int) -> None
 def test_timed_out_read_no_longer_counts_in_limit() -> None:
     server = served("openTransactionTimeout = '5s'", most_open=2)
     client = server.connect()
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     for _ in range(3):
         open_(client, b"one", b"two")
         server.advance(5)
         assert counts(client) == (3, 0)
     assert client.ask(b"get work\r\n") == value(b"work", b"one"), "a plain get is allowed: nothing is open"
     assert client.ask(b"monitor work 10\r\n") == value(b"work", b"two") + value(b"work", b"three") + END
-    put(client, b"four")
+    put(client, b"work", b"four")
     assert client.ask(b"get work/open\r\n") == ERROR, "the limit is reached"
     assert client.is_closed
 
@@ -185,7 +181,7 @@ def test_timed_out_read_no_longer_counts_in_limit() -> None:
 def test_timed_out_read_counts_as_an_abort() -> None:
     server = served("openTransactionTimeout = '5s'\nmaxRedeliveries = 3\nerrorQueue = 'bad'")
     client, other = server.connect(), server.connect()
-    put(client, b"item", b"next")
+    put(client, b"work", b"item", b"next")
     for number in (1, 2):
         open_(client, b"item")
         server.advance(5)
@@ -214,7 +210,7 @@ def test_reload_of_open_transaction_timeout_applies_to_open_reads(
 ) -> None:
     server = served(f"openTransactionTimeout = '{before}'")
     client, other = server.connect(), server.connect()
-    put(client, b"item")
+    put(client, b"work", b"item")
     open_(client, b"item")
     server.advance(10)
     assert counts(other) == (0, 1)
@@ -246,7 +242,7 @@ def test_idle_connection_is_closed_after_client_timeout() -> None:
     assert silent.is_closed, "it never sent a request"
 
     client = server.connect()
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     open_(client, b"one", b"two")
     for _ in range(3):
         server.advance(6)
@@ -275,7 +271,7 @@ def test_waiting_client_is_not_idle(wait: bytes, is_served: bool) -> None:
     advance_until_just_before(server, 60)
     assert (client.take(), client.is_closed) == (b"", False)
     if is_served:
-        put(server.connect(), b"item")
+        put(server.connect(), b"work", b"item")
         assert client.take().startswith(value(b"work", b"item"))
     else:
         server.advance(MOMENT_S)

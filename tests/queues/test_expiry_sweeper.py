@@ -20,7 +20,7 @@ from kestrel.queues.tick_scheduler import TICK_BUDGET_S
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.memcache_text import STORED, items, set_, value
+from tests.memcache_text import STORED, items, set_, value
 from tests.promises.slow_server import SlowServer
 
 EVERY_SECOND: Final = "expirationTimerFrequency = '1s'\n"

@@ -16,7 +16,7 @@ from kestrel.errors import StorageError
 from kestrel.queues.moves import MAX_CONCURRENT_MOVES, MOVE_RETRY_S
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
 from tests.promises.slow_server import SlowServer
 
 DISK_FAILED: Final = b"SERVER_ERROR disk failed\r\n"
@@ -37,10 +37,6 @@ def alias(name: str, *destinations: str) -> str:
 
 def numbered(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
-
-
-def put(client: MemoryClient, name: bytes, *datas: bytes, expiry: int = 0) -> None:
-    assert client.ask(b"".join(set_(name, data, expiry) for data in datas)) == STORED * len(datas)
 
 
 def counts(server: MemoryServer, name: bytes) -> tuple[int, int]:

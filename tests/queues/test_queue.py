@@ -24,7 +24,7 @@ from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.promises.memcache_text import END, STORED, set_, value
+from tests.memcache_text import END, STORED, set_, value
 from tests.promises.slow_server import SlowServer
 
 Answer = bytes | str | None

@@ -11,7 +11,7 @@ from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.memcache_text import END, STORED, set_, value
+from tests.memcache_text import END, STORED, set_, value
 
 
 def of(server: MemoryServer, queue: bytes = b"work") -> QueueHistograms:

@@ -13,6 +13,7 @@ from kestrel.queues.manager import FLUSHED_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.memcache_text import put, set_, value
 
 
 @pytest.fixture
@@ -36,19 +37,6 @@ def slow(storage: SteppedStorage) -> MemoryServer:
     return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=10))
 
 
-def set_(data: bytes, queue: bytes = b"work", expiry: int = 0) -> bytes:
-    return b"set %b 0 %d %d\r\n%b\r\n" % (queue, expiry, len(data), data)
-
-
-def value(data: bytes, queue: bytes = b"work") -> bytes:
-    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
-
-
-def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
-    for data in items:
-        assert client.ask(set_(data, queue)) == b"STORED\r\n"
-
-
 def stats(client: MemoryClient) -> dict[str, str]:
     lines = client.ask(b"stats\r\n").decode("latin-1").split("\r\n")
     assert lines[-2:] == ["END", ""]
@@ -63,8 +51,11 @@ def queue_names(client: MemoryClient) -> list[bytes]:
 
 
 def test_items_come_out_in_put_order(client: MemoryClient) -> None:
-    assert client.ask(set_(b"one") + set_(b"two") + set_(b"three")) == b"STORED\r\n" * 3
-    assert client.ask(b"get work\r\n" * 4) == value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two") + set_(b"work", b"three")) == b"STORED\r\n" * 3
+    assert (
+        client.ask(b"get work\r\n" * 4)
+        == value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
+    )
 
 
 def test_get_of_empty_queue_answers_end(client: MemoryClient) -> None:
@@ -74,21 +65,21 @@ def test_get_of_empty_queue_answers_end(client: MemoryClient) -> None:
 
 
 def test_gets_works_like_get(client: MemoryClient) -> None:
-    put(client, b"one")
-    assert client.ask(b"gets work\r\n") == value(b"one")
+    put(client, b"work", b"one")
+    assert client.ask(b"gets work\r\n") == value(b"work", b"one")
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n", b"END\r\n", b"\x00\xff\x80", b"x" * 300_000])
 def test_item_keeps_its_bytes(client: MemoryClient, data: bytes) -> None:
-    assert client.ask(set_(data)) == b"STORED\r\n"
-    assert client.ask(b"get work\r\n") == value(data)
+    assert client.ask(set_(b"work", data)) == b"STORED\r\n"
+    assert client.ask(b"get work\r\n") == value(b"work", data)
 
 
 def test_queue_names_are_case_sensitive(client: MemoryClient) -> None:
-    put(client, b"lower", queue=b"work")
-    put(client, b"upper", queue=b"Work")
-    assert client.ask(b"get Work\r\nget WORK\r\nget work\r\n") == value(b"upper", b"Work") + b"END\r\n" + value(
-        b"lower"
+    put(client, b"work", b"lower")
+    put(client, b"Work", b"upper")
+    assert client.ask(b"get Work\r\nget WORK\r\nget work\r\n") == value(b"Work", b"upper") + b"END\r\n" + value(
+        b"work", b"lower"
     )
 
 
@@ -99,16 +90,16 @@ def test_reply_names_queue_without_options_and_zero_flags(client: MemoryClient) 
 
 def test_reply_can_echo_the_requested_key() -> None:
     client = MemoryServer(make_codec=lambda: MemcacheCodec(echo_requested_key=True)).connect()
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/t=5\r\n") == value(b"one", b"work/t=5")
-    assert client.ask(b"get work/open\r\n") == value(b"two", b"work/open")
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/t=5\r\n") == value(b"work/t=5", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"two")
 
 
 def test_only_first_key_of_get_is_served(client: MemoryClient) -> None:
-    put(client, b"one")
-    put(client, b"two", queue=b"other")
-    assert client.ask(b"get work other\r\n") == value(b"one")
-    assert client.ask(b"get other\r\n") == value(b"two", b"other")
+    put(client, b"work", b"one")
+    put(client, b"other", b"two")
+    assert client.ask(b"get work other\r\n") == value(b"work", b"one")
+    assert client.ask(b"get other\r\n") == value(b"other", b"two")
 
 
 def test_noreply_is_answered(client: MemoryClient) -> None:
@@ -116,15 +107,15 @@ def test_noreply_is_answered(client: MemoryClient) -> None:
 
 
 def test_replies_keep_the_order_of_requests(client: MemoryClient) -> None:
-    asked = b"version\r\n" + set_(b"one") + b"get work\r\nget work\r\ndelete work\r\nflush work\r\nversion\r\n"
-    expected = b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"one") + b"END\r\nDELETED\r\nEND\r\nVERSION 1.2.3\r\n"
+    asked = b"version\r\n" + set_(b"work", b"one") + b"get work\r\nget work\r\ndelete work\r\nflush work\r\nversion\r\n"
+    expected = b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"work", b"one") + b"END\r\nDELETED\r\nEND\r\nVERSION 1.2.3\r\n"
     assert client.ask(asked) == expected
 
 
 def test_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
-    for byte in set_(b"one") + b"get work\r\n":
+    for byte in set_(b"work", b"one") + b"get work\r\n":
         client.send(bytes([byte]))
-    assert client.take() == b"STORED\r\n" + value(b"one")
+    assert client.take() == b"STORED\r\n" + value(b"work", b"one")
 
 
 # Errors.
@@ -196,7 +187,7 @@ def test_too_long_line_is_refused(client: MemoryClient) -> None:
 
 
 def test_replies_before_a_fatal_error_are_sent(client: MemoryClient) -> None:
-    assert client.ask(set_(b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
+    assert client.ask(set_(b"work", b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
     assert client.is_closed
 
 
@@ -209,40 +200,40 @@ def test_bad_data_chunk_stores_nothing(server: MemoryServer, client: MemoryClien
 
 
 def test_item_expires_after_its_seconds(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"brief", expiry=2) + set_(b"lasting"))
+    client.ask(set_(b"work", b"brief", 2) + set_(b"work", b"lasting"))
     server.advance(2.0)
-    assert client.ask(b"get work/peek\r\n") == value(b"brief")
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"brief")
     server.advance(0.001)
-    assert client.ask(b"get work/peek\r\n") == value(b"lasting")
-    assert client.ask(b"get work\r\n") == value(b"lasting")
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"lasting")
+    assert client.ask(b"get work\r\n") == value(b"work", b"lasting")
 
 
 def test_expiry_of_zero_means_never(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     server.advance(10 * 365 * 24 * 3600)
-    assert client.ask(b"get work\r\n") == value(b"one")
+    assert client.ask(b"get work\r\n") == value(b"work", b"one")
 
 
 def test_negative_expiry_means_already_expired(client: MemoryClient) -> None:
-    assert client.ask(set_(b"one", expiry=-1)) == b"STORED\r\n"
+    assert client.ask(set_(b"work", b"one", -1)) == b"STORED\r\n"
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_expiry_of_a_million_is_seconds_since_epoch(client: MemoryClient) -> None:
-    client.ask(set_(b"of 1970", expiry=1_000_000) + set_(b"of 11 days from now", expiry=999_999))
-    assert client.ask(b"get work\r\n") == value(b"of 11 days from now")
+    client.ask(set_(b"work", b"of 1970", 1_000_000) + set_(b"work", b"of 11 days from now", 999_999))
+    assert client.ask(b"get work\r\n") == value(b"work", b"of 11 days from now")
 
 
 def test_absolute_expiry_counts_from_epoch(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"one", expiry=EPOCH_MS // 1000 + 3))
+    client.ask(set_(b"work", b"one", EPOCH_MS // 1000 + 3))
     server.advance(3.0)
-    assert client.ask(b"get work/peek\r\n") == value(b"one")
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"one")
     server.advance(0.001)
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_expiry_uses_the_wall_clock(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"one", expiry=5))
+    client.ask(set_(b"work", b"one", 5))
     server.step_wall_clock(5_001)
     assert client.ask(b"get work/peek\r\n") == b"END\r\n"
 
@@ -251,48 +242,48 @@ def test_expiry_uses_the_wall_clock(server: MemoryServer, client: MemoryClient) 
     "reading", [b"get work", b"get work/peek", b"get work/open", b"get work/t=100", b"monitor work 1 1"]
 )
 def test_expired_item_is_never_delivered(server: MemoryServer, client: MemoryClient, reading: bytes) -> None:
-    client.ask(set_(b"brief", expiry=1) * 3 + set_(b"lasting"))
+    client.ask(set_(b"work", b"brief", 1) * 3 + set_(b"work", b"lasting"))
     server.advance(1.5)
     reply = client.ask(reading + b"\r\n")
-    assert reply.startswith(value(b"lasting"))
+    assert reply.startswith(value(b"work", b"lasting"))
     assert stats(client)["queue_work_expired_items"] == "3"
 
 
 def test_put_drops_expired_items_at_the_head(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"brief", expiry=1) * 2)
+    client.ask(set_(b"work", b"brief", 1) * 2)
     server.advance(1.5)
-    put(client, b"new")
+    put(client, b"work", b"new")
     counted = stats(client)
     assert (counted["queue_work_items"], counted["queue_work_expired_items"]) == ("1", "2")
 
 
 def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"brief", expiry=1) * 2 + set_(b"lasting"))
+    client.ask(set_(b"work", b"brief", 1) * 2 + set_(b"work", b"lasting"))
     assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
     server.advance(1.5)
     assert client.ask(b"flush_expired work\r\n") == b"2\r\n"
     assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
-    assert client.ask(b"get work\r\n") == value(b"lasting")
+    assert client.ask(b"get work\r\n") == value(b"work", b"lasting")
 
 
 def test_flush_all_expired_returns_the_total_count(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"a", expiry=1) + set_(b"b", b"other", 1) * 2 + set_(b"c", b"third"))
+    client.ask(set_(b"work", b"a", 1) + set_(b"other", b"b", 1) * 2 + set_(b"third", b"c"))
     server.advance(1.5)
     assert client.ask(b"flush_all_expired\r\n") == b"3\r\n"
     assert client.ask(b"flush_all_expired\r\n") == b"0\r\n"
-    assert client.ask(b"get third\r\n") == value(b"c", b"third")
+    assert client.ask(b"get third\r\n") == value(b"third", b"c")
 
 
 def test_open_read_does_not_expire(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"one", expiry=1))
-    assert client.ask(b"get work/open\r\n") == value(b"one")
+    client.ask(set_(b"work", b"one", 1))
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     server.advance(1.5)
     assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
     assert client.ask(b"confirm work 1\r\n") == b"END\r\n"
 
 
 def test_item_that_expired_while_open_is_not_redelivered(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"one", expiry=1) + b"get work/open\r\n")
+    client.ask(set_(b"work", b"one", 1) + b"get work/open\r\n")
     server.advance(1.5)
     assert client.ask(b"get work/abort\r\nget work\r\n") == b"END\r\nEND\r\n"
 
@@ -301,156 +292,156 @@ def test_item_that_expired_while_open_is_not_redelivered(server: MemoryServer, c
 
 
 def test_closed_read_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one")
-    assert client.ask(b"get work/open\r\n") == value(b"one")
+    put(client, b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     assert client.ask(b"get work/close\r\n") == b"END\r\n"
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"one")
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"two") + b"END\r\n"
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"two") + b"END\r\n"
 
 
 def test_close_and_open_confirm_one_item_and_open_the_next(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two", b"three")
-    assert client.ask(b"get work/open\r\n") == value(b"one")
-    assert client.ask(b"get work/close/open\r\n") == value(b"two")
-    assert client.ask(b"get work/open/close\r\n") == value(b"three")
+    put(client, b"work", b"one", b"two", b"three")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/close/open\r\n") == value(b"work", b"two")
+    assert client.ask(b"get work/open/close\r\n") == value(b"work", b"three")
     client.disconnect()
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"three") + b"END\r\n"
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"three") + b"END\r\n"
 
 
 @pytest.mark.parametrize("options", [b"close/open", b"open/close"])
 def test_close_runs_before_open_at_the_limit(options: bytes) -> None:
     client = MemoryServer(session_settings=SessionSettings(max_open_reads=1)).connect()
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"one")
-    assert client.ask(b"get work/%b\r\n" % options) == value(b"two")
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/%b\r\n" % options) == value(b"work", b"two")
 
 
 def test_close_runs_even_without_a_next_item(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one")
-    assert client.ask(b"get work/open\r\nget work/close/open\r\n") == value(b"one") + b"END\r\n"
+    put(client, b"work", b"one")
+    assert client.ask(b"get work/open\r\nget work/close/open\r\n") == value(b"work", b"one") + b"END\r\n"
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_close_without_open_read_is_ignored(client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     assert client.ask(b"get work/close\r\n") == b"END\r\n"
-    assert client.ask(b"get work/close/open\r\n") == value(b"one")
+    assert client.ask(b"get work/close/open\r\n") == value(b"work", b"one")
 
 
 def test_abort_returns_item_to_the_head(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"one") + b"END\r\n"
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"one") + b"END\r\n"
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
 def test_abort_without_open_read_answers_end(client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     assert client.ask(b"get work/abort\r\n") == b"END\r\n"
-    assert client.ask(b"get work\r\n") == value(b"one")
+    assert client.ask(b"get work\r\n") == value(b"work", b"one")
 
 
 def test_close_and_abort_end_the_oldest_open_read(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 3)
     assert client.ask(b"get work/close\r\nget work/abort\r\n") == b"END\r\nEND\r\n"
     other = server.connect()
-    assert other.ask(b"get work\r\nget work\r\n") == value(b"two") + b"END\r\n"
+    assert other.ask(b"get work\r\nget work\r\n") == value(b"work", b"two") + b"END\r\n"
     client.disconnect()
-    assert other.ask(b"get work\r\n") == value(b"three")
+    assert other.ask(b"get work\r\n") == value(b"work", b"three")
 
 
 def test_close_and_abort_affect_only_own_connection_and_queue(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    put(client, b"three", queue=b"other")
+    put(client, b"work", b"one", b"two")
+    put(client, b"other", b"three")
     second = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"one")
-    assert second.ask(b"get other/open\r\n") == value(b"three", b"other")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert second.ask(b"get other/open\r\n") == value(b"other", b"three")
     assert second.ask(b"get work/close\r\nget work/abort\r\nconfirm work 1\r\n") == b"END\r\nEND\r\nERROR\r\n"
     client.disconnect()
-    assert second.ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+    assert second.ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
 def test_plain_get_with_open_read_is_an_error_and_closes(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work\r\nversion\r\n") == value(b"one") + b"ERROR\r\n"
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work\r\nversion\r\n") == value(b"work", b"one") + b"ERROR\r\n"
     assert client.is_closed
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
 def test_plain_get_of_other_queue_or_client_is_allowed(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    put(client, b"three", queue=b"other")
-    assert client.ask(b"get work/open\r\nget other\r\n") == value(b"one") + value(b"three", b"other")
-    assert server.connect().ask(b"get work\r\n") == value(b"two")
+    put(client, b"work", b"one", b"two")
+    put(client, b"other", b"three")
+    assert client.ask(b"get work/open\r\nget other\r\n") == value(b"work", b"one") + value(b"other", b"three")
+    assert server.connect().ask(b"get work\r\n") == value(b"work", b"two")
 
 
 def test_peek_with_open_read_shows_the_next_item(client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/peek\r\n") == value(b"one") + value(b"two")
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work/peek\r\n") == value(b"work", b"one") + value(b"work", b"two")
     assert not client.is_closed
 
 
 def test_open_above_the_limit_is_an_error_and_closes(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=2)
     client = server.connect()
-    put(client, b"one", b"two", b"three")
-    expected = value(b"one") + value(b"two") + b"ERROR\r\n"
+    put(client, b"work", b"one", b"two", b"three")
+    expected = value(b"work", b"one") + value(b"work", b"two") + b"ERROR\r\n"
     assert client.ask(b"get work/open\r\n" * 3 + b"version\r\n") == expected
     assert client.is_closed
-    assert server.connect().ask(b"get work\r\n") == value(b"one")
+    assert server.connect().ask(b"get work\r\n") == value(b"work", b"one")
 
 
 def test_default_limit_of_open_reads_is_one() -> None:
     client = MemoryServer().connect()
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"one") + b"ERROR\r\n"
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + b"ERROR\r\n"
 
 
 def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=1)
     first, second = server.connect(), server.connect()
-    put(first, b"one", b"two")
-    put(first, b"three", queue=b"other")
-    assert first.ask(b"get work/open\r\nget other/open\r\n") == value(b"one") + value(b"three", b"other")
-    assert second.ask(b"get work/open\r\n") == value(b"two")
+    put(first, b"work", b"one", b"two")
+    put(first, b"other", b"three")
+    assert first.ask(b"get work/open\r\nget other/open\r\n") == value(b"work", b"one") + value(b"other", b"three")
+    assert second.ask(b"get work/open\r\n") == value(b"work", b"two")
 
 
 def test_open_above_limit_of_empty_queue_is_an_error(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=1)
     client = server.connect()
-    put(client, b"one")
-    assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"one") + b"ERROR\r\n"
+    put(client, b"work", b"one")
+    assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"work", b"one") + b"ERROR\r\n"
 
 
 def test_confirm_ends_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 3)
     assert client.ask(b"confirm work 2\r\n") == b"END\r\n"
     client.disconnect()
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"three") + b"END\r\n"
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"three") + b"END\r\n"
 
 
 @pytest.mark.parametrize("count", [b"3", b"0", b"-1", b"2147483647"])
 def test_confirm_of_more_than_open_or_zero_confirms_nothing(
     server: MemoryServer, client: MemoryClient, count: bytes
 ) -> None:
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     client.ask(b"get work/open\r\n" * 2)
     assert client.ask(b"confirm work %b\r\n" % count) == b"ERROR\r\n"
     assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
     client.disconnect()
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
 def test_valid_confirm_works_after_a_refused_one(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     client.ask(b"get work/open\r\n" * 2)
     assert client.ask(b"confirm work 3\r\nconfirm work 2\r\n") == b"ERROR\r\nEND\r\n"
     client.disconnect()
@@ -460,30 +451,32 @@ def test_valid_confirm_works_after_a_refused_one(server: MemoryServer, client: M
 def test_confirm_makes_room_under_the_limit(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=2)
     client = server.connect()
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 2)
-    assert client.ask(b"confirm work 2\r\nget work/open\r\n") == b"END\r\n" + value(b"three")
+    assert client.ask(b"confirm work 2\r\nget work/open\r\n") == b"END\r\n" + value(b"work", b"three")
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
 def test_plain_get_works_after_open_read_has_ended(client: MemoryClient, ending: bytes) -> None:
-    put(client, b"one", b"one")
-    assert client.ask(b"get work/open\r\n" + ending + b"get work\r\n") == value(b"one") + b"END\r\n" + value(b"one")
+    put(client, b"work", b"one", b"one")
+    assert client.ask(b"get work/open\r\n" + ending + b"get work\r\n") == value(b"work", b"one") + b"END\r\n" + value(
+        b"work", b"one"
+    )
 
 
 def test_quit_requeues_open_reads(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     client.ask(b"get work/open\r\nquit\r\n")
-    assert server.connect().ask(b"get work\r\n") == value(b"one")
+    assert server.connect().ask(b"get work\r\n") == value(b"work", b"one")
 
 
 # peek.
 
 
 def test_peek_leaves_the_item(client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n") == value(b"one") * 3
-    assert client.ask(b"get work/peek\r\n") == value(b"two")
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n") == value(b"work", b"one") * 3
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"two")
 
 
 def test_peek_of_empty_queue_answers_end(client: MemoryClient) -> None:
@@ -494,16 +487,16 @@ def test_peek_of_empty_queue_answers_end(client: MemoryClient) -> None:
 
 
 def test_delete_removes_queue_and_accepts_missing_one(client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     assert client.ask(b"delete work\r\ndelete work\r\ndelete never\r\n") == b"DELETED\r\n" * 3
     assert queue_names(client) == []
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_deleted_queue_can_be_filled_again(client: MemoryClient) -> None:
-    put(client, b"old")
-    assert client.ask(b"delete work\r\n" + set_(b"new") + b"get work\r\nget work\r\n") == (
-        b"DELETED\r\nSTORED\r\n" + value(b"new") + b"END\r\n"
+    put(client, b"work", b"old")
+    assert client.ask(b"delete work\r\n" + set_(b"work", b"new") + b"get work\r\nget work\r\n") == (
+        b"DELETED\r\nSTORED\r\n" + value(b"work", b"new") + b"END\r\n"
     )
 
 
@@ -512,43 +505,46 @@ def test_stale_open_read_of_deleted_queue_affects_nothing(
     server: MemoryServer, client: MemoryClient, ending: bytes
 ) -> None:
     other = server.connect()
-    put(other, b"old")
-    assert client.ask(b"get work/open\r\n") == value(b"old")
+    put(other, b"work", b"old")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"old")
     other.ask(b"delete work\r\n")
-    put(other, b"new", b"newer")
-    assert client.ask(b"get work/open\r\n") == value(b"new")
+    put(other, b"work", b"new", b"newer")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"new")
     assert client.ask(ending) == b"END\r\n"
     client.disconnect()
-    assert other.ask(b"get work\r\nget work\r\nget work\r\n") == value(b"new") + value(b"newer") + b"END\r\n"
+    assert (
+        other.ask(b"get work\r\nget work\r\nget work\r\n")
+        == value(b"work", b"new") + value(b"work", b"newer") + b"END\r\n"
+    )
 
 
 def test_open_read_of_deleted_queue_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"old")
+    put(client, b"work", b"old")
     client.ask(b"get work/open\r\ndelete work\r\n")
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_confirm_counts_no_read_of_deleted_queue(client: MemoryClient) -> None:
-    put(client, b"old")
+    put(client, b"work", b"old")
     client.ask(b"get work/open\r\ndelete work\r\n")
-    put(client, b"new")
+    put(client, b"work", b"new")
     assert client.ask(b"confirm work 1\r\n") == b"ERROR\r\n"
-    assert client.ask(b"get work\r\n") == value(b"new")
+    assert client.ask(b"get work\r\n") == value(b"work", b"new")
 
 
 def test_flush_drops_items_but_no_open_read(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two", b"three")
+    put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n")
     assert client.ask(b"flush work\r\n") == b"END\r\n"
     assert stats(client)["queue_work_items"] == "0"
     client.disconnect()
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + b"END\r\n"
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
 
 
 def test_flush_all_drops_items_of_every_queue(client: MemoryClient) -> None:
-    put(client, b"one")
-    put(client, b"two", queue=b"other")
+    put(client, b"work", b"one")
+    put(client, b"other", b"two")
     assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
     assert client.ask(b"get work\r\nget other\r\n") == b"END\r\nEND\r\n"
     assert sorted(queue_names(client)) == [b"other", b"work"]
@@ -561,7 +557,7 @@ def test_flush_all_without_queues_succeeds(client: MemoryClient) -> None:
 @pytest.mark.parametrize(
     "referring",
     [
-        set_(b"one"),
+        set_(b"work", b"one"),
         b"get work\r\n",
         b"get work/open\r\n",
         b"get work/peek\r\n",
@@ -650,7 +646,7 @@ QUEUE_STATS = [
 
 
 def test_stats_come_in_the_order_of_kestrel(client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     names = list(stats(client))
     of_queue = [name for name in names if name.startswith("queue_work_")]
     assert names[: len(SERVER_STATS)] == SERVER_STATS
@@ -659,7 +655,7 @@ def test_stats_come_in_the_order_of_kestrel(client: MemoryClient) -> None:
 
 
 def test_dump_stats_shows_figures_of_stats_without_prefix(client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     lines = client.ask(b"dump_stats\r\n").decode().split("\r\n")
     assert (lines[0], lines[-3:]) == ("queue 'work' {", ["}", "END", ""])
     assert all(re.fullmatch(r"  \w+=\S+", line) for line in lines[1:-3])
@@ -668,9 +664,9 @@ def test_dump_stats_shows_figures_of_stats_without_prefix(client: MemoryClient) 
 
 
 def test_dump_stats_lists_the_named_queues(client: MemoryClient) -> None:
-    put(client, b"one", queue=b"a")
-    put(client, b"one", queue=b"b")
-    put(client, b"one", queue=b"c")
+    put(client, b"a", b"one")
+    put(client, b"b", b"one")
+    put(client, b"c", b"one")
     dumped = client.ask(b"dump_stats c missing a\r\n")
     assert re.findall(rb"queue '(\w+)'", dumped) == [b"c", b"missing", b"a"]
     assert b"queue 'missing' {\r\n  \r\n}\r\n" in dumped
@@ -678,8 +674,8 @@ def test_dump_stats_lists_the_named_queues(client: MemoryClient) -> None:
 
 def test_server_counts_items_requests_and_connections(server: MemoryServer, client: MemoryClient) -> None:
     other = server.connect()
-    put(client, b"one", b"three")
-    put(client, b"x", queue=b"other")
+    put(client, b"work", b"one", b"three")
+    put(client, b"other", b"x")
     client.ask(b"get work\r\nget work/peek\r\nget empty\r\ndelete other\r\n")
     counted = stats(client)
     assert counted["version"] == "1.2.3"
@@ -723,7 +719,7 @@ def test_uptime_is_seconds_since_start(server: MemoryServer, client: MemoryClien
 
 
 def test_queue_counts_items_and_transactions(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"1", b"22", b"333", b"4444")
+    put(client, b"work", b"1", b"22", b"333", b"4444")
     client.ask(b"get work/open\r\nget work/open\r\nget work/abort\r\n")
     waiter = server.connect()
     waiter.ask(b"get other/t=1000\r\n")
@@ -751,9 +747,9 @@ def test_queue_counts_items_and_transactions(server: MemoryServer, client: Memor
 
 
 def test_age_is_waiting_time_of_last_fetched_item(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one")
+    put(client, b"work", b"one")
     server.advance(0.25)
-    put(client, b"two", b"three")
+    put(client, b"work", b"two", b"three")
     assert stats(client)["queue_work_age"] == "0"
     client.ask(b"get work\r\n")
     counted = stats(client)
@@ -768,7 +764,7 @@ def test_age_is_waiting_time_of_last_fetched_item(server: MemoryServer, client: 
 
 def test_create_time_is_milliseconds_since_epoch(server: MemoryServer, client: MemoryClient) -> None:
     server.advance(1.5)
-    put(client, b"one")
+    put(client, b"work", b"one")
     server.advance(10)
     assert stats(client)["queue_work_create_time"] == str(EPOCH_MS + 1500)
 
@@ -786,9 +782,9 @@ def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
 @pytest.mark.parametrize(
     ("request_bytes", "reply", "head"),
     [
-        (set_(b"three"), b"STORED\r\n", b"one"),
-        (b"get work\r\n", value(b"one"), b"two"),
-        (b"get work/open\r\n", value(b"one"), b"two"),
+        (set_(b"work", b"three"), b"STORED\r\n", b"one"),
+        (b"get work\r\n", value(b"work", b"one"), b"two"),
+        (b"get work/open\r\n", value(b"work", b"one"), b"two"),
         (b"flush work\r\n", b"END\r\n", None),
         (b"flush_all\r\n", b"Flushed all queues.\r\n", None),
         (b"flush_expired work\r\n", b"0\r\n", None),
@@ -799,7 +795,7 @@ def test_reply_waits_until_its_record_is_safe(
     storage: SteppedStorage, slow: MemoryServer, request_bytes: bytes, reply: bytes, head: bytes | None
 ) -> None:
     client, other = slow.connect(), slow.connect()
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     storage.holds_commits = True
     answer = client.ask(request_bytes)
     if storage.committing:
@@ -808,7 +804,7 @@ def test_reply_waits_until_its_record_is_safe(
             assert other.ask(b"get work/peek\r\n") == b"", "a peek also waits for changes that are not safe"
         storage.end_commits()
         answer = client.take()
-        assert other.take() == (b"" if head is None else value(head))
+        assert other.take() == (b"" if head is None else value(b"work", head))
     else:
         assert request_bytes.startswith((b"flush_expired", b"delete"))
     assert answer == reply
@@ -819,7 +815,7 @@ def test_reply_to_ending_a_read_waits_until_it_is_safe(
     storage: SteppedStorage, slow: MemoryServer, ending: bytes
 ) -> None:
     client = slow.connect()
-    put(client, b"one")
+    put(client, b"work", b"one")
     client.ask(b"get work/open\r\n")
     storage.holds_commits = True
     assert client.ask(ending) == b""
@@ -830,7 +826,7 @@ def test_reply_to_ending_a_read_waits_until_it_is_safe(
 def test_replies_stay_in_order_behind_an_unsafe_one(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
-    assert client.ask(b"version\r\n" + set_(b"one") + b"version\r\n") == b"VERSION 1.2.3\r\n"
+    assert client.ask(b"version\r\n" + set_(b"work", b"one") + b"version\r\n") == b"VERSION 1.2.3\r\n"
     assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
     storage.end_commits()
     assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
@@ -839,8 +835,8 @@ def test_replies_stay_in_order_behind_an_unsafe_one(storage: SteppedStorage, slo
 def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
-    assert client.ask(set_(b"one", b"slow")) == b""
-    assert other.ask(set_(b"one", b"quick")) == b""
+    assert client.ask(set_(b"slow", b"one")) == b""
+    assert other.ask(set_(b"quick", b"one")) == b""
     storage.end_commits(b"quick")
     assert other.take() == b"STORED\r\n"
     assert client.take() == b""
@@ -850,7 +846,7 @@ def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage
 def test_unsafe_item_is_shown_to_no_client(storage: SteppedStorage, slow: MemoryServer, reading: bytes) -> None:
     writer, reader = slow.connect(), slow.connect()
     storage.holds_commits = True
-    assert writer.ask(set_(b"one")) == b""
+    assert writer.ask(set_(b"work", b"one")) == b""
     assert reader.ask(reading) == b""
     storage.end_commits(error=StorageError("disk full"))
     if storage.committing:
@@ -861,27 +857,27 @@ def test_unsafe_item_is_shown_to_no_client(storage: SteppedStorage, slow: Memory
 
 def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     storage.refusal = "disk full"
-    assert client.ask(set_(b"three") + b"get work/open\r\nget work/close\r\nget work\r\n") == (
-        b"SERVER_ERROR disk full\r\n" + value(b"one") + b"END\r\n" + value(b"two")
+    assert client.ask(set_(b"work", b"three") + b"get work/open\r\nget work/close\r\nget work\r\n") == (
+        b"SERVER_ERROR disk full\r\n" + value(b"work", b"one") + b"END\r\n" + value(b"work", b"two")
     )
     storage.refusal = None
-    assert client.ask(set_(b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"four")
+    assert client.ask(set_(b"work", b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"work", b"four")
 
 
 def test_failed_commit_turns_its_replies_into_errors(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client = slow.connect()
-    put(client, b"safe")
+    put(client, b"work", b"safe")
     storage.holds_commits = True
-    client.ask(set_(b"lost") + b"version\r\n")
+    client.ask(set_(b"work", b"lost") + b"version\r\n")
     storage.end_commits(error=StorageError("disk full"))
     assert client.take() == b"SERVER_ERROR disk full\r\nVERSION 1.2.3\r\n"
     assert not client.is_closed
     storage.holds_commits = False
-    assert client.ask(b"get work\r\nget work\r\n") == value(b"safe") + b"END\r\n"
+    assert client.ask(b"get work\r\nget work\r\n") == value(b"work", b"safe") + b"END\r\n"
 
 
 def test_failed_commit_also_fails_later_records(
@@ -889,21 +885,22 @@ def test_failed_commit_also_fails_later_records(
 ) -> None:
     first, second = slow.connect(), slow.connect()
     storage.holds_commits = True
-    assert first.ask(set_(b"one")) == b""
-    assert second.ask(set_(b"two")) == b""
+    assert first.ask(set_(b"work", b"one")) == b""
+    assert second.ask(set_(b"work", b"two")) == b""
     assert storage.committing == [b"work"]
     storage.end_commits(error=StorageError("disk full"))
     assert first.take() == b"SERVER_ERROR disk full\r\n"
     assert second.take() == b"SERVER_ERROR disk full\r\n"
     storage.holds_commits = False
-    assert first.ask(set_(b"three") + b"get work\r\nget work\r\n") == b"STORED\r\n" + value(b"three") + b"END\r\n"
+    reply = first.ask(set_(b"work", b"three") + b"get work\r\nget work\r\n")
+    assert reply == b"STORED\r\n" + value(b"work", b"three") + b"END\r\n"
 
 
 def test_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
-    client.ask(set_(b"one", b"bad"))
-    other.ask(set_(b"one", b"good"))
+    client.ask(set_(b"bad", b"one"))
+    other.ask(set_(b"good", b"one"))
     storage.end_commits(b"bad", error=StorageError("disk full"))
     storage.end_commits(b"good")
     assert (client.take(), other.take()) == (b"SERVER_ERROR disk full\r\n", b"STORED\r\n")
@@ -914,60 +911,60 @@ def test_open_read_of_failed_queue_is_never_confirmed(
     storage: SteppedStorage, slow: MemoryServer, ending: bytes
 ) -> None:
     client, other = slow.connect(), slow.connect()
-    put(client, b"one")
-    assert client.ask(b"get work/open\r\n") == value(b"one")
+    put(client, b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     storage.holds_commits = True
-    other.ask(set_(b"lost"))
+    other.ask(set_(b"work", b"lost"))
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     reply = client.ask(ending)
     assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\n", reply)
     assert other.take().startswith(b"SERVER_ERROR")
-    assert other.ask(b"get work\r\nget work\r\n") == value(b"one") + b"END\r\n"
+    assert other.ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
 
 
 def test_items_of_failed_queue_are_delivered_once(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client, other = slow.connect(), slow.connect()
-    put(client, b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"one")
+    put(client, b"work", b"one", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     storage.holds_commits = True
-    other.ask(set_(b"lost"))
+    other.ask(set_(b"work", b"lost"))
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     other.take()
     client.disconnect()
-    assert other.ask(b"get work\r\nget work\r\nget work\r\n") == value(b"one") + value(b"two") + b"END\r\n"
+    assert other.ask(b"get work\r\n" * 3) == value(b"work", b"one") + value(b"work", b"two") + b"END\r\n"
 
 
 def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client = slow.connect()
-    put(client, b"safe")
+    put(client, b"work", b"safe")
     storage.holds_commits = True
-    client.ask(set_(b"lost"))
+    client.ask(set_(b"work", b"lost"))
     storage.reopen_refusal = "the disk is gone"
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
     assert client.take() == b"SERVER_ERROR disk failed\r\n"
     assert client.ask(b"get work\r\n") == b"SERVER_ERROR the disk is gone\r\n"
-    assert client.ask(set_(b"more")) == b"SERVER_ERROR the disk is gone\r\n"
-    assert client.ask(set_(b"one", b"other")) == b"STORED\r\n"
+    assert client.ask(set_(b"work", b"more")) == b"SERVER_ERROR the disk is gone\r\n"
+    assert client.ask(set_(b"other", b"one")) == b"STORED\r\n"
     assert not client.is_closed
     storage.reopen_refusal = None
-    assert client.ask(b"get work\r\n") == value(b"safe")
+    assert client.ask(b"get work\r\n") == value(b"work", b"safe")
 
 
 def test_flush_all_continues_past_queue_that_cannot_be_reopened(
     storage: SteppedStorage, slow: MemoryServer
 ) -> None:
     client = slow.connect()
-    put(client, b"one", queue=b"good")
-    put(client, b"one", queue=b"bad")
+    put(client, b"good", b"one")
+    put(client, b"bad", b"one")
     storage.holds_commits = True
-    client.ask(set_(b"lost", b"bad"))
+    client.ask(set_(b"bad", b"lost"))
     storage.reopen_refusal = "the disk is gone"
     storage.end_commits(error=StorageError("disk failed"))
     storage.holds_commits = False
@@ -978,18 +975,18 @@ def test_flush_all_continues_past_queue_that_cannot_be_reopened(
 
 def test_get_waits_for_head_that_is_on_disk(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
-    put(client, b"one", b"two")
+    put(client, b"work", b"one", b"two")
     contents_of(slow).page_out()
     assert client.ask(b"get work\r\nversion\r\n") == b""
     assert other.ask(b"get work/peek\r\n") == b""
     contents_of(slow).end_fill()
-    assert client.take() == value(b"one") + b"VERSION 1.2.3\r\n"
-    assert other.take() == value(b"two")
+    assert client.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\n"
+    assert other.take() == value(b"work", b"two")
 
 
 def test_unreadable_head_is_an_error_and_next_get_retries(slow: MemoryServer) -> None:
     client = slow.connect()
-    put(client, b"one")
+    put(client, b"work", b"one")
     contents_of(slow).page_out()
     client.send(b"get work\r\n")
     contents_of(slow).end_fill(StorageError("the journal is unreadable"))
@@ -997,12 +994,12 @@ def test_unreadable_head_is_an_error_and_next_get_retries(slow: MemoryServer) ->
     assert not client.is_closed
     assert client.ask(b"get work\r\n") == b""
     contents_of(slow).end_fill()
-    assert client.take() == value(b"one")
+    assert client.take() == value(b"work", b"one")
 
 
 def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
-    put(client, b"one")
+    put(client, b"work", b"one")
     store = contents_of(slow)
     store.page_out()
     assert client.ask(b"get work\r\n") == b""
@@ -1014,7 +1011,7 @@ def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> 
 
 def test_flush_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
-    put(client, b"one")
+    put(client, b"work", b"one")
     contents_of(slow).page_out()
     assert client.ask(b"get work\r\n") == b""
     assert other.ask(b"flush work\r\n") == b"END\r\n"
@@ -1031,7 +1028,7 @@ def test_requests_about_all_queues_are_interleaved_with_others(
 ) -> None:
     names = [b"q%03d" % number for number in range(4 * FLUSHED_PER_SLICE)]
     for name in names:
-        put(client, b"item", queue=name)
+        put(client, name, b"item")
     other = server.connect()
     client.send(asked + b"\r\n")
     server.tick()

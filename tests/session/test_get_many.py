@@ -17,7 +17,7 @@ from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.memcache_text import stat
+from tests.memcache_text import stat
 from tests.session.servers import config_of, many, of_work, serving
 from tests.session.thrift_calls import LONG_MS, Refused, ThriftClient, data_of, ids_of
 

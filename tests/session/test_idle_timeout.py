@@ -10,21 +10,12 @@ from kestrel.errors import StorageError
 from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.memcache_text import END, STORED, set_, value
 from tests.session.disconnects import closes_after
 
-STORED = b"STORED\r\n"
-END = b"END\r\n"
 VERSION = b"VERSION 1.2.3\r\n"
 
 TEN_SECONDS = 'clientTimeout = "10s"\nmaxOpenTransactions = 10\n'
-
-
-def set_(data: bytes) -> bytes:
-    return b"set work 0 0 %d\r\n%b\r\n" % (len(data), data)
-
-
-def value(data: bytes) -> bytes:
-    return b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(data), data)
 
 
 @pytest.fixture
@@ -94,8 +85,8 @@ def test_idle_time_starts_when_wait_is_served(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(b"get work/t=60000\r\n") == b""
     server.advance(23)
-    assert server.connect().ask(set_(b"one")) == STORED
-    assert client.take() == value(b"one")
+    assert server.connect().ask(set_(b"work", b"one")) == STORED
+    assert client.take() == value(b"work", b"one")
     assert closes_after(server, client, 10)
 
 
@@ -103,9 +94,9 @@ def test_client_in_monitor_is_not_idle(server: MemoryServer) -> None:
     client = server.connect()
     assert client.ask(b"monitor work 60 3\r\n") == b""
     server.advance(33)
-    assert server.connect().ask(set_(b"one")) == STORED
+    assert server.connect().ask(set_(b"work", b"one")) == STORED
     server.advance(20)
-    assert client.take() == value(b"one")
+    assert client.take() == value(b"work", b"one")
     assert not client.is_closed
     server.advance(7)
     assert client.take() == END
@@ -117,7 +108,7 @@ def test_client_waiting_for_storage_is_not_idle(error: StorageError | None) -> N
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client = server.connect()
-    assert client.ask(set_(b"one")) == STORED
+    assert client.ask(set_(b"work", b"one")) == STORED
     queue = server.manager.known(b"work")
     assert queue is not None
     queue.store.page_out()
@@ -125,7 +116,7 @@ def test_client_waiting_for_storage_is_not_idle(error: StorageError | None) -> N
     server.advance(60)
     assert not client.is_closed
     queue.store.end_fill(error)
-    assert client.take() == (value(b"one") if error is None else b"SERVER_ERROR disk failed\r\n")
+    assert client.take() == (value(b"work", b"one") if error is None else b"SERVER_ERROR disk failed\r\n")
     assert closes_after(server, client, 10)
 
 
@@ -133,8 +124,8 @@ def test_client_whose_reply_waits_for_commit_is_not_idle() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client, other = server.connect(), server.connect()
-    assert other.ask(set_(b"held")) == STORED
-    assert client.ask(b"get work/open\r\n") == value(b"held")
+    assert other.ask(set_(b"work", b"held")) == STORED
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"held")
     storage.holds_commits = True
     assert client.ask(b"set other 0 0 1\r\nx\r\n") == b""
     server.advance(60)
@@ -148,9 +139,9 @@ def test_client_whose_reply_waits_for_commit_is_not_idle() -> None:
 
 def test_slow_reader_is_not_idle(server: MemoryServer) -> None:
     client = server.connect()
-    assert client.ask(set_(b"x" * 100_000) * 100) == STORED * 100
+    assert client.ask(set_(b"work", b"x" * 100_000) * 100) == STORED * 100
     client.send(b"get work\r\n" * 100)
-    replies = value(b"x" * 100_000) * 100
+    replies = value(b"work", b"x" * 100_000) * 100
     while len(client.received) < len(replies):
         client.reads = False
         server.advance(1)
@@ -171,7 +162,7 @@ def test_client_that_reads_no_replies_is_dropped(
     server: MemoryServer, last_request: bytes, is_half_closed: bool
 ) -> None:
     stuck, other = server.connect(), server.connect()
-    assert other.ask(b"set held 0 0 1\r\nx\r\n" + set_(b"x" * 50_000) * 20) == STORED * 21
+    assert other.ask(b"set held 0 0 1\r\nx\r\n" + set_(b"work", b"x" * 50_000) * 20) == STORED * 21
     stuck.reads = False
     stuck.send(b"get held/open\r\n" + b"get work\r\n" * 20 + last_request)
     if is_half_closed:
@@ -187,18 +178,20 @@ def test_client_that_reads_no_replies_is_dropped(
 
 def test_open_reads_of_idle_client_return_in_order(server: MemoryServer) -> None:
     client = server.connect()
-    assert client.ask(set_(b"one") + set_(b"two") + set_(b"three")) == STORED * 3
-    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"one") + value(b"two")
+    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two") + set_(b"work", b"three")) == STORED * 3
+    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + value(b"work", b"two")
     assert closes_after(server, client, 10)
-    assert server.connect().ask(b"get work\r\n" * 3) == value(b"one") + value(b"two") + value(b"three")
+    assert server.connect().ask(b"get work\r\n" * 3) == value(b"work", b"one") + value(b"work", b"two") + value(
+        b"work", b"three"
+    )
 
 
 def test_open_read_of_idle_client_goes_to_waiter(server: MemoryServer) -> None:
     idle, waiting = server.connect(), server.connect()
-    assert idle.ask(set_(b"one") + b"get work/open\r\n") == STORED + value(b"one")
+    assert idle.ask(set_(b"work", b"one") + b"get work/open\r\n") == STORED + value(b"work", b"one")
     assert waiting.ask(b"get work/t=60000\r\n") == b""
     server.advance(10)
-    assert waiting.take() == value(b"one")
+    assert waiting.take() == value(b"work", b"one")
 
 
 def test_disconnected_client_leaves_no_timer(server: MemoryServer) -> None:
@@ -334,7 +327,7 @@ def test_timeout_ends_despite_float_rounding() -> None:
 def test_client_reading_one_large_reply_slowly_is_not_idle() -> None:
     server = MemoryServer(config=loads(TEN_SECONDS))
     client = server.connect()
-    assert client.ask(set_(b"x" * 5_000_000)) == STORED
+    assert client.ask(set_(b"work", b"x" * 5_000_000)) == STORED
     client.reads = False
     client.send(b"get work\r\n")
     server.settle()

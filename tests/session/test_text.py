@@ -12,7 +12,7 @@ from twisted.logger import LogLevel, capturedLogs
 from kestrel.errors import StorageError
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.promises.memcache_text import END, STORED, set_, stat
+from tests.memcache_text import END, STORED, set_, stat
 from tests.session.servers import many, of_work, serving
 from tests.session.slow_storage import LimitedStorage
 from tests.session.thrift_calls import ThriftClient

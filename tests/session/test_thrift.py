@@ -21,7 +21,7 @@ from kestrel.protocols.codec import QueueInfo
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.promises.memcache_text import END, STORED, set_, stat, value
+from tests.memcache_text import END, STORED, set_, stat, value
 from tests.session.servers import many, of_work, serving
 from tests.session.slow_storage import LimitedStorage
 from tests.session.thrift_calls import (

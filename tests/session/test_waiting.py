@@ -16,6 +16,7 @@ from kestrel.session.session import MAX_COMMANDS_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.memcache_text import put, set_, value
 
 
 @pytest.fixture
@@ -33,18 +34,6 @@ def writer(server: MemoryServer) -> MemoryClient:
     return server.connect()
 
 
-def set_(data: bytes, queue: bytes = b"work", expiry: int = 0) -> bytes:
-    return b"set %b 0 %d %d\r\n%b\r\n" % (queue, expiry, len(data), data)
-
-
-def value(data: bytes, queue: bytes = b"work") -> bytes:
-    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
-
-
-def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
-    assert client.ask(b"".join(set_(data, queue) for data in items)) == b"STORED\r\n" * len(items)
-
-
 def asks(server: MemoryServer, request: bytes) -> MemoryClient:
     """Return a new client that sends this and gets no reply."""
     client = server.connect()
@@ -55,7 +44,7 @@ def asks(server: MemoryServer, request: bytes) -> MemoryClient:
 def items_in(reply: bytes) -> list[bytes]:
     """Return the items of a reply that consists only of VALUE blocks."""
     found = re.findall(rb"VALUE work 0 \d+\r\n(.*?)\r\nEND\r\n", reply, re.DOTALL)
-    assert b"".join(value(data) for data in found) == reply
+    assert b"".join(value(b"work", data) for data in found) == reply
     return found
 
 
@@ -80,86 +69,86 @@ def all_items(server: MemoryServer) -> list[bytes]:
 
 def test_waiters_are_served_in_order_of_arrival(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, b"get work/t=1000") for _ in range(3)]
-    put(writer, b"one", b"two")
-    assert [waiter.take() for waiter in waiters] == [value(b"one"), value(b"two"), b""]
-    put(writer, b"three")
-    assert waiters[2].take() == value(b"three")
+    put(writer, b"work", b"one", b"two")
+    assert [waiter.take() for waiter in waiters] == [value(b"work", b"one"), value(b"work", b"two"), b""]
+    put(writer, b"work", b"three")
+    assert waiters[2].take() == value(b"work", b"three")
 
 
 def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: MemoryClient) -> None:
     first = asks(server, b"get work/t=1000\r\nget work/t=1000")
     second = asks(server, b"get work/t=1000")
-    put(writer, b"one", b"two", b"three")
-    assert (first.take(), second.take()) == (value(b"one") + value(b"three"), value(b"two"))
+    put(writer, b"work", b"one", b"two", b"three")
+    assert (first.take(), second.take()) == (value(b"work", b"one") + value(b"work", b"three"), value(b"work", b"two"))
 
 
 def test_waiter_that_disconnects_makes_room_for_others(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, b"get work/t=1000") for _ in range(100)]
     for waiter in waiters[10:90]:
         waiter.disconnect()
-    put(writer, *(b"%d" % number for number in range(20)))
+    put(writer, b"work", *(b"%d" % number for number in range(20)))
     assert [items_in(waiter.take()) for waiter in waiters[:10] + waiters[90:]] == [[b"%d" % n] for n in range(20)]
     assert all_items(server) == []
 
 
 def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
-    assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"one") + b"get work\r\n") == (
+    assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"work", b"one") + b"get work\r\n") == (
         b"END\r\nEND\r\nSTORED\r\nEND\r\n"
     )
-    assert waiter.take() == value(b"one")
+    assert waiter.take() == value(b"work", b"one")
 
 
 def test_waiters_of_different_queues_are_independent(server: MemoryServer, writer: MemoryClient) -> None:
     of_work, of_other = asks(server, b"get work/t=1000"), asks(server, b"get other/t=1000")
-    put(writer, b"one", queue=b"other")
-    assert (of_work.take(), of_other.take()) == (b"", value(b"one", b"other"))
+    put(writer, b"other", b"one")
+    assert (of_work.take(), of_other.take()) == (b"", value(b"other", b"one"))
 
 
 def test_get_of_available_item_does_not_wait(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
-    assert server.connect().ask(b"get work/t=1000\r\n") == value(b"one")
+    put(writer, b"work", b"one")
+    assert server.connect().ask(b"get work/t=1000\r\n") == value(b"work", b"one")
 
 
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
-    assert other.ask(set_(b"one", b"other") + b"get other\r\nversion\r\n") == (
-        b"STORED\r\n" + value(b"one", b"other") + b"VERSION 1.2.3\r\n"
+    assert other.ask(set_(b"other", b"one") + b"get other\r\nversion\r\n") == (
+        b"STORED\r\n" + value(b"other", b"one") + b"VERSION 1.2.3\r\n"
     )
 
 
 def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"one")
+    assert holder.ask(b"get work/open\r\n") == value(b"work", b"one")
     first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
-    assert (first.take(), second.take()) == (value(b"one"), b"")
+    assert (first.take(), second.take()) == (value(b"work", b"one"), b"")
 
 
 def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one", b"two")
+    put(writer, b"work", b"one", b"two")
     holder = server.connect()
     holder.ask(b"get work/open\r\nget work/open\r\n")
     first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     holder.disconnect()
-    assert (first.take(), second.take()) == (value(b"one"), value(b"two"))
+    assert (first.take(), second.take()) == (value(b"work", b"one"), value(b"work", b"two"))
 
 
 def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
-    assert writer.ask(set_(b"expired", expiry=-1)) == b"STORED\r\n"
+    assert writer.ask(set_(b"work", b"expired", -1)) == b"STORED\r\n"
     assert waiter.take() == b""
-    put(writer, b"one")
-    assert waiter.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one")
 
 
 def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, request) for request in (b"get work/t=1000", b"get work/peek/t=1000", b"monitor work 10")]
     assert writer.ask(b"delete work\r\n") == b"DELETED\r\n"
     assert [waiter.take() for waiter in waiters] == [b"END\r\n"] * 3
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     assert all_items(server) == [b"one"]
 
 
@@ -167,13 +156,13 @@ def test_flush_leaves_waiters_waiting(server: MemoryServer, writer: MemoryClient
     waiter = asks(server, b"get work/t=1000")
     writer.ask(b"flush work\r\n")
     assert waiter.take() == b""
-    put(writer, b"one")
-    assert waiter.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one")
 
 
 def test_thousands_of_waiters_are_served_in_order_over_many_ticks(server: MemoryServer, writer: MemoryClient) -> None:
     items = [b"%d" % number for number in range(3000)]
-    put(writer, *items)
+    put(writer, b"work", *items)
     queue = server.manager.queue(b"work")
     contents_of(server).page_out()
     served: list[bytes] = []
@@ -205,7 +194,7 @@ def test_wait_ends_exactly_at_its_time(server: MemoryServer, writer: MemoryClien
     assert waiter.take() == b""
     server.advance(0.0001)
     assert waiter.take() == b"END\r\n"
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     assert waiter.take() == b""
     assert all_items(server) == [b"one"]
 
@@ -219,8 +208,8 @@ def test_wait_of_zero_or_less_does_not_wait(server: MemoryServer, wait: bytes, p
 def test_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=250")
     server.advance(0.2499)
-    put(writer, b"one")
-    assert waiter.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one")
     server.advance(1)
     assert waiter.take() == b""
 
@@ -239,15 +228,15 @@ def test_each_wait_has_its_own_time(server: MemoryServer, writer: MemoryClient) 
     short, long = asks(server, b"get work/t=100"), asks(server, b"get work/t=300")
     server.advance(0.2)
     assert (short.take(), long.take()) == (b"END\r\n", b"")
-    put(writer, b"one")
-    assert (short.take(), long.take()) == (b"", value(b"one"))
+    put(writer, b"work", b"one")
+    assert (short.take(), long.take()) == (b"", value(b"work", b"one"))
 
 
 def test_ended_wait_leaves_no_timer(server: MemoryServer, writer: MemoryClient) -> None:
     served, gone = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     gone.disconnect()
-    assert served.take() == value(b"one")
+    assert served.take() == value(b"work", b"one")
     assert server.clock.getDelayedCalls() == []
 
 
@@ -255,8 +244,8 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
     waiter = asks(server, b"get work/t=2147483647")
     server.advance(2_000_000)
     assert waiter.take() == b""
-    put(writer, b"one")
-    assert waiter.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one")
 
 
 # peek and open with a wait.
@@ -264,8 +253,8 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
 
 def test_waiting_peek_shows_the_item_and_leaves_it(server: MemoryServer, writer: MemoryClient) -> None:
     peeker = asks(server, b"get work/peek/t=1000")
-    put(writer, b"one")
-    assert peeker.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert peeker.take() == value(b"work", b"one")
     assert all_items(server) == [b"one"]
 
 
@@ -273,24 +262,24 @@ def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer,
     peekers = [asks(server, b"get work/peek/t=1000") for _ in range(2)]
     getter = asks(server, b"get work/t=1000")
     late = asks(server, b"get work/peek/t=1000")
-    put(writer, b"one")
-    assert [client.take() for client in (*peekers, getter, late)] == [value(b"one")] * 3 + [b""]
+    put(writer, b"work", b"one")
+    assert [client.take() for client in (*peekers, getter, late)] == [value(b"work", b"one")] * 3 + [b""]
     assert all_items(server) == []
 
 
 def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -> None:
     reader = asks(server, b"get work/open/t=1000")
-    put(writer, b"one")
-    assert reader.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert reader.take() == value(b"work", b"one")
     assert all_items(server) == []
     reader.disconnect()
     assert all_items(server) == [b"one"]
 
 
 def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     reader = server.connect()
-    assert reader.ask(b"get work/open\r\n") == value(b"one")
+    assert reader.ask(b"get work/open\r\n") == value(b"work", b"one")
     assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
     reader.disconnect()
     assert all_items(server) == []
@@ -298,8 +287,8 @@ def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: 
 
 def test_item_of_waiting_get_without_open_is_gone_once_delivered(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
-    put(writer, b"one")
-    assert waiter.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one")
     assert (contents_of(server).items, contents_of(server).open_reads) == (0, 0)
     waiter.disconnect()
     assert all_items(server) == []
@@ -309,9 +298,9 @@ def test_item_of_waiting_get_without_open_is_gone_once_delivered(server: MemoryS
 
 
 def test_requests_behind_a_wait_are_answered_after_it_in_order(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000\r\nversion\r\n" + set_(b"x", b"other") + b"get other")
-    put(writer, b"one")
-    assert waiter.take() == value(b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"x", b"other")
+    waiter = asks(server, b"get work/t=1000\r\nversion\r\n" + set_(b"other", b"x") + b"get other")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"other", b"x")
 
 
 def test_requests_behind_a_wait_are_answered_after_its_timeout(server: MemoryServer) -> None:
@@ -335,8 +324,8 @@ def test_waits_behind_a_wait_begin_when_it_ends(server: MemoryServer, writer: Me
     assert waiter.take() == b"END\r\n"
     server.advance(0.099)
     assert waiter.take() == b""
-    put(writer, b"one")
-    assert waiter.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work", b"one")
 
 
 def test_replies_before_a_wait_are_sent_at_once(server: MemoryServer) -> None:
@@ -348,16 +337,16 @@ def test_replies_before_a_wait_are_sent_at_once(server: MemoryServer) -> None:
 
 def test_disconnected_waiter_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000").disconnect()
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     assert all_items(server) == [b"one"]
 
 
 def test_waiter_that_disconnects_as_item_comes_takes_none(server: MemoryServer, writer: MemoryClient) -> None:
     waiter, next_one = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    writer.send(set_(b"one"))
+    writer.send(set_(b"work", b"one"))
     waiter.disconnect()
     assert writer.take() == b"STORED\r\n"
-    assert next_one.take() == value(b"one")
+    assert next_one.take() == value(b"work", b"one")
 
 
 def test_waiter_that_disconnects_before_item_is_safe_takes_none(
@@ -365,7 +354,7 @@ def test_waiter_that_disconnects_before_item_is_safe_takes_none(
 ) -> None:
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
-    assert writer.ask(set_(b"one") + set_(b"two")) == b""
+    assert writer.ask(set_(b"work", b"one") + set_(b"work", b"two")) == b""
     waiter.disconnect()
     storage.end_commits()
     assert writer.take() == b"STORED\r\nSTORED\r\n"
@@ -376,11 +365,11 @@ def test_waiter_that_disconnects_before_item_is_safe_takes_none(
 
 
 def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"x" * 300_000, queue=b"big")
+    put(writer, b"big", b"x" * 300_000)
     waiter = server.connect()
     waiter.reads = False
     assert waiter.ask(b"get big\r\nget work/t=1000\r\n") == b""
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     waiter.disconnect()
     assert all_items(server) == [b"one"]
 
@@ -388,9 +377,9 @@ def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServ
 def test_item_of_failed_delivery_is_offered_again(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"one")
+    assert holder.ask(b"get work/open\r\n") == value(b"work", b"one")
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
     holder.send(b"get work/abort\r\n")
@@ -404,16 +393,16 @@ def test_item_of_failed_delivery_is_offered_again(
 def test_waiter_keeps_waiting_through_failed_commit(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"one")
+    assert holder.ask(b"get work/open\r\n") == value(b"work", b"one")
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
     writer.send(b"flush work\r\n")
     server.settle()
     storage.end_commits(error=StorageError("disk full"))
     storage.holds_commits = False
-    assert waiter.take() == value(b"one"), "the open read returned to the head and went to the waiter"
+    assert waiter.take() == value(b"work", b"one"), "the open read returned to the head and went to the waiter"
 
 
 CLOSES_AND_WAITS = pytest.mark.parametrize(
@@ -434,9 +423,9 @@ def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: Memory
 def test_waiting_get_reports_loss_of_its_close(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     client = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     lose_the_close(storage, server, client, request_bytes)
     assert client.take() == b"SERVER_ERROR disk full\r\n"
     client.disconnect()
@@ -447,19 +436,19 @@ def test_waiting_get_reports_loss_of_its_close(
 def test_second_waiter_reports_loss_of_its_close_and_takes_nothing(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     client = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     first = asks(server, b"get work/t=1000")
     lose_the_close(storage, server, client, request_bytes)
-    assert (first.take(), client.take()) == (value(b"one"), b"SERVER_ERROR disk full\r\n")
-    put(writer, b"two")
+    assert (first.take(), client.take()) == (value(b"work", b"one"), b"SERVER_ERROR disk full\r\n")
+    put(writer, b"work", b"two")
     assert client.take() == b""
     assert all_items(server) == [b"two"]
 
 
 def test_disconnect_requeues_open_reads_in_take_order(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one", b"two", b"three", b"four")
+    put(writer, b"work", b"one", b"two", b"three", b"four")
     reader = server.connect()
     reader.ask(b"get work/open\r\n" * 3)
     reader.disconnect()
@@ -467,7 +456,7 @@ def test_disconnect_requeues_open_reads_in_take_order(server: MemoryServer, writ
 
 
 def test_half_close_requeues_open_reads_in_order(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one", b"two", b"three")
+    put(writer, b"work", b"one", b"two", b"three")
     reader = server.connect()
     reader.send(b"get work/open\r\nget work/open\r\n")
     reader.half_close()
@@ -477,7 +466,7 @@ def test_half_close_requeues_open_reads_in_order(server: MemoryServer, writer: M
 
 
 def test_ended_reads_do_not_come_back(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, *(b"%d" % number for number in range(6)))
+    put(writer, b"work", *(b"%d" % number for number in range(6)))
     reader = server.connect()
     reader.ask(b"get work/open\r\n" * 5 + b"confirm work 1\r\nget work/close\r\nget work/abort\r\n")
     reader.disconnect()
@@ -485,7 +474,7 @@ def test_ended_reads_do_not_come_back(server: MemoryServer, writer: MemoryClient
 
 
 def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one", b"two")
+    put(writer, b"work", b"one", b"two")
     reader = server.connect()
     taken = reader.ask(b"get work/open\r\nget work/open\r\n") + reader.ask(b"get work/abort\r\nget work/open\r\n")[5:]
     assert items_in(taken) == [b"one", b"two", b"one"]
@@ -494,12 +483,12 @@ def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer,
 
 
 def test_disconnect_requeues_reads_to_their_own_queues(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
-    put(writer, b"two", queue=b"other")
+    put(writer, b"work", b"one")
+    put(writer, b"other", b"two")
     reader = server.connect()
     reader.ask(b"get work/open\r\nget other/open\r\n")
     reader.disconnect()
-    assert writer.ask(b"get other\r\nget work\r\n") == value(b"two", b"other") + value(b"one")
+    assert writer.ask(b"get other\r\nget work\r\n") == value(b"other", b"two") + value(b"work", b"one")
 
 
 # Half-closed connections.
@@ -510,14 +499,14 @@ def test_half_close_while_waiting_cancels_the_wait(server: MemoryServer, writer:
     waiter.half_close()
     assert waiter.take() == b""
     assert waiter.is_closed
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     assert all_items(server) == [b"one"]
 
 
 def test_half_close_while_monitoring_requeues_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 10")
-    put(writer, b"one")
-    assert watcher.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert watcher.take() == value(b"work", b"one")
     watcher.half_close()
     assert watcher.take() == b""
     assert watcher.is_closed
@@ -530,23 +519,23 @@ def test_wait_that_starts_after_half_close_is_canceled(server: MemoryServer, wri
     client.half_close()
     assert client.take() == b"VERSION 1.2.3\r\n" * 200
     assert client.is_closed
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     assert all_items(server) == [b"one"]
 
 
 @pytest.mark.parametrize("times", [1, MAX_COMMANDS_PER_SLICE])
 def test_requests_before_half_close_are_answered_before_close(server: MemoryServer, times: int) -> None:
     client = server.connect()
-    client.send((set_(b"one") + b"get work\r\nget work\r\n") * times)
+    client.send((set_(b"work", b"one") + b"get work\r\nget work\r\n") * times)
     client.half_close()
-    assert client.take() == (b"STORED\r\n" + value(b"one") + b"END\r\n") * times
+    assert client.take() == (b"STORED\r\n" + value(b"work", b"one") + b"END\r\n") * times
     assert client.is_closed
 
 
 def test_held_replies_are_delivered_after_half_close(storage: SteppedStorage, server: MemoryServer) -> None:
     storage.holds_commits = True
     client = server.connect()
-    client.send(set_(b"one") + b"version\r\n")
+    client.send(set_(b"work", b"one") + b"version\r\n")
     client.half_close()
     assert client.take() == b""
     assert not client.is_closed
@@ -558,7 +547,7 @@ def test_held_replies_are_delivered_after_half_close(storage: SteppedStorage, se
 def test_half_close_of_waiter_delivers_held_replies(storage: SteppedStorage, server: MemoryServer) -> None:
     storage.holds_commits = True
     client = server.connect()
-    assert client.ask(set_(b"one", b"other") + b"get work/t=1000\r\n") == b""
+    assert client.ask(set_(b"other", b"one") + b"get work/t=1000\r\n") == b""
     client.half_close()
     assert client.take() == b""
     storage.end_commits()
@@ -571,7 +560,7 @@ def test_half_close_before_reply_is_sent_requeues_item(
 ) -> None:
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
-    assert writer.ask(set_(b"one")) == b""
+    assert writer.ask(set_(b"work", b"one")) == b""
     waiter.half_close()
     storage.end_commits()
     assert waiter.take() == b""
@@ -587,7 +576,7 @@ def test_half_close_does_not_return_items_to_same_client(
 ) -> None:
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
     storage.holds_commits = True
-    assert writer.ask(set_(b"one")) == b""
+    assert writer.ask(set_(b"work", b"one")) == b""
     waiter.half_close()
     server.settle()
     while storage.committing:
@@ -605,14 +594,14 @@ def test_items_returned_by_half_close_go_to_next_waiter(
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
     other = asks(server, b"get work/t=1000")
     storage.holds_commits = True
-    assert writer.ask(set_(b"one")) == b""
+    assert writer.ask(set_(b"work", b"one")) == b""
     waiter.half_close()
     server.settle()
     while storage.committing:
         storage.end_commits()
         server.settle()
     storage.holds_commits = False
-    assert (waiter.take(), other.take()) == (b"", value(b"one"))
+    assert (waiter.take(), other.take()) == (b"", value(b"work", b"one"))
 
 
 def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> None:
@@ -628,21 +617,21 @@ def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> No
 
 
 def test_waiters_keep_their_order_while_head_is_loaded(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one", b"two")
+    put(writer, b"work", b"one", b"two")
     contents_of(server).page_out()
     requests = [b"get work/t=1000", b"get work", b"get work/peek", b"get work/t=1000"]
     clients = [asks(server, request) for request in requests]
     contents_of(server).end_fill()
-    assert [client.take() for client in clients] == [value(b"one"), value(b"two"), b"END\r\n", b""]
-    put(writer, b"three")
-    assert clients[3].take() == value(b"three")
+    assert [client.take() for client in clients] == [value(b"work", b"one"), value(b"work", b"two"), b"END\r\n", b""]
+    put(writer, b"work", b"three")
+    assert clients[3].take() == value(b"work", b"three")
 
 
 @pytest.mark.parametrize("request_bytes", [b"get work", b"get work/open", b"get work/peek", b"get work/t=1000"])
 def test_stop_during_load_of_head_answers_error_instead_of_end(
     server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     contents_of(server).page_out()
     client, other = asks(server, request_bytes), asks(server, b"get empty/t=1000")
     server.stop()
@@ -650,16 +639,16 @@ def test_stop_during_load_of_head_answers_error_instead_of_end(
 
 
 def test_disconnect_during_load_of_head_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     contents_of(server).page_out()
     first, second = asks(server, b"get work"), asks(server, b"get work")
     first.disconnect()
     contents_of(server).end_fill()
-    assert second.take() == value(b"one")
+    assert second.take() == value(b"work", b"one")
 
 
 def test_disconnect_of_all_waiters_during_load_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     contents_of(server).page_out()
     asks(server, b"get work").disconnect()
     asks(server, b"get work/t=1000").disconnect()
@@ -668,18 +657,18 @@ def test_disconnect_of_all_waiters_during_load_takes_no_item(server: MemoryServe
 
 
 def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     contents_of(server).page_out()
     first, second = asks(server, b"get work/t=100"), asks(server, b"get work/t=100")
     server.advance(1)
     assert (first.take(), second.take()) == (b"", b"")
     contents_of(server).end_fill()
-    assert (first.take(), second.take()) == (value(b"one"), b"END\r\n")
+    assert (first.take(), second.take()) == (value(b"work", b"one"), b"END\r\n")
     assert first.ask(b"version\r\n").startswith(b"VERSION")
 
 
 def test_unreadable_head_is_an_error_and_not_an_empty_queue(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     contents_of(server).page_out()
     clients = [asks(server, request) for request in (b"get work", b"get work/t=1000", b"monitor work 10")]
     contents_of(server).end_fill(StorageError("unreadable"))
@@ -692,21 +681,21 @@ def test_unreadable_head_is_an_error_and_not_an_empty_queue(server: MemoryServer
 
 def test_monitor_sends_items_as_they_come_until_its_end(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 2")
-    put(writer, b"one")
-    assert watcher.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert watcher.take() == value(b"work", b"one")
     server.advance(1.5)
-    put(writer, b"two", b"three")
-    assert watcher.take() == value(b"two") + value(b"three")
+    put(writer, b"work", b"two", b"three")
+    assert watcher.take() == value(b"work", b"two") + value(b"work", b"three")
     server.advance(0.499)
     assert watcher.take() == b""
     server.advance(0.001)
     assert watcher.take() == b"END\r\n"
-    put(writer, b"four")
+    put(writer, b"work", b"four")
     assert watcher.take() == b""
 
 
 def test_monitor_sends_available_items(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, *(b"%d" % number for number in range(300)))
+    put(writer, b"work", *(b"%d" % number for number in range(300)))
     watcher = server.connect()
     assert items_in(watcher.ask(b"monitor work 2 -1\r\n")) == [b"%d" % number for number in range(300)]
     server.advance(2)
@@ -715,16 +704,16 @@ def test_monitor_sends_available_items(server: MemoryServer, writer: MemoryClien
 
 def test_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 10 2")
-    put(writer, b"one")
-    assert watcher.take() == value(b"one")
-    put(writer, b"two", b"three")
-    assert watcher.take() == value(b"two") + b"END\r\n"
+    put(writer, b"work", b"one")
+    assert watcher.take() == value(b"work", b"one")
+    put(writer, b"work", b"two", b"three")
+    assert watcher.take() == value(b"work", b"two") + b"END\r\n"
     assert all_items(server) == [b"three"]
 
 
 @pytest.mark.parametrize("limits", [b"0", b"-1", b"0 5", b"10 0", b"-5 -5"])
 def test_monitor_of_zero_time_or_items_ends_at_once(server: MemoryServer, writer: MemoryClient, limits: bytes) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     assert writer.ask(b"monitor work %b\r\nversion\r\n" % limits) == b"END\r\nVERSION 1.2.3\r\n"
     assert all_items(server) == [b"one"]
 
@@ -732,9 +721,9 @@ def test_monitor_of_zero_time_or_items_ends_at_once(server: MemoryServer, writer
 @pytest.mark.parametrize("max_items", [b"", b" -1", b" 3", b" 7"])
 def test_monitor_ends_at_limit_of_open_reads(server: MemoryServer, writer: MemoryClient, max_items: bytes) -> None:
     server.session_settings = SessionSettings(max_open_reads=3)
-    put(writer, b"one", b"two", b"three", b"four")
+    put(writer, b"work", b"one", b"two", b"three", b"four")
     watcher = server.connect()
-    expected = value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+    expected = value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
     assert watcher.ask(b"monitor work 10%b\r\n" % max_items) == expected
     assert not watcher.is_closed
     assert watcher.ask(b"monitor work 10%b\r\n" % max_items) == b"END\r\n"
@@ -742,16 +731,16 @@ def test_monitor_ends_at_limit_of_open_reads(server: MemoryServer, writer: Memor
 
 def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=3)
-    put(writer, b"one", b"two", b"three", b"four")
+    put(writer, b"work", b"one", b"two", b"three", b"four")
     watcher = server.connect()
     assert watcher.ask(b"get work/open\r\n" * 2 + b"monitor work 10\r\n") == (
-        value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+        value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
     )
 
 
 def test_negative_maximum_leaves_time_and_open_read_limit(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 1 -1")
-    put(writer, *(b"%d" % number for number in range(5)))
+    put(writer, b"work", *(b"%d" % number for number in range(5)))
     assert len(items_in(watcher.take())) == 5
     server.advance(1)
     assert watcher.take() == b"END\r\n"
@@ -759,19 +748,19 @@ def test_negative_maximum_leaves_time_and_open_read_limit(server: MemoryServer, 
 
 def test_monitored_items_are_open_reads_confirmed_by_count(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 1")
-    put(writer, b"one", b"two", b"three")
+    put(writer, b"work", b"one", b"two", b"three")
     server.advance(1)
-    assert watcher.take() == value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+    assert watcher.take() == value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
     assert watcher.ask(b"confirm work 2\r\n") == b"END\r\n"
     watcher.disconnect()
     assert all_items(server) == [b"three"]
 
 
 def test_monitored_items_return_in_order_on_disconnect(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"one", b"two")
+    put(writer, b"work", b"one", b"two")
     watcher = server.connect()
     watcher.send(b"monitor work 10\r\n")
-    put(writer, b"three", b"four")
+    put(writer, b"work", b"three", b"four")
     assert len(items_in(watcher.take())) == 4
     watcher.disconnect()
     assert all_items(server) == [b"one", b"two", b"three", b"four"]
@@ -782,7 +771,7 @@ def test_monitor_of_disconnected_client_takes_no_item(
 ) -> None:
     watcher = asks(server, b"monitor work 10")
     storage.holds_commits = True
-    assert writer.ask(set_(b"one") + set_(b"two")) == b""
+    assert writer.ask(set_(b"work", b"one") + set_(b"work", b"two")) == b""
     watcher.disconnect()
     storage.holds_commits = False
     while storage.committing:
@@ -795,17 +784,17 @@ def test_monitor_of_disconnected_client_takes_no_item(
 def test_monitor_that_loses_an_item_ends_with_an_error(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     watcher = server.connect()
-    assert watcher.ask(b"monitor work 10 100\r\nversion\r\n") == value(b"one")
+    assert watcher.ask(b"monitor work 10 100\r\nversion\r\n") == value(b"work", b"one")
     storage.holds_commits = True
-    writer.send(set_(b"two") + set_(b"three"))
+    writer.send(set_(b"work", b"two") + set_(b"work", b"three"))
     assert watcher.take() == b""
     storage.end_commits(error=StorageError("disk full"))
     storage.holds_commits = False
     assert watcher.take() == b"SERVER_ERROR disk full\r\nVERSION 1.2.3\r\n"
     assert writer.take() == b"SERVER_ERROR disk full\r\n" * 2
-    put(writer, b"four")
+    put(writer, b"work", b"four")
     watcher.disconnect()
     assert all_items(server) == [b"one", b"four"]
 
@@ -815,18 +804,18 @@ def test_close_of_item_sent_before_a_loss_fails(
 ) -> None:
     watcher = server.connect()
     storage.holds_commits = True
-    watcher.send(set_(b"in front", b"slow") + b"monitor work 10 100\r\n")
-    writer.send(set_(b"one"))
+    watcher.send(set_(b"slow", b"in front") + b"monitor work 10 100\r\n")
+    writer.send(set_(b"work", b"one"))
     server.settle()
     storage.end_commits(b"work")
-    writer.send(set_(b"two"))
+    writer.send(set_(b"work", b"two"))
     server.settle()
     storage.end_commits(b"work", error=StorageError("disk full"))
     server.settle()
     assert watcher.take() == b""
     storage.end_commits(b"slow")
     storage.holds_commits = False
-    assert watcher.take() == b"STORED\r\n" + value(b"one") + b"SERVER_ERROR disk full\r\n"
+    assert watcher.take() == b"STORED\r\n" + value(b"work", b"one") + b"SERVER_ERROR disk full\r\n"
     assert watcher.ask(b"get work/close\r\n").startswith(b"SERVER_ERROR "), "it is not closed, and will be redelivered"
     while storage.committing:
         storage.end_commits()
@@ -838,7 +827,7 @@ def test_monitor_that_loses_many_items_sends_one_error(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     items = [b"%d" % number for number in range(2 * MAX_FED_ITEMS_PER_SLICE)]
-    put(writer, *items)
+    put(writer, b"work", *items)
     watcher = server.connect()
     storage.holds_commits = True
     watcher.send(b"monitor work 10 -1\r\n")
@@ -852,8 +841,8 @@ def test_monitor_that_loses_many_items_sends_one_error(
 
 def test_requests_behind_a_monitor_are_answered_after_it(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 1 5\r\nconfirm work 1\r\nversion")
-    put(writer, b"one")
-    assert watcher.take() == value(b"one")
+    put(writer, b"work", b"one")
+    assert watcher.take() == value(b"work", b"one")
     server.advance(1)
     assert watcher.take() == b"END\r\nEND\r\nVERSION 1.2.3\r\n"
 
@@ -864,28 +853,28 @@ def test_monitor_takes_one_item_and_goes_to_end_of_line(
 ) -> None:
     holder = server.connect()
     if come_together:
-        put(writer, b"one", b"two", b"three")
+        put(writer, b"work", b"one", b"two", b"three")
         assert items_in(holder.ask(b"get work/open\r\n" * 3)) == [b"one", b"two", b"three"]
     watcher, waiter = asks(server, b"monitor work 10"), asks(server, b"get work/t=1000")
     if come_together:
         holder.disconnect()
     else:
         for item in (b"one", b"two", b"three"):
-            put(writer, item)
-    assert watcher.take() == value(b"one") + value(b"three")
-    assert waiter.take() == value(b"two")
+            put(writer, b"work", item)
+    assert watcher.take() == value(b"work", b"one") + value(b"work", b"three")
+    assert waiter.take() == value(b"work", b"two")
 
 
 def test_monitors_take_turns_over_single_items(server: MemoryServer, writer: MemoryClient) -> None:
     first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
     for item in (b"1", b"2", b"3", b"4", b"5"):
-        put(writer, item)
+        put(writer, b"work", item)
     assert (items_in(first.take()), items_in(second.take())) == ([b"1", b"3", b"5"], [b"2", b"4"])
 
 
 def test_monitors_take_turns_over_simultaneous_items(server: MemoryServer, writer: MemoryClient) -> None:
     first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
-    put(writer, *(b"%d" % number for number in range(10)))
+    put(writer, b"work", *(b"%d" % number for number in range(10)))
     shares = [items_in(first.take()), items_in(second.take())]
     assert sorted(shares[0] + shares[1]) == [b"%d" % number for number in range(10)]
     assert [len(share) for share in shares] == [5, 5]
@@ -894,14 +883,14 @@ def test_monitors_take_turns_over_simultaneous_items(server: MemoryServer, write
 def test_new_waiter_is_served_after_earlier_monitor(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 10")
     late = server.connect()
-    writer.send(set_(b"one"))
+    writer.send(set_(b"work", b"one"))
     late.send(b"get work/t=1000\r\n")
-    writer.send(set_(b"two"))
-    assert (watcher.take(), late.take()) == (value(b"one") + value(b"two"), b"")
+    writer.send(set_(b"work", b"two"))
+    assert (watcher.take(), late.take()) == (value(b"work", b"one") + value(b"work", b"two"), b"")
 
 
 def test_monitor_of_many_items_leaves_some_to_others(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, *(b"%d" % number for number in range(1000)))
+    put(writer, b"work", *(b"%d" % number for number in range(1000)))
     watcher, other = server.connect(), server.connect()
     watcher.send(b"monitor work 10 -1\r\n")
     other.send(b"get work\r\n")
@@ -914,7 +903,7 @@ def test_monitor_of_many_items_leaves_some_to_others(server: MemoryServer, write
 @pytest.fixture
 def monitor_between_slices(server: MemoryServer, writer: MemoryClient) -> MemoryClient:
     """Return a client that monitors a queue of more items than one time slice sends; the next slice is due."""
-    put(writer, *(b"%d" % number for number in range(300)))
+    put(writer, b"work", *(b"%d" % number for number in range(300)))
     watcher = server.connect()
     watcher.send(b"monitor work 10\r\n")
     return watcher
@@ -951,7 +940,7 @@ def test_monitor_between_slices_fails_if_queue_becomes_unusable(
 
 def test_unread_monitor_ends_when_queue_is_deleted(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=1000, max_pipeline_bytes=1000)
-    put(writer, *[b"x" * 1000] * 300)
+    put(writer, b"work", *[b"x" * 1000] * 300)
     watcher = server.connect()
     watcher.reads = False
     watcher.send(b"monitor work 10\r\n")
@@ -965,7 +954,7 @@ def test_unread_monitor_ends_when_queue_is_deleted(server: MemoryServer, writer:
 
 def test_monitor_requests_one_time_slice_at_a_time(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=10_000)
-    put(writer, *[b"x"] * 3000)
+    put(writer, b"work", *[b"x"] * 3000)
     monitor = server.connect()
     monitor.send(b"monitor work 10\r\n")
     waiting = []
@@ -981,7 +970,7 @@ def test_monitor_requests_one_time_slice_at_a_time(server: MemoryServer, writer:
 def test_empty_reply_waits_until_queue_is_safely_empty(
     server: MemoryServer, storage: SteppedStorage, writer: MemoryClient, emptied_by: bytes, request_: bytes
 ) -> None:
-    put(writer, b"one")
+    put(writer, b"work", b"one")
     storage.holds_commits = True
     assert writer.ask(emptied_by + b"\r\n") == b""
     reader = asks(server, request_)

@@ -19,6 +19,7 @@ from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads
+from tests.memcache_text import END
 from tests.storage.backends import MakeStorage
 
 START_MS = 1_700_000_000_000
@@ -30,22 +31,10 @@ PERIOD_S = 0.5
 PERIODIC = QueueSettings(sync_journal_ms=500)
 IN_MEMORY = QueueSettings(keep_journal=False)
 
-STORED = b"STORED\r\n"
-END = b"END\r\n"
 DELETED = b"DELETED\r\n"
 
 Arrange = Callable[[FaultyDisk], object]
 """Configures the faults of a disk before the server starts."""
-
-
-def put(queue: bytes, data: bytes) -> bytes:
-    """Return the request that puts an item."""
-    return b"set %b 0 0 %d\r\n%b\r\n" % (queue, len(data), data)
-
-
-def value(queue: bytes, data: bytes) -> bytes:
-    """Return the response with an item."""
-    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
 
 
 def is_server_error(reply: bytes) -> bool:

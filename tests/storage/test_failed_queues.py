@@ -12,9 +12,10 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
 from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.journal.rewriter import JournalRewriter
+from tests.memcache_text import STORED, set_
 from tests.storage.backends import journal_only
 from tests.storage.conftest import AllowDescriptors
-from tests.storage.faulty_server import STORED, Machine, Server, drain, is_server_error, put
+from tests.storage.faulty_server import Machine, Server, drain, is_server_error
 
 SMALL = QueueSettings(
     max_memory_size_bytes=100,
@@ -30,7 +31,7 @@ GET = b"get work\r\n"
 def put_items(server: Server, count: int) -> None:
     client = server.client()
     for data in ITEMS[:count]:
-        client.talk(put(b"work", data))
+        client.talk(set_(b"work", data))
 
 
 def rewriter_of(server: Server) -> JournalRewriter:
@@ -40,7 +41,7 @@ def rewriter_of(server: Server) -> JournalRewriter:
 def test_failed_sync_without_unsynced_data_costs_no_put(machine: Machine) -> None:
     server = machine.start()
     client, other = server.client(), server.client()
-    client.talk(put(b"periodic", b"a"))
+    client.talk(set_(b"periodic", b"a"))
     client.talk(b"get periodic\r\n")
     server.pass_time(1)
     server.settle()
@@ -48,7 +49,7 @@ def test_failed_sync_without_unsynced_data_costs_no_put(machine: Machine) -> Non
     client.received()
     server.pass_time(1)
     server.disk.fail("sync", errno.EIO, times=1)
-    client.send(put(b"periodic", b"precious"))
+    client.send(set_(b"periodic", b"precious"))
     server.threads.run_all()
     other.send(b"get other\r\nget periodic/peek\r\n")
     server.settle()
@@ -85,14 +86,14 @@ class TestRestartWithSyncJournal0:
     @pytest.fixture
     def server(self, machine: Machine) -> Server:
         server = machine.start()
-        server.client().talk(put(b"synced", b"old"))
+        server.client().talk(set_(b"synced", b"old"))
         return machine.restart(server)
 
     @pytest.mark.parametrize("operation", ["sync", "sync_folder"])
     def test_put_that_failed_does_not_come_back(self, server: Server, operation: str) -> None:
         client = server.client()
         server.disk.fail(operation, errno.EIO, times=2)
-        assert is_server_error(client.talk(put(b"synced", b"new")))
+        assert is_server_error(client.talk(set_(b"synced", b"new")))
         server.disk.mend()
         assert drain(server, b"synced") == [b"old"]
 
@@ -103,10 +104,10 @@ class TestRestartWithSyncJournal0:
         server.disk.before(
             crash_points.PACK_PUBLISHED_FOR_GOOD, lambda: server.disk.fail("rename", errno.EIO, times=1)
         )
-        assert client.talk(put(b"synced", b"new")) == STORED
+        assert client.talk(set_(b"synced", b"new")) == STORED
         server.disk.mend()
         assert drain(machine.fail_power(server), b"synced") == [b"old", b"new"]
-        client.talk(put(b"synced", b"finds the failed queue"))
+        client.talk(set_(b"synced", b"finds the failed queue"))
         assert drain(server, b"synced")[:2] == [b"old", b"new"]
 
 
@@ -149,7 +150,7 @@ def test_rotations_keep_no_more_files_open_than_allowed(
     server.reload(QueueSettings(sync_journal_ms=0, max_memory_size_bytes=10))
     clients = [server.client() for _ in range(40)]
     for number, client in enumerate(clients):
-        client.send(put(b"q%d" % number, b"x" * 20))
+        client.send(set_(b"q%d" % number, b"x" * 20))
     server.settle()
     assert [client.received() for client in clients] == [STORED] * 40
     assert len(server.disk.open_descriptors) <= 5
@@ -161,7 +162,7 @@ def test_huge_file_number_hides_no_file_of_another_queue(machine: Machine, tmp_p
     (folder / "other.999999999999999999").write_bytes(b"")
     server = machine.start(folder)
     server.reload(QueueSettings(max_memory_size_bytes=10))
-    assert server.client().talk(put(b"work", b"x" * 20)) == STORED
+    assert server.client().talk(set_(b"work", b"x" * 20)) == STORED
     server = machine.restart(server)
     assert drain(server, b"work") == [b"x" * 20]
 
@@ -182,7 +183,7 @@ def test_thousands_of_files_of_a_queue_are_sorted() -> None:
 def test_queue_that_cannot_be_written_does_not_block_others(machine: Machine) -> None:
     server = machine.start()
     client = server.client()
-    client.talk(put(b"other", b"served"))
+    client.talk(set_(b"other", b"served"))
     put_items(server, 9)
     client.talk(b"get work/open\r\n")
     folder = server.folder

@@ -14,7 +14,8 @@ import pytest
 
 from kestrel.disk.folders import FAILED_SYNCS_FOLDER
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from tests.storage.faulty_server import END, PERIOD_S, STORED, Machine, Server, drain, put, value
+from tests.memcache_text import END, STORED, set_, value
+from tests.storage.faulty_server import PERIOD_S, Machine, Server, drain
 
 QUEUES = [b"synced", b"periodic"]
 
@@ -33,7 +34,7 @@ def sync(server: Server) -> Server:
 
 def put_safely(server: Server, queue: bytes, data: bytes) -> None:
     """Put an item and sync it."""
-    assert server.client().talk(put(queue, data)) == STORED
+    assert server.client().talk(set_(queue, data)) == STORED
     sync(server)
 
 
@@ -41,7 +42,7 @@ def fill(server: Server, queue: bytes) -> None:
     """Put two items and take the first."""
     client = server.client()
     for data in (b"taken", b"before"):
-        assert client.talk(put(queue, data)) == STORED
+        assert client.talk(set_(queue, data)) == STORED
     assert client.talk(b"get %b\r\n" % queue) == value(queue, b"taken")
     sync(server)
 
@@ -50,7 +51,7 @@ def fail_syncs(server: Server, queue: bytes) -> list[bytes]:
     """Fill the queue, and put another item while all syncs fail. Returns the acknowledged items."""
     fill(server, queue)
     fail_all_syncs(server.disk)
-    is_stored = server.client().talk(put(queue, b"in vain")) == STORED
+    is_stored = server.client().talk(set_(queue, b"in vain")) == STORED
     sync(server)
     return [b"before", b"in vain"] if is_stored else [b"before"]
 
@@ -88,7 +89,7 @@ def test_start_whose_syncs_fail_too_loses_nothing(machine: Machine, queue: bytes
     server = machine.start()
     stored = fail_syncs(server, queue)
     server = sync(machine.kill(server, arrange=fail_all_syncs))
-    if server.client().talk(put(queue, b"in vain again")) == STORED:
+    if server.client().talk(set_(queue, b"in vain again")) == STORED:
         stored.append(b"in vain again")
     server = sync(machine.kill(sync(server)))
     put_safely(server, queue, b"after")
@@ -100,7 +101,7 @@ def test_repaired_queue_leaves_no_note(machine: Machine, queue: bytes) -> None:
     server = machine.start()
     fill(server, queue)
     server.disk.fail("sync", errno.EIO, times=1)
-    server.client().talk(put(queue, b"in vain"))
+    server.client().talk(set_(queue, b"in vain"))
     sync(server)
     put_safely(server, queue, b"after")
     assert notes(server) == []
@@ -126,8 +127,8 @@ def test_unwritable_note_does_not_stop_the_queue(machine: Machine) -> None:
     folder = server.folder / FAILED_SYNCS_FOLDER.decode()
     folder.write_bytes(b"a file in place of the folder")
     server.disk.fail("sync", errno.EIO, times=1)
-    assert server.client().talk(put(b"synced", b"in vain")).startswith(b"SERVER_ERROR")
-    assert server.client().talk(put(b"synced", b"after")) == STORED
+    assert server.client().talk(set_(b"synced", b"in vain")).startswith(b"SERVER_ERROR")
+    assert server.client().talk(set_(b"synced", b"after")) == STORED
     assert drain(machine.fail_power(server), b"synced") == [b"before", b"after"]
 
 
@@ -160,7 +161,7 @@ def test_failing_operation_in_a_start_loses_nothing(machine: Machine, queue: byt
         server.disk.mend()
         sync(server)
         client = server.client()
-        replies = [client.talk(put(queue, b"after")) for _ in range(2)]
+        replies = [client.talk(set_(queue, b"after")) for _ in range(2)]
         assert replies[-1] == STORED
         sync(server)
         assert drain(machine.fail_power(server), queue) == [*stored, *[b"after"] * replies.count(STORED)]

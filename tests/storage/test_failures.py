@@ -8,20 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from kestrel.config.model import QueueSettings
+from tests.memcache_text import END, STORED, set_, value
 from tests.storage.backends import journal_only
-from tests.storage.faulty_server import (
-    END,
-    PERIOD_S,
-    RESERVE_BYTES,
-    STORED,
-    Client,
-    Machine,
-    Server,
-    drain,
-    is_server_error,
-    put,
-    value,
-)
+from tests.storage.faulty_server import PERIOD_S, RESERVE_BYTES, Client, Machine, Server, drain, is_server_error
 
 DISK_FULL = b"SERVER_ERROR disk full\r\n"
 DELETED = b"DELETED\r\n"
@@ -41,7 +30,7 @@ def fill_disk(server: Server) -> None:
     """Fill the disk with a put to the queue "work", so that the server uses its reserve and refuses puts."""
     server.client().talk(b"get work/peek\r\n")
     server.disk.room = 0
-    assert server.client().talk(put(b"work", b"the last")) == STORED
+    assert server.client().talk(set_(b"work", b"the last")) == STORED
     assert server.storage.refusal is not None
 
 
@@ -97,15 +86,15 @@ class TestFullDisk:
     def test_put_is_refused_and_changes_nothing(self, server: Server, client: Client) -> None:
         fill_disk(server)
         files = server.files()
-        assert client.ask(put(b"work", b"refused")) == DISK_FULL
+        assert client.ask(set_(b"work", b"refused")) == DISK_FULL
         assert not client.was_hung_up_on
         assert server.files() == files
         assert drain(server, b"work") == [b"the last"]
 
     def test_gets_and_confirms_still_work(self, machine: Machine, server: Server, client: Client) -> None:
-        client.talk(put(b"work", b"first") + put(b"work", b"second"))
+        client.talk(set_(b"work", b"first") + set_(b"work", b"second"))
         fill_disk(server)
-        assert client.talk(put(b"other", b"a")) == DISK_FULL
+        assert client.talk(set_(b"other", b"a")) == DISK_FULL
         assert client.talk(b"get work\r\nget work/open\r\nget work/close\r\n") == (
             value(b"work", b"first") + value(b"work", b"second") + END
         )
@@ -114,32 +103,32 @@ class TestFullDisk:
     def test_puts_are_stored_again_when_there_is_room(self, server: Server, client: Client) -> None:
         fill_disk(server)
         free_disk(server)
-        assert client.talk(put(b"work", b"again")) == STORED
+        assert client.talk(set_(b"work", b"again")) == STORED
         fill_disk(server)
         assert drain(server, b"work") == [b"the last", b"again", b"the last"]
 
     def test_puts_are_refused_without_room_for_the_whole_reserve(self, server: Server, client: Client) -> None:
         fill_disk(server)
         free_disk(server, room=RESERVE_BYTES // 2, seconds=100)
-        assert client.talk(put(b"work", b"refused")) == DISK_FULL
+        assert client.talk(set_(b"work", b"refused")) == DISK_FULL
 
     def test_server_started_without_room_for_its_reserve_refuses_puts(self, machine: Machine) -> None:
         server = machine.start(room=RESERVE_BYTES - 1)
         server.settle()
-        assert server.client().talk(put(b"work", b"a")) == DISK_FULL
+        assert server.client().talk(set_(b"work", b"a")) == DISK_FULL
 
     def test_queue_in_memory_still_stores_puts(self, server: Server, client: Client) -> None:
         fill_disk(server)
-        assert client.talk(put(b"memory", b"a")) == STORED
+        assert client.talk(set_(b"memory", b"a")) == STORED
 
     def test_batch_that_fills_the_disk_is_written_to_the_reserve(
         self, machine: Machine, server: Server, client: Client
     ) -> None:
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         server.disk.room = 30
         other = server.client()
-        client.send(put(b"work", b"the batch that finds it full") + b"get work\r\n")
-        other.send(put(b"work", b"another"))
+        client.send(set_(b"work", b"the batch that finds it full") + b"get work\r\n")
+        other.send(set_(b"work", b"another"))
         server.end_tick()
         assert (client.received(), other.received()) == (STORED + value(b"work", b"first"), STORED)
         check_killed(machine, server, b"work", [b"the batch that finds it full", b"another"])
@@ -147,22 +136,22 @@ class TestFullDisk:
     def test_two_queues_of_a_tick_share_the_reserve(self, machine: Machine, server: Server, client: Client) -> None:
         client.talk(b"get a\r\nget b\r\n")
         server.disk.room = 0
-        assert client.talk(put(b"a", b"in a") + put(b"b", b"in b")) == STORED + STORED
+        assert client.talk(set_(b"a", b"in a") + set_(b"b", b"in b")) == STORED + STORED
         check_killed(machine, server, b"a", [b"in a"])
         check_killed(machine, server, b"b", [b"in b"])
 
     def test_synced_queue_answers_after_its_sync(self, machine: Machine, server: Server, client: Client) -> None:
         client.talk(b"get synced\r\n")
         server.disk.room = 0
-        assert client.ask(put(b"synced", b"a")) == b""
+        assert client.ask(set_(b"synced", b"a")) == b""
         server.settle()
         assert client.received() == STORED
         assert drain(machine.fail_power(server), b"synced") == [b"a"]
 
     def test_batch_larger_than_the_reserve_is_lost_entirely(self, server: Server, client: Client) -> None:
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         server.disk.room = 100
-        assert is_server_error(client.talk(put(b"work", b"x" * 5 * RESERVE_BYTES)))
+        assert is_server_error(client.talk(set_(b"work", b"x" * 5 * RESERVE_BYTES)))
         assert drain(server, b"work") == [b"first"]
 
     @pytest.mark.parametrize("size", [30, 100, 300])
@@ -176,7 +165,7 @@ class TestFullDisk:
         )
         client = server.client()
         count = 0
-        while client.talk(put(b"work", b"%06d" % count + bytes(size))) == STORED:
+        while client.talk(set_(b"work", b"%06d" % count + bytes(size))) == STORED:
             count += 1
         for number in range(count):
             reply = value(b"work", b"%06d" % number + bytes(size))
@@ -188,14 +177,14 @@ class TestFullDisk:
         for _ in range(3):
             server.pass_time(60)
             server.settle()
-        assert client.talk(put(b"work", b"again")) == STORED
+        assert client.talk(set_(b"work", b"again")) == STORED
 
 
 class TestUsedUpReserve:
     @pytest.fixture
     def full(self, server: Server, client: Client) -> Server:
         """Return a server with two items in its queue, no reserve, and no room."""
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         fill_disk(server)
         server.disk.room = 0
         return server
@@ -207,8 +196,8 @@ class TestUsedUpReserve:
         full.end_tick()
         assert is_server_error(client.received())
         assert is_server_error(other.received())
-        assert client.talk(put(b"work", b"refused")) == DISK_FULL
-        assert is_server_error(client.talk(put(b"other", b"refused")))
+        assert client.talk(set_(b"work", b"refused")) == DISK_FULL
+        assert is_server_error(client.talk(set_(b"other", b"refused")))
 
     def test_torn_record_is_cut_and_its_items_are_requeued(self, full: Server, client: Client) -> None:
         before = full.files()
@@ -234,21 +223,21 @@ class TestWriteFails:
     def test_batch_is_lost_entirely_and_the_queue_stays_usable(
         self, machine: Machine, server: Server, client: Client, torn_bytes: int
     ) -> None:
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         before = server.files()
         other = server.client()
         server.disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
-        client.send(put(b"work", b"lost"))
-        other.send(put(b"work", b"lost too"))
+        client.send(set_(b"work", b"lost"))
+        other.send(set_(b"work", b"lost too"))
         server.end_tick()
         assert is_server_error(client.received())
         assert is_server_error(other.received())
         assert server.files() == before
-        assert client.talk(put(b"work", b"again")) == STORED
+        assert client.talk(set_(b"work", b"again")) == STORED
         check_killed(machine, server, b"work", [b"first", b"again"])
 
     def test_gets_and_confirms_of_the_batch_fail_and_their_items_stay(self, server: Server, client: Client) -> None:
-        client.talk(put(b"work", b"first") + put(b"work", b"second") + b"get work/open\r\n")
+        client.talk(set_(b"work", b"first") + set_(b"work", b"second") + b"get work/open\r\n")
         other = server.client()
         server.disk.fail("write", errno.EIO, times=1)
         client.send(b"get work/close\r\n")
@@ -260,7 +249,7 @@ class TestWriteFails:
 
     def test_other_queues_of_the_tick_are_stored(self, server: Server, client: Client) -> None:
         server.disk.fail("write", errno.EIO, times=1)
-        reply = client.talk(put(b"work", b"lost") + put(b"other", b"kept"))
+        reply = client.talk(set_(b"work", b"lost") + set_(b"other", b"kept"))
         first, _, second = reply.partition(b"\r\n")
         assert is_server_error(first + b"\r\n")
         assert second == STORED
@@ -270,23 +259,23 @@ class TestWriteFails:
     def test_failed_cut_starts_a_new_file_without_the_lost_batch(
         self, machine: Machine, server: Server, client: Client, torn_bytes: int
     ) -> None:
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         before = file_ids(server)
         server.disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
         server.disk.fail("cut", errno.EIO, times=1)
-        reply = client.talk(put(b"work", b"lost") + put(b"work", b"lost too"))
+        reply = client.talk(set_(b"work", b"lost") + set_(b"work", b"lost too"))
         assert reply.count(b"SERVER_ERROR") == 2
         assert drain(machine.crash(server), b"work") == [b"first"]
-        assert client.talk(put(b"work", b"again")) == STORED
+        assert client.talk(set_(b"work", b"again")) == STORED
         assert file_ids(server) - before
         check_killed(machine, server, b"work", [b"first", b"again"])
 
     def test_disk_that_keeps_failing_fails_each_request_and_loses_nothing(self, server: Server, client: Client) -> None:
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         for operation in ("write", "cut", "rename", "open"):
             server.disk.fail(operation, errno.EIO, torn_bytes=10)
         for _ in range(3):
-            assert is_server_error(client.talk(put(b"work", b"lost")))
+            assert is_server_error(client.talk(set_(b"work", b"lost")))
             assert is_server_error(client.talk(b"get work\r\n"))
         server.disk.mend()
         assert drain(server, b"work") == [b"first"]
@@ -294,15 +283,15 @@ class TestWriteFails:
     def test_earlier_items_are_synced_within_their_period(
         self, machine: Machine, server: Server, client: Client
     ) -> None:
-        client.talk(put(b"periodic", b"stored"))
+        client.talk(set_(b"periodic", b"stored"))
         server.disk.fail("write", errno.EIO, times=1)
-        assert is_server_error(client.talk(put(b"periodic", b"lost")))
+        assert is_server_error(client.talk(set_(b"periodic", b"lost")))
         pass_period(server)
         assert drain(machine.fail_power(server), b"periodic") == [b"stored"]
 
     def test_waiter_gets_the_requeued_item(self, server: Server, client: Client) -> None:
         waiting = server.client()
-        client.talk(put(b"work", b"first"))
+        client.talk(set_(b"work", b"first"))
         server.disk.fail("write", errno.EIO, times=1)
         client.send(b"get work\r\n")
         waiting.send(b"get work/t=1000\r\n")
@@ -318,16 +307,16 @@ class TestSyncFails:
     """A failed sync of a queue with syncJournal 0."""
 
     def test_put_is_acknowledged_only_after_its_sync(self, machine: Machine, server: Server, client: Client) -> None:
-        assert client.ask(put(b"synced", b"a")) == b""
+        assert client.ask(set_(b"synced", b"a")) == b""
         assert next_reply(server, client) == STORED
         assert drain(machine.fail_power(server), b"synced") == [b"a"]
-        client.talk(put(b"synced", b"b") + b"get synced\r\n")
+        client.talk(set_(b"synced", b"b") + b"get synced\r\n")
         assert drain(machine.fail_power(server), b"synced") == [b"b"]
 
     @pytest.mark.parametrize("times", [1, None], ids=["fails once", "keeps failing"])
     @pytest.mark.parametrize(
         "request_",
-        [put(b"synced", b"lost"), b"get synced\r\n", b"get synced/close\r\n", b"flush synced\r\n"],
+        [set_(b"synced", b"lost"), b"get synced\r\n", b"get synced/close\r\n", b"flush synced\r\n"],
         ids=["put", "get", "confirm", "flush"],
     )
     def test_failed_request_changes_nothing(
@@ -342,7 +331,7 @@ class TestSyncFails:
     def check_failed_request(
         self, machine: Machine, server: Server, client: Client, request_: bytes, times: int | None
     ) -> None:
-        client.talk(put(b"synced", b"first") + put(b"synced", b"second"))
+        client.talk(set_(b"synced", b"first") + set_(b"synced", b"second"))
         if b"close" in request_:
             client.talk(b"get synced/open\r\n")
         server.disk.fail("sync", errno.EIO, times=times)
@@ -356,8 +345,8 @@ class TestSyncFails:
     def test_replies_of_a_later_tick_fail_too(self, machine: Machine, server: Server, client: Client) -> None:
         other = server.client()
         server.disk.fail("sync", errno.EIO, times=1)
-        assert client.ask(put(b"synced", b"tick 1")) == b""
-        assert other.ask(put(b"synced", b"tick 2")) == b""
+        assert client.ask(set_(b"synced", b"tick 1")) == b""
+        assert other.ask(set_(b"synced", b"tick 2")) == b""
         server.settle()
         assert is_server_error(client.received())
         assert is_server_error(other.received())
@@ -369,7 +358,7 @@ class TestSyncFails:
     ) -> None:
         other = server.client()
         server.disk.fail("sync", errno.EIO, times=1)
-        client.ask(put(b"synced", b"never safe"))
+        client.ask(set_(b"synced", b"never safe"))
         assert other.ask(request_) == b""
         server.settle()
         assert is_server_error(other.received())
@@ -379,19 +368,19 @@ class TestSyncFails:
     ) -> None:
         stored = [b"stored %d" % number for number in range(5)]
         for data in stored:
-            assert client.talk(put(b"synced", data)) == STORED
+            assert client.talk(set_(b"synced", data)) == STORED
             server.disk.fail("sync", errno.EIO, times=1)
-            assert is_server_error(client.talk(put(b"synced", b"lost")))
-        assert client.talk(put(b"synced", b"after")) == STORED
+            assert is_server_error(client.talk(set_(b"synced", b"lost")))
+        assert client.talk(set_(b"synced", b"after")) == STORED
         for after in (machine.crash(server), machine.fail_power(server), machine.restart(server)):
             assert drain(after, b"synced") == [*stored, b"after"]
 
     @journal_only
     def test_file_is_cut_to_its_last_sync_and_replaced(self, server: Server, client: Client) -> None:
-        client.talk(put(b"synced", b"first"))
+        client.talk(set_(b"synced", b"first"))
         before = server.files()["synced"]
         server.disk.fail("sync", errno.EIO, times=1)
-        client.talk(put(b"synced", b"lost"))
+        client.talk(set_(b"synced", b"lost"))
         files = server.files()
         assert files.pop("synced") == b""
         assert list(files.values()) == [before]
@@ -399,19 +388,19 @@ class TestSyncFails:
     def test_file_that_cannot_be_cut_is_not_synced_again(
         self, machine: Machine, server: Server, client: Client
     ) -> None:
-        client.talk(put(b"synced", b"first"))
+        client.talk(set_(b"synced", b"first"))
         server.disk.fail("sync", errno.EIO, times=1)
         server.disk.fail("cut", errno.EIO, times=1)
-        assert is_server_error(client.talk(put(b"synced", b"lost")))
-        reply = client.talk(put(b"synced", b"after"))
+        assert is_server_error(client.talk(set_(b"synced", b"lost")))
+        reply = client.talk(set_(b"synced", b"after"))
         left = [b"first", b"after"] if reply == STORED else [b"first"]
         assert drain(machine.fail_power(server), b"synced") == left
         assert drain(server, b"synced") == left
 
     def test_failed_sync_of_the_folder_fails_the_batch(self, machine: Machine, server: Server, client: Client) -> None:
         server.disk.fail("sync_folder", errno.EIO, times=1)
-        assert is_server_error(client.talk(put(b"synced", b"lost")))
-        assert client.talk(put(b"synced", b"after")) == STORED
+        assert is_server_error(client.talk(set_(b"synced", b"lost")))
+        assert client.talk(set_(b"synced", b"after")) == STORED
         assert drain(machine.fail_power(server), b"synced")[-1] == b"after"
         assert drain(machine.crash(server), b"synced") == [b"after"]
 
@@ -420,8 +409,8 @@ class TestSyncFails:
     ) -> None:
         other = server.client()
         server.disk.fail("sync", errno.EIO, times=1)
-        client.ask(put(b"synced", b"old"))
-        other.send(b"delete synced\r\n" + put(b"synced", b"new"))
+        client.ask(set_(b"synced", b"old"))
+        other.send(b"delete synced\r\n" + set_(b"synced", b"new"))
         server.settle()
         server.disk.mend()
         assert drain(machine.crash(server), b"synced") == drain(server, b"synced")
@@ -430,7 +419,7 @@ class TestSyncFails:
     def test_deletion_is_answered_when_it_survives_a_power_failure(
         self, machine: Machine, server: Server, client: Client
     ) -> None:
-        client.talk(put(b"synced", b"a"))
+        client.talk(set_(b"synced", b"a"))
         assert client.ask(b"delete synced\r\n") == b""
         assert drain(machine.fail_power(server), b"synced") == [b"a"]
         server.settle()
@@ -438,10 +427,10 @@ class TestSyncFails:
         assert drain(machine.fail_power(server), b"synced") == []
 
     def test_deletion_that_cannot_be_synced_fails(self, server: Server, client: Client) -> None:
-        client.talk(put(b"synced", b"a"))
+        client.talk(set_(b"synced", b"a"))
         server.disk.fail("sync_folder", errno.EIO, times=1)
         assert is_server_error(client.talk(b"delete synced\r\n"))
-        assert client.talk(put(b"synced", b"new")) == STORED
+        assert client.talk(set_(b"synced", b"new")) == STORED
         assert drain(server, b"synced") == [b"new"]
 
 
@@ -451,14 +440,14 @@ class TestSyncFailsAfterARestart:
     @pytest.fixture
     def restarted(self, machine: Machine, server: Server, client: Client) -> Server:
         """Return a server with two items, whose first sync will fail."""
-        client.talk(put(b"synced", b"a") + put(b"synced", b"b"))
+        client.talk(set_(b"synced", b"a") + set_(b"synced", b"b"))
         restarted = machine.crash(server)
         restarted.disk.fail("sync", errno.EIO, times=1)
         return restarted
 
     def test_put_is_acknowledged_only_by_a_valid_sync(self, machine: Machine, restarted: Server) -> None:
         client = restarted.client()
-        client.send(put(b"synced", b"c"))
+        client.send(set_(b"synced", b"c"))
         reply = next_reply(restarted, client)
         left = drain(machine.fail_power(restarted), b"synced")
         assert (b"c" in left) == (reply == STORED)
@@ -485,7 +474,7 @@ class TestPeriodicSyncFails:
     def failed(self, server: Server, client: Client) -> Server:
         """Return a server with three items, one of them open, whose periodic sync has just failed."""
         for data in (b"a", b"b", b"c"):
-            assert client.talk(put(b"periodic", data)) == STORED
+            assert client.talk(set_(b"periodic", data)) == STORED
         assert client.talk(b"get periodic/open\r\n") == value(b"periodic", b"a")
         server.disk.fail("sync", errno.EIO, times=1)
         server.pass_time(PERIOD_S)
@@ -493,23 +482,23 @@ class TestPeriodicSyncFails:
         return server
 
     def test_replies_do_not_wait_for_the_sync(self, server: Server, client: Client) -> None:
-        assert client.ask(put(b"periodic", b"a")) == STORED
+        assert client.ask(set_(b"periodic", b"a")) == STORED
         assert "sync" not in server.disk.calls
 
     def test_unsynced_items_of_a_killed_server_are_synced_by_the_next(
         self, machine: Machine, server: Server, client: Client
     ) -> None:
-        client.talk(put(b"periodic", b"a"))
+        client.talk(set_(b"periodic", b"a"))
         restarted = machine.crash(server)
         pass_period(restarted)
         assert "sync" in restarted.disk.calls
 
     def test_puts_are_refused_until_the_rewrite_is_safe(self, machine: Machine, failed: Server) -> None:
         client = failed.client()
-        assert is_server_error(client.ask(put(b"periodic", b"refused")))
-        assert client.ask(put(b"work", b"d")) == STORED
+        assert is_server_error(client.ask(set_(b"periodic", b"refused")))
+        assert client.ask(set_(b"work", b"d")) == STORED
         failed.settle()
-        assert client.talk(put(b"periodic", b"d")) == STORED
+        assert client.talk(set_(b"periodic", b"d")) == STORED
         assert drain(machine.crash(failed), b"periodic") == [b"a", b"b", b"c", b"d"]
         assert drain(failed, b"periodic") == [b"b", b"c", b"d"]
 
@@ -521,7 +510,7 @@ class TestPeriodicSyncFails:
             assert drain(after, b"periodic") == [b"a", b"b", b"c"]
 
     def test_peeked_and_aborted_items_are_rewritten_too(self, machine: Machine, server: Server, client: Client) -> None:
-        client.talk(put(b"periodic", b"aborted") + put(b"periodic", b"b"))
+        client.talk(set_(b"periodic", b"aborted") + set_(b"periodic", b"b"))
         client.talk(b"get periodic/open\r\nget periodic/abort\r\nget periodic/peek\r\n")
         server.disk.fail("sync", errno.EIO, times=1)
         pass_period(server)
@@ -552,7 +541,7 @@ class TestPeriodicSyncFails:
 
     def test_file_is_not_synced_again_after_its_sync_failed(self, machine: Machine, failed: Server) -> None:
         failed.settle()
-        assert failed.client().talk(put(b"periodic", b"d")) == STORED
+        assert failed.client().talk(set_(b"periodic", b"d")) == STORED
         for _ in range(2):
             pass_period(failed)
         assert drain(machine.fail_power(failed), b"periodic") == [b"a", b"b", b"c", b"d"]
@@ -567,7 +556,7 @@ class TestPeriodicSyncFails:
         failed.settle()
         assert is_server_error(other.received())
         assert drain(machine.crash(failed), b"periodic") == [b"a", b"b", b"c"]
-        assert failed.client().talk(put(b"periodic", b"d")) == STORED
+        assert failed.client().talk(set_(b"periodic", b"d")) == STORED
         assert drain(failed, b"periodic") == [b"a", b"b", b"c", b"d"]
 
     def test_failed_rewrite_fails_the_confirm_of_an_open_read(self, failed: Server, client: Client) -> None:
@@ -593,7 +582,7 @@ class TestPeriodicSyncFails:
     ) -> None:
         run_jobs(failed, jobs)
         other = failed.client()
-        replies = other.ask(b"delete periodic\r\n" + put(b"periodic", b"new"))
+        replies = other.ask(b"delete periodic\r\n" + set_(b"periodic", b"new"))
         while len(failed.threads):
             left = drain(machine.crash(failed), b"periodic")
             assert left == [b"new"] or (left == [] and STORED not in replies)
@@ -618,7 +607,7 @@ class TestPeriodicSyncFails:
     def check_recreated_before(self, operation: str, machine: Machine, failed: Server) -> None:
         """Delete the queue and put to it again just before the next operation of that kind."""
         deleting = failed.client()
-        failed.disk.before(operation, lambda: deleting.send(b"delete periodic\r\n" + put(b"periodic", b"new")))
+        failed.disk.before(operation, lambda: deleting.send(b"delete periodic\r\n" + set_(b"periodic", b"new")))
         failed.settle()
         assert deleting.received() == DELETED + STORED
         assert drain(machine.crash(failed), b"periodic") == [b"new"]
@@ -627,7 +616,7 @@ class TestPeriodicSyncFails:
         run_jobs(failed, 1)
         deleting = failed.client()
         failed.disk.before("rename", failed.threads.run_one)  # after the deletion has listed the folder
-        assert deleting.talk(b"delete periodic\r\n" + put(b"periodic", b"new")) == DELETED + STORED
+        assert deleting.talk(b"delete periodic\r\n" + set_(b"periodic", b"new")) == DELETED + STORED
         assert drain(machine.crash(failed), b"periodic") == [b"new"]
 
     @pytest.mark.parametrize("times", [1, 2, 3, 4])
@@ -639,7 +628,7 @@ class TestPeriodicSyncFails:
             if number == 1:
                 server.disk.fail("sync", errno.EIO, times=times)
             item = b"%d" % number
-            if client.talk(put(b"periodic", item)) == STORED:
+            if client.talk(set_(b"periodic", item)) == STORED:
                 stored.append(item)
             pass_period(server)
         server.pass_time(5)
@@ -658,9 +647,9 @@ class TestOpenReadOfAFailedQueue:
     def holder(self, server: Server, operation: str) -> Client:
         """Return a client with an open read of the first of two items. A put of another client failed the queue."""
         holder = server.client()
-        holder.talk(put(b"synced", b"held") + put(b"synced", b"next") + b"get synced/open\r\n")
+        holder.talk(set_(b"synced", b"held") + set_(b"synced", b"next") + b"get synced/open\r\n")
         server.disk.fail(operation, errno.EIO, times=1)
-        assert is_server_error(server.client().talk(put(b"synced", b"lost")))
+        assert is_server_error(server.client().talk(set_(b"synced", b"lost")))
         return holder
 
     @pytest.mark.parametrize(
@@ -691,9 +680,9 @@ class TestOpenReadOfAFailedQueue:
 
 @pytest.mark.parametrize("request_", [b"get synced/open\r\n", b"monitor synced 1 1\r\n"], ids=["open", "monitor"])
 def test_open_that_failed_leaves_no_open_read(server: Server, client: Client, request_: bytes) -> None:
-    client.talk(put(b"synced", b"a") + put(b"synced", b"b") + put(b"synced", b"c"))
+    client.talk(set_(b"synced", b"a") + set_(b"synced", b"b") + set_(b"synced", b"c"))
     server.disk.fail("sync", errno.EIO, times=1)
-    server.client().send(put(b"synced", b"lost"))  # its failed sync also fails the next request of the tick
+    server.client().send(set_(b"synced", b"lost"))  # its failed sync also fails the next request of the tick
     assert is_server_error(client.talk(request_).partition(b"END")[0])
     assert client.talk(b"get synced/open\r\n") == value(b"synced", b"a")
     assert client.talk(b"get synced/close\r\n") == END
@@ -703,7 +692,7 @@ def test_open_that_failed_leaves_no_open_read(server: Server, client: Client, re
 
 
 def test_close_pipelined_after_a_failed_open_fails_too(server: Server, client: Client) -> None:
-    client.talk(put(b"synced", b"a"))
+    client.talk(set_(b"synced", b"a"))
     server.disk.fail("sync", errno.EIO, times=1)
     reply = client.talk(b"get synced/open\r\nget synced/close\r\n")
     assert reply.count(b"SERVER_ERROR") == 2
@@ -719,23 +708,23 @@ def test_deleting_a_failed_queue_leaves_no_file(
 ) -> None:
     for operation in operations:
         server.disk.fail(operation, errno.EIO, times=1, torn_bytes=10)
-    assert is_server_error(client.talk(put(queue, b"lost")))
+    assert is_server_error(client.talk(set_(queue, b"lost")))
     assert client.talk(b"delete %b\r\n" % queue) == DELETED
     assert server.files() == {}
 
 
 def test_queue_is_deleted_without_the_private_folders(machine: Machine, server: Server, client: Client) -> None:
-    client.talk(put(b"work", b"old"))
+    client.talk(set_(b"work", b"old"))
     for path in (server.folder / ".kestrel").iterdir():
         if path.is_dir():
             path.rmdir()
     assert client.talk(b"delete work\r\n") == DELETED
-    assert client.talk(put(b"work", b"new")) == STORED
+    assert client.talk(set_(b"work", b"new")) == STORED
     assert drain(machine.crash(server), b"work") == [b"new"]
 
 
 def test_deletion_fails_as_long_as_files_cannot_be_removed(server: Server, client: Client) -> None:
-    client.talk(put(b"work", b"a"))
+    client.talk(set_(b"work", b"a"))
     for operation in ("rename", "write", "erase"):
         server.disk.fail(operation, errno.EIO)
     for _ in range(3):
@@ -750,7 +739,7 @@ def test_deletion_fails_as_long_as_files_cannot_be_removed(server: Server, clien
 
 class TestDisconnect:
     def test_get_whose_commit_began_removes_its_item(self, machine: Machine, server: Server, client: Client) -> None:
-        client.talk(put(b"synced", b"a") + put(b"synced", b"b"))
+        client.talk(set_(b"synced", b"a") + set_(b"synced", b"b"))
         leaving = server.client()
         leaving.ask(b"get synced\r\n")
         leaving.hang_up()
@@ -758,7 +747,7 @@ class TestDisconnect:
         check_killed(machine, server, b"synced", [b"b"])
 
     def test_open_read_whose_commit_began_is_requeued(self, server: Server, client: Client) -> None:
-        client.talk(put(b"synced", b"a") + put(b"synced", b"b"))
+        client.talk(set_(b"synced", b"a") + set_(b"synced", b"b"))
         leaving = server.client()
         leaving.ask(b"get synced/open\r\n")
         leaving.hang_up()
@@ -768,7 +757,7 @@ class TestDisconnect:
     def test_item_of_an_unanswered_waiter_is_requeued(self, machine: Machine, server: Server, client: Client) -> None:
         waiting = server.client()
         waiting.ask(b"get synced/t=1000\r\n")
-        client.ask(put(b"synced", b"a"))
+        client.ask(set_(b"synced", b"a"))
         waiting.hang_up()
         server.settle()
         assert client.received() == STORED
@@ -777,20 +766,20 @@ class TestDisconnect:
     def test_item_of_an_answered_waiter_is_gone(self, machine: Machine, server: Server, client: Client) -> None:
         waiting = server.client()
         waiting.ask(b"get synced/t=1000\r\n")
-        client.talk(put(b"synced", b"a"))
+        client.talk(set_(b"synced", b"a"))
         assert waiting.received() == value(b"synced", b"a")
         waiting.hang_up()
         server.settle()
         assert drain(machine.crash(server), b"synced") == []
 
     def test_unanswered_put_is_stored(self, server: Server, client: Client) -> None:
-        client.ask(put(b"synced", b"a"))
+        client.ask(set_(b"synced", b"a"))
         client.hang_up()
         server.settle()
         assert drain(server, b"synced") == [b"a"]
 
     def test_half_closed_client_gets_held_replies_and_is_disconnected(self, server: Server, client: Client) -> None:
-        client.send(put(b"synced", b"a") + b"get synced\r\n" + put(b"work", b"b"))
+        client.send(set_(b"synced", b"a") + b"get synced\r\n" + set_(b"work", b"b"))
         client.half_close()
         server.end_tick()
         assert (client.received(), client.was_hung_up_on) == (b"", False)
@@ -800,7 +789,7 @@ class TestDisconnect:
 
     def test_half_closed_client_gets_the_error_of_a_lost_batch(self, server: Server, client: Client) -> None:
         server.disk.fail("sync", errno.EIO, times=1)
-        client.ask(put(b"synced", b"a"))
+        client.ask(set_(b"synced", b"a"))
         client.half_close()
         server.settle()
         assert is_server_error(client.received())
@@ -812,14 +801,14 @@ class TestDisconnect:
         waiting.half_close()
         server.settle()
         assert waiting.was_hung_up_on
-        client.talk(put(b"work", b"a"))
+        client.talk(set_(b"work", b"a"))
         assert drain(server, b"work") == [b"a"]
 
 
 def test_replies_wait_for_earlier_ones_of_the_same_connection_only(server: Server, client: Client) -> None:
     other = server.client()
-    client.send(put(b"work", b"1") + put(b"synced", b"2") + b"get work\r\n")
-    other.send(put(b"work", b"3"))
+    client.send(set_(b"work", b"1") + set_(b"synced", b"2") + b"get work\r\n")
+    other.send(set_(b"work", b"3"))
     server.end_tick()
     assert (client.received(), other.received()) == (STORED, STORED)
     server.settle()
@@ -843,17 +832,17 @@ class TestWallClockStep:
         waiting = server.client()
         waiting.ask(b"get work/t=1000\r\n")
         server.wall_offset_ms += step_ms
-        client.ask(put(b"work", b"a"))
+        client.ask(set_(b"work", b"a"))
         assert waiting.received() == value(b"work", b"a")
 
     def test_held_reply_is_sent_after_its_sync(self, server: Server, client: Client, step_ms: int) -> None:
-        client.ask(put(b"synced", b"a"))
+        client.ask(set_(b"synced", b"a"))
         server.wall_offset_ms += step_ms
         server.settle()
         assert client.received() == STORED
 
     def test_sync_period_keeps_its_length(self, machine: Machine, server: Server, client: Client, step_ms: int) -> None:
-        client.ask(put(b"periodic", b"a"))
+        client.ask(set_(b"periodic", b"a"))
         server.wall_offset_ms += step_ms
         server.pass_time(PERIOD_S - 0.1)
         server.settle()
@@ -866,21 +855,21 @@ class TestWallClockStep:
         fill_disk(server)
         server.wall_offset_ms += step_ms
         free_disk(server, seconds=1)
-        assert client.talk(put(b"work", b"again")) == STORED
+        assert client.talk(set_(b"work", b"again")) == STORED
 
     def test_rotated_files_are_replayed_in_the_order_of_their_writes(
         self, machine: Machine, server: Server, client: Client, step_ms: int
     ) -> None:
         for number in range(4):
-            client.talk(put(b"synced", b"%d" % number))
+            client.talk(set_(b"synced", b"%d" % number))
             server.disk.fail("sync", errno.EIO, times=1)
-            client.talk(put(b"synced", b"lost"))
+            client.talk(set_(b"synced", b"lost"))
             server.wall_offset_ms += step_ms
         restarted = machine.restart(server)
         restarted.wall_offset_ms = -step_ms
         client = restarted.client()
-        client.talk(put(b"synced", b"4"))
+        client.talk(set_(b"synced", b"4"))
         restarted.disk.fail("sync", errno.EIO, times=1)
-        client.talk(put(b"synced", b"lost"))
-        client.talk(put(b"synced", b"5"))
+        client.talk(set_(b"synced", b"lost"))
+        client.talk(set_(b"synced", b"5"))
         assert drain(machine.crash(restarted), b"synced") == [b"0", b"1", b"2", b"3", b"4", b"5"]

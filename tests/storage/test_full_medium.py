@@ -8,8 +8,9 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from kestrel.testing.faults import FaultyDisk
+from tests.memcache_text import END, STORED, set_, value
 from tests.storage.backends import Backend, journal_only, scroll_only
-from tests.storage.faulty_server import DELETED, END, STORED, Arrange, Client, Machine, Server, drain, put, value
+from tests.storage.faulty_server import DELETED, Arrange, Client, Machine, Server, drain
 
 ITEMS = [b"%d" % number * 40 for number in range(10)]
 ROTATING = QueueSettings(default_journal_size_bytes=200, max_memory_size_bytes=150)
@@ -29,7 +30,7 @@ def filled(machine: Machine) -> Server:
     client = server.client()
     for data in ITEMS:
         for queue in (b"work", b"rotating", b"parent", b"parent+child"):
-            assert client.talk(put(queue, data)) == STORED
+            assert client.talk(set_(queue, data)) == STORED
     return server
 
 
@@ -98,17 +99,17 @@ def test_queue_is_deleted_on_a_full_medium(machine: Machine, filled: Server, arr
 
 
 def test_put_is_refused_until_inodes_are_free(machine: Machine, client: Client) -> None:
-    assert client.talk(put(b"new", b"refused")).startswith(b"SERVER_ERROR ")
+    assert client.talk(set_(b"new", b"refused")).startswith(b"SERVER_ERROR ")
     free_inodes(client.server)
-    assert client.talk(put(b"new", b"a")) == STORED
-    assert client.talk(put(b"work", b"b")) == STORED
+    assert client.talk(set_(b"new", b"a")) == STORED
+    assert client.talk(set_(b"work", b"b")) == STORED
     assert drain(machine.crash(client.server), b"new") == [b"a"]
 
 
 def test_queue_first_used_without_inodes_keeps_later_puts(machine: Machine, client: Client) -> None:
     assert client.talk(b"get new\r\n") == END
     free_inodes(client.server)
-    assert client.talk(put(b"new", b"a") + put(b"new", b"b")) == STORED * 2
+    assert client.talk(set_(b"new", b"a") + set_(b"new", b"b")) == STORED * 2
     assert client.talk(b"get new\r\n") == value(b"new", b"a")
     assert drain(machine.crash(client.server), b"new") == [b"b"]
 
@@ -129,7 +130,7 @@ def test_journal_grows_while_it_cannot_be_rotated(machine: Machine) -> None:
     server.client().talk(b"get rotating\r\n")
     server.disk.inodes = 0
     for data in ITEMS:
-        assert server.client().talk(put(b"rotating", data)) == STORED
+        assert server.client().talk(set_(b"rotating", data)) == STORED
     assert list(server.files()) == ["rotating"]
     free_inodes(server, wait_s=10)
     assert len(server.files()) > 1
@@ -157,5 +158,5 @@ def test_torn_writer_file_is_served_and_kept(machine: Machine, filled: Server) -
     kept = next(path for path in again.folder.rglob(torn.name + "*") if path.is_file())
     assert kept.read_bytes() == data[:-1]
     free_inodes(again)
-    assert again.client().talk(put(b"work", b"new")) == STORED
+    assert again.client().talk(set_(b"work", b"new")) == STORED
     assert drain(machine.crash(again), b"work") == [b"new"]

@@ -25,25 +25,22 @@ from kestrel.storage.folder_resources import SYNCS_AT_ONCE, FolderResources
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.rewriter import JournalRewriter, JournalSyncScheduler
-from kestrel.storage.log.sync_scheduler import RETRY_S
-from kestrel.storage.log.sync_scheduler import SyncState as JournalSyncState
+from kestrel.storage.log.sync_scheduler import RETRY_S, SyncState
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
+from tests.memcache_text import STORED, set_, value
 from tests.storage.backends import journal_only
 from tests.storage.conftest import AllowDescriptors
 from tests.storage.faulty_server import (
     NEVER,
     PERIOD_S,
     PERIODIC,
-    STORED,
     SYNCED,
     Client,
     Machine,
     Server,
     drain,
     is_server_error,
-    put,
-    value,
 )
 
 DELETED = b"DELETED\r\n"
@@ -93,7 +90,7 @@ def run_job(server: Server) -> None:
 
 def test_sync_longer_than_its_period_is_not_repeated_meanwhile(server: Server, client: Client) -> None:
     for _ in range(3):
-        assert client.ask(put(b"periodic", b"a")) == STORED
+        assert client.ask(set_(b"periodic", b"a")) == STORED
         pass_period(server)
         assert len(server.threads) == 1
 
@@ -101,9 +98,9 @@ def test_sync_longer_than_its_period_is_not_repeated_meanwhile(server: Server, c
 def test_changes_during_a_sync_are_synced_within_the_next_period(
     machine: Machine, server: Server, client: Client
 ) -> None:
-    client.ask(put(b"periodic", b"before"))
+    client.ask(set_(b"periodic", b"before"))
     pass_period(server)
-    server.disk.before("sync_folder", lambda: client.ask(put(b"periodic", b"during")))  # after the sync of the file
+    server.disk.before("sync_folder", lambda: client.ask(set_(b"periodic", b"during")))  # after the sync of the file
     server.settle()
     assert drain(machine.fail_power(server), b"periodic") == [b"before"]
     sync_period(server)
@@ -111,10 +108,10 @@ def test_changes_during_a_sync_are_synced_within_the_next_period(
 
 
 def test_put_after_a_reload_to_0_waits_for_its_own_sync(server: Server, client: Client) -> None:
-    client.ask(put(b"periodic", b"a"))
+    client.ask(set_(b"periodic", b"a"))
     pass_period(server)
     server.reload(SYNCED, b"periodic")
-    assert client.ask(put(b"periodic", b"b")) == b""
+    assert client.ask(set_(b"periodic", b"b")) == b""
     assert len(server.threads) == 1
     run_job(server)
     assert (client.received(), len(server.threads)) == (b"", 1)
@@ -125,10 +122,10 @@ def test_put_after_a_reload_to_0_waits_for_its_own_sync(server: Server, client: 
 def test_put_during_a_sync_that_fails_is_acknowledged_when_safe(
     machine: Machine, server: Server, client: Client
 ) -> None:
-    client.ask(put(b"periodic", b"a"))
+    client.ask(set_(b"periodic", b"a"))
     pass_period(server)
     server.reload(SYNCED, b"periodic")
-    client.ask(put(b"periodic", b"b"))
+    client.ask(set_(b"periodic", b"b"))
     fail_next_sync(server)
     server.settle()
     assert client.received() == STORED
@@ -140,7 +137,7 @@ def test_queues_waiting_for_a_sync_hold_few_descriptors(server: Server, client: 
     server.reload(SYNCED)
     queues = 3 * SYNCS_AT_ONCE
     for number in range(queues):
-        client.ask(put(b"queue-%d" % number, b"a"))
+        client.ask(set_(b"queue-%d" % number, b"a"))
     assert len(server.disk.open_descriptors) <= queues + SYNCS_AT_ONCE
     server.settle()
     assert client.received() == STORED * queues
@@ -154,8 +151,8 @@ def test_queue_deleted_before_its_sync_begins_does_not_return(
     allow_descriptors(15)  # syncs may use an eighth of them
     server = started(machine, SYNCED)
     first, waiting, deleting = server.client(), server.client(), server.client()
-    first.ask(put(b"first", b"a"))
-    waiting.ask(put(b"waiting", b"b"))
+    first.ask(set_(b"first", b"a"))
+    waiting.ask(set_(b"waiting", b"b"))
     deleting.ask(b"delete waiting\r\n")
     server.settle()
     assert (first.received(), waiting.received(), deleting.received()) == (STORED, STORED, DELETED)
@@ -184,7 +181,7 @@ class TestSyncJournalReload:
         is_synced_at_once: bool,
     ) -> None:
         server.reload(old, b"work")
-        client.talk(put(b"work", b"a"))
+        client.talk(set_(b"work", b"a"))
         server.reload(new, b"work")
         server.settle()
         assert drain(machine.fail_power(server), b"work") == ([b"a"] if is_synced_at_once else [])
@@ -196,10 +193,10 @@ class TestSyncJournalReload:
     ) -> None:
         items = [b"%d" % number for number in range(5)]
         for data in items:
-            assert client.talk(put(b"work", data)) == STORED
+            assert client.talk(set_(b"work", data)) == STORED
         server.reload(SYNCED, b"work")
         fail_next_sync(server)
-        assert client.ask(put(b"work", b"new")) == b""
+        assert client.ask(set_(b"work", b"new")) == b""
         while not (reply := client.received()):
             run_job(server)
         assert reply == STORED
@@ -212,13 +209,13 @@ class TestSyncJournalReload:
         self, machine: Machine, server: Server, client: Client
     ) -> None:
         server.reload(HOURLY, b"work")
-        client.talk(put(b"work", b"a"))
+        client.talk(set_(b"work", b"a"))
         server.reload(SYNCED, b"work")
-        assert client.talk(put(b"work", b"b")) == STORED
+        assert client.talk(set_(b"work", b"b")) == STORED
         assert drain(machine.fail_power(server), b"work") == [b"a", b"b"]
 
     def test_from_0_to_never_answers_waiting_puts(self, server: Server, client: Client) -> None:
-        assert client.ask(put(b"synced", b"a")) == b""
+        assert client.ask(set_(b"synced", b"a")) == b""
         server.reload(NEVER, b"synced")
         server.settle()
         assert client.received() == STORED
@@ -229,7 +226,7 @@ class TestSyncJournalReload:
 
 @journal_only
 def test_sync_without_a_descriptor_is_retried(machine: Machine, server: Server, client: Client) -> None:
-    client.talk(put(b"synced", b"a"))
+    client.talk(set_(b"synced", b"a"))
     restarted = machine.crash(server)
     restarted.disk.fail("open", errno.EMFILE, times=1)  # in the sync of the replayed file
     restarted.settle()
@@ -246,9 +243,9 @@ def test_put_waits_for_a_sync_that_is_retried(machine: Machine, allow_descriptor
     allow_descriptors(4)  # one for a journal file, one for a sync
     server = started(machine, SYNCED)
     first, waiting, last = server.client(), server.client(), server.client()
-    first.ask(put(b"first", b"a"))
-    waiting.ask(put(b"waiting", b"b"))
-    last.ask(put(b"last", b"c"))  # closes the file of the queue "waiting"
+    first.ask(set_(b"first", b"a"))
+    waiting.ask(set_(b"waiting", b"b"))
+    last.ask(set_(b"last", b"c"))  # closes the file of the queue "waiting"
     server.disk.fail("open", errno.EMFILE, times=1)
     server.settle()
     assert (first.received(), waiting.received(), last.received()) == (STORED, b"", STORED)
@@ -261,11 +258,11 @@ def test_put_waits_for_a_sync_that_is_retried(machine: Machine, allow_descriptor
 def test_put_is_answered_if_its_queue_is_deleted_and_the_sync_fails(
     machine: Machine, server: Server, client: Client
 ) -> None:
-    client.talk(put(b"synced", b"a"))
+    client.talk(set_(b"synced", b"a"))
     restarted = machine.crash(server)
     restarted.end_tick()  # begins the sync of the replayed file
     waiting, deleting = restarted.client(), restarted.client()
-    assert waiting.ask(put(b"synced", b"b")) == b""
+    assert waiting.ask(set_(b"synced", b"b")) == b""
     assert deleting.ask(b"delete synced\r\n") == b""
     fail_next_sync(restarted)
     restarted.settle()
@@ -280,7 +277,7 @@ class TestRewrite:
     @pytest.fixture
     def rewriting(self, server: Server, client: Client) -> Server:
         """Return a server with two items whose sync has just failed."""
-        client.talk(put(b"periodic", b"a") + put(b"periodic", b"b"))
+        client.talk(set_(b"periodic", b"a") + set_(b"periodic", b"b"))
         pass_period(server)
         fail_next_sync(server)
         run_job(server)
@@ -302,9 +299,9 @@ class TestRewrite:
         assert drain(machine.fail_power(rewriting), b"periodic") == [b"b"]
 
     def test_replies_wait_after_a_put_during_the_failed_sync(self, server: Server, client: Client) -> None:
-        client.ask(put(b"periodic", b"a"))
+        client.ask(set_(b"periodic", b"a"))
         pass_period(server)
-        assert client.ask(put(b"periodic", b"b")) == STORED
+        assert client.ask(set_(b"periodic", b"b")) == STORED
         fail_next_sync(server)
         server.threads.run_one()
         assert client.ask(b"get periodic\r\n") == b""
@@ -321,14 +318,14 @@ class TestRewrite:
         assert (client.received(), reply + deleting.received()) == (value(b"periodic", b"a"), DELETED)
 
     def test_put_in_the_tick_in_which_the_queue_fails_is_an_error(self, server: Server, client: Client) -> None:
-        client.talk(put(b"periodic", b"a"))
+        client.talk(set_(b"periodic", b"a"))
         pass_period(server)
         fail_next_sync(server)
         server.disk.fail("rename", errno.EIO, times=1)  # the rewrite cannot rotate the file
         later = server.client()
-        client.send(put(b"periodic", b"recorded"))
+        client.send(set_(b"periodic", b"recorded"))
         server.threads.run_one()
-        later.send(put(b"periodic", b"later"))
+        later.send(set_(b"periodic", b"later"))
         server.settle()
         assert is_server_error(client.received())
         assert is_server_error(later.received())
@@ -341,18 +338,18 @@ def test_put_refused_during_a_rewrite_is_not_delivered(
     server: Server, client: Client, operation: str, after: int
 ) -> None:
     server.reload(PERIODIC, b"work")
-    client.talk(put(b"work", b"old"))
+    client.talk(set_(b"work", b"old"))
     server.reload(SYNCED, b"work")
-    assert client.ask(put(b"work", b"committing")) == b""
+    assert client.ask(set_(b"work", b"committing")) == b""
     second = server.client()
-    assert second.ask(put(b"work", b"recorded")) == b""
+    assert second.ask(set_(b"work", b"recorded")) == b""
     fail_next_sync(server)
     server.disk.fail(operation, errno.EIO, times=1, after=after)
     server.settle()
     replies = {b"old": STORED, b"committing": client.received(), b"recorded": second.received()}
     server.disk.mend()
     for data in (b"later", b"last"):
-        replies[data] = client.talk(put(b"work", data))
+        replies[data] = client.talk(set_(b"work", data))
     assert replies[b"last"] == STORED
     assert drain(server, b"work") == [data for data, reply in replies.items() if reply == STORED]
 
@@ -364,7 +361,7 @@ class TestFailedRewriteWithoutWaitingReplies:
 
         The disk works again.
         """
-        client.talk(put(b"periodic", b"a"))
+        client.talk(set_(b"periodic", b"a"))
         assert client.talk(b"get periodic/open\r\n") == value(b"periodic", b"a")
         server.disk.fail("sync", errno.EIO)
         sync_period(server)
@@ -373,7 +370,7 @@ class TestFailedRewriteWithoutWaitingReplies:
 
     def test_next_commit_fails_and_requeues_open_reads(self, machine: Machine, failing: Server, client: Client) -> None:
         assert is_server_error(client.talk(b"get periodic/close\r\n"))
-        assert client.talk(put(b"periodic", b"b")) == STORED
+        assert client.talk(set_(b"periodic", b"b")) == STORED
         assert drain(machine.crash(failing), b"periodic") == [b"a", b"b"]
         assert drain(failing, b"periodic") == [b"a", b"b"]
 
@@ -387,15 +384,15 @@ class TestFailedRewriteWithoutWaitingReplies:
         assert waiting.received() == value(b"periodic", b"a")
 
     def test_second_put_is_stored(self, failing: Server, client: Client) -> None:
-        assert is_server_error(client.talk(put(b"periodic", b"b")))
-        assert client.talk(put(b"periodic", b"c")) == STORED
+        assert is_server_error(client.talk(set_(b"periodic", b"b")))
+        assert client.talk(set_(b"periodic", b"c")) == STORED
         client.hang_up()
         assert drain(failing, b"periodic") == [b"a", b"c"]
 
     def test_queue_can_be_deleted(self, machine: Machine, failing: Server, client: Client) -> None:
         assert client.talk(b"delete periodic\r\n") == DELETED
         assert failing.files() == {}
-        assert client.talk(put(b"periodic", b"new")) == STORED
+        assert client.talk(set_(b"periodic", b"new")) == STORED
         assert drain(machine.crash(failing), b"periodic") == [b"new"]
 
     def test_stop_makes_the_items_safe_or_logs_an_error(self, machine: Machine, failing: Server) -> None:
@@ -412,7 +409,7 @@ class TestStop:
     @pytest.fixture
     def stored(self, server: Server, client: Client) -> Server:
         """Return a server with an unsynced item."""
-        client.talk(put(b"periodic", b"a"))
+        client.talk(set_(b"periodic", b"a"))
         return server
 
     def stop_by_jobs(self, server: Server) -> None:
@@ -428,7 +425,7 @@ class TestStop:
 
     def test_waits_for_a_sync(self, machine: Machine, stored: Server, client: Client) -> None:
         pass_period(stored)
-        client.ask(put(b"periodic", b"during"))
+        client.ask(set_(b"periodic", b"during"))
         stored.begin_stop()
         assert (len(stored.threads), stored.is_stopped) == (1, False)
         stored.threads.run_all()
@@ -506,7 +503,7 @@ class ScheduledQueue:
             self.threads.run_all()
 
 
-STATES = list(JournalSyncState)
+STATES = list(SyncState)
 ADVANCES = [
     ScheduledQueue.put,
     ScheduledQueue.pass_period,
@@ -520,7 +517,7 @@ EVENTS = [ScheduledQueue.put, ScheduledQueue.pass_period, ScheduledQueue.fail_jo
 each_working_state = pytest.mark.parametrize("state", STATES[:-1])
 
 
-def scheduled_queue(state: JournalSyncState, folder: Path) -> ScheduledQueue:
+def scheduled_queue(state: SyncState, folder: Path) -> ScheduledQueue:
     """Return a queue whose scheduler is in that state."""
     queue = ScheduledQueue(folder)
     for advance in ADVANCES[: STATES.index(state)]:
@@ -536,32 +533,32 @@ def scheduled_queue(state: JournalSyncState, folder: Path) -> ScheduledQueue:
         (state, event)
         for state in STATES
         for event in EVENTS
-        if (state, event) != (JournalSyncState.FAILING, ScheduledQueue.put)
+        if (state, event) != (SyncState.FAILING, ScheduledQueue.put)
     ],
 )
 def test_event_leads_to_the_next_state_or_changes_nothing(
-    tmp_path: Path, state: JournalSyncState, event: Callable[[ScheduledQueue], None]
+    tmp_path: Path, state: SyncState, event: Callable[[ScheduledQueue], None]
 ) -> None:
     queue = scheduled_queue(state, tmp_path)
     event(queue)
     place = STATES.index(state)
     expected = STATES[place + (ADVANCES[place : place + 1] == [event])]
     assert (queue.sync.state, queue.errors) == (expected, [])
-    assert len(queue.threads) == (expected in (JournalSyncState.SYNCING, JournalSyncState.REWRITING))
+    assert len(queue.threads) == (expected in (SyncState.SYNCING, SyncState.REWRITING))
 
 
 @each_working_state
-def test_put_is_synced_in_each_state(tmp_path: Path, state: JournalSyncState) -> None:
+def test_put_is_synced_in_each_state(tmp_path: Path, state: SyncState) -> None:
     queue = scheduled_queue(state, tmp_path)
     queue.put()
     queue.settle()
-    assert (queue.sync.state, queue.results, queue.errors) == (JournalSyncState.IDLE, [None], [])
+    assert (queue.sync.state, queue.results, queue.errors) == (SyncState.IDLE, [None], [])
     assert queue.queue.writer.synced_size == queue.queue.writer.size
     assert queue.queue.refusal is None
 
 
 @each_working_state
-def test_synced_put_waits_in_each_state_for_one_job(tmp_path: Path, state: JournalSyncState) -> None:
+def test_synced_put_waits_in_each_state_for_one_job(tmp_path: Path, state: SyncState) -> None:
     queue = scheduled_queue(state, tmp_path)
     queue.queue.settings = SYNCED
     queue.put()
@@ -569,24 +566,24 @@ def test_synced_put_waits_in_each_state_for_one_job(tmp_path: Path, state: Journ
     queue.pass_period()
     assert (len(queue.threads), queue.results) == (1, [])
     queue.settle()
-    assert (queue.sync.state, queue.results) == (JournalSyncState.IDLE, [None])
+    assert (queue.sync.state, queue.results) == (SyncState.IDLE, [None])
 
 
 @pytest.mark.parametrize(
     ("state", "settings", "events"),
     [
         pytest.param(
-            JournalSyncState.IDLE, SYNCED, [ScheduledQueue.put, ScheduledQueue.fail_job], id="sync without a period"
+            SyncState.IDLE, SYNCED, [ScheduledQueue.put, ScheduledQueue.fail_job], id="sync without a period"
         ),
         pytest.param(
-            JournalSyncState.REWRITING, PERIODIC, [ScheduledQueue.put, ScheduledQueue.fail_job], id="rewrite with a put"
+            SyncState.REWRITING, PERIODIC, [ScheduledQueue.put, ScheduledQueue.fail_job], id="rewrite with a put"
         ),
-        pytest.param(JournalSyncState.FAILING, PERIODIC, [ScheduledQueue.put], id="put after a failed rewrite"),
+        pytest.param(SyncState.FAILING, PERIODIC, [ScheduledQueue.put], id="put after a failed rewrite"),
     ],
 )
 def test_failure_fails_the_queue_and_its_commit(
     tmp_path: Path,
-    state: JournalSyncState,
+    state: SyncState,
     settings: QueueSettings,
     events: list[Callable[[ScheduledQueue], None]],
 ) -> None:
@@ -600,7 +597,7 @@ def test_failure_fails_the_queue_and_its_commit(
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_deleted_queue_is_left_alone_in_each_state(tmp_path: Path, state: JournalSyncState) -> None:
+def test_deleted_queue_is_left_alone_in_each_state(tmp_path: Path, state: SyncState) -> None:
     queue = scheduled_queue(state, tmp_path)
     queue.delete()
     files = set(tmp_path.iterdir())
@@ -613,7 +610,7 @@ def test_deleted_queue_is_left_alone_in_each_state(tmp_path: Path, state: Journa
 @each_working_state
 @pytest.mark.parametrize("end", [ScheduledQueue.fail_job, ScheduledQueue.settle], ids=["job fails", "job succeeds"])
 def test_waiting_commit_ends_in_each_state_when_the_queue_is_deleted(
-    tmp_path: Path, state: JournalSyncState, end: Callable[[ScheduledQueue], None]
+    tmp_path: Path, state: SyncState, end: Callable[[ScheduledQueue], None]
 ) -> None:
     queue = scheduled_queue(state, tmp_path)
     queue.queue.settings = SYNCED
@@ -625,7 +622,7 @@ def test_waiting_commit_ends_in_each_state_when_the_queue_is_deleted(
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_stop_waits_in_each_state_for_the_running_job(tmp_path: Path, state: JournalSyncState) -> None:
+def test_stop_waits_in_each_state_for_the_running_job(tmp_path: Path, state: SyncState) -> None:
     queue = scheduled_queue(state, tmp_path)
     stopped: list[object] = []
     queue.jobs.close().addCallback(stopped.append)

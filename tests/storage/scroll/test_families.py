@@ -11,21 +11,18 @@ import errno
 import pytest
 
 from kestrel.config.model import QueueSettings
+from tests.memcache_text import END, STORED, set_, value
 from tests.storage.backends import scroll_only
 from tests.storage.faulty_server import (
-    END,
     NEVER,
     PERIOD_S,
     PERIODIC,
-    STORED,
     SYNCED,
     Client,
     Machine,
     Server,
     drain,
     is_server_error,
-    put,
-    value,
 )
 
 pytestmark = scroll_only
@@ -60,7 +57,7 @@ def run_one(server: Server) -> None:
 def fail_put(server: Server, name: bytes, operation: str = "write", torn_bytes: int = 0) -> None:
     """Put an item to a queue while an operation of the disk fails, and check that the client gets an error."""
     server.disk.fail(operation, errno.EIO, times=1, torn_bytes=torn_bytes)
-    assert is_server_error(server.client().talk(put(name, b"lost")))
+    assert is_server_error(server.client().talk(set_(name, b"lost")))
 
 
 def pass_seconds(server: Server, seconds: int) -> None:
@@ -77,7 +74,7 @@ class TestWriteFails:
     @pytest.fixture
     def server(self, machine: Machine) -> Server:
         server = family(machine, others=NEVER)
-        assert server.client().talk(put(PARENT, b"first") + put(PARENT, b"second")) == STORED + STORED
+        assert server.client().talk(set_(PARENT, b"first") + set_(PARENT, b"second")) == STORED + STORED
         return server
 
     @pytest.mark.parametrize("torn_bytes", [0, 3, 40])
@@ -92,7 +89,7 @@ class TestWriteFails:
     def test_other_changes_of_the_tick_fail_too(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         server.disk.fail("write", errno.EIO, times=1)
-        clients[0].send(put(LEFT, b"lost"))
+        clients[0].send(set_(LEFT, b"lost"))
         clients[1].send(b"get work+right\r\n")
         clients[2].send(b"flush work\r\n")
         server.settle()
@@ -123,7 +120,7 @@ class TestWriteFails:
         assert waiting.talk(b"get work+right/t=5000\r\n") == b""
         fail_put(server, LEFT)
         assert waiting.received() == b""
-        assert server.client().talk(put(PARENT, b"third")) == STORED
+        assert server.client().talk(set_(PARENT, b"third")) == STORED
         assert waiting.received() == value(RIGHT, b"third")
         assert drain(server, RIGHT) == []
 
@@ -142,7 +139,7 @@ class TestWriteFails:
         for name in FAMILY:
             server.disk.fail("cut", errno.EIO, times=1)
             fail_put(server, name, torn_bytes=9)
-            assert client.talk(put(name, name)) == STORED
+            assert client.talk(set_(name, name)) == STORED
         for after in (machine.crash(server), machine.restart(server)):
             assert drained(after) == [
                 [b"first", b"second", PARENT],
@@ -154,7 +151,7 @@ class TestWriteFails:
         client = server.client()
         fail_put(server, LEFT)
         assert client.talk(b"delete work+right\r\n") == DELETED
-        assert client.talk(put(PARENT, b"third") + put(RIGHT, b"anew")) == STORED + STORED
+        assert client.talk(set_(PARENT, b"third") + set_(RIGHT, b"anew")) == STORED + STORED
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second", b"third"]] * 2 + [[b"anew"]]
 
@@ -169,7 +166,7 @@ class TestLargeFamily:
         server = machine.start()
         server.reload(SYNCED)
         client = server.client()
-        assert all(client.talk(put(name, name)) == STORED for name in self.CHILDREN)
+        assert all(client.talk(set_(name, name)) == STORED for name in self.CHILDREN)
         return server
 
     @staticmethod
@@ -216,16 +213,16 @@ class TestSyncFailsWithSyncJournal0:
     @pytest.fixture
     def server(self, machine: Machine) -> Server:
         server = family(machine, others=SYNCED)
-        assert server.client().talk(put(PARENT, b"first")) == STORED
+        assert server.client().talk(set_(PARENT, b"first")) == STORED
         return server
 
     def test_all_pending_commits_fail_and_nothing_returns(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
         server.disk.fail("sync", errno.EIO, times=1)
-        assert clients[0].ask(put(LEFT, b"lost")) == b""
+        assert clients[0].ask(set_(LEFT, b"lost")) == b""
         assert clients[1].ask(b"get work+right\r\n") == b""
-        assert clients[2].ask(put(PARENT, b"lost too")) == b""
-        assert clients[3].ask(put(LEFT, b"lost as well")) == b""
+        assert clients[2].ask(set_(PARENT, b"lost too")) == b""
+        assert clients[3].ask(set_(LEFT, b"lost as well")) == b""
         server.settle()
         assert all(is_server_error(client.received()) for client in clients)
         for after in (machine.crash(server), machine.fail_power(server), server):
@@ -237,8 +234,8 @@ class TestSyncFailsWithSyncJournal0:
         server.disk.fail("sync", errno.EIO)
         assert clients[0].ask(b"get work+right/close\r\n") == b""
         assert clients[1].ask(b"get work+left\r\n") == b""
-        assert clients[2].ask(put(PARENT, b"lost")) == b""
-        assert clients[3].ask(put(LEFT, b"lost too")) == b""
+        assert clients[2].ask(set_(PARENT, b"lost")) == b""
+        assert clients[3].ask(set_(LEFT, b"lost too")) == b""
         server.settle()
         assert all(is_server_error(client.received()) for client in clients)
         for after in (machine.crash(server), machine.fail_power(server)):
@@ -250,13 +247,13 @@ class TestSyncFailsWithSyncJournal0:
         client = server.client()
         for name in FAMILY:
             fail_put(server, name, "sync")
-            assert client.talk(put(name, name)) == STORED
+            assert client.talk(set_(name, name)) == STORED
         for after in (machine.crash(server), machine.fail_power(server), machine.restart(server)):
             assert drained(after) == [[b"first", PARENT], [b"first", PARENT, LEFT], [b"first", PARENT, RIGHT]]
 
     def test_pending_put_survives_deletion_of_a_sibling(self, machine: Machine, server: Server) -> None:
         client, deleting = server.client(), server.client()
-        assert client.ask(put(PARENT, b"second")) == b""
+        assert client.ask(set_(PARENT, b"second")) == b""
         reply = deleting.ask(b"delete work+left\r\n")
         server.settle()
         assert (client.received(), reply + deleting.received()) == (STORED, DELETED)
@@ -265,11 +262,11 @@ class TestSyncFailsWithSyncJournal0:
 
     def test_no_reply_is_sent_before_its_change_is_durable(self, machine: Machine, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
-        clients[0].send(put(PARENT, b"second"))
+        clients[0].send(set_(PARENT, b"second"))
         server.end_tick()
         clients[1].send(b"get work+left\r\n")
         server.end_tick()
-        clients[2].send(put(RIGHT, b"third"))
+        clients[2].send(set_(RIGHT, b"third"))
         server.end_tick()
         replied: set[int] = set()
         while len(server.threads):
@@ -284,8 +281,8 @@ class TestSyncFailsWithSyncJournal0:
     def test_synced_child_of_unsynced_family_is_durable(self, machine: Machine) -> None:
         server = family(machine, others=NEVER, left=SYNCED)
         client = server.client()
-        assert client.talk(put(PARENT, b"to all")) == STORED
-        assert client.talk(put(LEFT, b"to one")) == STORED
+        assert client.talk(set_(PARENT, b"to all")) == STORED
+        assert client.talk(set_(LEFT, b"to one")) == STORED
         assert client.talk(b"get work+left\r\n") == value(LEFT, b"to all")
         assert drain(machine.fail_power(server), LEFT) == [b"to one"]
 
@@ -296,7 +293,7 @@ class TestSyncFailsWithPeriod:
         """Start a family with items whose sync has failed."""
         server = family(machine, others=PERIODIC)
         client = server.client()
-        assert client.talk(put(PARENT, b"a") + put(LEFT, b"b") + put(PARENT, b"c")) == 3 * STORED
+        assert client.talk(set_(PARENT, b"a") + set_(LEFT, b"b") + set_(PARENT, b"c")) == 3 * STORED
         assert client.talk(b"get work+right\r\n") == value(RIGHT, b"a")
         server.disk.fail("sync", errno.EIO, times=1)
         server.pass_time(PERIOD_S)
@@ -308,10 +305,10 @@ class TestSyncFailsWithPeriod:
     @pytest.mark.parametrize("name", FAMILY)
     def test_puts_are_refused_during_repair_and_accepted_later(self, failed: Server, name: bytes) -> None:
         client = failed.client()
-        assert is_server_error(client.ask(put(name, b"refused")))
-        assert client.ask(put(b"other", b"taken")) == STORED
+        assert is_server_error(client.ask(set_(name, b"refused")))
+        assert client.ask(set_(b"other", b"taken")) == STORED
         failed.settle()
-        assert client.talk(put(name, b"taken")) == STORED
+        assert client.talk(set_(name, b"taken")) == STORED
 
     def test_earlier_puts_and_gets_survive(self, machine: Machine, failed: Server) -> None:
         failed.settle()
@@ -355,7 +352,7 @@ class TestSyncFailsWithPeriod:
         client = failed.client()
         assert client.talk(b"get work+late\r\n") == END
         failed.settle()
-        assert client.talk(put(PARENT, b"d")) == STORED
+        assert client.talk(set_(PARENT, b"d")) == STORED
         for after in (machine.crash(failed), machine.restart(failed)):
             assert drain(after, b"work+late") == [b"d"]
             assert drained(after) == [[*each, b"d"] for each in self.LEFT_OVER]
@@ -373,7 +370,7 @@ def test_file_is_never_synced_again_after_a_failed_sync(
     server.disk.fail("sync", errno.EIO, times=times, after=number)
     for turn in range(4):
         for name in FAMILY:
-            client.talk(put(name, b"%d" % turn))
+            client.talk(set_(name, b"%d" % turn))
             client.talk(b"get %b\r\n" % name)
             server.pass_time(PERIOD_S)
             server.settle()
@@ -391,8 +388,8 @@ class TestFullDisk:
         server = family(machine, others=NEVER)
         client = server.client()
         server.disk.room = 0
-        assert client.talk(put(PARENT, b"the last")) == STORED
-        assert all(is_server_error(client.talk(put(name, b"refused"))) for name in FAMILY)
+        assert client.talk(set_(PARENT, b"the last")) == STORED
+        assert all(is_server_error(client.talk(set_(name, b"refused"))) for name in FAMILY)
         assert drained(machine.crash(server)) == [[b"the last"]] * 3
         assert drained(server) == [[b"the last"]] * 3
 
@@ -400,7 +397,7 @@ class TestFullDisk:
         server = family(machine, others=NEVER)
         client = server.client()
         server.disk.room = 0
-        assert client.talk(put(PARENT, b"the last")) == STORED
+        assert client.talk(set_(PARENT, b"the last")) == STORED
         server.disk.room = 0
         assert is_server_error(client.talk(b"get work+left\r\n"))
         server.disk.room = 1000

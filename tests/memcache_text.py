@@ -1,4 +1,4 @@
-"""Requests, replies and helpers of the memcache protocol for tests of promises."""
+"""Requests and replies of the memcache protocol, and clients that use them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def set_(queue: bytes, data: bytes, expiry: int = 0) -> bytes:
 def value(queue: bytes, data: bytes) -> bytes:
     """Return the reply to a get that finds this item."""
     return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
+
+
+def put(client: MemoryClient, queue: bytes, *items: bytes, expiry: int = 0) -> None:
+    """Put items, which the server must store."""
+    assert client.ask(b"".join(set_(queue, data, expiry) for data in items)) == STORED * len(items)
 
 
 def stat(client: MemoryClient, queue: bytes, name: str) -> str:
