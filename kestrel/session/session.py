@@ -1,7 +1,7 @@
 """The session of one client: it receives bytes, runs commands one after the other, and sends replies.
 
 It works with any transport and protocol. The handlers in the other modules of this package run the commands and use the
-public members of this class. docs/architecture.md follows a command through it.
+public members of this class. docs/internals.md follows a command through it.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ class Session:
     @property
     def _awaits_reader(self) -> bool:
         """Whether a long reply continues only after the client has read the previous part."""
-        exceeds_tick = self._when_replies_sent is not None and self._state is not WAITING
-        return exceeds_tick and self.outbox.is_paused
+        sends_long_reply = self._when_replies_sent is not None and self._state is not WAITING
+        return sends_long_reply and self.outbox.is_paused
 
     def waits_for_server(self) -> bool:
         """Return True if the client waits for the server, not the server for the client."""
