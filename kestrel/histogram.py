@@ -46,7 +46,7 @@ class Histogram:
         """Add `value`, `times` times."""
         if value < 0:  # a clock was set back
             value = 0
-        bucket = bucket_index(value)
+        bucket = value if value < _EXACT else bucket_index(value)
         buckets = self.buckets
         if bucket >= len(buckets):
             buckets.extend([0] * (bucket + 1 - len(buckets)))

@@ -76,8 +76,10 @@ class JournalWriter:
 
     def append(self, records: bytes) -> None:
         """Append complete records. After an OSError none of them counts, and `truncate_failed_write` removes them."""
-        self.truncate_failed_write()
-        self.open()
+        if self._has_failed_write:
+            self.truncate_failed_write()
+        if self._descriptor < 0:
+            self.open()
         try:
             self._disk.write(self._descriptor, records)
         except OSError:

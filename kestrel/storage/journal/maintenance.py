@@ -75,8 +75,10 @@ class JournalMaintenance:
         """
         self._plan = self._make_plan()
         done = self.sync.written()
-        self._execute_plan()
-        self.read_behind.read_ahead()
+        if self._plan is not None:
+            self._execute_plan()
+        if self._queue.behind_items:
+            self.read_behind.read_ahead()
         return done
 
     def begin_after_load(self) -> None:
@@ -112,12 +114,12 @@ class JournalMaintenance:
         """Return the rotation or compaction that is due, or None."""
         queue = self._queue
         settings = queue.settings
-        total_bytes, current_bytes = queue.disk_bytes, queue.writer.size
+        current_bytes = queue.writer.size
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
-        is_disk_full = self._resources.is_disk_full()
-        is_small = total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
+        is_disk_full = self._resources.disk_reserve.refusal is not None
+        is_small = current_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
         if is_small and not queue.history.rotated and not is_disk_full:
-            # Fast path: most writes need no work.
+            # Fast path: the current file is the only one, and most writes need no work.
             return None
         limits = self._limits()
         may_begin = not self.rewriter.is_running and self._jobs.seconds() >= self._not_before_s
@@ -284,9 +286,9 @@ class JournalReadBehind(ReadAhead[JournalQueue]):
         return None
 
     def read_ahead(self) -> None:
-        """Read the next items, before a client needs them, if half of the memory is free."""
+        """Read the next items, before a client needs them, if half of the memory is free. There must be some."""
         queue = self._queue
-        if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
+        if queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
             self._begin_read()
 
     async def _next_read(self) -> Callable[[], JournalItemsRead] | None:

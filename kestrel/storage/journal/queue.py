@@ -129,7 +129,7 @@ class JournalQueue(LogQueue):
             self.check()
         if self.refusal is not None:
             raise StorageRefused(self.refusal)
-        if self._memory_limit.is_reached and self.unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
+        if self._pending_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL and self._memory_limit.is_reached:
             raise StorageRefused("the server's memory is full, and the disk is slow")
 
     def put(self, record: bytes) -> None:
@@ -157,11 +157,14 @@ class JournalQueue(LogQueue):
 
     def confirm(self, xids: Sequence[int]) -> int:
         """Confirm open reads. Return how many of them were open."""
-        self.check()
-        confirmed = [xid for xid in xids if self.finish(xid)]
-        for xid in confirmed:
-            self._record(encode_confirm(xid))
-        return len(confirmed)
+        if self.failure is not None:
+            self.check()
+        confirmed = 0
+        for xid in xids:
+            if self.finish(xid):
+                self._record(encode_confirm(xid))
+                confirmed += 1
+        return confirmed
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
         """Return open reads to the head; xids[0] becomes the head. `failed`: count an error for each item."""
@@ -198,7 +201,9 @@ class JournalQueue(LogQueue):
     @property
     def room_bytes(self) -> int:
         """Bytes of data that the window may still take."""
-        return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - self.mem_bytes
+        # Without `mem_bytes`, because each put calls this.
+        mem_bytes = self.bytes - self.behind_bytes
+        return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - mem_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -261,11 +266,6 @@ class JournalQueue(LogQueue):
     def sync_period_ms(self) -> int | None:
         """Value of syncJournal in milliseconds; 0 syncs each commit, None never syncs."""
         return self.settings.sync_journal_ms
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """Bytes of the pending records."""
-        return self._pending_bytes
 
     @property
     def has_pending(self) -> bool:
