@@ -31,7 +31,7 @@ from kestrel.config.unused_settings import (
 )
 from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
-from kestrel.errors import KestrelError, StorageError
+from kestrel.errors import KestrelError, OwnershipLost, StorageError, StorageInUse
 from kestrel.escaping import show_name
 from kestrel.net import hub
 from kestrel.net.ports import HubListener
@@ -51,8 +51,8 @@ from kestrel.server.endpoints import (
     use_backlog,
 )
 from kestrel.server.process import max_connections_for_file_limit, use_monotonic_time
-from kestrel.server.startup_errors import EX_CONFIG, CannotServe, storage_failure
-from kestrel.storage.failures import error_of
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
+from kestrel.storage.failures import describe_error, error_of
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
@@ -217,7 +217,7 @@ class KestrelService(Service):
             loading = self._core.start()
         except Exception as error:  # a storage plugin may raise any exception
             self._threads.stop()
-            raise storage_failure(error) from error
+            raise _storage_failure(error) from error
         loading.addCallback(self._loaded).addErrback(self._stop_because)
 
     def _loaded(self, _: object) -> None:
@@ -252,7 +252,7 @@ class KestrelService(Service):
 
     def _stop_because(self, failure: Failure) -> None:
         """Stop the process after a failure that occurs too late to be raised."""
-        error = failure.value if isinstance(failure.value, CannotServe) else storage_failure(error_of(failure))
+        error = failure.value if isinstance(failure.value, CannotServe) else _storage_failure(error_of(failure))
         log.critical("The server cannot serve: {reason}", reason=str(error))
         if self._is_stopping:
             return  # it was stopped before it could serve
@@ -467,3 +467,10 @@ def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:
     is_later = True
     for failure in failed:
         failure.raiseException()
+
+
+def _storage_failure(error: BaseException) -> CannotServe:
+    """Return the error to report when a storage cannot start, or has permanently failed, because of `error`."""
+    status = EX_TRY_AGAIN if isinstance(error, StorageInUse | OwnershipLost) else EX_CANNOT_CREATE
+    sentence = str(error) if isinstance(error, KestrelError) else describe_error(error)
+    return CannotServe(sentence, status)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.errors import KestrelError, OwnershipLost, StorageInUse
-from kestrel.storage.failures import describe_error
+from kestrel.errors import KestrelError
 
 EX_UNAVAILABLE: Final = 69
 """A port cannot be listened on."""
@@ -23,10 +22,3 @@ class CannotServe(KestrelError):
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
         self.status = status
-
-
-def storage_failure(error: BaseException) -> CannotServe:
-    """Return the error to report when a storage cannot start, or has permanently failed, because of `error`."""
-    status = EX_TRY_AGAIN if isinstance(error, StorageInUse | OwnershipLost) else EX_CANNOT_CREATE
-    sentence = str(error) if isinstance(error, KestrelError) else describe_error(error)
-    return CannotServe(sentence, status)

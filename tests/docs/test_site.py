@@ -44,7 +44,7 @@ def test_every_page_is_part_of_it(site: Path) -> None:
 
 def test_it_begins_with_the_landing_page_and_has_a_search(site: Path) -> None:
     assert "url=docs/index.html" in (site / "index.html").read_text()
-    assert "Who runs servers" in text_of(site / "docs" / "index.html")
+    assert "Operators" in text_of(site / "docs" / "index.html")
     assert "docs/guide" in (site / "searchindex.js").read_text()
 
 
