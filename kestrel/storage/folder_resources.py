@@ -267,10 +267,6 @@ class FolderResources:
         """Return the path of a file in the queue folder."""
         return self.folder + b"/" + file_name
 
-    def is_disk_full(self) -> bool:
-        """Return whether puts are refused because the disk is full."""
-        return self.disk_reserve.refusal is not None
-
     def erase_later(self, erase: Callable[..., Any], *args: object) -> None:
         """Call a function that erases files, in a thread. If it fails, the next start erases them."""
         self.jobs.run(erase, *args).addErrback(self.not_erased)

@@ -116,12 +116,7 @@ class PluginFactory:
         self._factory = factory
 
     def storage(
-        self,
-        argument: str,
-        options: Mapping[str, str],
-        clock: IReactorTime,
-        in_thread: InThread,
-        memory: MemoryLimit,
+        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> IStorage:
         """Return a storage. Raises `BadStorageArgument` with the factory's own message, or with one about its error."""
         try:
@@ -131,7 +126,7 @@ class PluginFactory:
         except FAULTS as error:
             raise self._plugin.broken(f"its factory cannot create a storage: {describe_error(error)}") from error
         with self._plugin.wrapping_errors("the storage from its factory cannot be inspected"):
-            missing = missing_members(IStorage, storage)
+            missing = _missing_members(IStorage, storage)
             if missing:
                 raise self._plugin.broken(f"the object from its factory is not an IStorage: {missing}")
         return storage
@@ -139,7 +134,7 @@ class PluginFactory:
 
 def _contract_problem(factory: Any, plugin: Plugin) -> str:
     """Return how the object violates the contract for the plugin's factory, or ""."""
-    missing = missing_members(IStorageFactory, factory)
+    missing = _missing_members(IStorageFactory, factory)
     if missing:
         return f"{plugin.reference} is not an IStorageFactory: {missing}"
     if factory.name != plugin.name:
@@ -162,7 +157,7 @@ def _contract_problem(factory: Any, plugin: Plugin) -> str:
     return ""
 
 
-def missing_members(interface: InterfaceClass, candidate: object) -> str:
+def _missing_members(interface: InterfaceClass, candidate: object) -> str:
     """Describe on one line how `candidate` differs from the interface. Return "" if it provides all members.
 
     Raises the errors that its attributes raise.

@@ -103,7 +103,7 @@ class ScrollMaintenance:
         files = journal.files
         if not files or journal.unserved or journal.unsynced_deletions or not journal.readers:
             return
-        may_go_last = files[-1].size >= LARGE_LAST_FILE_BYTES or self._resources.is_disk_full()
+        may_go_last = files[-1].size >= LARGE_LAST_FILE_BYTES or self._resources.disk_reserve.refusal is not None
         if len(files) == 1 and not may_go_last:
             return
         is_safe_when_synced = journal.sync_period_ms == 0

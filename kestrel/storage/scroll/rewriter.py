@@ -77,7 +77,7 @@ class ScrollRewriter:
     def note_growth(self, queues: Sequence[ScrollQueue]) -> None:
         """Note which of the reader files just written to must be compacted."""
         for queue in queues:
-            least = COMPACTED_ON_A_FULL_DISK if self._resources.is_disk_full() else LARGEST_BYTES
+            least = COMPACTED_ON_A_FULL_DISK if self._resources.disk_reserve.refusal is not None else LARGEST_BYTES
             if queue.file.size > max(least, 2 * queue.compacted_bytes):
                 self._grown[queue] = None
 
