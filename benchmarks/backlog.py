@@ -34,7 +34,8 @@ from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import JOURNAL, SCROLL, make_backlog
 from benchmarks.svg_chart import Curve, draw
 from kestrel.config.units import GIB, MIB
-from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server, eventually, is_serving_in
 
 ITEM_BYTES: Final = 64
 BATCH: Final = 64
@@ -111,7 +112,7 @@ class Load:
         self._client = client
         self._watch = Watch(server.pid)
         item = random.Random(seed).randbytes(ITEM_BYTES)
-        self._sets = set_request(QUEUE, item) * BATCH
+        self._sets = set_(QUEUE, item) * BATCH
         self._stored = b"STORED\r\n" * BATCH
         self._gets = b"get %b\r\n" % QUEUE * BATCH
         self._head = b"VALUE %b 0 %d\r\n" % (QUEUE, ITEM_BYTES)

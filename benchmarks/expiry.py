@@ -32,7 +32,8 @@ from benchmarks.harness import (
 )
 from benchmarks.journals import QUEUE, JournalMaker
 from kestrel.config.units import MIB
-from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server, eventually, is_serving_in
 
 GOAL_MS: Final = 50.0
 ITEM_BYTES: Final = 10
@@ -107,7 +108,7 @@ class Bystander:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._requests = (
-            (set_request(b"other", b"x" * ITEM_BYTES), b"STORED\r\n"),
+            (set_(b"other", b"x" * ITEM_BYTES), b"STORED\r\n"),
             (b"get other\r\n", b"VALUE other 0 %d\r\n%b\r\nEND\r\n" % (ITEM_BYTES, b"x" * ITEM_BYTES)),
         )
         self.latencies_ms = {phase: array("d") for phase in PHASES}

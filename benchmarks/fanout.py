@@ -42,7 +42,8 @@ from kestrel.config.units import GIB
 from kestrel.journal.records import encode_item
 from kestrel.server.process import raise_file_limit
 from kestrel.testing.server import MemoryServer
-from tests.server.running import Client, Processes, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes
 
 ITEM_BYTES: Final = 1024
 BATCH: Final = 64
@@ -112,7 +113,7 @@ class Load:
     def __init__(self, client: Client, watch: Watch, children: int, item: bytes) -> None:
         self._client = client
         self._watch = watch
-        self._sets = set_request(_parent(children), item) * BATCH
+        self._sets = set_(_parent(children), item) * BATCH
 
     def put(self, cost: Cost) -> None:
         """Put one batch of items, and add its cost."""

@@ -23,7 +23,7 @@ from benchmarks.process_cost import Cost, Moment, Watch
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, CountingDisk, Opened, make_storage
 from kestrel.config.model import Config, QueueOverrides, QueueSettings
 from kestrel.testing.server import MemoryServer
-from tests.server.running import set_request
+from tests.memcache_text import set_
 
 BATCH: Final = 64
 OPERATIONS: Final = ("put", "get")
@@ -114,7 +114,7 @@ class ServerLoad:
         config = Config(default=QueueOverrides({"sync_journal_ms": settings.sync_journal_ms}))
         server = MemoryServer(make_storage(storage, folder, clock, disk=self.disk), config=config, clock=clock)
         self._client = server.connect()
-        self._sets = set_request(QUEUE, item) * BATCH
+        self._sets = set_(QUEUE, item) * BATCH
         self._gets = b"get %b\r\n" % QUEUE * BATCH
         self._values = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (QUEUE, len(item), item) * BATCH
 

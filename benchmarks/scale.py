@@ -36,7 +36,8 @@ from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import STORAGES, make_backlog
 from kestrel.config.units import GIB, MIB
 from kestrel.server.process import raise_file_limit
-from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server, eventually, is_serving_in
 
 ITEM_BYTES: Final = 64
 ITEMS_OF_EACH: Final = 10
@@ -161,7 +162,7 @@ def _turn(
     for _ in range(TURN):
         client, queue = dice.choice(clients), dice.choice(queues)
         began = time.perf_counter()
-        client.ask(set_request(queue, item), b"STORED\r\n")
+        client.ask(set_(queue, item), b"STORED\r\n")
         stored = time.perf_counter()
         if client.get(queue) is None:
             raise ValueError("the queue was empty")

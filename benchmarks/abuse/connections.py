@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Final
 
 from benchmarks.abuse.abuse_process import Place, reset
-from tests.server.running import Client, Server, eventually, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Server, eventually
 
 MIB: Final = 1 << 20
 LITTLE: Final = 64 * 1024
@@ -28,7 +29,7 @@ _TCP_REPAIR: Final = 19
 def slow_senders(place: Place) -> None:
     """Send hundreds of requests very slowly, one byte at a time."""
     clients = place.lot(SLOW)
-    requests = (set_request(b"slow", bytes(100)), b"get slow\r\n", b"stats" + b" " * 100 + b"\r\n")
+    requests = (set_(b"slow", bytes(100)), b"get slow\r\n", b"stats" + b" " * 100 + b"\r\n")
     sent = dict.fromkeys(clients, 0)
     while place.goes_on():
         for number, client in enumerate(clients):
@@ -182,7 +183,7 @@ def comings_and_goings(place: Place) -> None:
 
 def half_requests(place: Place) -> None:
     """Start a put of 16 MiB on each of many connections, and send half of it."""
-    half = memoryview(set_request(b"work", bytes(16 * MIB)))[: 8 * MIB]
+    half = memoryview(set_(b"work", bytes(16 * MIB)))[: 8 * MIB]
     clients = place.lot(HALF)
     sent = dict.fromkeys(clients, 0)
     while place.goes_on():

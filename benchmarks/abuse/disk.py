@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from benchmarks.abuse.abuse_process import Place
-from tests.server.running import Client, Server, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Server
 
 HANGS: Final = "hangs"
 """While a file of this name is in the server's folder, syncs do not return."""
@@ -58,7 +59,7 @@ def hanging_disk(place: Place) -> None:
             for client in clients:
                 if not place.goes_on():
                     break
-                request = set_request(b"journaled", b"%020d" % number + bytes(ITEM_BYTES - 20))
+                request = set_(b"journaled", b"%020d" % number + bytes(ITEM_BYTES - 20))
                 if len(asked[client]) < EACH:
                     # Send whole requests. A half request would time out, so stop using a client that the server does
                     # not read from.

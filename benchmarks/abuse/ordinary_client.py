@@ -7,7 +7,8 @@ import time
 from typing import Final
 
 from benchmarks.harness import percentile
-from tests.server.running import Client, Server, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Server
 
 QUEUE: Final = b"bystander"
 EVERY_S: Final = 0.005
@@ -15,7 +16,7 @@ EVERY_S: Final = 0.005
 ITEM: Final = bytes(range(64))
 _GET: Final = b"get %b\r\n" % QUEUE
 _VALUE: Final = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (QUEUE, len(ITEM), ITEM)
-_SET: Final = set_request(QUEUE, ITEM)
+_SET: Final = set_(QUEUE, ITEM)
 
 
 class Bystander:

@@ -6,7 +6,8 @@ import threading
 from typing import Final
 
 from benchmarks.abuse.abuse_process import Place
-from tests.server.running import Server, set_request
+from tests.memcache_text import set_
+from tests.server.running import Server
 
 MIB: Final = 1 << 20
 AT_ONCE: Final = 100_000
@@ -16,7 +17,7 @@ MOST_QUEUES: Final = 1000
 
 def pipelines(place: Place) -> None:
     """Pipeline 100,000 requests again and again. A thread sends them without waiting for replies."""
-    requests = set_request(b"work", b"x" * 10) * AT_ONCE
+    requests = set_(b"work", b"x" * 10) * AT_ONCE
     gets = b"get work\r\n" * AT_ONCE
     replies = (b"STORED\r\n", b"VALUE work 0 10\r\nxxxxxxxxxx\r\nEND\r\n")
     with place.connect() as client:
@@ -54,7 +55,7 @@ def many_queues(place: Place) -> None:
     with place.connect() as client:
         while place.goes_on():
             names = [b"tiny%d" % each for each in range(number, number + 100)]
-            client.send(b"".join(set_request(name, b"x") for name in names))
+            client.send(b"".join(set_(name, b"x") for name in names))
             for _ in names:
                 line = place.reply_line(client)
                 place.fates["stored" if line == b"STORED\r\n" else "refused"] += 1

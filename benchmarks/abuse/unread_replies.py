@@ -6,7 +6,8 @@ from typing import Final
 
 from benchmarks.abuse.abuse_process import Place
 from benchmarks.abuse.connections import LITTLE
-from tests.server.running import Server, set_request
+from tests.memcache_text import set_
+from tests.server.running import Server
 
 QUEUES: Final = 20_000
 CLIENTS: Final = 60
@@ -46,7 +47,7 @@ def make_queues(server: Server) -> None:
     with server.connect() as client:
         for first in range(0, QUEUES, _AT_ONCE):
             names = [b"%05d" % number + b"x" * 190 for number in range(first, first + _AT_ONCE)]
-            client.send(b"".join(set_request(name, b"x") for name in names))
+            client.send(b"".join(set_(name, b"x") for name in names))
             client.expect(b"STORED\r\n" * len(names))
 
 

@@ -45,7 +45,8 @@ from kestrel.config.units import MIB
 from kestrel.disk.files import Disk
 from kestrel.testing.server import MemoryServer
 from tests.child import PATIENCE_S, Child
-from tests.server.running import ROOT, eventually, set_request
+from tests.memcache_text import set_
+from tests.server.running import ROOT, eventually
 
 SVG = "{http://www.w3.org/2000/svg}"
 TINY = Sizes((2,), (2,), (1,), (0, 100), rounds=1, seconds=0.01, warm_s=0.01, memory_items=2_000, memory_mib=1)
@@ -330,7 +331,7 @@ def syncs_of_ten_puts(folder: Path) -> int:
     clients = [server.connect() for _ in range(10)]
     before = disk.syncs
     for client in clients:
-        client.send(set_request(b"work", b"item"))
+        client.send(set_(b"work", b"item"))
     assert [client.take() for client in clients] == [b"STORED\r\n"] * 10
     return disk.syncs - before
 

@@ -26,8 +26,8 @@ from kestrel.net.hub import MAX_EVENTS_PER_TICK, TIME_SLICE_S, Hub
 from kestrel.net.hub_transport import HubTransport
 from kestrel.net.ports import MAX_ACCEPTS_PER_TICK, HubListener
 from kestrel.testing.server import MemoryServer
+from tests.memcache_text import set_
 from tests.net.sockets import LITTLE, Client, HalfCloseable, Net, Seen
-from tests.server.running import set_request
 
 BIG = bytes(10 << 20)
 
@@ -517,7 +517,7 @@ def served(hub_net: Net, tmp_path: Path) -> Any:
 
 def test_a_request_is_answered_within_the_turn_that_read_it(served: Served) -> None:
     client = served.connect()
-    for request, reply in ((set_request(b"work", b"hello"), b"STORED\r\n"), (b"get work\r\n", b"VALUE work 0 5\r\n")):
+    for request, reply in ((set_(b"work", b"hello"), b"STORED\r\n"), (b"get work\r\n", b"VALUE work 0 5\r\n")):
         client.send(request)
         served.hub.doRead()
         client.read()
@@ -528,7 +528,7 @@ def test_a_request_is_answered_within_the_turn_that_read_it(served: Served) -> N
 
 def test_an_endless_pipeline_keeps_nobody_from_a_reply(served: Served) -> None:
     flooder, normal = served.connect(), served.connect()
-    flood = set_request(b"flood", b"x" * 50) * 100_000
+    flood = set_(b"flood", b"x" * 50) * 100_000
     sent = 0
     for number in range(20):
         sent += flooder.send(flood[sent:])
@@ -539,12 +539,12 @@ def test_an_endless_pipeline_keeps_nobody_from_a_reply(served: Served) -> None:
         normal.read()
         assert normal.received.count(b"VERSION") == number + 1
     stored = flooder.received.count(b"STORED\r\n")
-    assert 64 * 20 <= stored < sent // len(set_request(b"flood", b"x" * 50)), "it is served as well, and never done"
+    assert 64 * 20 <= stored < sent // len(set_(b"flood", b"x" * 50)), "it is served as well, and never done"
 
 
 def test_what_a_client_that_hangs_up_had_open_is_there_for_who_asks_in_the_same_turn(served: Served) -> None:
     holder, asker = served.connect(), served.connect()
-    asker.send(set_request(b"work", b"hello"))
+    asker.send(set_(b"work", b"hello"))
     served.turn()
     holder.send(b"get work/open\r\n")
     served.turn()

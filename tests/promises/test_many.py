@@ -11,13 +11,9 @@ from kestrel.config.load import loads
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import Connection, RejectingProtocol
 from kestrel.testing.server import MemoryServer
+from tests.memcache_text import STORED, set_
 
-STORED = b"STORED\r\n"
 TOO_MANY_QUEUES = b"SERVER_ERROR too many queues; limit=3\r\n"
-
-
-def set_one(queue: bytes) -> bytes:
-    return b"set %b 0 0 1\r\nx\r\n" % queue
 
 
 # Queues.
@@ -28,18 +24,18 @@ def full() -> MemoryServer:
     """Return a server that has maxQueues queues."""
     server = MemoryServer(config=loads("maxQueues = 3"))
     for name in (b"a", b"b", b"parent"):
-        assert server.connect().ask(set_one(name)) == STORED
+        assert server.connect().ask(set_(name, b"x")) == STORED
     return server
 
 
 @pytest.mark.parametrize(
-    "request_", [set_one(b"c"), b"get c\r\n", b"get c/t=1000\r\n", b"monitor c 1\r\n", set_one(b"a+c")]
+    "request_", [set_(b"c", b"x"), b"get c\r\n", b"get c/t=1000\r\n", b"monitor c 1\r\n", set_(b"a+c", b"x")]
 )
 def test_request_beyond_max_queues_is_refused_and_connection_stays(full: MemoryServer, request_: bytes) -> None:
     client = full.connect()
     assert client.ask(request_) == TOO_MANY_QUEUES
     assert not client.is_closed
-    assert client.ask(set_one(b"a") + b"get b\r\n") == STORED + b"VALUE b 0 1\r\nx\r\nEND\r\n"
+    assert client.ask(set_(b"a", b"x") + b"get b\r\n") == STORED + b"VALUE b 0 1\r\nx\r\nEND\r\n"
     assert sorted(queue.name for queue in full.manager.all_queues()) == [b"a", b"b", b"parent"]
 
 
@@ -50,22 +46,22 @@ def test_text_and_thrift_also_report_too_many_queues(full: MemoryServer) -> None
 
 
 def test_illegal_name_is_reported_before_the_limit(full: MemoryServer) -> None:
-    assert full.connect().ask(set_one(b"a~b")).startswith(b"CLIENT_ERROR")
+    assert full.connect().ask(set_(b"a~b", b"x")).startswith(b"CLIENT_ERROR")
 
 
 def test_deletion_makes_room_for_a_queue(full: MemoryServer) -> None:
     client = full.connect()
-    assert client.ask(b"delete a\r\n" + set_one(b"c")) == b"DELETED\r\n" + STORED
+    assert client.ask(b"delete a\r\n" + set_(b"c", b"x")) == b"DELETED\r\n" + STORED
 
 
 def test_existing_queues_above_max_queues_stay(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     for number in range(5):
-        assert server.connect().ask(set_one(b"q%d" % number)) == STORED
+        assert server.connect().ask(set_(b"q%d" % number, b"x")) == STORED
     server.restart(loads("maxQueues = 3"))
     assert len(server.manager.all_queues()) == 5
     assert server.connect().ask(b"get q4\r\n") == b"VALUE q4 0 1\r\nx\r\nEND\r\n"
-    assert server.connect().ask(set_one(b"q5")) == TOO_MANY_QUEUES
+    assert server.connect().ask(set_(b"q5", b"x")) == TOO_MANY_QUEUES
 
 
 def test_expire_to_queue_is_exempt_from_max_queues() -> None:
@@ -84,13 +80,13 @@ def test_expire_to_queue_is_exempt_from_max_queues() -> None:
 )
 def test_configured_names_are_exempt_from_max_queues(full: MemoryServer, named: str) -> None:
     full.reload(loads(f"maxQueues = 3\n{named}"))
-    assert full.connect().ask(set_one(b"c")) == STORED
-    assert full.connect().ask(set_one(b"other")) == TOO_MANY_QUEUES
+    assert full.connect().ask(set_(b"c", b"x")) == STORED
+    assert full.connect().ask(set_(b"other", b"x")) == TOO_MANY_QUEUES
 
 
 def test_reload_raises_max_queues(full: MemoryServer) -> None:
     full.reload(loads("maxQueues = 4"))
-    assert full.connect().ask(set_one(b"c")) == STORED
+    assert full.connect().ask(set_(b"c", b"x")) == STORED
 
 
 # Connections.
@@ -110,7 +106,7 @@ def test_connection_beyond_max_connections_is_refused_with_error(protocol: str) 
     refused = server.connect(protocol)
     assert REFUSALS[protocol] in refused.take()
     assert refused.is_closed
-    assert second.ask(set_one(b"work")) == STORED
+    assert second.ask(set_(b"work", b"x")) == STORED
     assert not first.is_closed
     assert "STAT curr_connections 2\r\nSTAT total_connections 2\r\n" in second.ask(b"stats\r\n").decode()
     assert "STAT rejected_connections 1\r\n" in second.ask(b"stats\r\n").decode()
@@ -133,7 +129,7 @@ def test_request_of_refused_client_is_not_executed() -> None:
     server = MemoryServer(config=loads("maxConnections = 1"))
     server.connect()
     refused = server.connect()
-    refused.send(set_one(b"work"))
+    refused.send(set_(b"work", b"x"))
     server.settle()
     assert server.manager.existing(b"work") is None
 

@@ -16,7 +16,7 @@ from kestrel.config.load import ConfigError, loads
 from kestrel.config.model import Config
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
-from tests.server.running import Processes, eventually, set_request
+from tests.server.running import Processes, eventually
 
 RELOADED = b"Reloaded config.\r\n"
 
@@ -168,7 +168,7 @@ def test_other_clients_are_served_while_file_is_read(tmp_path: Path) -> None:
         os.mkfifo(file)  # reading it blocks until the test writes to it
 
         with server.connect() as client, server.connect() as other:
-            client.send(b"reload\r\n" + set_request(b"work", b"2"))
+            client.send(b"reload\r\n" + set_(b"work", b"2"))
             writers: list[int] = []
 
             def is_being_read() -> bool:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.child import PATIENCE_S, Child
+from tests.memcache_text import set_
 from tests.server.fork_server import ForkedChild
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -113,7 +114,7 @@ class Client:
 
     def put(self, queue: bytes, *items: bytes) -> None:
         """Store the items, one request for each in one go."""
-        self.send(b"".join(set_request(queue, item) for item in items))
+        self.send(b"".join(set_(queue, item) for item in items))
         self.expect(b"STORED\r\n" * len(items))
 
     def get(self, key: bytes) -> bytes | None:
@@ -151,11 +152,6 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def set_request(queue: bytes, item: bytes) -> bytes:
-    """The memcache request that stores the item."""
-    return b"set %b 0 0 %d\r\n%b\r\n" % (queue, len(item), item)
 
 
 class Server:

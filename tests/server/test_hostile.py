@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from tests.child import join
-from tests.server.running import ANY_PORT, PATIENCE_S, Client, Processes, Server, eventually, set_request
+from tests.memcache_text import set_
+from tests.server.running import ANY_PORT, PATIENCE_S, Client, Processes, Server, eventually
 
 CONFIG = """
 queuePath = "queues"
@@ -183,7 +184,7 @@ def test_the_data_of_a_refused_set_are_not_taken_in(server: Server) -> None:
 
 def test_a_set_of_16_mib_in_small_pieces_is_stored_as_it_is(server: Server) -> None:
     item = os.urandom(MAX_REQUEST_ITEM)
-    request = memoryview(set_request(b"work", item))
+    request = memoryview(set_(b"work", item))
     with harmless(server, grows_by_at_most=6 * MAX_REQUEST_ITEM), server.connect() as client:
         for begin in range(0, len(request), 2000):
             client.send(request[begin : begin + 2000])
@@ -199,7 +200,7 @@ def test_unfinished_sets_of_16_mib_hold_no_more_than_what_was_sent(server: Serve
 
 
 def test_one_byte_a_write_is_understood(server: Server) -> None:
-    requests = set_request(b"work", b"x" * 300) + b"get work/open\r\nget work/close\r\nget work\r\n"
+    requests = set_(b"work", b"x" * 300) + b"get work/open\r\nget work/close\r\nget work\r\n"
     requests += b"version\r\n" * 10
     with harmless(server, grows_by_at_most=8 * MIB), server.connect() as client:
         for byte in requests:
@@ -341,7 +342,7 @@ def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(se
             client.send(b"version\r\n")  # so it is the first that is read from, before most of the others
             for waiter in waiters:
                 waiter.close()
-            client.send(set_request(b"work", b"hello"))
+            client.send(set_(b"work", b"hello"))
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert client.line().startswith(b"VERSION ")
@@ -352,7 +353,7 @@ def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(se
 def test_a_client_with_100_000_requests_at_once_holds_nobody_up(server: Server) -> None:
     count = 100_000
     with harmless(server, grows_by_at_most=64 * MIB), server.connect() as client:
-        requests = set_request(b"work", b"x" * 10) * count
+        requests = set_(b"work", b"x" * 10) * count
         sender = threading.Thread(target=client.send, args=(requests,), daemon=True)
         sender.start()
         client.expect(b"STORED\r\n" * count)
@@ -364,7 +365,7 @@ def test_many_clients_with_many_requests_at_once_hold_nobody_up(server: Server) 
     with ExitStack() as stack, harmless(server, grows_by_at_most=96 * MIB):
         clients = [stack.enter_context(server.connect()) for _ in range(100)]
         for client in clients:
-            client.send(set_request(b"work", b"x" * 10) * count)
+            client.send(set_(b"work", b"x" * 10) * count)
         for client in clients:
             client.expect(b"STORED\r\n" * count)
 

@@ -18,6 +18,7 @@ from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AG
 from kestrel.storage.registry import FACTORIES
 from tests.child import Child
 from tests.client.certificates import Authority
+from tests.memcache_text import set_
 from tests.server.running import (
     ANY_PORT,
     PATIENCE_S,
@@ -28,7 +29,6 @@ from tests.server.running import (
     eventually,
     is_serving_in,
     port_in,
-    set_request,
 )
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
@@ -86,7 +86,7 @@ def test_a_client_that_half_closes_gets_all_its_replies(processes: Processes) ->
 
 def test_a_client_that_half_closes_at_once_gets_all_of_many_replies(processes: Processes) -> None:
     with processes.serve(CONFIG).connect() as client:
-        client.send(set_request(b"q", b"x" * 1000) * 2000 + b"get q\r\n" * 2000)
+        client.send(set_(b"q", b"x" * 1000) * 2000 + b"get q\r\n" * 2000)
         client.stop_sending()
         value = b"VALUE q 0 1000\r\n" + b"x" * 1000 + b"\r\nEND\r\n"
         assert client.to_the_end() == b"STORED\r\n" * 2000 + value * 2000
@@ -410,9 +410,9 @@ destinationQueues = ["right"]
 
 def goes_by_the_first(client: Client) -> None:
     """The settings of the queues are the first ones; `work` holds one item."""
-    client.ask(set_request(b"work", b"more"), b"NOT_STORED\r\n")
-    client.ask(set_request(b"small", b"four"), b"NOT_STORED\r\n")
-    client.ask(set_request(b"both", b"data"), b"STORED\r\n")
+    client.ask(set_(b"work", b"more"), b"NOT_STORED\r\n")
+    client.ask(set_(b"small", b"four"), b"NOT_STORED\r\n")
+    client.ask(set_(b"both", b"data"), b"STORED\r\n")
     assert [client.get(b"left"), client.get(b"right")] == [b"data", b"data"]
 
 
@@ -427,9 +427,9 @@ def test_a_reload_changes_the_settings_of_queues_and_aliases(
         processes.write("kestrel.toml", CONFIG + QUEUES_LATER)
         goes_by_the_first(client)  # a file that nobody reads changes nothing
         reload(server)
-        client.ask(set_request(b"work", b"2") + set_request(b"work", b"3"), b"STORED\r\nNOT_STORED\r\n")
-        client.ask(set_request(b"small", b"four") + set_request(b"small", b"fives"), b"STORED\r\nNOT_STORED\r\n")
-        client.ask(set_request(b"both", b"data"), b"STORED\r\n")
+        client.ask(set_(b"work", b"2") + set_(b"work", b"3"), b"STORED\r\nNOT_STORED\r\n")
+        client.ask(set_(b"small", b"four") + set_(b"small", b"fives"), b"STORED\r\nNOT_STORED\r\n")
+        client.ask(set_(b"both", b"data"), b"STORED\r\n")
         assert [client.get(b"left"), client.get(b"right")] == [None, b"data"]
 
 
@@ -516,7 +516,7 @@ def test_a_reload_of_what_a_codec_goes_by_holds_for_connections_that_are_opened_
         reload_by_command(server)
         with server.connect() as late:
             late.ask(b"get work/peek\r\n", b"VALUE work/peek 0 5\r\n12345\r\nEND\r\n")
-            late.send(set_request(b"work", b"12345"))
+            late.send(set_(b"work", b"12345"))
             assert late.to_the_end().startswith(b"CLIENT_ERROR ")
         early.ask(b"get work/peek\r\n", b"VALUE work 0 5\r\n12345\r\nEND\r\n")
         early.put(b"work", b"12345")
@@ -539,9 +539,9 @@ def test_the_status_is_there_again_after_a_restart(processes: Processes, end: Ca
     with server.connect() as client, server.connect() as other:
         client.ask(b"status\r\n", b"READONLY\r\n")
         assert client.get(b"work") == b"1"
-        client.send(set_request(b"work", b"3"))
+        client.send(set_(b"work", b"3"))
         assert client.to_the_end().startswith(b"SERVER_ERROR ")
-        other.ask(b"status up\r\n" + set_request(b"work", b"3"), b"END\r\nSTORED\r\n")
+        other.ask(b"status up\r\n" + set_(b"work", b"3"), b"END\r\nSTORED\r\n")
     server.stop()
     with processes.serve(STATUS).connect() as client:
         client.ask(b"status\r\n", b"UP\r\n")
@@ -563,7 +563,7 @@ def test_a_status_that_cannot_be_remembered_is_in_effect_all_the_same(processes:
         client.send(b"status readonly\r\n")
         assert client.line().startswith(b"SERVER_ERROR ")
         client.ask(b"status\r\n", b"READONLY\r\n")
-        client.send(set_request(b"work", b"1"))
+        client.send(set_(b"work", b"1"))
         assert client.to_the_end().startswith(b"SERVER_ERROR ")
     assert "Traceback" not in server.logged()
 
@@ -1099,7 +1099,7 @@ def test_what_was_acknowledged_while_it_was_killed_is_there(processes: Processes
     server = processes.serve(config)
     with server.connect() as client:
         client.socket.settimeout(PATIENCE_S)
-        requests = b"".join(set_request(b"work", b"%d" % number) for number in range(20_000))
+        requests = b"".join(set_(b"work", b"%d" % number) for number in range(20_000))
         with suppress(ConnectionError):
             client.socket.setblocking(False)
             sent = 0

@@ -14,7 +14,8 @@ from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, ServerError
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from tests.child import PATIENCE_S
-from tests.server.running import Client, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client
 from tests.torture.item_tracker import (
     ABORTED,
     CONFIRMED,
@@ -291,7 +292,7 @@ class MemcacheProducer(Producer):
         assert isinstance(connection, LineConnection)
         target, expiry_s, items = self.new_items(self.rng.choice((1, 1, 5, 40)))
         requests = [
-            set_request(target.encode(), self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1)
+            set_(target.encode(), self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1)
             for item in items
         ]
         connection.send(b"".join(requests))

@@ -17,7 +17,8 @@ from typing import Final
 
 from kestrel_postgres.testing import PrivateServer
 
-from tests.server.running import Client, Processes, Server, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
 from tests.torture.kill_restart import CONNECTION_ERRORS, SMALL_LIMITS, Items
@@ -115,7 +116,7 @@ class Writer(Worker):
         queue = self.queue
         window = range(queue.sent, min(queue.put_limit, queue.sent + self.rng.randrange(1, 60)))
         queue.sent = window.stop
-        client.send(b"".join(set_request(queue.name, queue.items[number]) for number in window))
+        client.send(b"".join(set_(queue.name, queue.items[number]) for number in window))
         for number in window:
             reply = client.line()
             if reply == b"STORED\r\n":

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final
 
 from kestrel.client.connection import BlockingConnection
-from tests.server.running import set_request
+from tests.memcache_text import set_
 from tests.torture.clients import ConnectionLost, ErrorReply, LineConnection, Worker
 from tests.torture.item_tracker import ItemTracker
 from tests.torture.proxies import ClientProxy
@@ -100,7 +100,7 @@ class DeletingClient(Worker):
         data = [self._new(self.rng.choice(SIZES)) for _ in range(self.rng.randrange(1, 40))]
         unanswered = deque(data)
         try:
-            connection.send(b"".join(set_request(self._name(), each) for each in data))
+            connection.send(b"".join(set_(self._name(), each) for each in data))
             while unanswered:
                 answer = connection.expect_line(b"STORED")
                 each = unanswered.popleft()

@@ -16,7 +16,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Final
 
-from tests.server.running import Client, Processes, Server, eventually, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server, eventually
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
 
@@ -85,7 +86,7 @@ class Writer(Worker):
         with self._server.connect() as client:
             while self.acknowledged < until:
                 window = range(self.sent, min(until, self.sent + self._rng.randrange(1, 200)))
-                requests = b"".join(set_request(QUEUE, self._items[number]) for number in window)
+                requests = b"".join(set_(QUEUE, self._items[number]) for number in window)
                 self.sent = window.stop
                 client.send(requests)
                 for _ in window:

@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from typing import Final
 
-from tests.server.running import Client, Processes, Server, set_request
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
 from tests.torture.kill_restart import CONNECTION_ERRORS
@@ -58,7 +59,7 @@ class Producer:
                 while self.sent < self._end:
                     window = range(self.sent, min(self._end, self.sent + self._rng.randrange(1, 100)))
                     self.sent = window.stop
-                    client.send(b"".join(set_request(b"later", b"%d" % number) for number in window))
+                    client.send(b"".join(set_(b"later", b"%d" % number) for number in window))
                     for _ in window:
                         client.expect(b"STORED\r\n")
                         self.acknowledged += 1

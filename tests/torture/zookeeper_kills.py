@@ -21,7 +21,8 @@ from typing import Final, NamedTuple, Self
 from benchmarks.harness import percentile, progress
 from tests.cluster.servers import config, expected, members
 from tests.cluster.zookeeper import ZooKeeper
-from tests.server.running import Processes, Server, eventually, set_request
+from tests.memcache_text import set_
+from tests.server.running import Processes, Server, eventually
 from tests.torture import command_line
 
 PREFIX: Final = "/services/kestrel"
@@ -62,7 +63,7 @@ class Load:
     def _run(self, number: int) -> None:
         queue = b"queue-%d" % number
         requests = (
-            (set_request(queue, ITEM), b"STORED\r\n"),
+            (set_(queue, ITEM), b"STORED\r\n"),
             (b"get %b\r\n" % queue, b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(ITEM), ITEM)),
         )
         try:
