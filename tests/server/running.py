@@ -247,7 +247,7 @@ def port_in(log: str, protocol: str = "memcache") -> int:
 
 def is_serving_in(log: str) -> bool:
     """Whether the log says that the queues are loaded."""
-    return re.search(r"kestrel \S+ \((compiled|pure Python)\) serves \d+ queues?\b", log) is not None
+    return re.search(r"kestrel \S+ \((compiled|pure Python)\) serves \d+ queues?\b.*\n", log) is not None
 
 
 def _memory(pid: int, field: str) -> int:

@@ -41,16 +41,19 @@ FOREGROUND_AND_DAEMON = pytest.mark.parametrize("daemon", [False, True], ids=["f
 
 def test_it_says_where_it_listens_and_what_to_try(processes: Processes) -> None:
     server = processes.serve(CONFIG)
+    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {server.port}" + "\n"
+    eventually(lambda: try_it in server.logged(), "the log says what to try")
     log = server.logged()
     assert f"memcache: listening on 127.0.0.1:{server.port}\n" in log
-    assert rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {server.port}" in log
     assert log.index("listening on") < log.index("printf")
 
 
 @pytest.mark.needs("nc")
 def test_the_line_to_try_brings_both_replies(processes: Processes) -> None:
     server = processes.serve(CONFIG)
-    line = re.search(r"printf '.*' \| nc localhost \d+", server.logged())
+    try_it = re.compile(r"printf '.*' \| nc localhost \d+$", re.MULTILINE)
+    eventually(lambda: try_it.search(server.logged()) is not None, "the log says what to try")
+    line = try_it.search(server.logged())
     assert line
     # nc goes on reading after its input has ended; a person ends it with ^C.
     for_a_time = ["timeout", f"{PATIENCE_S}", "sh", "-c", line[0]]  # it ends what the shell has started as well
