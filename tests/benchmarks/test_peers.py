@@ -418,7 +418,10 @@ def test_a_short_comparison_tells_all_of_it(
         for program in (*queues, MEMCACHED, ceiling(tmp_path), SYNC_EACH)
         if interleaved_runs.takes_part(program, case)
     ]
-    assert all(row["requests_per_s"] > 0 and row["cpu_us"] > 0 for row in results["cases"])
+    assert all(row["requests_per_s"] > 0 for row in results["cases"])
+    # Linux may add a running process's time only at its next tick, after such a short run.
+    assert all(row["cpu_us"] >= 0 for row in results["cases"])
+    assert sum(row["cpu_us"] for row in results["cases"]) > 0
     assert [row["server"] for row in results["memory"]] == [program.name for program in queues]
     assert [row["beside"] for row in results["fairness"]] == list(fairness.DISTURBERS)
     assert results["longest_tick_ms"] > 0
