@@ -15,7 +15,7 @@ from kestrel.storage.journal.rewriter import JournalRewriter
 from tests.memcache_text import STORED, set_
 from tests.storage.backends import journal_only
 from tests.storage.conftest import AllowDescriptors
-from tests.storage.faulty_server import Machine, Server, drain, is_server_error
+from tests.storage.faulty_server import PERIOD_S, Machine, Server, drain, is_server_error
 
 SMALL = QueueSettings(
     max_memory_size_bytes=100,
@@ -195,3 +195,59 @@ def test_queue_that_cannot_be_written_does_not_block_others(machine: Machine) ->
     assert again.start_failures == []
     assert drain(again, b"other") == [b"served"]
     assert drain(again, b"work") == ITEMS[:9]
+
+
+# A queue fails while a sync is running.
+
+
+@pytest.mark.parametrize("sync_fails", [True, False], ids=["the sync fails", "the sync succeeds"])
+def test_put_that_waits_for_a_sync_when_its_queue_fails_is_refused_or_durable(
+    machine: Machine, sync_fails: bool
+) -> None:
+    server = machine.start()
+    waiting, later = server.client(), server.client()
+    assert waiting.ask(set_(b"synced", b"waiting")) == b""
+    if sync_fails:
+        server.disk.fail("sync", errno.EIO, times=1)
+    server.disk.fail("write", errno.EIO, times=1)
+    later.talk(set_(b"synced", b"refused"))
+    kept = [b"waiting"] if waiting.received() == STORED else []
+    assert drain(machine.fail_power(server), b"synced") == kept
+    assert drain(server, b"synced") == kept
+
+
+def test_put_after_a_queue_fails_during_a_sync_survives_power_failure(machine: Machine) -> None:
+    """The old sync fails after the queue is loaded again. Another sync of the same file proves nothing."""
+    server = machine.start()
+    waiting, client = server.client(), server.client()
+    assert waiting.ask(set_(b"synced", b"waiting")) == b""
+    server.disk.fail("sync", errno.EIO, times=1)
+    server.disk.fail("write", errno.EIO, times=1)
+    client.ask(set_(b"synced", b"refused"))
+    kept = []
+    for data in (b"first", b"second", b"third"):
+        putting = server.client()
+        if STORED in (putting.ask(set_(b"synced", data)), putting.talk(b"")):
+            kept.append(data)
+    assert kept[-1:] == [b"third"]
+    if waiting.received() == STORED:
+        kept.insert(0, b"waiting")
+    assert drain(machine.fail_power(server), b"synced") == kept
+
+
+def test_unsynced_items_of_a_queue_that_fails_during_a_sync_become_durable(machine: Machine) -> None:
+    server = machine.start()
+    client = server.client()
+    assert client.ask(set_(b"periodic", b"acknowledged")) == STORED
+    server.pass_time(PERIOD_S)
+    assert len(server.threads) == 1
+    server.disk.fail("sync", errno.EIO, times=1)
+    server.disk.fail("write", errno.EIO, times=1)
+    assert is_server_error(client.ask(set_(b"periodic", b"refused")))
+    client.ask(b"get periodic/peek\r\n")
+    server.settle()
+    for _ in range(3):
+        client.talk(b"get periodic/peek\r\n")
+        server.pass_time(PERIOD_S)
+        server.settle()
+    assert drain(machine.fail_power(server), b"periodic") == [b"acknowledged"]

@@ -362,7 +362,7 @@ class TestRewrite:
 
         bench.disk.before(crash_points.PACK_PUBLISHED, fail_and_reopen)
         bench.run_all()
-        assert errors == ["the queue's files are being replaced: try again in a moment"]
+        assert errors == ["the queue's files are being replaced or synced: try again in a moment"]
         self.check_reopened(bench, numbers)
 
     def test_stop_leaves_the_items_and_no_temporary_file(self, bench: NumberedQueue, numbers: list[int]) -> None:

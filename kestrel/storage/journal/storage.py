@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.logger import Logger
 from zope.interface import classImplements
 
@@ -33,7 +33,7 @@ from kestrel.storage.log.folder_storage import IS_LOADING, FolderStorage, UnitLo
 
 log = Logger(__name__)
 
-IS_PUBLISHING: Final = "the queue's files are being replaced: try again in a moment"
+IS_ENDING: Final = "the queue's files are being replaced or synced: try again in a moment"
 
 
 class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
@@ -143,9 +143,12 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
         queue.end(why)
         maintenance = self._maintenance.pop(queue, None)
         if maintenance is not None:
-            if maintenance.rewriter.is_publishing and not queue.is_deleted:
-                self._busy[queue.name] = IS_PUBLISHING
-                maintenance.rewriter.published().addCallback(lambda _: self._busy.pop(queue.name))
+            if not queue.is_deleted:
+                # A sync that fails later proves that the files must be rewritten after the load.
+                threads_end = DeferredList([maintenance.rewriter.published(), maintenance.sync.ended()])
+                if not threads_end.called:
+                    self._busy[queue.name] = IS_ENDING
+                    threads_end.addCallback(lambda _: self._busy.pop(queue.name))
             maintenance.rewriter.stop()
 
     def _fail_unit(self, queue: JournalQueue, failure: QueueFailed) -> None:

@@ -133,6 +133,8 @@ class SyncScheduler(ABC):
         """Deferreds of commits that must not write before the rewrite has ended."""
         self._packs: list[Deferred[None]] = []
         """Deferreds of packs that must not be published before all written records are synced."""
+        self._ending: list[Deferred[None]] = []
+        """Deferreds that fire when the running sync has ended."""
         self._pending_error: Exception | None = None
         """Error that makes the unit fail at its next commit, or None."""
         self._has_written_next = False
@@ -199,6 +201,10 @@ class SyncScheduler(ABC):
         self._unit.refusal = None
         fire_all(self._packs, QueueFailed(reason_of(error)))
 
+    def ended(self) -> Deferred[None]:
+        """Return a Deferred that fires when no sync of the unit runs."""
+        return self._wait(self._ending) if self.state is SyncState.SYNCING else succeed(None)
+
     # Syncs.
 
     def _wait(self, waiters: list[Deferred[None]]) -> Deferred[None]:
@@ -262,6 +268,7 @@ class SyncScheduler(ABC):
         self._packs = packs + self._packs
         self._scope = None
         self.state = SyncState.IDLE
+        fire_all(self._ending)
 
     def _sync_succeeded(self, scope: Any, packs: list[Deferred[None]], since_s: float | None) -> None:
         if scope is not None and since_s is not None:
