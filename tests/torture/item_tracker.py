@@ -335,19 +335,25 @@ class ItemTracker:
     def unexplained(self, destination: str, lost: list[Item]) -> list[Item]:
         """Return the lost items that no unanswered get can have taken.
 
-        A get takes the head. The deliveries of the neighbours in the queue tell about when an item was the head.
+        A get takes the head. An item was the head after it was put, about when or after the items before it were
+        delivered, and about when or before those behind it were. Items that were put at the same time can be either.
         """
-        marks = sorted(
-            (item.answered_s, deliveries[0].received_s)
+        stored = [
+            (item, deliveries[0].received_s)
             for item in self.items.values()
             if item.state == STORED and (deliveries := item.deliveries.get(destination))
-        )
+        ]
+        answered = sorted((item.answered_s, received_s) for item, received_s in stored)
+        sent = sorted((item.sent_s, received_s) for item, received_s in stored)
         gets = [UnansweredGet(get.requested_s, get.lost_s, get.count) for get in self._unanswered_gets[destination]]
         left = []
         for item in lost:
-            neighbours = bisect.bisect_left(marks, (item.answered_s or item.sent_s, 0.0))
-            given_s = [at_s for _, at_s in marks[max(0, neighbours - _NEIGHBOURS) : neighbours + _NEIGHBOURS]]
-            first_s, last_s = min(given_s, default=0.0) - _GRACE_S, max(given_s, default=time.monotonic()) + _GRACE_S
+            first = bisect.bisect_left(answered, (item.sent_s, 0.0))
+            behind = bisect.bisect_left(sent, (item.answered_s or time.monotonic(), 0.0))
+            before_s = [received_s for _, received_s in answered[max(0, first - _NEIGHBOURS) : first]]
+            behind_s = [received_s for _, received_s in sent[behind : behind + _NEIGHBOURS]]
+            first_s = max(item.sent_s, min(before_s, default=0.0) - _GRACE_S)
+            last_s = max(behind_s, default=time.monotonic()) + _GRACE_S
             for get in gets:
                 if get.count and get.requested_s <= last_s and get.lost_s >= first_s:
                     get.count -= 1
