@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
+CRLF: Final = b"\r\n"
 _LF: Final = b"\n"
-_CRLF: Final = b"\r\n"
 
-_MIN_COPY_BYTES: Final = 4096
+_MAX_USED_BYTES: Final = 4096
 """Limit of used bytes that are kept. Above it, the rest is copied if it is smaller than the used bytes."""
 
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
 class NoLineEnd(Exception):
-    """A block that is not followed by a CRLF."""
+    """A block that is not followed by its line end."""
 
 
 class ReceiveBuffer:
@@ -25,7 +25,7 @@ class ReceiveBuffer:
     for requests that arrive in pieces, until they are complete.
     """
 
-    __slots__ = ("_data", "_position", "_scanned", "_tail", "_tail_scanned", "size")
+    __slots__ = ("_data", "_is_closed", "_position", "_scanned", "_tail", "_tail_scanned", "size")
 
     def __init__(self) -> None:
         self.size = 0
@@ -36,9 +36,12 @@ class ReceiveBuffer:
         self._tail = bytearray()
         """Bytes received after `_data`, the start of an incomplete request."""
         self._tail_scanned = 0
+        self._is_closed = False
 
     def receive(self, data: bytes) -> None:
-        """Append received bytes."""
+        """Append received bytes, or drop them if the buffer is closed."""
+        if self._is_closed:
+            return
         if self.size:
             self._tail += data
         else:
@@ -62,28 +65,21 @@ class ReceiveBuffer:
         self._used_up_to(end + 1)
         return line
 
-    def take(self, size: int) -> bytes | None:
-        """Return the next `size` bytes, or None until all are there."""
-        if not self._has(size):
-            return None
-        end = self._position + size
-        block = self._data[self._position : end]
-        self._used_up_to(end)
-        return block
+    def take(self, size: int, line_end: bytes = b"") -> bytes | None:
+        """Return the next `size` bytes and drop the line end after them, or return None until all are there.
 
-    def take_block(self, size: int) -> bytes | None:
-        """Return the next `size` bytes and drop the CRLF after them, or return None until all are there.
-
-        Raises `NoLineEnd` if the block is not followed by a CRLF.
+        Raises `NoLineEnd` if the bytes are not followed by `line_end`.
         """
-        if not self._has(size + len(_CRLF)):
+        needed = size + len(line_end)
+        if needed > self.size:
             return None
-        data = self._data
-        begin = self._position
+        if self._position + needed > len(self._data):
+            self._join()
+        data, begin = self._data, self._position
         end = begin + size
-        if data[end : end + len(_CRLF)] != _CRLF:
+        if line_end and data[end : end + len(line_end)] != line_end:
             raise NoLineEnd
-        self._used_up_to(end + len(_CRLF))
+        self._used_up_to(begin + needed)
         return data[begin:end]
 
     def drop_lines(self) -> bool:
@@ -102,15 +98,6 @@ class ReceiveBuffer:
         self._used_up_to(max(last_line, len(data) - 2))
         return False
 
-    def _has(self, size: int) -> bool:
-        """Return True if `size` bytes are there, and make sure that they are in `_data`."""
-        if self._position + size <= len(self._data):
-            return True
-        if self.size < size:
-            return False
-        self._join()
-        return True
-
     def _join(self) -> None:
         """Move all held bytes into `_data`."""
         if self._tail:
@@ -126,10 +113,15 @@ class ReceiveBuffer:
         if not left:  # an idle connection holds no bytes
             self._data = b""
             position = 0
-        elif position > _MIN_COPY_BYTES and position > left:
+        elif position > _MAX_USED_BYTES and position > left:
             self._data = self._data[position:]
             position = 0
         self._position = self._scanned = position
+
+    def close(self) -> None:
+        """Drop all held bytes, and those that follow."""
+        self._is_closed = True
+        self.clear()
 
     def clear(self) -> None:
         """Drop all held bytes."""

@@ -59,17 +59,10 @@ class Codec(ABC):
     def __init__(self) -> None:
         self.buffer = ReceiveBuffer()
         """Received bytes that are not parsed yet. Without any, there is no next command."""
-        self._is_out_of_step = False
-
-    def receive(self, data: bytes) -> None:
-        """Append received bytes, or drop them if the stream is out of step."""
-        if not self._is_out_of_step:
-            self.buffer.receive(data)
 
     def end(self) -> None:
         """Drop all held bytes and those that follow: the connection ends, or the stream is out of step."""
-        self._is_out_of_step = True
-        self.buffer.clear()
+        self.buffer.close()
 
     @abstractmethod
     def next_command(self) -> Command | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from kestrel import commands, errors
 from kestrel.escaping import escape_non_ascii
-from kestrel.protocols.buffer import NoLineEnd
+from kestrel.protocols.buffer import CRLF, NoLineEnd
 from kestrel.protocols.codec import Codec, Stat
 from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
@@ -116,7 +116,7 @@ class MemcacheCodec(Codec):
                 return self._out_of_step("item too large")
             announced = request
         try:
-            data = self.buffer.take_block(announced.size)
+            data = self.buffer.take(announced.size, CRLF)
         except NoLineEnd:
             return self._out_of_step("bad data chunk")
         if data is None:

@@ -130,13 +130,15 @@ class Session:
             return
         if self._idleness.has_timeout:
             self._idleness.reset()
-        self.codec.receive(data)
+        self.codec.buffer.receive(data)
         if self._state.runs_commands and not self._is_slice_due:
             self._run_slice()
-        if self._state is WAITING and len(self.codec) > self._most_held_bytes:
+        unparsed_bytes = len(self.codec)
+        if self._state is WAITING and unparsed_bytes > self._most_held_bytes:
             # The session must keep reading, or it would miss a disconnect and the client would swallow an item.
             self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
-        self._update_input()
+        elif unparsed_bytes or self.pending_put_bytes or self._unparsed_bytes:
+            self._update_input(unparsed_bytes)
 
     def input_ended(self) -> None:
         """Process the end of the client's input. The client may still read."""
@@ -279,7 +281,7 @@ class Session:
     def _run_next_slice(self) -> None:
         self._is_slice_due = False
         self._run_slice()
-        self._update_input()
+        self._update_input(len(self.codec))
 
     def _run_slice(self) -> None:
         """Run commands for one slice, if the tick has time for it, and schedule the next one if there may be more."""
@@ -349,14 +351,11 @@ class Session:
         log.failure("A command failed")
         self.refuse(error, closes=True)
 
-    def _update_input(self) -> None:
+    def _update_input(self, unparsed_bytes: int) -> None:
         """Pause or resume reading, and update the deadline and size of the unfinished request."""
-        unparsed_bytes = len(self.codec)
-        unread_bytes = unparsed_bytes + self.pending_put_bytes
-        if not (unread_bytes or self._unparsed_bytes) or self._state.has_ended:
-            return  # nothing is held, as before: the transport is not paused
-        self._update_reading(unparsed_bytes)
-        self._track_unparsed(unread_bytes)
+        if not self._state.has_ended:
+            self._update_reading(unparsed_bytes)
+            self._track_unparsed(unparsed_bytes + self.pending_put_bytes)
 
     def _update_reading(self, unparsed_bytes: int) -> None:
         state = self._state
@@ -373,12 +372,13 @@ class Session:
             self._transport.pauseProducing()
 
     def _track_unparsed(self, unread_bytes: int) -> None:
+        was_tracked = self._unparsed_bytes > 0
         self._unparsed_bytes = unread_bytes
         if unread_bytes:
             is_another = self._commands_done != self._request_began_after
             self._request_began_after = self._commands_done
             self._context.request_deadlines.track(self, unread_bytes, is_new=is_another)
-        else:
+        elif was_tracked:
             self._context.request_deadlines.untrack(self)
 
     # Replies.

@@ -26,7 +26,7 @@ def commands_in(codec: Codec, pieces: Sequence[bytes], max_buffered: int) -> lis
     made: list[CommandValues] = []
     has_closed = False
     for piece in pieces:
-        codec.receive(piece)
+        codec.buffer.receive(piece)
         for command in drain(codec):
             assert not has_closed, "a command follows one that closes the connection"
             has_closed = isinstance(command, Malformed) and command.closes

@@ -32,10 +32,6 @@ class FaultyCodec:
 
     def __init__(self) -> None:
         self._codec: Any = MemcacheCodec()
-        self.pieces = 0
-
-    def receive(self, data: bytes) -> None:
-        self._codec.receive(data)
 
     def __len__(self) -> int:
         return len(self._codec)
@@ -45,10 +41,17 @@ class FaultyCodec:
 
 
 class DroppingCodec(FaultyCodec):
+    """Drops the second piece of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = self
+        self.pieces = 0
+
     def receive(self, data: bytes) -> None:
         self.pieces += 1
         if self.pieces != 2:
-            self._codec.receive(data)
+            self._codec.buffer.receive(data)
 
 
 class HoardingCodec(FaultyCodec):

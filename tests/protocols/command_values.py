@@ -45,7 +45,7 @@ def parse_with(codec: Codec, pieces: Sequence[bytes]) -> list[commands.Command]:
     """Return every command of these pieces, each parsed as it arrives."""
     made = []
     for piece in pieces:
-        codec.receive(piece)
+        codec.buffer.receive(piece)
         made += drain(codec)
     return made
 
@@ -62,12 +62,12 @@ def small_pieces_cost_the_same_behind_much(make: Callable[[], Codec], begin: byt
         codec = make()
         # Once as the first data, and once behind it.
         for data in (begin, piece * (size // 2 // len(piece)), piece * (size // 2 // len(piece)), piece):
-            codec.receive(data)
+            codec.buffer.receive(data)
             assert drain(codec) == []
 
         def bring() -> None:
             for _ in range(PIECES):
-                codec.receive(piece)
+                codec.buffer.receive(piece)
                 codec.next_command()
 
         return bring

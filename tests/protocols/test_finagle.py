@@ -191,11 +191,11 @@ def test_header_of_too_large_frame_is_read_to_answer_it() -> None:
 
 def test_too_large_frame_is_awaited_only_up_to_a_bound() -> None:
     codec = upgraded()
-    codec.receive(struct.pack(">i", 1 << 20) + b"\x0b\x00\x09\x00\x0f\x00\x00")
+    codec.buffer.receive(struct.pack(">i", 1 << 20) + b"\x0b\x00\x09\x00\x0f\x00\x00")
     size = 0
     while (command := codec.next_command()) is None:
         assert size <= MAX_REQUEST_HEADER_BYTES + 112
-        codec.receive(b"x")
+        codec.buffer.receive(b"x")
         size += 1
     answer, *why = refused(codec, command)
     assert answer.startswith(b"\x00\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00")

@@ -261,9 +261,9 @@ def test_line_over_eight_kib_is_too_long() -> None:
 
 def test_unfinished_line_over_the_limit_is_too_long() -> None:
     codec = MemcacheCodec()
-    codec.receive(b"x" * (8 * 1024 - 1))
+    codec.buffer.receive(b"x" * (8 * 1024 - 1))
     assert codec.next_command() is None
-    codec.receive(b"xxxx")
+    codec.buffer.receive(b"xxxx")
     (command,) = drain(codec)
     assert values_of(command) == malformed(closes=CLOSES)
     assert len(codec) == 0
@@ -298,13 +298,13 @@ def test_store_is_not_answered_before_its_data_is_read(word: bytes, flags: bytes
 
 def test_held_bytes_are_bounded_by_item_and_one_read() -> None:
     codec = MemcacheCodec(max_item_bytes=1000)
-    codec.receive(b"set work 0 0 1000\r\n")
+    codec.buffer.receive(b"set work 0 0 1000\r\n")
     most = 0
     for _ in range(10):
         assert codec.next_command() is None
-        codec.receive(b"x" * 100)
+        codec.buffer.receive(b"x" * 100)
         most = max(most, len(codec))
-    codec.receive(b"\r\n" + b"version\r\n" * 10)
+    codec.buffer.receive(b"\r\n" + b"version\r\n" * 10)
     most = max(most, len(codec))
     assert len(drain(codec)) == 11
     assert len(codec) == 0
@@ -315,7 +315,7 @@ def test_held_bytes_are_bounded_by_line_and_one_read() -> None:
     codec = MemcacheCodec(max_line_bytes=100)
     most = 0
     for _ in range(1000):
-        codec.receive(b"x" * 10)
+        codec.buffer.receive(b"x" * 10)
         most = max(most, len(codec))
         codec.next_command()
     assert 100 <= most <= 100 + 10
@@ -323,17 +323,17 @@ def test_held_bytes_are_bounded_by_line_and_one_read() -> None:
 
 def test_input_after_a_fatal_error_is_dropped() -> None:
     codec = MemcacheCodec()
-    codec.receive(b"set work 0 0 -1\r\nset work 0 0 5\r\nhello\r\n")
+    codec.buffer.receive(b"set work 0 0 -1\r\nset work 0 0 5\r\nhello\r\n")
     assert [values_of(command) for command in drain(codec)] == [malformed(closes=CLOSES)]
     assert len(codec) == 0
-    codec.receive(b"version\r\n" * 1000)
+    codec.buffer.receive(b"version\r\n" * 1000)
     assert len(codec) == 0
     assert drain(codec) == []
 
 
 def test_held_bytes_are_those_not_yet_parsed() -> None:
     codec = MemcacheCodec()
-    codec.receive(b"get work\r\nget ot")
+    codec.buffer.receive(b"get work\r\nget ot")
     assert len(codec) == 16
     codec.next_command()
     assert len(codec) == 6
@@ -397,7 +397,7 @@ def test_item_names_queue_without_options(command: commands.Get | commands.Monit
 
 def test_item_can_echo_the_requested_key() -> None:
     codec = MemcacheCodec(echo_requested_key=True)
-    codec.receive(b"get work/open/t=5\r\n")
+    codec.buffer.receive(b"get work/open/t=5\r\n")
     command = codec.next_command()
     assert isinstance(command, commands.Get)
     assert codec.item(command, b"x") == b"VALUE work/open/t=5 0 1\r\nx\r\nEND\r\n"
@@ -479,7 +479,7 @@ def test_error_is_one_line_whatever_its_text(error: Exception) -> None:
 
 def test_set_of_three_gigabytes_is_too_large() -> None:
     codec = MemcacheCodec()
-    codec.receive(b"set q 0 0 3000000000\r\n")
+    codec.buffer.receive(b"set q 0 0 3000000000\r\n")
     command = codec.next_command()
     assert isinstance(command, commands.Malformed)
     assert (command.reason, command.closes) == ("item too large", True)
@@ -491,11 +491,11 @@ def test_set_of_three_gigabytes_is_too_large() -> None:
 @pytest.mark.parametrize("half", [b"get wo", b"set work 0 0 100\r\nhello", b"version\r\nversion\r\n", b""])
 def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
     codec = MemcacheCodec()
-    codec.receive(half)
+    codec.buffer.receive(half)
     if half.startswith(b"set"):
         assert codec.next_command() is None
     codec.end()
     assert len(codec) == 0
-    codec.receive(b"x" * 100 + b"\r\nversion\r\n")
+    codec.buffer.receive(b"x" * 100 + b"\r\nversion\r\n")
     assert len(codec) == 0
     assert codec.next_command() is None

@@ -296,7 +296,7 @@ def test_held_bytes_are_bounded_by_put_and_one_read() -> None:
     codec = TextCodec(max_request_bytes=9 * 111)
     most = 0
     while True:
-        codec.receive(b"put work:\n" if most == 0 else b"x" * 9 + b"\n")
+        codec.buffer.receive(b"put work:\n" if most == 0 else b"x" * 9 + b"\n")
         most = max(most, len(codec))
         if codec.next_command() is not None:
             break
@@ -316,7 +316,7 @@ def test_data_that_no_put_will_store_is_not_held(beginning: bytes) -> None:
 
 def test_held_bytes_are_those_not_yet_parsed() -> None:
     codec = TextCodec()
-    codec.receive(b"get work\nget ot")
+    codec.buffer.receive(b"get work\nget ot")
     assert len(codec) == 15
     codec.next_command()
     assert len(codec) == 6
@@ -326,7 +326,7 @@ def test_input_after_a_fatal_error_is_dropped() -> None:
     codec = TextCodec(max_item_bytes=4)
     assert [values_of(command) for command in parse_with(codec, [b"put q:\na\nhello\n\nversion\n"])] == [ITEM_TOO_LARGE]
     assert len(codec) == 0
-    codec.receive(b"version\n" * 1000)
+    codec.buffer.receive(b"version\n" * 1000)
     assert len(codec) == 0
     assert drain(codec) == []
 
@@ -395,7 +395,7 @@ def test_items_with_crlf_line_ends_keep_their_bytes(items: list[bytes]) -> None:
 @given(items=st.lists(LINES.filter(lambda item: not item.endswith(b"\r")), max_size=8))
 def test_items_read_back_line_by_line_are_unchanged(items: list[bytes]) -> None:
     codec = TextCodec()
-    codec.receive(b"put work:\n" + b"".join(item + b"\n" for item in items) + b"\n")
+    codec.buffer.receive(b"put work:\n" + b"".join(item + b"\n" for item in items) + b"\n")
     command = codec.next_command()
     assert isinstance(command, commands.Put)
     replies = b"".join(codec.item(commands.Get(b"work"), item) for item in command.items)
@@ -532,11 +532,11 @@ def test_request_errors_quote_the_request(request_bytes: bytes, reply: bytes) ->
 @pytest.mark.parametrize("half", [b"get wo", b"put work:\none\ntwo\nthr", b"version:\none\n", b"version\n" * 2, b""])
 def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
     codec = TextCodec()
-    codec.receive(half)
+    codec.buffer.receive(half)
     if half.endswith((b"wo", b"thr", b"one\n")):
         assert codec.next_command() is None
     codec.end()
     assert len(codec) == 0
-    codec.receive(b"x\n\nversion\n")
+    codec.buffer.receive(b"x\n\nversion\n")
     assert len(codec) == 0
     assert codec.next_command() is None

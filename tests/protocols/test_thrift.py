@@ -49,7 +49,7 @@ def parse(*pieces: bytes, codec: ThriftCodec | None = None) -> list[Command]:
     codec = codec_of() if codec is None else codec
     made = []
     for piece in pieces:
-        codec.receive(piece)
+        codec.buffer.receive(piece)
         made += drain(codec)
     return made
 
@@ -398,13 +398,13 @@ def test_too_large_frame_without_header_is_answered_without_one(size: int, begin
 
 def test_too_large_frame_is_not_held() -> None:
     codec = codec_of()
-    codec.receive(too_large(MAX_FRAME_BYTES + 1, STRICT_HEADER[:-1]))
+    codec.buffer.receive(too_large(MAX_FRAME_BYTES + 1, STRICT_HEADER[:-1]))
     assert codec.next_command() is None
     assert len(codec) == 1  # nothing is held; 1 because a frame has begun
-    codec.receive(STRICT_HEADER[-1:] + bytes(MAX_FRAME_BYTES))
+    codec.buffer.receive(STRICT_HEADER[-1:] + bytes(MAX_FRAME_BYTES))
     assert isinstance(codec.next_command(), Malformed)
     for _ in range(3):
-        codec.receive(strict(b"peek", WORK + END) * 100)
+        codec.buffer.receive(strict(b"peek", WORK + END) * 100)
         assert codec.next_command() is None
         assert len(codec) == 0
 
@@ -419,11 +419,11 @@ def test_longest_header_of_too_large_frame_is_read() -> None:
 def test_held_bytes_are_those_not_yet_parsed() -> None:
     codec = codec_of()
     frame = strict(b"peek", WORK + END)
-    codec.receive(frame + frame + frame[:10])
+    codec.buffer.receive(frame + frame + frame[:10])
     assert len(codec) == 2 * len(frame) + 10
     assert len(drain(codec)) == 2
     assert len(codec) == 6  # the length has been read
-    codec.receive(frame[10:])
+    codec.buffer.receive(frame[10:])
     assert len(drain(codec)) == 1
     assert len(codec) == 0
 
@@ -531,7 +531,7 @@ def test_reply_may_have_as_many_items_as_a_put() -> None:
 def test_items_of_a_reply_fit_the_frame_limit() -> None:
     codec: Codec = codec_of(max_frame_bytes=5000)
     assert codec.max_reply_bytes > 4000
-    codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
+    codec.buffer.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
     assert isinstance(command, commands.GetMany)
     for size in (0, 1, 100, codec.max_reply_bytes - ITEM_OVERHEAD_BYTES):
@@ -542,7 +542,7 @@ def test_items_of_a_reply_fit_the_frame_limit() -> None:
 
 def test_reply_fits_default_limits_of_client_libraries() -> None:
     codec: Codec = codec_of(max_frame_bytes=32 * 1024 * 1024)
-    codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
+    codec.buffer.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
     assert isinstance(command, commands.GetMany)
     reply = codec.items(command, [(b"x" * (codec.max_reply_bytes - ITEM_OVERHEAD_BYTES), 1)])
@@ -669,7 +669,7 @@ class Server:
         self._replies = b""
 
     def write(self, data: bytes) -> None:
-        self.codec.receive(bytes(data))
+        self.codec.buffer.receive(bytes(data))
 
     def flush(self) -> None:
         for command in drain(self.codec):
@@ -822,11 +822,11 @@ WHOLE = strict(b"put", WORK + ITEMS + END)
 )
 def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
     codec = codec_of()
-    codec.receive(half)
+    codec.buffer.receive(half)
     if half != WHOLE + WHOLE:
         assert codec.next_command() is None
     codec.end()
     assert len(codec) == 0
-    codec.receive(WHOLE[-1:] + WHOLE)
+    codec.buffer.receive(WHOLE[-1:] + WHOLE)
     assert len(codec) == 0
     assert codec.next_command() is None

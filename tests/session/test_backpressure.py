@@ -46,9 +46,6 @@ class MeteredCodec(Codec):
     def __len__(self) -> int:
         return len(self._codec)
 
-    def receive(self, data: bytes) -> None:
-        self._codec.receive(data)
-
     def end(self) -> None:
         self._codec.end()
 
