@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -77,9 +78,7 @@ class Outbox:
         self._memory = memory
         self._peer_has_left = peer_has_left
         self._continue_session = continue_session
-        self._entries: list[_PendingReplies] = []
-        self._sent_count = 0
-        """Number of entries already sent, during a release."""
+        self._entries: deque[_PendingReplies] = deque()
         self._last: _PendingReplies | None = None
         """The last entry, if further replies may be added to it."""
         self._closes = False
@@ -146,20 +145,10 @@ class Outbox:
     def release(self) -> None:
         """Send replies in order, up to the first whose batch is not settled. Send none while paused."""
         self._is_release_due = False
-        while self._send_settled():
-            pass
-
-    def _send_settled(self) -> bool:
-        """Send settled replies. Return True if there may be more.
-
-        Before `lost` is called, the `sent` callbacks of the replies in front of it must have run.
-        """
-        entries = self._entries
         leaving: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None
-        comes_a_loss = False
-        while self._sent_count < len(entries) and not self.is_paused:  # a callback may change the entries that follow
-            entry = entries[self._sent_count]
+        while self._entries and not self.is_paused:  # a callback may change the entries that follow
+            entry = self._entries[0]
             batch = entry.batch
             failure: Exception | None = None
             if batch is not None:
@@ -168,11 +157,11 @@ class Outbox:
                     break
                 failure = batch.failure
                 if failure is not None and entry.lost is not None and told is not None:
-                    comes_a_loss = True
+                    self._release_at_end_of_tick()  # `sent` of the replies in front must be called before `lost`
                     break
             if entry.answers_waiter and self._peer_has_left():
                 break  # A disconnected waiter must not swallow an item. `retract` or `lost` is called next.
-            self._sent_count += 1
+            self._entries.popleft()
             if entry is self._last:
                 self._last = None
             replies = entry.replies
@@ -180,7 +169,6 @@ class Outbox:
                 replies = [self._codec.error(command, failure)[0] for command in entry.commands]
                 if entry.lost is not None:
                     entry.lost()
-                    entries = self._entries
             if leaving is None:
                 leaving = replies
             else:
@@ -190,7 +178,6 @@ class Outbox:
                     told = []
                 told.append((entry.sent, failure is None))
             self.held_bytes -= entry.size
-        self._drop_sent()
         hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
         if self._memory.bytes != self.held_bytes:
             self._memory.set_bytes(self.held_bytes)
@@ -210,15 +197,6 @@ class Outbox:
             self.transport.loseConnection()
         elif leaving is not None:
             self._continue_session()
-        return comes_a_loss
-
-    def _drop_sent(self) -> None:
-        if self._sent_count == len(self._entries):
-            self._entries.clear()
-            self._sent_count = 0
-        elif self._sent_count:
-            del self._entries[: self._sent_count]
-            self._sent_count = 0
 
     def _wait_for(self, batch: Batch) -> None:
         if self._blocked_on is not batch:
@@ -246,15 +224,13 @@ class Outbox:
         """Drop all replies from the first that answers a waiter, after the client sent its last byte. Their items go
         back.
         """
-        self._drop_sent()
-        entries = self._entries
+        entries = list(self._entries)
         kept = next((place for place, entry in enumerate(entries) if entry.answers_waiter), len(entries))
         self._keep(entries[:kept])
         self._drop(entries[kept:])
 
     def forget(self, command: Command) -> None:
         """Drop the held replies to `command`, and call their callbacks as if their batches were lost."""
-        self._drop_sent()
         each = [entry for together in self._entries for entry in together.split()]
         dropped = [entry for entry in each if entry.commands[0] is command]
         self._keep(entry for entry in each if entry.commands[0] is not command)
@@ -264,8 +240,7 @@ class Outbox:
                 entry.lost()
 
     def _keep(self, entries: Iterable[_PendingReplies]) -> None:
-        self._entries = list(entries)
-        self._sent_count = 0
+        self._entries = deque(entries)
         self._last = None
 
     def _drop(self, entries: Iterable[_PendingReplies]) -> None:
@@ -288,7 +263,6 @@ class Outbox:
     def lost(self) -> None:
         """Drop all replies after the client disconnected."""
         self._is_gone = True
-        self._drop_sent()
         entries = self._entries
         self._keep(())
         self.held_bytes = 0

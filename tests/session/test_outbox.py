@@ -328,6 +328,8 @@ def test_sent_of_earlier_reply_comes_before_a_loss(client: Client) -> None:
     client.barrier.end_of_tick()
     lost.settle(LOST)
     slow.settle(None)
+    assert client.sent == b"slow one "
+    client.barrier.end_of_tick()
     assert client.sent == b"slow one SERVER_ERROR disk full\r\n"
     assert calls == [("one", True), "lost", ("two", False)]
 
