@@ -135,7 +135,8 @@ class Queue(HeadOwner):
         self.histograms.request_size.add(size)
         if expiry_ms:
             self._may_have_expiries = True
-        batch = self._barrier.touch_for_put(self, size)
+        batch = self._barrier.touch(self)
+        batch.add_put(size)
         if self.limits.discards_old:
             self.head.discard_for(size)
         if self.waiters.has_waiters:

@@ -30,12 +30,27 @@ class Batch:
     """The changes recorded on one queue between two commits.
 
     `store` is the queue store that they were recorded on. `is_settled` is true once they are safe or lost. `failure` is
-    the reason why they were lost, or None.
+    the reason why they were lost, or None. Until then, the items put count in the budget `uncommitted`.
     """
 
-    __slots__ = ("_listeners", "began_s", "failure", "gets", "is_settled", "item_bytes", "puts", "store")
+    __slots__ = (
+        "_item_bytes",
+        "_listeners",
+        "_uncommitted",
+        "began_s",
+        "failure",
+        "gets",
+        "is_settled",
+        "puts",
+        "store",
+    )
 
-    def __init__(self, store: IQueueStorage | None = None, began_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: IQueueStorage | None = None,
+        began_s: float = 0.0,
+        uncommitted: UncommittedBudget | None = None,
+    ) -> None:
         self.store = store
         self.began_s = began_s
         """Time of the first change, in the barrier's seconds."""
@@ -43,11 +58,19 @@ class Batch:
         """Number of items put."""
         self.gets = 0
         """Number of items taken without waiting."""
-        self.item_bytes = 0
+        self._item_bytes = 0
         """Bytes of the items put, with `PUT_BYTES` for each."""
+        self._uncommitted = uncommitted
         self.is_settled = False
         self.failure: Exception | None = None
         self._listeners: list[Callable[[], None]] | None = None
+
+    def add_put(self, size: int) -> None:
+        """Count an item that was put, with `size` bytes of data."""
+        self.puts += 1
+        if self._uncommitted is not None:
+            self._item_bytes += size + PUT_BYTES
+            self._uncommitted.bytes += size + PUT_BYTES
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Call `call` once the batch is safe or lost, at once if it already is."""
@@ -60,6 +83,8 @@ class Batch:
 
     def settle(self, failure: Exception | None) -> None:
         """Mark the batch as safe, or as lost if `failure` is given, and call its listeners."""
+        if self._uncommitted is not None and self._item_bytes:
+            self._uncommitted.release(self._item_bytes)
         self.is_settled = True
         self.failure = failure
         listeners, self._listeners = self._listeners, None
@@ -131,33 +156,18 @@ class Barrier:
             if batch.store is queue.store:
                 return batch
             self._drop_batch(queue, batch)
-        batch = queue.open_batch = Batch(queue.store, self._seconds())
+        batch = queue.open_batch = Batch(queue.store, self._seconds(), self.uncommitted)
         self._touched.append(queue)
         if not self._end_is_scheduled:
             self.schedule_end()
         return batch
-
-    def touch_for_put(self, queue: CommittedQueue, size: int) -> Batch:
-        """Return the batch for a put of an item with `size` bytes of data, as `touch` does, and count the item."""
-        batch = self.touch(queue)
-        size += PUT_BYTES
-        batch.puts += 1
-        batch.item_bytes += size
-        self.uncommitted.bytes += size
-        return batch
-
-    def _settle_batch(self, batch: Batch, failure: Exception | None) -> None:
-        """Settle the batch, and release its bytes from the budget."""
-        if batch.item_bytes:
-            self.uncommitted.release(batch.item_bytes)
-        batch.settle(failure)
 
     def _drop_batch(self, queue: CommittedQueue, batch: Batch) -> None:
         """Settle the open batch of a queue that has another store since: its changes are lost."""
         queue.open_batch = None
         if queue in self._touched:
             self._touched.remove(queue)
-        self._settle_batch(batch, QueueFailed("queue storage failed: the queue was opened anew"))
+        batch.settle(QueueFailed("queue storage failed: the queue was opened anew"))
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
         """Call `release` once, after the commits of this tick have begun."""
@@ -183,7 +193,7 @@ class Barrier:
         if not self._touched and not self._releases:
             return
         touched, self._touched = self._touched, []
-        by_storage: dict[IStorage, list[CommittedQueue]] = {}
+        by_storage: dict[IStorage, tuple[list[CommittedQueue], list[IQueueStorage]]] = {}
         for queue in touched:
             batch = queue.open_batch
             if queue.committing is not None:
@@ -192,9 +202,11 @@ class Barrier:
                 self._drop_batch(queue, batch)
             elif batch is not None:
                 queue.committing, queue.open_batch = batch, None
-                by_storage.setdefault(queue.storage, []).append(queue)
-        for storage, queues in by_storage.items():
-            self._commit(storage, queues)
+                queues, stores = by_storage.setdefault(queue.storage, ([], []))
+                queues.append(queue)
+                stores.append(queue.store)
+        for storage, (queues, stores) in by_storage.items():
+            self._commit(storage, queues, stores)
         releases, self._releases = self._releases, []
         for release in releases:
             try:
@@ -202,11 +214,11 @@ class Barrier:
             except Exception:
                 log.failure("A function that waited for the end of the tick failed")
 
-    def _commit(self, storage: IStorage, queues: list[CommittedQueue]) -> None:
+    def _commit(self, storage: IStorage, queues: list[CommittedQueue], stores: list[IQueueStorage]) -> None:
         settled: Iterable[CommittedQueue] = queues
         failure: QueueFailed | None = None
         try:
-            pending = storage.commit([queue.store for queue in queues])
+            pending = storage.commit(stores)
             if pending:
                 by_store = {id(queue.store): queue for queue in queues}
                 settled = by_store.values()
@@ -247,8 +259,8 @@ class Barrier:
         if committed is not None:
             if failure is None:
                 queue.batch_is_safe(committed, now_s)
-            self._settle_batch(committed, failure)
+            committed.settle(failure)
         if later is not None:
-            self._settle_batch(later, failure)
+            later.settle(failure)
         if queue.open_batch is not None:
             self.schedule_end()

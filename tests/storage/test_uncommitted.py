@@ -161,7 +161,8 @@ def test_reload_with_a_higher_limit_continues_waiting_puts(server: LimitedServer
 
 def test_reopened_queue_has_no_uncommitted_bytes(server: LimitedServer) -> None:
     queue = server.manager.queue(b"work")
-    batch = server.barrier.touch_for_put(queue, 500)
+    batch = server.barrier.touch(queue)
+    batch.add_put(500)
     queue.store.failure = "broken"
     queue.reopen()
     queue.touch()
