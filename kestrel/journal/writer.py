@@ -94,10 +94,6 @@ class JournalWriter:
         self._disk.cut(self._descriptor, 0)
         self.size = self.synced_size = self.acknowledged_size = 0
 
-    def acknowledge(self) -> None:
-        """Mark all written records as acknowledged, because clients are told that they are stored."""
-        self.acknowledged_size = self.size
-
     @property
     def needs_sync(self) -> bool:
         """True if acknowledged records or rotated files are not synced."""

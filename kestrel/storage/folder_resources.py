@@ -150,6 +150,13 @@ class DiskReserve:
             self._jobs.later(RESERVE_RETRY_S, self.allocate_reserve)
         return had_reserve
 
+    def release_if_full(self, error: OSError) -> None:
+        """Release the reserve after the error of a full disk, so that the caller can try again. Raise other errors, and
+        this one if the reserve was already used.
+        """
+        if not is_full(error) or not self.release_reserve():
+            raise error
+
     def run_with_reserve(self, action: Callable[..., T], *args: object) -> T:
         """Return the result of `action`. If the disk is full, release the reserve and call it once more. Raises
         OSError.
@@ -157,8 +164,7 @@ class DiskReserve:
         try:
             return action(*args)
         except OSError as error:
-            if not is_full(error) or not self.release_reserve():
-                raise
+            self.release_if_full(error)
             return action(*args)
 
     def _reserve_allocated(self, _: object) -> None:

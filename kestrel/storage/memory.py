@@ -14,7 +14,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument, ItemTooLarge, StorageRefused
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.storage.interfaces import IContinue, InThread, IQueueStorage, IStorage, IStorageFactory, SettingsFor
-from kestrel.storage.total_memory import MemoryLimit, MemoryShare
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.window import Window
 
 
@@ -32,16 +32,14 @@ class MemoryQueue(Window):
     stats: Mapping[str, int] = {"logsize": 0, "journal_rewrites": 0, "journal_rotations": 0}
 
     def __init__(self, name: bytes, limit: MemoryLimit | None = None) -> None:
-        super().__init__()
+        super().__init__(limit)
         self.name = name
-        self._limit = limit or MemoryLimit()
-        self.memory = MemoryShare(self._limit)
 
     def check_put(self, size: int) -> None:
         """Raise a `StorageError` if an item of `size` bytes cannot be put now."""
         if size > MAX_DATA_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
-        refusal = refusal_of(self._limit)
+        refusal = refusal_of(self._memory_limit)
         if refusal is not None:
             raise StorageRefused(refusal)
         self.check()
@@ -110,7 +108,7 @@ class MemoryStorage:
         """Report the memory that the queues take. Nothing else is to be done."""
         for queue in queues:
             if queue.failure is None:
-                queue.memory.set_bytes(queue.memory_bytes)
+                queue.report_memory()
         return ()
 
     def close(self, compacts: bool = False) -> Deferred[None]:

@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
-from kestrel.storage.total_memory import ITEM_BYTES
+from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 
 MAX_XID = (1 << 31) - 1
 MAX_ERRORS = (1 << 31) - 1
@@ -101,7 +101,9 @@ class Window:
     window: they are counted, but only on disk.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory_limit: MemoryLimit | None = None) -> None:
+        self._memory_limit = memory_limit or MemoryLimit()
+        self.memory = MemoryShare(self._memory_limit)
         self._front: deque[Item] = deque()
         self._records = ChunkedDeque()
         self._open: dict[int, Item] = {}
@@ -122,6 +124,8 @@ class Window:
         self.bytes = 0
         self.behind_items = 0
         self.behind_bytes = 0
+        self._pending_bytes = 0
+        """Bytes of the records that are not written yet, if the queue holds them itself."""
         self.failure: str | None = None
         """Reason why this object failed, or None."""
 
@@ -297,12 +301,17 @@ class Window:
         """Number of items in memory, without open reads."""
         return self.items - self.behind_items
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the items in memory and the open reads, in bytes."""
+    def report_memory(self) -> None:
+        """Report the memory of the items in memory, the open reads and the unwritten records to the memory limit.
+
+        Runs on the reactor thread or before the storage has started.
+        """
         # Without the properties above, because each commit calls this.
         item_count = self.items - self.behind_items + len(self._open)
-        return self.bytes - self.behind_bytes + self.open_bytes + ITEM_BYTES * item_count
+        data_bytes = self.bytes - self.behind_bytes + self.open_bytes
+        # Without items behind the window, the unwritten records share the memory of the items.
+        unwritten_bytes = self._pending_bytes if self.behind_items else 0
+        self.memory.set_bytes(data_bytes + ITEM_BYTES * item_count + unwritten_bytes)
 
     @property
     def has_head(self) -> bool:

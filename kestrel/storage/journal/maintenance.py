@@ -83,7 +83,7 @@ class JournalMaintenance:
 
     def begin_after_load(self) -> None:
         """Start the work that is due after a load. The records that the load wrote count as acknowledged."""
-        self._queue.writer.acknowledge()
+        self._queue.writer.acknowledged_size = self._queue.writer.size
         self.sync.settings_changed()
         self._replan()
 

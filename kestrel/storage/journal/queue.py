@@ -77,7 +77,6 @@ class JournalQueue(LogQueue):
         self._end = 0
         """Offset in the history of the next record."""
         self._pending: list[bytes] = []
-        self._pending_bytes = 0
         self._pending_seen = (0, 0)
         """Number and bytes of the pending records that `_read_pending` has passed."""
 
@@ -150,9 +149,16 @@ class JournalQueue(LogQueue):
 
     def take(self, opened: bool) -> Item | None:
         """Remove and return the head, as an open read if `opened`. Return None if no item is in memory."""
-        item = super().take(opened)
-        if item is not None:
-            self._record(encode_open(item.xid) if opened else REMOVE_RECORD)
+        if self.failure is not None:
+            self.check()
+        item = self.pop_head()
+        if item is None:
+            return None
+        if opened:
+            self.open_as(item, self.next_xid())
+            self._record(encode_open(item.xid))
+        else:
+            self._record(REMOVE_RECORD)
         return item
 
     def confirm(self, xids: Sequence[int]) -> int:
@@ -204,12 +210,6 @@ class JournalQueue(LogQueue):
         # Without `mem_bytes`, because each put calls this.
         mem_bytes = self.bytes - self.behind_bytes
         return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - mem_bytes
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of memory of the items, the open reads and the unwritten records."""
-        # Without items behind the window, the pending records share the memory of the items.
-        return super().memory_bytes + (self._pending_bytes if self.behind_items else 0)
 
     @property
     def is_drained(self) -> bool:

@@ -198,7 +198,7 @@ class JournalSyncScheduler(SyncScheduler):
             self._unsynced_since_s = self._resources.jobs.seconds()
         if period_ms == 0:
             return self._wait_for_sync(self._waiting)
-        queue.writer.acknowledge()
+        queue.writer.acknowledged_size = queue.writer.size
         if period_ms is not None:
             self.settings_changed()
         return None

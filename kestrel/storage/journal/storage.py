@@ -221,7 +221,12 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
     def _write_changes(self, queue: JournalQueue, queues: Sequence[JournalQueue]) -> None:
         records = queue.take_pending()
         if records:
-            self._disk_reserve.run_with_reserve(queue.writer.append, records)
+            # Without `run_with_reserve`, because each commit calls this.
+            try:
+                queue.writer.append(records)
+            except OSError as error:
+                self._disk_reserve.release_if_full(error)
+                queue.writer.append(records)
             self._resources.open_files.touch(queue.writer)
             queue.report_memory()
 

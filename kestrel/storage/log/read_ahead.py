@@ -15,7 +15,7 @@ from kestrel.errors import QueueFailed
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.jobs import fire_all
-from kestrel.storage.total_memory import MemoryLimit, MemoryShare
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.window import Window
 
 
@@ -24,11 +24,9 @@ class LogQueue(Window):
     """A queue of a folder, with a window in memory and any number of items behind it, which are only on disk."""
 
     def __init__(self, name: bytes, settings: QueueSettings, memory_limit: MemoryLimit) -> None:
-        super().__init__()
+        super().__init__(memory_limit)
         self.name = name
         self.settings = settings
-        self.memory = MemoryShare(memory_limit)
-        self._memory_limit = memory_limit
         self.is_deleted = False
         self.replayed_items = 0
         self.behind_generation = 0
@@ -46,10 +44,6 @@ class LogQueue(Window):
     def append_read_items(self, read: Any) -> None:
         """Append items that were read from behind the window to it."""
         raise NotImplementedError
-
-    def report_memory(self) -> None:
-        """Report `memory_bytes` to the memory limit, on the reactor thread or before the storage has started."""
-        self.memory.set_bytes(self.memory_bytes)
 
     def end(self, why: str) -> None:
         """Let all further calls fail with the reason `why`, and free the items."""
