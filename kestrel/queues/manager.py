@@ -180,7 +180,12 @@ class QueueManager:
         """Return the queue that clients take items from by that name, as `queue` does. None for an alias, which has
         none.
         """
-        return None if name in self.aliases else self.queue(name)
+        if name in self.aliases:
+            return None
+        queue = self._queues.get(name)
+        if queue is None or queue.store.failure is not None:
+            return self.queue(name)
+        return queue
 
     def _make(self, name: bytes, storage: IStorage, settings: QueueSettings) -> Queue:
         queue = Queue(name, settings, storage, storage.queue(name, settings), self._context)

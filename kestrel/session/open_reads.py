@@ -100,8 +100,7 @@ class ConnectionOpenReads:
 
         Raises `TooManyOpenReads`, or `OpenReadExists` if the read is not to be opened.
         """
-        reads = self._of(queue)
-        count = 0 if reads is None else len(reads.xids)
+        count = self.count(queue) if queue in self._by_queue else 0
         if opens and count >= most:
             raise TooManyOpenReads(f"too many open reads; limit={most}")
         if count and not opens:

@@ -36,7 +36,7 @@ from kestrel.config.units import MIB
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLS = {"set": 79, "get/open": 84, "get/close": 66}
+MOST_CALLS = {"set": 68, "get/open": 71, "get/close": 56}
 """The numbers of docs/performance.md. Lower them when the path gets shorter."""
 
 FORKING = multiprocessing.get_context("forkserver")
