@@ -79,13 +79,13 @@ class SocketlessServer:
 
     status: Any
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._soon: list[Callable[[], None]] = []
         clock = Clock()
         environment = Environment(
             clock=clock,
             seconds=time.monotonic,
-            now_ms=wall_clock_ms,
+            now_ms=now_ms,
             schedule=self._soon.append,
             in_thread=execute,
             make_storage=lambda _: JournalStorage(os.fsencode(folder), clock, execute, reserve_bytes=1),
