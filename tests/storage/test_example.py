@@ -12,12 +12,13 @@ from kestrel.storage.interfaces import InThread
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+from tests.sample import examples
 
 
 class TestExample(OnFaultyDisk, StorageContract):
     factory = LinesStorageFactory()
     storage_class: type[LinesStorage] = LinesStorage
-    max_examples = 20
+    max_examples = examples(20)
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> LinesStorage:
         self.limit = MemoryLimit()

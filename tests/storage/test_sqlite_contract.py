@@ -14,6 +14,7 @@ from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, Stored
 from kestrel.storage.interfaces import InThread
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
+from tests.sample import examples
 
 FILE = "queues.sqlite"
 RESERVE_BYTES = 256 << 10
@@ -27,7 +28,7 @@ class OnSqlite:
 
 class TestSqliteDatabase(OnSqlite, DatabaseContract):
     is_embedded = True
-    max_examples = 20
+    max_examples = examples(20)
 
     def impossible(self, queue: StoredQueue) -> QueueChanges:
         """Return a put at a position that has an item."""
@@ -42,7 +43,7 @@ class TestSqliteDatabase(OnSqlite, DatabaseContract):
 
 class TestSqlite(OnSqlite, OnFaultyDatabase, StorageContract):
     factory = SqliteStorageFactory()
-    max_examples = 20
+    max_examples = examples(20)
 
     def taken_bytes(self, subject: StorageUnderTest) -> int:
         """Return the bytes of the pages in use. SQLite keeps free pages for later items."""

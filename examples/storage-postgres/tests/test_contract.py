@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -13,6 +15,9 @@ from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.database_backend import OwnedDatabase
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
 from kestrel_postgres.factory import PostgresStorageFactory
+
+EXAMPLES: Final = 20 // int(os.environ.get("KESTREL_FEWER", "1"))
+"""The number of random histories. The CI of kestrel sets the divisor to save time."""
 
 
 class OnPostgres:
@@ -33,7 +38,7 @@ class OnPostgres:
 
 class TestPostgresDatabase(OnPostgres, DatabaseContract):
     is_embedded = False  # faults of the kestrel process and its disk do not affect a database server
-    max_examples = 20
+    max_examples = EXAMPLES
 
     def lose_hold(self, database: IDatabase) -> None:
         self.schemas.end_sessions()
@@ -44,4 +49,4 @@ class TestPostgresDatabase(OnPostgres, DatabaseContract):
 
 class TestPostgresStorage(OnPostgres, OnFaultyDatabase, StorageContract):
     factory = PostgresStorageFactory()
-    max_examples = 20
+    max_examples = EXAMPLES
