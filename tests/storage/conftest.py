@@ -11,7 +11,7 @@ import pytest
 
 from tests.storage.backends import BACKENDS, Backend
 from tests.storage.crash_trials import RestartCache
-from tests.storage.faulty_server import IN_MEMORY, NEVER, PERIODIC, SYNCED, Machine
+from tests.storage.faulty_server import IN_MEMORY, NEVER, PERIODIC, SYNCED, Client, Machine, Server
 from tests.torture.damage import quick_folder
 
 
@@ -35,6 +35,18 @@ def machine(tmp_path: Path, backend: Backend) -> Iterator[Machine]:
     machine = Machine(tmp_path, NEVER, queues, backend.make)
     yield machine
     machine.stop_all()
+
+
+@pytest.fixture
+def server(machine: Machine) -> Server:
+    """A server over an empty folder."""
+    return machine.start()
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    """A connection to `server`."""
+    return server.client()
 
 
 AllowDescriptors = Callable[[int], None]

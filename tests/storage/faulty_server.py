@@ -108,21 +108,15 @@ class Client:
 
 
 class Server:
-    """A started server. `queues` has settings by name, and `others` those of all other queues.
+    """A started server over a folder, with the settings of a `Machine`.
 
     `room` is the free space of the disk in bytes. `is_stopped` becomes True when the server has released its folder.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        queues: dict[bytes, QueueSettings] | None = None,
-        others: QueueSettings = NEVER,
-        room: int | None = None,
-        arrange: Arrange = no_faults,
-        make_storage: MakeStorage = JournalStorage,
+        self, machine: Machine, folder: Path, *, room: int | None = None, arrange: Arrange = no_faults
     ) -> None:
+        self.machine = machine
         self.folder = folder
         self.clock = Clock()
         self.threads = SteppedThreads()
@@ -130,11 +124,11 @@ class Server:
         self.disk.room = room
         arrange(self.disk)
         self.wall_offset_ms = 0
-        self._settings = dict(queues or {})
-        self._others = others
+        self._settings = dict(machine.queues)
+        self._others = machine.others
         self._is_stopping = False
         self.is_stopped = False
-        self.storage = make_storage(
+        self.storage = machine.make_storage(
             os.fsencode(folder),
             self.clock,
             self.threads,
@@ -203,9 +197,41 @@ class Server:
             self.begin_stop()
             self.settle()
 
+    # Later servers over the files of this one.
+
+    def _copied_folder(self) -> Path:
+        return Path(shutil.copytree(self.folder, self.machine.new_folder()))
+
+    def restarted(self) -> Server:
+        """Stop, and start another server over the folder."""
+        self.machine.running.remove(self)
+        self.stop()
+        return self.machine.start(self.folder)
+
+    def crashed(self, arrange: Arrange = no_faults) -> Server:
+        """Start a server over the current files, as after a crash of the process."""
+        return self.machine.start(self._copied_folder(), arrange=arrange)
+
+    def killed(self, arrange: Arrange = no_faults) -> Server:
+        """Start a server over the current files as `crashed` does. A later power failure still loses unsynced data."""
+        folder = self._copied_folder()
+        medium = self.disk.medium.carried_over(self.folder, folder)
+
+        def carry_over(disk: FaultyDisk) -> None:
+            disk.medium = medium
+            arrange(disk)
+
+        return self.machine.start(folder, arrange=carry_over)
+
+    def without_power(self) -> Server:
+        """Start a server over the durable files, as after a power failure."""
+        folder = self.machine.new_folder()
+        self.disk.medium.copy(os.fsencode(self.folder), os.fsencode(folder))
+        return self.machine.start(folder)
+
 
 class Machine:
-    """Starts, stops and crashes servers. Each runs over the files that an earlier server has left."""
+    """Starts servers, and stops those that still run at the end of a test."""
 
     def __init__(
         self,
@@ -217,65 +243,23 @@ class Machine:
         self._root = folder
         self.others = others
         """Settings of queues without own settings, for the next server."""
-        self._queues = queues
-        self._make_storage = make_storage
-        self._started: list[Server] = []
+        self.queues = queues
+        self.make_storage = make_storage
+        self.running: list[Server] = []
         self._folders = 0
 
-    def _new_folder(self) -> Path:
+    def new_folder(self) -> Path:
+        """Return the path of a folder that does not exist yet."""
         self._folders += 1
         return self._root / f"queues-{self._folders}"
 
-    def _copy(self, folder: Path) -> Path:
-        copy = self._new_folder()
-        shutil.copytree(folder, copy)
-        return copy
-
     def start(self, folder: Path | None = None, room: int | None = None, arrange: Arrange = no_faults) -> Server:
         """Start a server over the folder, or over a new one."""
-        server = Server(
-            folder or self._new_folder(),
-            queues=self._queues,
-            others=self.others,
-            room=room,
-            arrange=arrange,
-            make_storage=self._make_storage,
-        )
-        self._started.append(server)
+        server = Server(self, folder or self.new_folder(), room=room, arrange=arrange)
+        self.running.append(server)
         return server
-
-    def start_with_faults(self, folder: Path, arrange: Arrange) -> Server:
-        """Start a server over a copy of the folder, on a disk with these faults."""
-        return self.start(self._copy(folder), arrange=arrange)
-
-    def restart(self, server: Server) -> Server:
-        """Stop the server, and start another one over its folder."""
-        self._started.remove(server)
-        server.stop()
-        return self.start(server.folder)
-
-    def crash(self, server: Server) -> Server:
-        """Start a server over the current files, as after a crash of the process."""
-        return self.start(self._copy(server.folder))
-
-    def kill(self, server: Server, arrange: Arrange = no_faults) -> Server:
-        """Start a server over the current files as `crash` does. A later power failure still loses unsynced data."""
-        folder = self._copy(server.folder)
-        medium = server.disk.medium.carried_over(server.folder, folder)
-
-        def carry_over(disk: FaultyDisk) -> None:
-            disk.medium = medium
-            arrange(disk)
-
-        return self.start(folder, arrange=carry_over)
-
-    def fail_power(self, server: Server) -> Server:
-        """Start a server over the durable files, as after a power failure."""
-        folder = self._new_folder()
-        server.disk.medium.copy(os.fsencode(server.folder), os.fsencode(folder))
-        return self.start(folder)
 
     def stop_all(self) -> None:
         """Stop all servers that still run."""
-        for server in self._started:
+        for server in self.running:
             server.stop()

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
@@ -38,8 +39,7 @@ def rewriter_of(server: Server) -> JournalRewriter:
     return server.storage._maintenance[server.manager.known(b"work").store].rewriter
 
 
-def test_failed_sync_without_unsynced_data_costs_no_put(machine: Machine) -> None:
-    server = machine.start()
+def test_failed_sync_without_unsynced_data_costs_no_put(server: Server) -> None:
     client, other = server.client(), server.client()
     client.talk(set_(b"periodic", b"a"))
     client.talk(b"get periodic\r\n")
@@ -58,8 +58,7 @@ def test_failed_sync_without_unsynced_data_costs_no_put(machine: Machine) -> Non
 
 
 @journal_only
-def test_failed_syncs_during_a_pack_deliver_no_item_twice(machine: Machine) -> None:
-    server = machine.start()
+def test_failed_syncs_during_a_pack_deliver_no_item_twice(server: Server) -> None:
     server.reload(SMALL)
     put_items(server, 12)
     client, other = server.client(), server.client()
@@ -87,7 +86,7 @@ class TestRestartWithSyncJournal0:
     def server(self, machine: Machine) -> Server:
         server = machine.start()
         server.client().talk(set_(b"synced", b"old"))
-        return machine.restart(server)
+        return server.restarted()
 
     @pytest.mark.parametrize("operation", ["sync", "sync_folder"])
     def test_put_that_failed_does_not_come_back(self, server: Server, operation: str) -> None:
@@ -98,28 +97,22 @@ class TestRestartWithSyncJournal0:
         assert drain(server, b"synced") == [b"old"]
 
     @journal_only
-    def test_put_in_a_safe_new_file_is_acknowledged(self, machine: Machine, server: Server) -> None:
+    def test_put_in_a_safe_new_file_is_acknowledged(self, server: Server) -> None:
         client = server.client()
         server.disk.fail("sync", errno.EIO, times=1)
-        server.disk.before(
-            crash_points.PACK_PUBLISHED_FOR_GOOD, lambda: server.disk.fail("rename", errno.EIO, times=1)
-        )
+        server.disk.before(crash_points.PACK_PUBLISHED_FOR_GOOD, lambda: server.disk.fail("rename", errno.EIO, times=1))
         assert client.talk(set_(b"synced", b"new")) == STORED
         server.disk.mend()
-        assert drain(machine.fail_power(server), b"synced") == [b"old", b"new"]
+        assert drain(server.without_power(), b"synced") == [b"old", b"new"]
         client.talk(set_(b"synced", b"finds the failed queue"))
         assert drain(server, b"synced")[:2] == [b"old", b"new"]
 
 
 @journal_only
-def test_half_replaced_files_are_read_again(machine: Machine) -> None:
-    server = machine.start()
+def test_half_replaced_files_are_read_again(server: Server) -> None:
     put_items(server, 30)
-    server.stop()
-    machine.others = QueueSettings(
-        max_memory_size_bytes=100, max_journal_size_bytes=0, min_journal_compact_delay_ms=None
-    )
-    server = machine.start(server.folder)
+    server.machine.others = evolve(SMALL, max_journal_size_bytes=0)
+    server = server.restarted()
     server.settle()
     client = server.client()
     queue, rewriter = server.manager.known(b"work").store, rewriter_of(server)
@@ -142,9 +135,7 @@ def test_half_replaced_files_are_read_again(machine: Machine) -> None:
 
 
 @journal_only
-def test_rotations_keep_no_more_files_open_than_allowed(
-    machine: Machine, allow_descriptors: AllowDescriptors
-) -> None:
+def test_rotations_keep_no_more_files_open_than_allowed(machine: Machine, allow_descriptors: AllowDescriptors) -> None:
     allow_descriptors(20)  # a quarter may be journal files
     server = machine.start()
     server.reload(QueueSettings(sync_journal_ms=0, max_memory_size_bytes=10))
@@ -163,7 +154,7 @@ def test_huge_file_number_hides_no_file_of_another_queue(machine: Machine, tmp_p
     server = machine.start(folder)
     server.reload(QueueSettings(max_memory_size_bytes=10))
     assert server.client().talk(set_(b"work", b"x" * 20)) == STORED
-    server = machine.restart(server)
+    server = server.restarted()
     assert drain(server, b"work") == [b"x" * 20]
 
 
@@ -180,17 +171,15 @@ def test_thousands_of_files_of_a_queue_are_sorted() -> None:
 
 
 @journal_only
-def test_queue_that_cannot_be_written_does_not_block_others(machine: Machine) -> None:
-    server = machine.start()
+def test_queue_that_cannot_be_written_does_not_block_others(server: Server) -> None:
     client = server.client()
     client.talk(set_(b"other", b"served"))
     put_items(server, 9)
     client.talk(b"get work/open\r\n")
-    folder = server.folder
-    machine.others = SMALL
-    crashed = machine.crash(server)
+    server.machine.others = SMALL
+    crashed = server.crashed()
     assert drain(crashed, b"other") == [b"served"]
-    again = machine.start_with_faults(folder, lambda disk: disk.fail("write", errno.EIO, times=1))
+    again = server.crashed(lambda disk: disk.fail("write", errno.EIO, times=1))
     again.storage.reload_inline_bytes = 100
     assert again.start_failures == []
     assert drain(again, b"other") == [b"served"]

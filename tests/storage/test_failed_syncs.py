@@ -62,43 +62,39 @@ def notes(server: Server) -> list[str]:
     return [path.name for path in folder.iterdir()] if folder.exists() else []
 
 
-@pytest.mark.parametrize("end", [Machine.kill, Machine.restart])
+@pytest.mark.parametrize("end", [Server.killed, Server.restarted])
 @pytest.mark.parametrize("queue", QUEUES)
 def test_put_after_a_start_survives_power_failure(
-    machine: Machine, queue: bytes, end: Callable[[Machine, Server], Server]
+    server: Server, queue: bytes, end: Callable[[Server], Server]
 ) -> None:
-    server = machine.start()
     stored = fail_syncs(server, queue)
-    server = sync(end(machine, server))
+    server = sync(end(server))
     put_safely(server, queue, b"after")
-    assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
+    assert drain(server.without_power(), queue) == [*stored, b"after"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_get_after_a_start_survives_power_failure(machine: Machine, queue: bytes) -> None:
-    server = machine.start()
+def test_get_after_a_start_survives_power_failure(server: Server, queue: bytes) -> None:
     fail_syncs(server, queue)
-    server = sync(machine.kill(server))
+    server = sync(server.killed())
     assert server.client().talk(b"get %b\r\n" % queue) == value(queue, b"before")
     sync(server)
-    assert b"before" not in drain(machine.fail_power(server), queue)
+    assert b"before" not in drain(server.without_power(), queue)
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_start_whose_syncs_fail_too_loses_nothing(machine: Machine, queue: bytes) -> None:
-    server = machine.start()
+def test_start_whose_syncs_fail_too_loses_nothing(server: Server, queue: bytes) -> None:
     stored = fail_syncs(server, queue)
-    server = sync(machine.kill(server, arrange=fail_all_syncs))
+    server = sync(server.killed(arrange=fail_all_syncs))
     if server.client().talk(set_(queue, b"in vain again")) == STORED:
         stored.append(b"in vain again")
-    server = sync(machine.kill(sync(server)))
+    server = sync(sync(server).killed())
     put_safely(server, queue, b"after")
-    assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
+    assert drain(server.without_power(), queue) == [*stored, b"after"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_repaired_queue_leaves_no_note(machine: Machine, queue: bytes) -> None:
-    server = machine.start()
+def test_repaired_queue_leaves_no_note(server: Server, queue: bytes) -> None:
     fill(server, queue)
     server.disk.fail("sync", errno.EIO, times=1)
     server.client().talk(set_(queue, b"in vain"))
@@ -107,11 +103,10 @@ def test_repaired_queue_leaves_no_note(machine: Machine, queue: bytes) -> None:
     assert notes(server) == []
 
 
-def test_deleted_queue_leaves_no_note(machine: Machine) -> None:
-    server = machine.start()
+def test_deleted_queue_leaves_no_note(server: Server) -> None:
     fail_syncs(server, b"periodic")
     assert notes(server) == ["periodic"]
-    server = machine.kill(server, arrange=fail_all_syncs)
+    server = server.killed(arrange=fail_all_syncs)
     client = server.client()
     client.talk(b"delete periodic\r\n")
     server.disk.mend()
@@ -121,30 +116,29 @@ def test_deleted_queue_leaves_no_note(machine: Machine) -> None:
     assert (client.talk(b"get periodic\r\n"), notes(server)) == (END, [])
 
 
-def test_unwritable_note_does_not_stop_the_queue(machine: Machine) -> None:
-    server = machine.start()
+def test_unwritable_note_does_not_stop_the_queue(server: Server) -> None:
     fill(server, b"synced")
     folder = server.folder / FAILED_SYNCS_FOLDER.decode()
     folder.write_bytes(b"a file in place of the folder")
     server.disk.fail("sync", errno.EIO, times=1)
     assert server.client().talk(set_(b"synced", b"in vain")).startswith(b"SERVER_ERROR")
     assert server.client().talk(set_(b"synced", b"after")) == STORED
-    assert drain(machine.fail_power(server), b"synced") == [b"before", b"after"]
+    assert drain(server.without_power(), b"synced") == [b"before", b"after"]
 
 
-def test_start_that_dies_at_any_operation_loses_nothing(machine: Machine) -> None:
-    first, queue = machine.start(), b"synced"
+def test_start_that_dies_at_any_operation_loses_nothing(server: Server) -> None:
+    first, queue = server, b"synced"
     stored = fail_syncs(first, queue)
     for calls in count():
         try:
-            dead = machine.kill(first, arrange=partial(FaultyDisk.die_after, calls=calls))
+            dead = first.killed(arrange=partial(FaultyDisk.die_after, calls=calls))
         except ProcessDied:
             continue  # before the first queue
         is_complete = not dead.start_failures
-        server = machine.kill(dead)
+        server = dead.killed()
         dead.disk.die_after(1_000_000)
         put_safely(sync(server), queue, b"after")
-        assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
+        assert drain(server.without_power(), queue) == [*stored, b"after"]
         if is_complete:
             break
     assert calls > 10
@@ -157,11 +151,11 @@ def test_failing_operation_in_a_start_loses_nothing(machine: Machine, queue: byt
     stored = fail_syncs(first, queue)
     for after in range(6):
         fail = partial(FaultyDisk.fail, operation=operation, error=errno.EIO, times=1, after=after)
-        server = sync(machine.kill(first, arrange=fail))
+        server = sync(first.killed(arrange=fail))
         server.disk.mend()
         sync(server)
         client = server.client()
         replies = [client.talk(set_(queue, b"after")) for _ in range(2)]
         assert replies[-1] == STORED
         sync(server)
-        assert drain(machine.fail_power(server), queue) == [*stored, *[b"after"] * replies.count(STORED)]
+        assert drain(server.without_power(), queue) == [*stored, *[b"after"] * replies.count(STORED)]

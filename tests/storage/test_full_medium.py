@@ -35,9 +35,9 @@ def filled(machine: Machine) -> Server:
 
 
 @pytest.fixture
-def client(machine: Machine, filled: Server) -> Client:
+def client(filled: Server) -> Client:
     """A client of a server that was started over filled queues without a free inode."""
-    return start_without_reserve(machine, filled).client()
+    return start_without_reserve(filled).client()
 
 
 def use_up_inodes(disk: FaultyDisk) -> None:
@@ -48,10 +48,10 @@ def use_up_bytes_and_inodes(disk: FaultyDisk) -> None:
     disk.room = disk.inodes = 0
 
 
-def start_without_reserve(machine: Machine, server: Server, arrange: Arrange = use_up_inodes) -> Server:
+def start_without_reserve(server: Server, arrange: Arrange = use_up_inodes) -> Server:
     """Kill the server, and start another one on a full medium without the reserve."""
     (server.folder / ".kestrel/reserve").unlink(missing_ok=True)
-    return machine.start_with_faults(server.folder, arrange)
+    return server.crashed(arrange)
 
 
 def free_inodes(server: Server, wait_s: float = 1) -> None:
@@ -65,9 +65,9 @@ def count_rotating_files(server: Server) -> int:
     return sum(name.startswith("rotating") for name in server.files())
 
 
-def test_items_are_read_after_a_start_without_inodes(machine: Machine, filled: Server) -> None:
+def test_items_are_read_after_a_start_without_inodes(filled: Server) -> None:
     filled.client().talk(b"get work/open\r\n")
-    again = start_without_reserve(machine, filled)
+    again = start_without_reserve(filled)
     client = again.client()
     for queue in (b"work", b"rotating", b"parent"):
         first = value(queue, ITEMS[0])
@@ -88,30 +88,30 @@ def test_get_from_unknown_queue_without_inodes_answers_end(client: Client) -> No
 
 
 @pytest.mark.parametrize("arrange", [use_up_inodes, use_up_bytes_and_inodes])
-def test_queue_is_deleted_on_a_full_medium(machine: Machine, filled: Server, arrange: Arrange) -> None:
-    again = start_without_reserve(machine, filled, arrange)
+def test_queue_is_deleted_on_a_full_medium(filled: Server, arrange: Arrange) -> None:
+    again = start_without_reserve(filled, arrange)
     client = again.client()
     for queue in (b"rotating", b"work", b"parent+child", b"parent"):
         assert client.talk(b"delete %b\r\n" % queue) == DELETED
     assert not again.files()
-    last = machine.crash(again)
+    last = again.crashed()
     assert [drain(last, queue) for queue in (b"rotating", b"work", b"parent", b"parent+child")] == [[]] * 4
 
 
-def test_put_is_refused_until_inodes_are_free(machine: Machine, client: Client) -> None:
+def test_put_is_refused_until_inodes_are_free(client: Client) -> None:
     assert client.talk(set_(b"new", b"refused")).startswith(b"SERVER_ERROR ")
     free_inodes(client.server)
     assert client.talk(set_(b"new", b"a")) == STORED
     assert client.talk(set_(b"work", b"b")) == STORED
-    assert drain(machine.crash(client.server), b"new") == [b"a"]
+    assert drain(client.server.crashed(), b"new") == [b"a"]
 
 
-def test_queue_first_used_without_inodes_keeps_later_puts(machine: Machine, client: Client) -> None:
+def test_queue_first_used_without_inodes_keeps_later_puts(client: Client) -> None:
     assert client.talk(b"get new\r\n") == END
     free_inodes(client.server)
     assert client.talk(set_(b"new", b"a") + set_(b"new", b"b")) == STORED * 2
     assert client.talk(b"get new\r\n") == value(b"new", b"a")
-    assert drain(machine.crash(client.server), b"new") == [b"b"]
+    assert drain(client.server.crashed(), b"new") == [b"b"]
 
 
 @journal_only
@@ -134,29 +134,29 @@ def test_journal_grows_while_it_cannot_be_rotated(machine: Machine) -> None:
     assert list(server.files()) == ["rotating"]
     free_inodes(server, wait_s=10)
     assert len(server.files()) > 1
-    assert drain(machine.crash(server), b"rotating") == ITEMS
+    assert drain(server.crashed(), b"rotating") == ITEMS
 
 
 @journal_only
-def test_reserve_is_used_to_repair_a_torn_journal(machine: Machine, filled: Server) -> None:
+def test_reserve_is_used_to_repair_a_torn_journal(filled: Server) -> None:
     with (filled.folder / "work").open("ab") as file:
         file.write(b"\x00")
-    again = machine.start_with_faults(filled.folder, use_up_inodes)
+    again = filled.crashed(use_up_inodes)
     (again.folder / ".kestrel/damaged").mkdir()
     assert drain(again, b"work") == ITEMS
 
 
 @scroll_only
-def test_torn_writer_file_is_served_and_kept(machine: Machine, filled: Server) -> None:
+def test_torn_writer_file_is_served_and_kept(filled: Server) -> None:
     torn = next(filled.folder.glob("work.1*"))
     data = torn.read_bytes()
     torn.write_bytes(data[:-1])
     (filled.folder / ".kestrel/damaged").mkdir()
-    again = start_without_reserve(machine, filled)
+    again = start_without_reserve(filled)
     assert drain(again, b"work") == ITEMS[:-1]
     again.settle()
     kept = next(path for path in again.folder.rglob(torn.name + "*") if path.is_file())
     assert kept.read_bytes() == data[:-1]
     free_inodes(again)
     assert again.client().talk(set_(b"work", b"new")) == STORED
-    assert drain(machine.crash(again), b"work") == [b"new"]
+    assert drain(again.crashed(), b"work") == [b"new"]

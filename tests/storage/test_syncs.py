@@ -32,6 +32,7 @@ from tests.memcache_text import STORED, set_, value
 from tests.storage.backends import journal_only
 from tests.storage.conftest import AllowDescriptors
 from tests.storage.faulty_server import (
+    DELETED,
     NEVER,
     PERIOD_S,
     PERIODIC,
@@ -43,7 +44,6 @@ from tests.storage.faulty_server import (
     is_server_error,
 )
 
-DELETED = b"DELETED\r\n"
 HOURLY = evolve(PERIODIC, sync_journal_ms=3_600_000)
 
 
@@ -51,11 +51,6 @@ HOURLY = evolve(PERIODIC, sync_journal_ms=3_600_000)
 def server(machine: Machine) -> Server:
     """Return a server without pending jobs."""
     return started(machine)
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
 
 
 def started(machine: Machine, others: QueueSettings = NEVER) -> Server:
@@ -95,16 +90,14 @@ def test_sync_longer_than_its_period_is_not_repeated_meanwhile(server: Server, c
         assert len(server.threads) == 1
 
 
-def test_changes_during_a_sync_are_synced_within_the_next_period(
-    machine: Machine, server: Server, client: Client
-) -> None:
+def test_changes_during_a_sync_are_synced_within_the_next_period(server: Server, client: Client) -> None:
     client.ask(set_(b"periodic", b"before"))
     pass_period(server)
     server.disk.before("sync_folder", lambda: client.ask(set_(b"periodic", b"during")))  # after the sync of the file
     server.settle()
-    assert drain(machine.fail_power(server), b"periodic") == [b"before"]
+    assert drain(server.without_power(), b"periodic") == [b"before"]
     sync_period(server)
-    assert drain(machine.fail_power(server), b"periodic") == [b"before", b"during"]
+    assert drain(server.without_power(), b"periodic") == [b"before", b"during"]
 
 
 def test_put_after_a_reload_to_0_waits_for_its_own_sync(server: Server, client: Client) -> None:
@@ -119,9 +112,7 @@ def test_put_after_a_reload_to_0_waits_for_its_own_sync(server: Server, client: 
     assert client.received() == STORED
 
 
-def test_put_during_a_sync_that_fails_is_acknowledged_when_safe(
-    machine: Machine, server: Server, client: Client
-) -> None:
+def test_put_during_a_sync_that_fails_is_acknowledged_when_safe(server: Server, client: Client) -> None:
     client.ask(set_(b"periodic", b"a"))
     pass_period(server)
     server.reload(SYNCED, b"periodic")
@@ -129,7 +120,7 @@ def test_put_during_a_sync_that_fails_is_acknowledged_when_safe(
     fail_next_sync(server)
     server.settle()
     assert client.received() == STORED
-    assert drain(machine.fail_power(server), b"periodic") == [b"a", b"b"]
+    assert drain(server.without_power(), b"periodic") == [b"a", b"b"]
 
 
 @journal_only
@@ -173,7 +164,6 @@ class TestSyncJournalReload:
     )
     def test_earlier_items_are_synced_as_the_new_setting_says(
         self,
-        machine: Machine,
         server: Server,
         client: Client,
         old: QueueSettings,
@@ -184,13 +174,11 @@ class TestSyncJournalReload:
         client.talk(set_(b"work", b"a"))
         server.reload(new, b"work")
         server.settle()
-        assert drain(machine.fail_power(server), b"work") == ([b"a"] if is_synced_at_once else [])
+        assert drain(server.without_power(), b"work") == ([b"a"] if is_synced_at_once else [])
         sync_period(server)
-        assert drain(machine.fail_power(server), b"work") == [b"a"]
+        assert drain(server.without_power(), b"work") == [b"a"]
 
-    def test_from_never_to_0_loses_nothing_if_the_sync_fails(
-        self, machine: Machine, server: Server, client: Client
-    ) -> None:
+    def test_from_never_to_0_loses_nothing_if_the_sync_fails(self, server: Server, client: Client) -> None:
         items = [b"%d" % number for number in range(5)]
         for data in items:
             assert client.talk(set_(b"work", data)) == STORED
@@ -201,18 +189,16 @@ class TestSyncJournalReload:
             run_job(server)
         assert reply == STORED
         for _ in range(2):
-            assert drain(machine.fail_power(server), b"work") == [*items, b"new"]
+            assert drain(server.without_power(), b"work") == [*items, b"new"]
             server.settle()
         assert drain(server, b"work") == [*items, b"new"]
 
-    def test_from_a_long_period_to_0_does_not_delay_puts(
-        self, machine: Machine, server: Server, client: Client
-    ) -> None:
+    def test_from_a_long_period_to_0_does_not_delay_puts(self, server: Server, client: Client) -> None:
         server.reload(HOURLY, b"work")
         client.talk(set_(b"work", b"a"))
         server.reload(SYNCED, b"work")
         assert client.talk(set_(b"work", b"b")) == STORED
-        assert drain(machine.fail_power(server), b"work") == [b"a", b"b"]
+        assert drain(server.without_power(), b"work") == [b"a", b"b"]
 
     def test_from_0_to_never_answers_waiting_puts(self, server: Server, client: Client) -> None:
         assert client.ask(set_(b"synced", b"a")) == b""
@@ -225,12 +211,12 @@ class TestSyncJournalReload:
 
 
 @journal_only
-def test_sync_without_a_descriptor_is_retried(machine: Machine, server: Server, client: Client) -> None:
+def test_sync_without_a_descriptor_is_retried(server: Server, client: Client) -> None:
     client.talk(set_(b"synced", b"a"))
-    restarted = machine.crash(server)
+    restarted = server.crashed()
     restarted.disk.fail("open", errno.EMFILE, times=1)  # in the sync of the replayed file
     restarted.settle()
-    assert drain(machine.fail_power(restarted), b"synced") == [b"a"]
+    assert drain(restarted.without_power(), b"synced") == [b"a"]
     assert "sync" not in restarted.disk.calls
     restarted.pass_time(RETRY_S)
     restarted.settle()
@@ -252,14 +238,12 @@ def test_put_waits_for_a_sync_that_is_retried(machine: Machine, allow_descriptor
     server.pass_time(RETRY_S)
     server.settle()
     assert waiting.received() == STORED
-    assert drain(machine.fail_power(server), b"waiting") == [b"b"]
+    assert drain(server.without_power(), b"waiting") == [b"b"]
 
 
-def test_put_is_answered_if_its_queue_is_deleted_and_the_sync_fails(
-    machine: Machine, server: Server, client: Client
-) -> None:
+def test_put_is_answered_if_its_queue_is_deleted_and_the_sync_fails(server: Server, client: Client) -> None:
     client.talk(set_(b"synced", b"a"))
-    restarted = machine.crash(server)
+    restarted = server.crashed()
     restarted.end_tick()  # begins the sync of the replayed file
     waiting, deleting = restarted.client(), restarted.client()
     assert waiting.ask(set_(b"synced", b"b")) == b""
@@ -284,7 +268,7 @@ class TestRewrite:
         return server
 
     @journal_only
-    def test_replies_wait_until_the_new_file_is_safe(self, machine: Machine, rewriting: Server) -> None:
+    def test_replies_wait_until_the_new_file_is_safe(self, rewriting: Server) -> None:
         client = rewriting.client()
         assert client.ask(b"get periodic\r\n") == b""
         pass_period(rewriting)
@@ -296,7 +280,7 @@ class TestRewrite:
                 replies.append(reply)
         assert replies == [value(b"periodic", b"a")]
         sync_period(rewriting)
-        assert drain(machine.fail_power(rewriting), b"periodic") == [b"b"]
+        assert drain(rewriting.without_power(), b"periodic") == [b"b"]
 
     def test_replies_wait_after_a_put_during_the_failed_sync(self, server: Server, client: Client) -> None:
         client.ask(set_(b"periodic", b"a"))
@@ -368,10 +352,10 @@ class TestFailedRewriteWithoutWaitingReplies:
         server.disk.mend()
         return server
 
-    def test_next_commit_fails_and_requeues_open_reads(self, machine: Machine, failing: Server, client: Client) -> None:
+    def test_next_commit_fails_and_requeues_open_reads(self, failing: Server, client: Client) -> None:
         assert is_server_error(client.talk(b"get periodic/close\r\n"))
         assert client.talk(set_(b"periodic", b"b")) == STORED
-        assert drain(machine.crash(failing), b"periodic") == [b"a", b"b"]
+        assert drain(failing.crashed(), b"periodic") == [b"a", b"b"]
         assert drain(failing, b"periodic") == [b"a", b"b"]
 
     def test_waiter_is_served_after_the_next_commit_only(self, failing: Server, client: Client) -> None:
@@ -389,17 +373,17 @@ class TestFailedRewriteWithoutWaitingReplies:
         client.hang_up()
         assert drain(failing, b"periodic") == [b"a", b"c"]
 
-    def test_queue_can_be_deleted(self, machine: Machine, failing: Server, client: Client) -> None:
+    def test_queue_can_be_deleted(self, failing: Server, client: Client) -> None:
         assert client.talk(b"delete periodic\r\n") == DELETED
         assert failing.files() == {}
         assert client.talk(set_(b"periodic", b"new")) == STORED
-        assert drain(machine.crash(failing), b"periodic") == [b"new"]
+        assert drain(failing.crashed(), b"periodic") == [b"new"]
 
-    def test_stop_makes_the_items_safe_or_logs_an_error(self, machine: Machine, failing: Server) -> None:
+    def test_stop_makes_the_items_safe_or_logs_an_error(self, failing: Server) -> None:
         with capturedLogs() as events:
             failing.stop()
         is_logged = any(event["log_level"] >= LogLevel.error for event in events)
-        assert is_logged or drain(machine.fail_power(failing), b"periodic") == [b"a"]
+        assert is_logged or drain(failing.without_power(), b"periodic") == [b"a"]
 
 
 # A stop.
@@ -419,27 +403,27 @@ class TestStop:
             server.threads.run_one()
         assert len(server.threads) == 0
 
-    def test_syncs_before_the_period_ends(self, machine: Machine, stored: Server) -> None:
+    def test_syncs_before_the_period_ends(self, stored: Server) -> None:
         self.stop_by_jobs(stored)
-        assert drain(machine.fail_power(stored), b"periodic") == [b"a"]
+        assert drain(stored.without_power(), b"periodic") == [b"a"]
 
-    def test_waits_for_a_sync(self, machine: Machine, stored: Server, client: Client) -> None:
+    def test_waits_for_a_sync(self, stored: Server, client: Client) -> None:
         pass_period(stored)
         client.ask(set_(b"periodic", b"during"))
         stored.begin_stop()
         assert (len(stored.threads), stored.is_stopped) == (1, False)
         stored.threads.run_all()
         assert stored.is_stopped
-        assert drain(machine.fail_power(stored), b"periodic") == [b"a", b"during"]
+        assert drain(stored.without_power(), b"periodic") == [b"a", b"during"]
 
     @pytest.mark.parametrize("jobs", [0, 1, 2])
-    def test_waits_for_the_rewrite_after_a_failed_sync(self, machine: Machine, stored: Server, jobs: int) -> None:
+    def test_waits_for_the_rewrite_after_a_failed_sync(self, stored: Server, jobs: int) -> None:
         pass_period(stored)
         fail_next_sync(stored)
         for _ in range(jobs):
             stored.threads.run_one()
         self.stop_by_jobs(stored)
-        assert drain(machine.fail_power(stored), b"periodic") == [b"a"]
+        assert drain(stored.without_power(), b"periodic") == [b"a"]
 
 
 # The states of the scheduler.
@@ -504,12 +488,7 @@ class ScheduledQueue:
 
 
 STATES = list(SyncState)
-ADVANCES = [
-    ScheduledQueue.put,
-    ScheduledQueue.pass_period,
-    ScheduledQueue.fail_job,
-    ScheduledQueue.fail_job,
-]
+ADVANCES = [ScheduledQueue.put, ScheduledQueue.pass_period, ScheduledQueue.fail_job, ScheduledQueue.fail_job]
 """For each state but the last, the only event that leads to the next state."""
 
 EVENTS = [ScheduledQueue.put, ScheduledQueue.pass_period, ScheduledQueue.fail_job, ScheduledQueue.reload]
@@ -572,9 +551,7 @@ def test_synced_put_waits_in_each_state_for_one_job(tmp_path: Path, state: SyncS
 @pytest.mark.parametrize(
     ("state", "settings", "events"),
     [
-        pytest.param(
-            SyncState.IDLE, SYNCED, [ScheduledQueue.put, ScheduledQueue.fail_job], id="sync without a period"
-        ),
+        pytest.param(SyncState.IDLE, SYNCED, [ScheduledQueue.put, ScheduledQueue.fail_job], id="sync without a period"),
         pytest.param(
             SyncState.REWRITING, PERIODIC, [ScheduledQueue.put, ScheduledQueue.fail_job], id="rewrite with a put"
         ),

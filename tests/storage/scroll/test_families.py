@@ -14,6 +14,7 @@ from kestrel.config.model import QueueSettings
 from tests.memcache_text import END, STORED, set_, value
 from tests.storage.backends import scroll_only
 from tests.storage.faulty_server import (
+    DELETED,
     NEVER,
     PERIOD_S,
     PERIODIC,
@@ -27,7 +28,6 @@ from tests.storage.faulty_server import (
 
 pytestmark = scroll_only
 
-DELETED = b"DELETED\r\n"
 PARENT, LEFT, RIGHT = FAMILY = b"work", b"work+left", b"work+right"
 
 
@@ -79,14 +79,12 @@ class TestWriteFails:
 
     @pytest.mark.parametrize("torn_bytes", [0, 3, 40])
     @pytest.mark.parametrize("name", FAMILY)
-    def test_failed_put_changes_no_queue_of_the_family(
-        self, machine: Machine, server: Server, name: bytes, torn_bytes: int
-    ) -> None:
+    def test_failed_put_changes_no_queue_of_the_family(self, server: Server, name: bytes, torn_bytes: int) -> None:
         fail_put(server, name, torn_bytes=torn_bytes)
-        for after in (machine.crash(server), server):
+        for after in (server.crashed(), server):
             assert drained(after) == [[b"first", b"second"]] * 3
 
-    def test_other_changes_of_the_tick_fail_too(self, machine: Machine, server: Server) -> None:
+    def test_other_changes_of_the_tick_fail_too(self, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         server.disk.fail("write", errno.EIO, times=1)
         clients[0].send(set_(LEFT, b"lost"))
@@ -94,7 +92,7 @@ class TestWriteFails:
         clients[2].send(b"flush work\r\n")
         server.settle()
         assert all(is_server_error(client.received()) for client in clients)
-        for after in (machine.crash(server), server):
+        for after in (server.crashed(), server):
             assert drained(after) == [[b"first", b"second"]] * 3
 
     def test_open_read_of_sibling_fails_and_its_item_is_requeued(self, server: Server) -> None:
@@ -134,25 +132,25 @@ class TestWriteFails:
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
         assert drain(server, RIGHT) == []
 
-    def test_later_puts_are_accepted_and_survive_restarts(self, machine: Machine, server: Server) -> None:
+    def test_later_puts_are_accepted_and_survive_restarts(self, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
             server.disk.fail("cut", errno.EIO, times=1)
             fail_put(server, name, torn_bytes=9)
             assert client.talk(set_(name, name)) == STORED
-        for after in (machine.crash(server), machine.restart(server)):
+        for after in (server.crashed(), server.restarted()):
             assert drained(after) == [
                 [b"first", b"second", PARENT],
                 [b"first", b"second", PARENT, LEFT],
                 [b"first", b"second", PARENT, RIGHT],
             ]
 
-    def test_child_can_be_recreated_after_a_failure_of_its_sibling(self, machine: Machine, server: Server) -> None:
+    def test_child_can_be_recreated_after_a_failure_of_its_sibling(self, server: Server) -> None:
         client = server.client()
         fail_put(server, LEFT)
         assert client.talk(b"delete work+right\r\n") == DELETED
         assert client.talk(set_(PARENT, b"third") + set_(RIGHT, b"anew")) == STORED + STORED
-        for after in (machine.crash(server), server):
+        for after in (server.crashed(), server):
             assert drained(after) == [[b"first", b"second", b"third"]] * 2 + [[b"anew"]]
 
 
@@ -195,14 +193,14 @@ class TestLargeFamily:
         pass_seconds(server, 3)
         assert waiting.received() == value(b"work+1", b"work+1")
 
-    def test_all_queues_are_reopened_without_a_request(self, machine: Machine, server: Server) -> None:
+    def test_all_queues_are_reopened_without_a_request(self, server: Server) -> None:
         fail_put(server, b"work+0", "sync")
         pass_seconds(server, 2)
         client = server.client()
         assert [client.talk(b"get %b/peek\r\n" % name) for name in self.CHILDREN] == [
             value(name, name) for name in self.CHILDREN
         ]
-        for after in (machine.crash(server), machine.fail_power(server), server):
+        for after in (server.crashed(), server.without_power(), server):
             assert [drain(after, name) for name in self.CHILDREN] == [[name] for name in self.CHILDREN]
 
 
@@ -216,7 +214,7 @@ class TestSyncFailsWithSyncJournal0:
         assert server.client().talk(set_(PARENT, b"first")) == STORED
         return server
 
-    def test_all_pending_commits_fail_and_nothing_returns(self, machine: Machine, server: Server) -> None:
+    def test_all_pending_commits_fail_and_nothing_returns(self, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
         server.disk.fail("sync", errno.EIO, times=1)
         assert clients[0].ask(set_(LEFT, b"lost")) == b""
@@ -225,10 +223,10 @@ class TestSyncFailsWithSyncJournal0:
         assert clients[3].ask(set_(LEFT, b"lost as well")) == b""
         server.settle()
         assert all(is_server_error(client.received()) for client in clients)
-        for after in (machine.crash(server), machine.fail_power(server), server):
+        for after in (server.crashed(), server.without_power(), server):
             assert drained(after) == [[b"first"]] * 3
 
-    def test_nothing_returns_while_all_syncs_fail(self, machine: Machine, server: Server) -> None:
+    def test_nothing_returns_while_all_syncs_fail(self, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
         assert clients[0].talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
         server.disk.fail("sync", errno.EIO)
@@ -238,29 +236,29 @@ class TestSyncFailsWithSyncJournal0:
         assert clients[3].ask(set_(LEFT, b"lost too")) == b""
         server.settle()
         assert all(is_server_error(client.received()) for client in clients)
-        for after in (machine.crash(server), machine.fail_power(server)):
+        for after in (server.crashed(), server.without_power()):
             assert drained(after) == [[b"first"]] * 3
         server.disk.mend()
         assert drained(server) == [[b"first"]] * 3
 
-    def test_later_puts_to_any_queue_are_durable(self, machine: Machine, server: Server) -> None:
+    def test_later_puts_to_any_queue_are_durable(self, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
             fail_put(server, name, "sync")
             assert client.talk(set_(name, name)) == STORED
-        for after in (machine.crash(server), machine.fail_power(server), machine.restart(server)):
+        for after in (server.crashed(), server.without_power(), server.restarted()):
             assert drained(after) == [[b"first", PARENT], [b"first", PARENT, LEFT], [b"first", PARENT, RIGHT]]
 
-    def test_pending_put_survives_deletion_of_a_sibling(self, machine: Machine, server: Server) -> None:
+    def test_pending_put_survives_deletion_of_a_sibling(self, server: Server) -> None:
         client, deleting = server.client(), server.client()
         assert client.ask(set_(PARENT, b"second")) == b""
         reply = deleting.ask(b"delete work+left\r\n")
         server.settle()
         assert (client.received(), reply + deleting.received()) == (STORED, DELETED)
-        for after in (machine.crash(server), machine.fail_power(server)):
+        for after in (server.crashed(), server.without_power()):
             assert drained(after) == [[b"first", b"second"], [], [b"first", b"second"]]
 
-    def test_no_reply_is_sent_before_its_change_is_durable(self, machine: Machine, server: Server) -> None:
+    def test_no_reply_is_sent_before_its_change_is_durable(self, server: Server) -> None:
         clients = [server.client() for _ in range(3)]
         clients[0].send(set_(PARENT, b"second"))
         server.end_tick()
@@ -272,7 +270,7 @@ class TestSyncFailsWithSyncJournal0:
         while len(server.threads):
             run_one(server)
             replied |= {number for number, client in enumerate(clients) if client.received()}
-            parent, left, right = drained(machine.fail_power(server))
+            parent, left, right = drained(server.without_power())
             assert parent == [b"first", b"second"] or (0 not in replied and parent == [b"first"])
             assert left[:1] != [b"first"] or 1 not in replied
             assert b"third" in right or 2 not in replied
@@ -284,7 +282,7 @@ class TestSyncFailsWithSyncJournal0:
         assert client.talk(set_(PARENT, b"to all")) == STORED
         assert client.talk(set_(LEFT, b"to one")) == STORED
         assert client.talk(b"get work+left\r\n") == value(LEFT, b"to all")
-        assert drain(machine.fail_power(server), LEFT) == [b"to one"]
+        assert drain(server.without_power(), LEFT) == [b"to one"]
 
 
 class TestSyncFailsWithPeriod:
@@ -310,50 +308,50 @@ class TestSyncFailsWithPeriod:
         failed.settle()
         assert client.talk(set_(name, b"taken")) == STORED
 
-    def test_earlier_puts_and_gets_survive(self, machine: Machine, failed: Server) -> None:
+    def test_earlier_puts_and_gets_survive(self, failed: Server) -> None:
         failed.settle()
-        for after in (machine.crash(failed), machine.fail_power(failed), machine.restart(failed)):
+        for after in (failed.crashed(), failed.without_power(), failed.restarted()):
             assert drained(after) == self.LEFT_OVER
 
-    def test_earlier_puts_and_gets_survive_a_crash_during_repair(self, machine: Machine, failed: Server) -> None:
+    def test_earlier_puts_and_gets_survive_a_crash_during_repair(self, failed: Server) -> None:
         while len(failed.threads):
-            assert drained(machine.crash(failed)) == self.LEFT_OVER
+            assert drained(failed.crashed()) == self.LEFT_OVER
             run_one(failed)
-        assert drained(machine.crash(failed)) == self.LEFT_OVER
+        assert drained(failed.crashed()) == self.LEFT_OVER
 
     @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder"])
-    def test_failed_repair_replays_all_queues(self, machine: Machine, failed: Server, operation: str) -> None:
+    def test_failed_repair_replays_all_queues(self, failed: Server, operation: str) -> None:
         failed.disk.fail(operation, errno.EIO, times=1)
         other = failed.client()
         other.send(b"get work\r\n")
         failed.settle()
         assert is_server_error(other.received())
-        for after in (machine.crash(failed), failed):
+        for after in (failed.crashed(), failed):
             assert drained(after) == self.LEFT_OVER
 
     @pytest.mark.parametrize("steps", range(4))
-    def test_child_deleted_during_repair_does_not_return(self, machine: Machine, failed: Server, steps: int) -> None:
+    def test_child_deleted_during_repair_does_not_return(self, failed: Server, steps: int) -> None:
         for _ in range(min(steps, len(failed.threads))):
             run_one(failed)
         deleting = failed.client()
         reply = deleting.ask(b"delete work+left\r\n")
         while len(failed.threads):
-            assert drained(machine.crash(failed))[1] == [] or DELETED not in reply
+            assert drained(failed.crashed())[1] == [] or DELETED not in reply
             run_one(failed)
             reply += deleting.received()
         assert reply == DELETED
-        for after in (machine.crash(failed), machine.restart(failed)):
+        for after in (failed.crashed(), failed.restarted()):
             assert drained(after) == [self.LEFT_OVER[0], [], self.LEFT_OVER[2]]
 
     @pytest.mark.parametrize("steps", range(4))
-    def test_child_created_during_repair_has_later_items(self, machine: Machine, failed: Server, steps: int) -> None:
+    def test_child_created_during_repair_has_later_items(self, failed: Server, steps: int) -> None:
         for _ in range(min(steps, len(failed.threads))):
             run_one(failed)
         client = failed.client()
         assert client.talk(b"get work+late\r\n") == END
         failed.settle()
         assert client.talk(set_(PARENT, b"d")) == STORED
-        for after in (machine.crash(failed), machine.restart(failed)):
+        for after in (failed.crashed(), failed.restarted()):
             assert drain(after, b"work+late") == [b"d"]
             assert drained(after) == [[*each, b"d"] for each in self.LEFT_OVER]
 
@@ -390,7 +388,7 @@ class TestFullDisk:
         server.disk.room = 0
         assert client.talk(set_(PARENT, b"the last")) == STORED
         assert all(is_server_error(client.talk(set_(name, b"refused"))) for name in FAMILY)
-        assert drained(machine.crash(server)) == [[b"the last"]] * 3
+        assert drained(server.crashed()) == [[b"the last"]] * 3
         assert drained(server) == [[b"the last"]] * 3
 
     def test_failed_get_without_reserve_leaves_siblings_unchanged(self, machine: Machine) -> None:
