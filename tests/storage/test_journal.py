@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import BadQueueName, FolderInUse, QueueFailed, StorageError
+from kestrel.errors import BadQueueName, QueueFailed
 from kestrel.journal.deletion import erase_deleted
 from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal.storage import JournalStorage
@@ -23,12 +23,12 @@ from kestrel.storage.registry import JournalStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import ADD_MS, NAMES
-from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.threads import SteppedThreads
 from tests.journal.handwritten import REMOVE, REMOVE_TENTATIVE, add_xid, addx, confirm, open_, save_xid, unremove
 from tests.journal.restarts import NOW_MS
 from tests.sample import examples
-from tests.storage.conftest import AllowDescriptors
+from tests.storage.folder_tests import FolderTests
 
 
 def put_records(*items: bytes) -> bytes:
@@ -44,7 +44,7 @@ def committed(subject: StorageUnderTest, *items: bytes, name: bytes = b"work", *
     return queue
 
 
-class TestJournal(OnFaultyDisk, StorageContract):
+class TestJournal(FolderTests, StorageContract):
     factory = JournalStorageFactory()
     max_examples = examples(60)
     has_window = True
@@ -140,22 +140,6 @@ class TestJournal(OnFaultyDisk, StorageContract):
         records = put_records(b"a") + open_(xid) + save_xid(0) + unremove(xid)
         assert (subject.folder / "work").read_bytes() == records
 
-    # Syncs.
-
-    def on_medium(self, subject: StorageUnderTest) -> dict[bytes, bytes]:
-        """Return the files that a power failure would leave now."""
-        return self.disk.medium.left_of(os.fsencode(subject.folder))
-
-    def test_commit_with_sync_journal_0_waits_for_the_sync(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue(sync_journal_ms=0)
-        subject.put(queue, b"a")
-        ((group, outcome),) = subject.storage.commit([queue])
-        fired: list[object] = []
-        outcome.addBoth(fired.append)
-        assert (list(group), fired, self.on_medium(subject)) == ([queue], [], {})
-        subject.threads.run_all()
-        assert (fired, self.on_medium(subject)) == ([None], {b"work": put_records(b"a")})
-
     def test_commit_without_sync_journal_never_syncs(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
@@ -163,18 +147,6 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.clock.advance(3600)
         subject.threads.run_all()
         assert "sync" not in self.disk.calls
-
-    def test_periodic_sync_happens_at_the_end_of_the_period(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue(sync_journal_ms=500)
-        subject.put(queue, b"a")
-        assert list(subject.storage.commit([queue])) == []
-        subject.clock.advance(0.4)
-        subject.put(queue, b"b")
-        subject.commit(queue)
-        assert "sync" not in self.disk.calls
-        subject.clock.advance(0.1)
-        subject.threads.run_all()
-        assert self.on_medium(subject) == {b"work": put_records(b"a", b"b")}
 
     # Unusual files and folders.
 
@@ -210,25 +182,6 @@ class TestJournal(OnFaultyDisk, StorageContract):
         storage.close()
         threads.run_all()
 
-    def test_second_owner_of_the_folder_is_refused(self, subject: StorageUnderTest) -> None:
-        second = self.make(subject.folder, Clock(), SteppedThreads())
-        with pytest.raises(FolderInUse):
-            second.start(lambda name: QueueSettings())
-
-    def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_bytes(b"")
-        storage = self.make(tmp_path / "file", Clock(), SteppedThreads())
-        with pytest.raises(StorageError):
-            storage.start(lambda name: QueueSettings())
-
-    def test_failed_start_releases_the_folder(self, subject: StorageUnderTest) -> None:
-        subject.close()
-        storage = self.make(subject.folder, Clock(), SteppedThreads())
-        self.disk.fail("list", errno.EIO)
-        with pytest.raises(StorageError):
-            storage.start(lambda name: QueueSettings())
-        assert subject.restarted().loaded == {}
-
     def test_foreign_files_are_ignored_and_kept(self, subject: StorageUnderTest) -> None:
         subject.close()
         foreign = {"work.bak": b"x", ".hidden": b"\x01", "a~": b"", "work.1.pack.old": b"y", "what ever": b"z"}
@@ -245,42 +198,6 @@ class TestJournal(OnFaultyDisk, StorageContract):
         (subject.folder / "work~~1700000000000").write_bytes(put_records(b"never published"))
         assert subject.restarted().loaded == {}
         assert [path.name for path in subject.folder.iterdir() if path.is_file()] == []
-
-    # Open files. A quarter of the allowed descriptors may be journal files.
-
-    def test_files_of_idle_queues_are_closed_and_reopened(
-        self, subject: StorageUnderTest, allow_descriptors: AllowDescriptors
-    ) -> None:
-        allow_descriptors(12)
-        subject = subject.restarted()
-        names = [b"q%d" % number for number in range(10)]
-        for turn in range(3):
-            for name in names:
-                committed(subject, b"%b-%d" % (name, turn), name=name)
-                assert len(self.disk.open_descriptors) <= 3
-        again = subject.restarted()
-        items = {name: again.take_all_data(again.queue(name)) for name in names}
-        assert items == {name: [b"%b-%d" % (name, turn) for turn in range(3)] for name in names}
-
-    @pytest.mark.parametrize("sync_journal_ms", [0, 500])
-    def test_syncs_keep_no_more_files_open_than_allowed(
-        self, subject: StorageUnderTest, allow_descriptors: AllowDescriptors, sync_journal_ms: int
-    ) -> None:
-        allow_descriptors(12)
-        subject = subject.restarted()
-        queues = [subject.queue(b"q%d" % number, sync_journal_ms=sync_journal_ms) for number in range(10)]
-        for queue in queues:
-            subject.put(queue, b"a")
-        subject.commit(*queues)
-        subject.clock.advance(0.5)
-        subject.threads.run_all()
-        assert len(self.disk.open_descriptors) <= 3
-
-    def test_closed_storage_has_no_open_files(self, subject: StorageUnderTest) -> None:
-        for name in (b"a", b"b"):
-            committed(subject, b"a", name=name, sync_journal_ms=0)
-        subject.close()
-        assert self.disk.open_descriptors == set()
 
 
 def test_resumed_deletion_spares_the_new_queue_after_a_clock_step(tmp_path: Path) -> None:

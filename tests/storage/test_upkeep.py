@@ -150,20 +150,6 @@ def test_queue_works_without_any_memory(tmp_path: Path, backend: Backend) -> Non
     assert bench.get_all() == list(range(20))
 
 
-def test_items_cleared_during_a_fill_do_not_return(bench: NumberedQueue) -> None:
-    bench.put_next(100)
-    while bench.queue.take(False) is not None:
-        pass
-    filling = bench.queue.fill()
-    assert filling is not None
-    bench.queue.clear()
-    bench.put_next(30)
-    bench.run_all()
-    assert filling.called
-    assert bench.get(30) == list(range(100, 130))
-    assert bench.queue.items == 0
-
-
 def test_failed_read_fails_one_fill_and_loses_nothing(bench: NumberedQueue) -> None:
     bench.put_next(100)
     bench.run_all()

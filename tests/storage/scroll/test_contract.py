@@ -10,13 +10,14 @@ from twisted.internet.task import Clock
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.registry import ScrollStorageFactory
 from kestrel.storage.scroll.storage import ScrollStorage
-from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+from kestrel.testing.contract.suite import StorageContract
 from tests.sample import examples
+from tests.storage.folder_tests import FolderTests
 
 NOW_MS = 1_700_003_600_000
 
 
-class TestScroll(OnFaultyDisk, StorageContract):
+class TestScroll(FolderTests, StorageContract):
     factory = ScrollStorageFactory()
     max_examples = examples(60)
     has_window = True

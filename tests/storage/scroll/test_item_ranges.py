@@ -60,16 +60,6 @@ def test_range_is_read_across_files_and_marks(start: Opener) -> None:
             assert data(opened, first, end) == numbers(first, min(end, 5001) - 1)
 
 
-def test_range_stays_equal_while_items_are_put_and_taken(start: Opener) -> None:
-    scrolls, queue = start.queue(*numbers(1, 50))
-    queue.take(True)
-    queue.take(False)
-    queue.confirm([queue.take(True).xid])
-    scrolls.put_and_commit(queue, b"51")
-    assert data(scrolls, 1, 51) == numbers(1, 50)
-    assert queue.items == 48
-
-
 @pytest.mark.parametrize(
     ("max_bytes", "first", "expected"),
     [
@@ -88,24 +78,6 @@ def test_range_has_at_most_max_bytes_or_one_item(
 ) -> None:
     scrolls, queue = start.queue(*[bytes(100)] * 10, b"", bytes(1 << 20), b"last")
     assert ids(scrolls, queue, first, 99, max_bytes) == expected
-
-
-def test_range_has_only_items_of_its_reader(start: Opener) -> None:
-    scrolls, family = start.family()
-    for number in range(1, 31):
-        scrolls.put([queue for index, queue in enumerate(family) if (number + index) % 3], b"%d" % number)
-    scrolls.commit(*family)
-    for opened in (scrolls, start.crashed(scrolls)):
-        for index, queue in enumerate(opened.family()):
-            assert ids(opened, queue, 1, 99) == [number for number in range(1, 31) if (number + index) % 3]
-
-
-def test_range_has_expired_items(start: Opener) -> None:
-    scrolls, queue = start.queue()
-    scrolls.put(queue, b"a", expiry_ms=1)
-    scrolls.commit(queue)
-    (item,) = read(scrolls, queue, 1, 2).values()
-    assert (item.data, item.expiry_ms) == (b"a", 1)
 
 
 def test_repeated_id_is_in_no_range_of_another_reader(start: Opener) -> None:
@@ -254,15 +226,6 @@ def test_error_count_of_released_item_is_forgotten(start: Opener) -> None:
     scrolls.close()
     assert scrolls.reader() == reader_file(1) + errors(_2=1)
     assert [(item.id, item.errors) for item in start.crashed(scrolls).take_all()] == [(2, 1), (3, 0)]
-
-
-def test_ids_are_equal_after_a_restart(start: Opener) -> None:
-    scrolls, queue = start.queue(*numbers(1, 10))
-    IItemRanges(queue).release(4)
-    again = start.again(scrolls)
-    ranges = IItemRanges(again.queue())
-    assert (ranges.first_id, ranges.next_id) == (4, 11)
-    assert data(again, 1, 99) == numbers(4, 10)
 
 
 def test_release_ignores_unwritten_items_of_siblings(start: Opener) -> None:

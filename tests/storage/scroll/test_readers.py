@@ -235,26 +235,6 @@ def test_own_reader_file_takes_precedence_over_the_default_one(
 # Deleted children and parents.
 
 
-@pytest.mark.parametrize("deleted", range(3))
-def test_deleted_reader_leaves_its_siblings_unchanged(start: Opener, deleted: int) -> None:
-    scrolls, family = start.family(b"a")
-    scrolls.storage.delete(family[deleted])
-    scrolls.commit(family[deleted])
-    left = [name for index, name in enumerate(FAMILY) if index != deleted]
-    assert len(reader_names(scrolls)) == 2
-    again = start.crashed(scrolls)
-    assert sorted(again.loaded) == left
-    assert again.drain(*left, FAMILY[deleted]) == [[b"a"], [b"a"], []]
-
-
-def test_recreated_child_begins_behind_the_last_item(start: Opener) -> None:
-    scrolls, (_, x, _) = start.family(b"a")
-    scrolls.storage.delete(x)
-    scrolls.put_and_commit(scrolls.family(), b"b")
-    for opened in (scrolls, start.crashed(scrolls)):
-        assert opened.drain(*FAMILY) == [[b"a", b"b"], [b"b"], [b"a", b"b"]]
-
-
 def test_child_restored_by_power_failure_has_no_later_items(start: Opener) -> None:
     scrolls, (parent, child) = start.family(b"before", children=1, settings=SYNCED)
     scrolls.storage.delete(child)

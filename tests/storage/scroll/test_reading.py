@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -187,18 +186,6 @@ def test_half_empty_window_is_refilled(start: Opener) -> None:
     assert taken(scrolls) == list(range(2049, 10_001))
 
 
-def test_puts_and_clear_during_a_read_are_kept(start: Opener) -> None:
-    scrolls, queue = on_disk(start, 10_000)
-    results: list[object] = []
-    queue.fill().addCallback(results.append)
-    scrolls.put_and_commit(queue, b"10001 ")
-    queue.clear()
-    scrolls.put_and_commit(queue, b"10002 ")
-    assert number_of(queue.peek().data) == 10_002
-    scrolls.threads.run_all()
-    assert (results, taken(scrolls)) == ([None], [10_002])
-
-
 @pytest.mark.parametrize("how", ["clear", "release"])
 def test_read_of_removed_items_from_an_erased_file_succeeds(start: Opener, how: str) -> None:
     scrolls, queue = on_disk(start, 500, settings=QueueSettings(default_journal_size_bytes=5000))
@@ -213,17 +200,6 @@ def test_read_of_removed_items_from_an_erased_file_succeeds(start: Opener, how: 
         scrolls.threads.run_newest()
     assert (outcomes, queue.failure) == ([None], None)
     assert taken(scrolls) == [501]
-
-
-def test_requeued_items_come_before_items_being_read(start: Opener) -> None:
-    scrolls, queue = filled(start, 5, settings=ONE_IN_MEMORY)
-    xids = [scrolls.fill(queue).take(True).xid for _ in range(2)]
-    filling = queue.fill()
-    queue.put_back(xids, False)
-    assert queue.fill() is None
-    first = number_of(queue.take(False).data)
-    scrolls.wait(filling)
-    assert [first, *taken(scrolls)] == [1, 2, 3, 4, 5]
 
 
 def test_unwritten_items_are_taken_without_reading(start: Opener) -> None:
@@ -251,15 +227,6 @@ def test_reading_continues_in_the_next_file(start: Opener) -> None:
 
 
 # Unreadable and damaged files.
-
-
-def test_failed_read_is_an_error_and_is_repeated(start: Opener) -> None:
-    scrolls, queue = on_disk(start, 10)
-    scrolls.disk.fail("read", errno.EIO, times=1)
-    with pytest.raises(QueueFailed):
-        scrolls.wait(queue.fill())
-    assert (queue.failure, queue.items) == (None, 10)
-    assert taken(scrolls) == list(range(1, 11))
 
 
 def damage(scrolls: Scrolls, offset: int, size: int) -> None:

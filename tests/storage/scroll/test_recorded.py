@@ -6,14 +6,12 @@ import base64
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import attrs
 import pytest
-from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.scroll import item_cursor, writer_file
@@ -400,66 +398,6 @@ class RandomHistory:
             assert counted == (len(items), sum(map(len, items)))
 
 
-class ConcurrentHistory(RandomHistory):
-    """A random history with unfinished threads and commits: only `settle` waits for them."""
-
-    def __init__(self, start: Opener, seed: int, parent: bytes) -> None:
-        super().__init__(start, seed, parent)
-        room = self._rng.choice((1, 500, 1 << 20))
-        self._settings = attrs.evolve(self._settings, max_memory_size_bytes=room)
-        self._committing: dict[bytes, ScrollQueue] = {}
-        self.failures: list[Failure] = []
-
-    def step(self) -> None:
-        often = (self.put, self.take, self.commit, self.delete, self.run_some)
-        others = (self.create, self.put_to_some, self.open, self.confirm, self.abort, self.clear)
-        self._rng.choice((*often, *often, *others))()
-
-    def run_some(self) -> None:
-        """Run some threads, and sometimes let time pass."""
-        self.scrolls.now_ms += 1000
-        self.scrolls.clock.advance(self._rng.choice((0, 0, 1, 10)))
-        for _ in range(min(self._rng.randrange(4), len(self.scrolls.threads))):
-            self.scrolls.threads.run_one()
-
-    def _take(self, opened: bool) -> None:
-        name = self._any()
-        if name is not None and self.queue(name).fill() is None:
-            super()._take(opened)
-
-    def commit(self) -> None:
-        names = [name for name in self.model if name not in self._committing and self._rng.random() < 0.8]
-        self._commit([self.queue(name) for name in names])
-
-    def _commit(self, queues: list[ScrollQueue]) -> None:
-        for group, outcome in self.scrolls.storage.commit(queues):
-            self._committing |= {queue.name: queue for queue in group}
-            outcome.addCallback(self._committed, group).addErrback(self.failures.append)
-
-    def _committed(self, _: object, group: Sequence[ScrollQueue]) -> None:
-        for queue in group:
-            if self._committing.get(queue.name) is queue:
-                del self._committing[queue.name]
-
-    def delete(self) -> None:
-        name = self._any(0.3)
-        if name is not None:
-            queue = self.queue(name)
-            self.scrolls.storage.delete(queue)
-            self._committing.pop(name, None)
-            del self.model[name], self._open[name]
-            self._commit([queue])
-            self._committing.pop(name, None)
-
-    def settle(self) -> None:
-        """Finish and commit everything."""
-        self.scrolls.threads.run_all()
-        assert (self._committing, self.failures) == ({}, [])
-        self._commit([self.queue(name) for name in self.model])
-        self.scrolls.threads.run_all()
-        assert (self._committing, self.failures) == ({}, [])
-
-
 Contents: TypeAlias = dict[bytes, list[tuple[bytes, int]]]
 """The data and error count of each item, by queue."""
 
@@ -496,30 +434,12 @@ def test_starts_with_many_marks_find_items_of_random_histories(
     monkeypatch.setattr(maintenance, "HINTED_BYTES", 0)
     for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
-    history = ConcurrentHistory(start, seed, b"work")
+    history = RandomHistory(start, seed, b"work")
     for step in range(1, 801):
         history.step()
         if step % 80 == 0:
-            history.settle()
             history.restart(is_orderly=step % 160 != 0)
             hint = history.scrolls.folder / ".kestrel" / "hints" / "work"
             assert hint.exists() or not any(history.model.values()) or not step % 160
             history.check_counts()
             assert found_by_server(history.scrolls) == history.expected()
-
-
-@pytest.mark.parametrize("parent", [b"work", b"n" * 190], ids=["work", "a long name"])
-@pytest.mark.parametrize("seed", range(10))
-def test_concurrent_histories_leave_the_expected_items(start: Opener, seed: int, parent: bytes) -> None:
-    history = ConcurrentHistory(start, seed, parent)
-    for step in range(1, 501):
-        history.step()
-        if step % 50 == 0:
-            history.settle()
-            assert found_independently(history.scrolls.folder) == history.expected()
-            again = start.crashed(history.scrolls)
-            assert found_by_server(again) == history.expected()
-            again.close()
-    history.scrolls.close()
-    assert history.scrolls.disk.open_descriptors == set()
-    assert history.scrolls.memory.used_bytes == 0

@@ -1,4 +1,4 @@
-"""The scroll backend: the contents and names of its files, restarts, and the use of descriptors and memory."""
+"""The scroll backend: the contents and names of its files, restarts, and the use of memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
-from kestrel.config.model import QueueSettings
-from kestrel.errors import BadStorageArgument, FolderInUse, ItemTooLarge, QueueFailed, StorageError
+from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed
 from kestrel.scroll.records import MAX_DATA_BYTES
 from kestrel.storage.interfaces import IStorageFactory
 from kestrel.storage.registry import ScrollStorageFactory
@@ -19,7 +18,6 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 from tests.scroll.handwritten import (
     READER,
-    T,
     errors,
     put,
     read_done,
@@ -27,8 +25,7 @@ from tests.scroll.handwritten import (
     reader_file,
     writer_file,
 )
-from tests.scroll.storages import PERIODIC, SYNCED, Opener, Scrolls
-from tests.storage.conftest import AllowDescriptors
+from tests.scroll.storages import SYNCED, Opener
 
 FIRST = "work.1700000000000"
 NEW_READER = reader_file(0)
@@ -180,30 +177,6 @@ def test_largest_item_is_stored_and_a_larger_one_refused(start: Opener) -> None:
 # Restarts.
 
 
-def test_restart_keeps_items_and_their_fields(start: Opener) -> None:
-    scrolls, queue = start.queue()
-    scrolls.put(queue, bytes(range(256)), add_ms=1, expiry_ms=2)
-    scrolls.put(queue, b"", b"last")
-    queue.put_back([queue.take(True).xid], True)
-    items = start.again(scrolls).take_all()
-    assert [(item.data, item.add_ms, item.expiry_ms, item.errors, item.xid) for item in items] == [
-        (bytes(range(256)), 1, 2, 1, 0),
-        (b"", T, 0, 0, 0),
-        (b"last", T, 0, 0, 0),
-    ]
-
-
-def test_error_counts_continue_after_restarts(start: Opener) -> None:
-    scrolls, _ = start.queue(b"a", b"b")
-    for expected in range(1, 5):
-        queue = scrolls.fill(scrolls.queue())
-        queue.put_back([queue.take(True).xid], True)
-        scrolls.commit(queue)
-        scrolls = start.crashed(scrolls) if expected % 2 else start.again(scrolls)
-        assert scrolls.fill(scrolls.queue()).peek().errors == expected
-    assert [item.errors for item in scrolls.take_all()] == [4, 0]
-
-
 def test_errors_of_open_read_survive_clear_and_restart(start: Opener) -> None:
     scrolls, queue = start.queue(b"a", b"b")
     queue.put_back([queue.take(True).xid], True)
@@ -212,37 +185,6 @@ def test_errors_of_open_read_survive_clear_and_restart(start: Opener) -> None:
     scrolls.commit(queue)
     for opened in (start.crashed(scrolls), start.again(scrolls)):
         assert [(item.data, item.errors) for item in opened.take_all()] == [(b"a", 1)]
-
-
-def test_restart_requeues_open_reads_in_their_places(start: Opener) -> None:
-    scrolls, queue = start.queue(*numbers(0, 5))
-    xids = [queue.take(True).xid for _ in range(4)]
-    queue.confirm([xids[1]])
-    scrolls.commit(queue)
-    again = start.crashed(scrolls)
-    assert (again.queue().open_reads, again.queue().items, again.queue().replayed_items) == (0, 5, 5)
-    assert again.data() == [b"0", b"2", b"3", b"4", b"5"]
-
-
-@pytest.mark.parametrize("head", [0, 1, 3])
-def test_items_confirmed_out_of_order_stay_confirmed(start: Opener, head: int) -> None:
-    scrolls, queue = start.queue(*numbers(1, 17))
-    xids = [queue.take(True).xid for _ in range(10)]
-    queue.confirm([*xids[:head], *xids[head + 1 :]])
-    scrolls.commit(queue)
-    again = start.crashed(scrolls)
-    queue = again.queue()
-    assert queue.items == 8
-    assert again.data() == [b"%d" % (head + 1), *numbers(11, 17)]
-    assert (queue.items, queue.bytes) == (0, 0)
-
-
-def test_ids_continue_after_restarts(start: Opener) -> None:
-    scrolls, _ = start.queue(b"a", b"b")
-    for expected in (3, 4):
-        scrolls = start.again(scrolls)
-        scrolls.put_and_commit(scrolls.queue(), b"c")
-        assert scrolls.files()[FIRST].endswith(put(expected, b"c"))
 
 
 def test_ids_continue_without_a_writer_file(start: Opener) -> None:
@@ -430,77 +372,7 @@ def test_writer_file_may_have_any_number(start: Opener, names: tuple[str, str]) 
     assert scrolls.data() == numbers(1, 8)
 
 
-# Folders.
-
-
-def test_folder_in_use_is_refused(start: Opener) -> None:
-    scrolls = start()
-    with pytest.raises(FolderInUse):
-        Scrolls(scrolls.folder)
-
-
-def test_path_of_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError):
-        Scrolls(tmp_path / "file")
-
-
-def test_failed_start_unlocks_the_folder(start: Opener, tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        Scrolls(tmp_path / "queues", arrange=lambda disk: disk.fail("list", errno.EIO))
-    assert start(tmp_path / "queues").loaded == {}
-
-
-# Descriptors and memory.
-
-DESCRIPTORS = 12
-"""The limit of the process. A quarter of it is for journal files."""
-
-
-def test_files_of_idle_queues_are_closed_and_reopened(start: Opener, allow_descriptors: AllowDescriptors) -> None:
-    allow_descriptors(DESCRIPTORS)
-    scrolls = start()
-    names = [b"q%d" % number for number in range(6)] + [b"q0+x", b"q0+y"]
-    for round_number in range(3):
-        for name in names:
-            queue = scrolls.queue(name)
-            scrolls.put(queue, b"%b-%d" % (name, round_number), b"taken")
-            queue.take(False)
-            scrolls.commit(queue)
-            assert len(scrolls.disk.open_descriptors) <= 3
-    again = start.again(scrolls)
-    for name in names:
-        left = [item for number in range(3) for item in (b"%b-%d" % (name, number), b"taken")]
-        assert again.data(name) == left[3:]
-
-
-@pytest.mark.parametrize("settings", [SYNCED, PERIODIC], ids=["synced", "periodic"])
-def test_sync_keeps_the_limit_of_open_files(
-    start: Opener, allow_descriptors: AllowDescriptors, settings: QueueSettings
-) -> None:
-    allow_descriptors(DESCRIPTORS)
-    scrolls = start(settings=settings)
-    queues = [scrolls.queue(b"q%d" % number) for number in range(10)]
-    for queue in queues:
-        scrolls.put(queue, b"a")
-    scrolls.commit(*queues)
-    scrolls.pass_period()
-    assert len(scrolls.disk.open_descriptors) <= 3
-
-
-@pytest.mark.parametrize("end", ["close", "delete"])
-def test_closing_and_deleting_close_all_files(start: Opener, end: str) -> None:
-    scrolls = start(settings=SYNCED)
-    names = b"a", b"a+x", b"b"
-    for name in names:
-        scrolls.put(scrolls.queue(name), b"a", b"b")
-        scrolls.take(scrolls.queue(name))
-    scrolls.checkpoint()
-    if end == "close":
-        scrolls.close()
-    else:
-        scrolls.delete(*[scrolls.queue(name) for name in reversed(names)])
-    assert scrolls.disk.open_descriptors == set()
+# Memory.
 
 
 @pytest.mark.parametrize("end", ["delete", "close", "clear"])

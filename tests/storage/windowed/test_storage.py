@@ -478,13 +478,3 @@ def test_closing_storage_starts_no_read() -> None:
     assert filling is not None
     filling.addErrback(lambda failure: failed.append(failure.type))
     assert (failed, len(database.reads)) == ([QueueFailed], 0)
-
-
-def test_close_writes_nothing_after_a_failed_batch_of_the_queue() -> None:
-    database, storage, queue = slow_storage()
-    put_and_commit(storage, queue)
-    put(storage, queue)
-    closed = results_of(storage.close())
-    database.answer(OSError("no"))
-    assert closed == [None]
-    assert not database.batches
