@@ -156,9 +156,7 @@ def _raise(error: Exception, *_: object) -> None:
         ("pem", with_choices(b"x", 0), f"{TARGETS}.pem.load_certificates"),
     ],
 )
-def test_unexpected_exception_is_found(
-    monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, what: str
-) -> None:
+def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, what: str) -> None:
     check = target.load(name).check
     check(data)
     monkeypatch.setattr(what, partial(_raise, KeyError("planted")))

@@ -138,8 +138,7 @@ class WritesNothing(damage.Unsynced):
 
 BROKEN: Final = {
     CutsTooMuch: set(damage.PROMISES) - {damage.every_queue_is_served},
-    CutsNothing: set(damage.PROMISES)
-    - {damage.every_queue_is_served, damage.records_before_the_damage_take_effect},
+    CutsNothing: set(damage.PROMISES) - {damage.every_queue_is_served, damage.records_before_the_damage_take_effect},
     # A file with damage is rewritten without its removals: items are missing.
     WritesNothing: {damage.no_byte_is_discarded, damage.queues_match_the_reference_reader},
 }

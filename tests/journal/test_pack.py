@@ -18,10 +18,7 @@ from tests.journal import reference
 from tests.journal.handwritten import REMOVE, addx, open_
 from tests.journal.restarts import NOW_MS, files_of
 
-OLD = {
-    "work.1000": addx(b"gone") + addx(b"open") + addx(b"a"),
-    "work.2000": REMOVE + open_(1) + addx(b"b"),
-}
+OLD = {"work.1000": addx(b"gone") + addx(b"open") + addx(b"a"), "work.2000": REMOVE + open_(1) + addx(b"b")}
 NEW = [addx(b"open"), open_(1), addx(b"a"), addx(b"b")]
 """An equal queue in fewer records."""
 

@@ -69,14 +69,7 @@ RECORDS = {
 @pytest.mark.parametrize("offset", [0, 1, 100])
 @pytest.mark.parametrize("behind", [b"", b"\x01", b"\xff" * 30], ids=["at the end", "before another", "before damage"])
 def test_record_is_read_at_any_offset(
-    record: bytes,
-    opcode: int,
-    xid: int,
-    data: bytes,
-    add_ms: int | None,
-    expiry_ms: int,
-    offset: int,
-    behind: bytes,
+    record: bytes, opcode: int, xid: int, data: bytes, add_ms: int | None, expiry_ms: int, offset: int, behind: bytes
 ) -> None:
     decoded = decode_record(b"\xee" * offset + record + behind, offset)
     assert (decoded.size, decoded.restates) == (len(record), None)
@@ -159,9 +152,7 @@ def test_truncated_state_dump_is_unfinished(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [16, 20])
-def test_truncated_state_dump_of_16_or_more_is_invalid(
-    count: int,
-) -> None:
+def test_truncated_state_dump_of_16_or_more_is_invalid(count: int) -> None:
     record = state_dump(7, *[RESTATED] * count)
     for size in range(1, len(record)):
         with pytest.raises((UnfinishedRecord, DamagedRecord)):

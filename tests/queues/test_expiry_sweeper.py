@@ -154,9 +154,7 @@ def move_to_parent_of_many_children() -> tuple[SteppingServer, bytes, int]:
         move_to_parent_of_many_children,
     ],
 )
-def test_large_work_takes_bounded_share_of_each_tick(
-    arrange: Callable[[], tuple[SteppingServer, bytes, int]],
-) -> None:
+def test_large_work_takes_bounded_share_of_each_tick(arrange: Callable[[], tuple[SteppingServer, bytes, int]]) -> None:
     server, request, least = arrange()
     client = server.connect()
     server.watch()

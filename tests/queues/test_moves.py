@@ -184,9 +184,7 @@ def disconnect(server: MemoryServer, client: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize("way", [let_time_out, disconnect])
-def test_items_refused_by_error_queue_return_in_order(
-    way: Callable[[MemoryServer, MemoryClient], None],
-) -> None:
+def test_items_refused_by_error_queue_return_in_order(way: Callable[[MemoryServer, MemoryClient], None]) -> None:
     failing = "openTransactionTimeout = '5s'\nmaxRedeliveries = 1\nerrorQueue = 'bad'"
     server = MemoryServer(config=config_of(queue("work", failing), queue("bad", "maxItems = 1")))
     client, other = server.connect(), server.connect()

@@ -106,9 +106,7 @@ class ObservedClock(Clock):
 
 
 @pytest.mark.parametrize("is_leased", [True, False])
-def test_many_due_reads_are_found_once_in_bounded_slices(
-    is_leased: bool,
-) -> None:
+def test_many_due_reads_are_found_once_in_bounded_slices(is_leased: bool) -> None:
     left: list[int] = []
     bench = Bench(None if is_leased else 5000, ObservedClock(lambda: left.append(len(bench.open_read_table._due))))
     xids = list(range(1, 4 * MAX_TIMED_OUT_PER_SLICE + 1))

@@ -180,8 +180,7 @@ def test_file_with_other_magic_is_damaged_at_0(contents: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "last",
-    [put(2, b"data"), put(2, b"data", expiry_ms=9), WIDE_PUT, X_ALONE + put(2, b"data"), with_data(14, b"?")],
+    "last", [put(2, b"data"), put(2, b"data", expiry_ms=9), WIDE_PUT, X_ALONE + put(2, b"data"), with_data(14, b"?")]
 )
 def test_truncated_record_is_unfinished_at_its_start(last: bytes) -> None:
     for size in range(1, len(last)):

@@ -143,10 +143,7 @@ FOUND_BY: Final[Mapping[type[MemoryTables] | type[MemoryDatabase], tuple[str, ..
     AppliesRepeatedBatchAgain: ("test_repeated_batch_succeeds_without_being_applied_again",),
     KeepsBatchNumberOfLastOwner: ("test_each_owner_begins_with_batch_number_one",),
     AppliesQueueByQueue: ("test_batch_with_one_impossible_change_changes_nothing",),
-    AppliesRemovesBeforePuts: (
-        "test_read_sees_whole_batches",
-        "test_kill_leaves_whole_batches",
-    ),
+    AppliesRemovesBeforePuts: ("test_read_sees_whole_batches", "test_kill_leaves_whole_batches"),
     AllowsTwoOwners: ("test_second_owner_is_refused_with_a_reason",),
     ObeysEarlierOwner: ("test_replaced_owner_applies_no_batch",),
     IgnoresIsNew: ("test_new_queue_replaces_the_stored_one",),

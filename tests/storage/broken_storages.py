@@ -125,19 +125,13 @@ class IgnoresDeleteOfFailedQueue(LinesStorage):
 
 
 FOUND_BY: Final[Mapping[type[LinesStorage], tuple[str, ...]]] = {
-    LosesNewestItem: (
-        "test_restart_keeps_items_unchanged",
-        "test_kill_after_a_commit_loses_nothing",
-    ),
+    LosesNewestItem: ("test_restart_keeps_items_unchanged", "test_kill_after_a_commit_loses_nothing"),
     ReversesAbortedItems: ("test_first_xid_put_back_becomes_the_head",),
     ForgetsConfirms: (
         "test_restart_does_not_restore_items_confirmed_out_of_order",
         "test_kill_after_a_commit_loses_nothing",
     ),
-    DuplicatesItemsInCompaction: (
-        "test_space_of_taken_items_is_freed",
-        "test_maintenance_keeps_the_items",
-    ),
+    DuplicatesItemsInCompaction: ("test_space_of_taken_items_is_freed", "test_maintenance_keeps_the_items"),
     IgnoresCaseOfNames: ("test_similar_names_are_different_queues_after_a_restart",),
     AcknowledgesBeforeCommit: (
         "test_acknowledged_commit_survives_a_kill",

@@ -31,17 +31,7 @@ from kestrel.testing.faults import KillableDisk, ProcessDied
 from kestrel.testing.threads import SteppedThreads
 from tests.sample import beside_changes, is_tried
 from tests.storage.backends import Backend
-from tests.storage.histories import (
-    ADD_MS,
-    History,
-    OneFile,
-    State,
-    TwoFiles,
-    is_put_off,
-    is_short,
-    item_of,
-    number_of,
-)
+from tests.storage.histories import ADD_MS, History, OneFile, State, TwoFiles, is_put_off, is_short, item_of, number_of
 
 NAME: Final = b"work"
 NOW_MS: Final = ADD_MS + 3_600_000

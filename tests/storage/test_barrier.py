@@ -22,6 +22,7 @@ class Store:
 
 
 Pairs: TypeAlias = list[tuple[list[Store], Deferred[object]]]
+Calls: TypeAlias = list[Callable[[], None]]
 
 
 class FakeStorage:
@@ -71,13 +72,13 @@ def storage() -> FakeStorage:
 
 
 @pytest.fixture
-def scheduled() -> list[Callable[[], None]]:
+def scheduled() -> Calls:
     """Return the list of calls that the barrier scheduled."""
     return []
 
 
 @pytest.fixture
-def barrier(scheduled: list[Callable[[], None]]) -> Barrier:
+def barrier(scheduled: Calls) -> Barrier:
     return Barrier(scheduled.append)
 
 
@@ -116,11 +117,11 @@ def test_changes_of_a_queue_in_one_tick_are_one_batch(barrier: Barrier, queue: F
     assert barrier.touch(other) is not batch
 
 
-def test_batch_is_committed_at_the_end_of_the_tick(barrier: Barrier, storage: FakeStorage, queue: FakeQueue) -> None:
+def test_batch_is_committed_at_the_end_of_the_tick(barrier: Barrier, queue: FakeQueue) -> None:
     batch = barrier.touch(queue)
-    assert (outcomes(batch), storage.commits) == (["open"], [])
+    assert (outcomes(batch), queue.storage.commits) == (["open"], [])
     barrier.end_of_tick()
-    assert (outcomes(batch), storage.commits) == (["safe"], [[queue.store]])
+    assert (outcomes(batch), queue.storage.commits) == (["safe"], [[queue.store]])
     assert (queue.open_batch, queue.committing) == (None, None)
 
 
@@ -139,20 +140,16 @@ def test_batch_is_safe_at_once_if_its_commit_is(barrier: Barrier, queue: FakeQue
     assert outcomes(*commit(barrier, queue)) == ["safe"]
 
 
-def test_untouched_queue_is_not_committed(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, other: FakeQueue
-) -> None:
+def test_untouched_queue_is_not_committed(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
     commit(barrier, queue)
     commit(barrier, other)
     barrier.end_of_tick()
-    assert storage.commits == [[queue.store], [other.store]]
+    assert queue.storage.commits == [[queue.store], [other.store]]
 
 
-def test_queues_of_a_storage_share_a_commit(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, other: FakeQueue
-) -> None:
+def test_queues_of_a_storage_share_a_commit(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
     commit(barrier, queue, other, queue)
-    assert storage.commits == [[queue.store, other.store]]
+    assert queue.storage.commits == [[queue.store, other.store]]
 
 
 def test_each_storage_commits_its_own_queues(barrier: Barrier) -> None:
@@ -165,21 +162,21 @@ def test_each_storage_commits_its_own_queues(barrier: Barrier) -> None:
 # Pending commits.
 
 
-def test_queue_is_not_committed_during_a_commit(barrier: Barrier, storage: FakeStorage, queue: FakeQueue) -> None:
+def test_queue_is_not_committed_during_a_commit(barrier: Barrier, queue: FakeQueue) -> None:
     pending = queue.hold_commits()
     commit(barrier, queue)
     (later,) = commit(barrier, queue)
     barrier.end_of_tick()
-    assert (len(storage.commits), outcomes(later)) == (1, ["open"])
-    storage.results.clear()
+    assert (len(queue.storage.commits), outcomes(later)) == (1, ["open"])
+    queue.storage.results.clear()
     pending.callback(None)
     barrier.end_of_tick()
-    assert (len(storage.commits), outcomes(later)) == (2, ["safe"])
+    assert (len(queue.storage.commits), outcomes(later)) == (2, ["safe"])
 
 
 @pytest.mark.parametrize("has_later_batch", [True, False])
 def test_end_of_a_commit_schedules_a_tick_for_a_later_batch(
-    barrier: Barrier, queue: FakeQueue, scheduled: list[Callable[[], None]], has_later_batch: bool
+    barrier: Barrier, queue: FakeQueue, scheduled: Calls, has_later_batch: bool
 ) -> None:
     pending = queue.hold_commits()
     commit(barrier, queue)
@@ -225,15 +222,13 @@ def test_queue_is_usable_after_a_commit_that_failed_at_once(barrier: Barrier, qu
     assert outcomes(*commit(barrier, queue)) == ["safe"]
 
 
-def test_later_batch_fails_with_the_earlier_one_and_is_not_committed(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue
-) -> None:
+def test_later_batch_fails_with_the_earlier_one_and_is_not_committed(barrier: Barrier, queue: FakeQueue) -> None:
     pending = queue.hold_commits()
     batches = commit(barrier, queue) + commit(barrier, queue)
     pending.errback(DISK_ERROR)
     barrier.end_of_tick()
     assert outcomes(*batches) == [DISK_ERROR, DISK_ERROR]
-    assert (len(storage.commits), queue.failures) == (1, [DISK_ERROR])
+    assert (len(queue.storage.commits), queue.failures) == (1, [DISK_ERROR])
 
 
 def test_queue_is_reopened_before_the_failure_is_reported(barrier: Barrier, queue: FakeQueue) -> None:
@@ -245,9 +240,7 @@ def test_queue_is_reopened_before_the_failure_is_reported(barrier: Barrier, queu
     assert failures == [1]
 
 
-def test_changes_while_a_queue_is_reopened_are_a_new_batch(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue
-) -> None:
+def test_changes_while_a_queue_is_reopened_are_a_new_batch(barrier: Barrier, queue: FakeQueue) -> None:
     pending = queue.hold_commits()
     commit(barrier, queue)
     barrier.touch(queue)
@@ -256,7 +249,7 @@ def test_changes_while_a_queue_is_reopened_are_a_new_batch(
     pending.errback(DISK_ERROR)
     assert outcomes(*batches) == ["open"]
     barrier.end_of_tick()
-    assert (outcomes(*batches), storage.commits[-1]) == (["safe"], [queue.store])
+    assert (outcomes(*batches), queue.storage.commits[-1]) == (["safe"], [queue.store])
 
 
 def test_changes_of_a_replaced_store_are_lost(barrier: Barrier, queue: FakeQueue) -> None:
@@ -363,12 +356,10 @@ def test_server_survives_a_backend_that_cannot_reopen_queues(raises: bool) -> No
 # Calls at the end of a tick.
 
 
-def test_calls_run_once_and_in_order_after_all_commits_began(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue
-) -> None:
+def test_calls_run_once_and_in_order_after_all_commits_began(barrier: Barrier, queue: FakeQueue) -> None:
     calls: list[tuple[str, int]] = []
     for name in ("a", "b", "c"):
-        barrier.at_end_of_tick(lambda name=name: calls.append((name, len(storage.commits))))
+        barrier.at_end_of_tick(lambda name=name: calls.append((name, len(queue.storage.commits))))
     commit(barrier, queue)
     barrier.end_of_tick()
     assert calls == [("a", 1), ("b", 1), ("c", 1)]
@@ -382,9 +373,7 @@ def test_call_that_raises_does_not_prevent_the_next(barrier: Barrier) -> None:
     assert calls == ["b"]
 
 
-def test_changes_of_a_call_are_committed_in_the_next_tick(
-    barrier: Barrier, queue: FakeQueue, scheduled: list[Callable[[], None]]
-) -> None:
+def test_changes_of_a_call_are_committed_in_the_next_tick(barrier: Barrier, queue: FakeQueue, scheduled: Calls) -> None:
     batches: list[Batch] = []
     barrier.at_end_of_tick(lambda: batches.append(barrier.touch(queue)))
     barrier.end_of_tick()
@@ -393,9 +382,7 @@ def test_changes_of_a_call_are_committed_in_the_next_tick(
     assert outcomes(*batches) == ["safe"]
 
 
-def test_end_of_tick_is_scheduled_once(
-    barrier: Barrier, queue: FakeQueue, other: FakeQueue, scheduled: list[Callable[[], None]]
-) -> None:
+def test_end_of_tick_is_scheduled_once(barrier: Barrier, queue: FakeQueue, other: FakeQueue, scheduled: Calls) -> None:
     barrier.touch(queue)
     barrier.touch(other)
     barrier.at_end_of_tick(lambda: None)
@@ -460,37 +447,33 @@ def test_combination_of_settled_batches_is_settled() -> None:
 # Ticks that the hub begins and ends.
 
 
-def test_begun_tick_schedules_nothing(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
-) -> None:
+def test_begun_tick_schedules_nothing(barrier: Barrier, queue: FakeQueue, scheduled: Calls) -> None:
     calls: list[object] = []
     barrier.begin_tick()
     batch = barrier.touch(queue)
     barrier.at_end_of_tick(lambda: calls.extend(outcomes(batch)))
-    assert (scheduled, storage.commits) == ([], [])
+    assert (scheduled, queue.storage.commits) == ([], [])
     barrier.end_of_tick()
-    assert (scheduled, storage.commits, calls) == ([], [[queue.store]], ["safe"])
+    assert (scheduled, queue.storage.commits, calls) == ([], [[queue.store]], ["safe"])
 
 
-def test_changes_after_a_begun_tick_are_scheduled(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
-) -> None:
+def test_changes_after_a_begun_tick_are_scheduled(barrier: Barrier, queue: FakeQueue, scheduled: Calls) -> None:
     barrier.begin_tick()
     barrier.end_of_tick()
-    assert storage.commits == []
+    assert queue.storage.commits == []
     barrier.touch(queue)
     assert scheduled == [barrier.end_of_tick]
     scheduled.pop()()
-    assert storage.commits == [[queue.store]]
+    assert queue.storage.commits == [[queue.store]]
 
 
 def test_changes_of_a_call_at_the_end_of_a_begun_tick_are_scheduled(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+    barrier: Barrier, queue: FakeQueue, scheduled: Calls
 ) -> None:
     barrier.begin_tick()
     barrier.at_end_of_tick(lambda: barrier.touch(queue) and None)
     barrier.end_of_tick()
-    assert (storage.commits, scheduled) == ([], [barrier.end_of_tick])
+    assert (queue.storage.commits, scheduled) == ([], [barrier.end_of_tick])
 
 
 @pytest.mark.parametrize(
@@ -498,9 +481,8 @@ def test_changes_of_a_call_at_the_end_of_a_begun_tick_are_scheduled(
 )
 def test_begun_tick_is_over_after_an_error(
     barrier: Barrier,
-    storage: FakeStorage,
     queue: FakeQueue,
-    scheduled: list[Callable[[], None]],
+    scheduled: Calls,
     fails_in: str,
     error: type[BaseException],
 ) -> None:
@@ -510,7 +492,7 @@ def test_begun_tick_is_over_after_an_error(
     barrier.begin_tick()
     barrier.touch(queue)
     if fails_in == "commit":
-        storage.pairs_for = lambda queues: raise_error()
+        queue.storage.pairs_for = lambda queues: raise_error()
     else:
         barrier.at_end_of_tick(raise_error)
     with suppress(KeyboardInterrupt):
@@ -521,25 +503,25 @@ def test_begun_tick_is_over_after_an_error(
 
 
 def test_call_scheduled_before_a_begun_tick_has_nothing_to_do(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+    barrier: Barrier, queue: FakeQueue, scheduled: Calls
 ) -> None:
     barrier.touch(queue)
     barrier.begin_tick()
     barrier.end_of_tick()
-    assert storage.commits == [[queue.store]]
+    assert queue.storage.commits == [[queue.store]]
     scheduled.pop()()
-    assert storage.commits == [[queue.store]]
+    assert queue.storage.commits == [[queue.store]]
 
 
 def test_commit_that_ends_between_begun_ticks_schedules_the_next(
-    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+    barrier: Barrier, queue: FakeQueue, scheduled: Calls
 ) -> None:
     pending = queue.hold_commits()
     for _ in range(2):
         barrier.begin_tick()
         commit(barrier, queue)
-    assert (len(storage.commits), scheduled) == (1, [])
-    storage.results.clear()
+    assert (len(queue.storage.commits), scheduled) == (1, [])
+    queue.storage.results.clear()
     pending.callback(None)
     scheduled.pop()()
-    assert len(storage.commits) == 2
+    assert len(queue.storage.commits) == 2

@@ -31,11 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 BUGS = [
     pytest.param(module, f"Test{bug.__name__}", test, marks=marks, id=f"{bug.__name__}-{test}")
-    for module, marks in (
-        (broken_storages, ()),
-        (broken_databases, ()),
-        (broken_sqlite, pytest.mark.needs("gcc")),
-    )
+    for module, marks in ((broken_storages, ()), (broken_databases, ()), (broken_sqlite, pytest.mark.needs("gcc")))
     for bug, tests in module.FOUND_BY.items()
     for test in tests
 ]

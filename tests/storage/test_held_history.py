@@ -211,9 +211,7 @@ class CheckedStorage:
             data = [data for _, data in self.read(index)]
             starts = [each.hold_start for each in (most, least) if each.hold_start is not None]
             logs = [most.log[:end] for end in range(len(most.log), len(least.log) - 1, -1)]
-            model.hold_start, model.log = next(
-                (start, log) for start in starts for log in logs if log[start:] == data
-            )
+            model.hold_start, model.log = next((start, log) for start in starts for log in logs if log[start:] == data)
         else:
             model.hold_start = None
         present = data_of(self.scrolls.look_through(self.queues[index]))

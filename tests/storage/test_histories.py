@@ -20,9 +20,7 @@ def all_states(numbers: int) -> list[State]:
     return [order for each in sets for order in permutations(each)]
 
 
-def admitted(
-    history: History, sync_journal_ms: int | None = SYNCED, *, has_machine_died: bool = False
-) -> set[State]:
+def admitted(history: History, sync_journal_ms: int | None = SYNCED, *, has_machine_died: bool = False) -> set[State]:
     """Return the admitted states of up to six items."""
     promise = history.promise(sync_journal_ms, has_machine_died=has_machine_died)
     return {found for found in all_states(6) if promise.admits(found)}

@@ -317,10 +317,7 @@ def test_argument_error_of_the_factory_is_passed_on(folder: Path) -> None:
 
 
 BROKEN_METHODS = {
-    "a fault": (
-        "raise RuntimeError('no\\nroom')",
-        "its factory cannot create a storage: RuntimeError: no room",
-    ),
+    "a fault": ("raise RuntimeError('no\\nroom')", "its factory cannot create a storage: RuntimeError: no room"),
     "an exit": ("raise SystemExit", "its factory cannot create a storage: SystemExit"),
     "nothing": ("return None", "the object from its factory is not an IStorage: it does not declare the interface, "),
     "half a storage": (

@@ -24,13 +24,7 @@ from typing import Any, Final
 import hypothesis.strategies as st
 from attrs import evolve
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
@@ -660,13 +654,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
         opened = {xid: (queue.opened[xid], queue.opened_errors[xid]) for xid in queue.opened}
         assert opened == {xid: (entry.seen, entry.errors) for xid, entry in model.opened.items()}
 
-    @step(
-        number=some_queue,
-        crash=some_crash,
-        during=some_action,
-        operations=st.integers(0, 9),
-        is_real=rarely,
-    )
+    @step(number=some_queue, crash=some_crash, during=some_action, operations=st.integers(0, 9), is_real=rarely)
     def crash_during(self, number: int, crash: Crash, during: str, operations: int, is_real: bool) -> None:
         """Crash after that many disk operations of an action, if it has so many."""
         crashed: list[CrashedFolder] = []

@@ -163,12 +163,7 @@ class TestSyncJournalReload:
         ],
     )
     def test_earlier_items_are_synced_as_the_new_setting_says(
-        self,
-        server: Server,
-        client: Client,
-        old: QueueSettings,
-        new: QueueSettings,
-        is_synced_at_once: bool,
+        self, server: Server, client: Client, old: QueueSettings, new: QueueSettings, is_synced_at_once: bool
     ) -> None:
         server.reload(old, b"work")
         client.talk(set_(b"work", b"a"))
@@ -559,10 +554,7 @@ def test_synced_put_waits_in_each_state_for_one_job(tmp_path: Path, state: SyncS
     ],
 )
 def test_failure_fails_the_queue_and_its_commit(
-    tmp_path: Path,
-    state: SyncState,
-    settings: QueueSettings,
-    events: list[Callable[[ScheduledQueue], None]],
+    tmp_path: Path, state: SyncState, settings: QueueSettings, events: list[Callable[[ScheduledQueue], None]]
 ) -> None:
     queue = scheduled_queue(state, tmp_path)
     queue.queue.settings = settings

@@ -292,8 +292,7 @@ class MemcacheProducer(Producer):
         assert isinstance(connection, LineConnection)
         target, expiry_s, items = self.new_items(self.rng.choice((1, 1, 5, 40)))
         requests = [
-            set_(target.encode(), self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1)
-            for item in items
+            set_(target.encode(), self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1) for item in items
         ]
         connection.send(b"".join(requests))
         for item in items:

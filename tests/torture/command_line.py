@@ -37,9 +37,7 @@ class Torture(Protocol):
     def __call__(self, processes: Processes, *, seed: int, item_count: int, kills: int) -> int: ...
 
 
-def run(
-    torture: Torture, description: str | None, *, items: int, kills: int, storage: str | None = "journal"
-) -> int:
+def run(torture: Torture, description: str | None, *, items: int, kills: int, storage: str | None = "journal") -> int:
     """Run a torture as the command line says. Return the exit status.
 
     `items` and `kills` are defaults. With None for `storage` the torture creates its own storage.

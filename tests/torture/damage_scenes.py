@@ -49,9 +49,7 @@ class Scene(NamedTuple):
 
 def files_below(folder: Path) -> Files:
     """Return all files in a folder and its subfolders."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 class StorageRun:

@@ -377,9 +377,7 @@ class ItemTracker:
 
     def history(self, item: Item) -> str:
         """Return the history of an item for a person, with the faults of the server meanwhile."""
-        events = [
-            (item.sent_s, f"{item.client} puts it to {item.target}, {item.size} bytes, expiry {item.expiry_s} s"),
-        ]
+        events = [(item.sent_s, f"{item.client} puts it to {item.target}, {item.size} bytes, expiry {item.expiry_s} s")]
         if item.answered_s:
             events.append((item.answered_s, f"the reply: {item.state}"))
         for destination, deliveries in item.deliveries.items():

@@ -175,9 +175,7 @@ def _spark_home(folder: Path) -> str:
 class StreamFaultInjector:
     """Injects faults into the server, its network and the driver."""
 
-    def __init__(
-        self, processes: Processes, relay: Relay, delivery: str, rng: random.Random, executors: int
-    ) -> None:
+    def __init__(self, processes: Processes, relay: Relay, delivery: str, rng: random.Random, executors: int) -> None:
         self._processes, self._relay, self._delivery, self._rng = processes, relay, delivery, rng
         self._executors = executors
         self.server = self._serve()

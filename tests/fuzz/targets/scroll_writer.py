@@ -161,8 +161,5 @@ def seeds() -> Mapping[str, bytes]:
 
 
 TARGET = Target(
-    check,
-    seeds,
-    lambda: scroll_seeds.WORDS,
-    repairing(choose, partial(scroll_seeds.repaired, magic=WRITER_MAGIC)),
+    check, seeds, lambda: scroll_seeds.WORDS, repairing(choose, partial(scroll_seeds.repaired, magic=WRITER_MAGIC))
 )

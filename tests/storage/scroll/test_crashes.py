@@ -385,10 +385,7 @@ CRASHED_FOLDERS = {
     ),
     "targets without their item": CrashedFolder(
         {PARENT: (1001,), LEFT: (1001,), RIGHT: (1001,)},
-        {
-            "work.1000": writer(items(1001), targets(0, b"left")),
-            **{name: reader_file(0) for name in FAMILY},
-        },
+        {"work.1000": writer(items(1001), targets(0, b"left")), **{name: reader_file(0) for name in FAMILY}},
     ),
     "targets before some items": CrashedFolder(
         {PARENT: (1001, 1003), LEFT: (1002, 1003), RIGHT: (1001, 1003)},

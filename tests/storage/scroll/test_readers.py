@@ -10,16 +10,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
 from kestrel.scroll.reader_file import DELETED_STATE
-from tests.scroll.handwritten import (
-    DELETED,
-    put,
-    read_done,
-    read_head,
-    reader_file,
-    sealed,
-    targets,
-    writer_file,
-)
+from tests.scroll.handwritten import DELETED, put, read_done, read_head, reader_file, sealed, targets, writer_file
 from tests.scroll.independent import queues_in
 from tests.scroll.storages import FAMILY, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
 
@@ -190,11 +181,7 @@ def test_new_reader_file_is_synced_before_its_rename(start: Opener) -> None:
 
 
 def test_takes_of_a_reader_loaded_later_are_durable(start: Opener) -> None:
-    files = {
-        "work.5": writer_file(b"a", b"b"),
-        "work.read.:own": NEW_READER,
-        "work.read.x": NEW_READER + bytes(9),
-    }
+    files = {"work.5": writer_file(b"a", b"b"), "work.read.:own": NEW_READER, "work.read.x": NEW_READER + bytes(9)}
     scrolls = start.over(files, settings=SYNCED, arrange=lambda disk: disk.cannot_read("work.read.x"))
     scrolls.put_and_commit(scrolls.queue(), b"c")
     scrolls.disk.mend()

@@ -16,15 +16,7 @@ from kestrel.storage.interfaces import IStorageFactory
 from kestrel.storage.registry import ScrollStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
-from tests.scroll.handwritten import (
-    READER,
-    errors,
-    put,
-    read_done,
-    read_head,
-    reader_file,
-    writer_file,
-)
+from tests.scroll.handwritten import READER, errors, put, read_done, read_head, reader_file, writer_file
 from tests.scroll.storages import SYNCED, Opener
 
 FIRST = "work.1700000000000"
@@ -348,11 +340,7 @@ def test_files_of_no_queue_are_left_alone(start: Opener, tmp_path: Path, files: 
 
 
 def test_misencoded_reader_file_and_its_items_are_left_alone(start: Opener) -> None:
-    files = {
-        "work.1": writer_file(b"a"),
-        "work.2": writer_file(b"b", first_id=2),
-        "work.read.a:B": NEW_READER,
-    }
+    files = {"work.1": writer_file(b"a"), "work.2": writer_file(b"b", first_id=2), "work.read.a:B": NEW_READER}
     scrolls = start.over(files)
     assert scrolls.loaded == {}
     scrolls.put_and_commit(scrolls.queue(), b"c")
