@@ -21,8 +21,8 @@ EXTENSION ?= require
 WHEEL ?=
 
 # The tests that use tests/sample.py. `make damage` covers the recorded journals.
-EVERY_PLACE := tests/journal/test_recorded.py tests/journal/test_replay.py tests/storage/test_crashes.py
-EVERY_PLACE += tests/storage/scroll/test_crashes.py tests/tools/test_convert_resumed.py
+EVERY_PLACE := tests/journal/test_replay.py tests/storage/test_crashes.py tests/storage/scroll/test_crashes.py
+EVERY_PLACE += tests/tools/test_convert_resumed.py
 
 VENV := .venv
 POSTGRES := examples/storage-postgres

@@ -14,18 +14,12 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from kestrel.disk.files import Disk
 from kestrel.journal.fileset import group_by_queue
 from tests.journal import reference
 from tests.journal.handwritten import save_xid, unremove
 from tests.journal.restarts import NOW_MS, Journal, files_of, restarted_errors, restarted_items, set_aside
-from tests.sample import EVERY_PLACE
 
 GOLDEN: Final = Path(__file__).with_name("golden")
-SMALL_BYTES: Final = 300
-"""A larger file is treated as large."""
-STEP: Final = 23
-"""Smallest distance between the sizes to which a large file is cut."""
 T: Final = 1_700_000_000_000
 
 CASES: Final = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
@@ -239,83 +233,3 @@ def test_packed_journal_of_several_files_is_complete(tmp_path: Path) -> None:
         (b"%04d " % number + b"x" * 59, T + (number + (24 if number > 50 else 0)) * 1000, 0) for number in numbers
     ]
     assert set_aside(tmp_path) == []
-
-
-# Each file, cut after each byte.
-
-
-def ends_of_records(case: str, name: str, contents: bytes) -> list[int]:
-    """Return where the records of a file end, according to Kestrel if it read the file, else to the format."""
-    listings = [queue["ops"] for queue in expected(case).values() if name in queue["ops"]] if case in QUEUES else []
-    if not listings:
-        reading = reference.read(contents)
-        return [*(record.offset for record in reading.records), reading.end]
-    return [0, *(record["offset"] + record["size"] for record in listings[0][name] if "error" not in record)]
-
-
-def distinct_files() -> dict[str, tuple[str, str, bytes]]:
-    """Return one file of each distinct content: its case, its name, and its content."""
-    found: dict[bytes, tuple[str, str, bytes]] = {}
-    for case in (*CASES, *PACKED):
-        paths = (GOLDEN / case / "journal").iterdir() if case in CASES else [GOLDEN / case / "packed"]
-        for path in sorted(paths):
-            contents = path.read_bytes()
-            if contents:
-                found.setdefault(contents, (case, path.name, contents))
-    return {f"{case}/{name}": (case, name, contents) for case, name, contents in found.values()}
-
-
-FILES: Final = distinct_files()
-
-
-def test_each_recorded_file_is_cut() -> None:
-    assert len(FILES) == 49
-
-
-class Unsynced(Disk):
-    """A disk without syncs, which is fast enough for thousands of repairs."""
-
-    def sync(self, descriptor: int) -> None:
-        """Do nothing."""
-
-    def sync_folder(self, path: bytes) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize(("case", "name", "contents"), FILES.values(), ids=FILES)
-def test_file_cut_after_any_byte_keeps_the_records_before(
-    case: str, name: str, contents: bytes, tmp_path: Path
-) -> None:
-    """In a large file: both sides of some ends of records, each byte of its first records, and some other bytes."""
-    ends = ends_of_records(case, name, contents)
-    assert ends == sorted(ends)
-    sizes = sizes_of_cuts(contents, ends)
-    for number, first in enumerate(range(0, len(sizes), 100)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        check_cuts(folder, contents, ends, sizes[first : first + 100])
-
-
-def sizes_of_cuts(contents: bytes, ends: list[int]) -> list[int]:
-    """Return all sizes of a small file, and a sample for a large one."""
-    all_sizes = range(len(contents) + 1)
-    if EVERY_PLACE or len(contents) <= SMALL_BYTES:
-        return list(all_sizes)
-    close = {end + step for end in (*ends[:4], *ends[::10], *ends[-4:]) for step in (-1, 0, 1)}
-    return sorted({*range(ends[2] + 1), *close, *range(0, len(contents), STEP), len(contents)} & {*all_sizes})
-
-
-def check_cuts(folder: Path, contents: bytes, ends: list[int], sizes: list[int]) -> None:
-    """Start a server over queues whose files are cut to these sizes, and check what it keeps."""
-    for size in sizes:
-        (folder / f"cut-{size}").write_bytes(contents[:size])
-    journal = Journal(folder, Unsynced())
-    files, copies = files_of(folder), files_of(folder / ".kestrel" / "damaged")
-    for size in sizes:
-        good = max(end for end in ends if end <= size)
-        assert journal.items(b"cut-%d" % size) == reference.items_after(contents[:good], now_ms=NOW_MS)
-        assert files[f"cut-{size}"] == contents[:good]
-        copy = f"cut-{size}.{NOW_MS}"
-        assert copies.pop(copy, b"") + copies.pop(copy + ".tail", b"") == contents[good:size]
-    assert copies == {}
-    journal.close()

@@ -20,7 +20,7 @@ from kestrel.queues.context import QueueContext
 from kestrel.queues.open_reads import MAX_TIMED_OUT_PER_SLICE
 from kestrel.queues.queue import Queue
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.queues.waiters import Waiter
+from kestrel.queues.waiters import ItemArrived, Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -72,6 +72,18 @@ class Bench:
             self.put_one(data, expiry_ms)
         self.tick()
 
+    def put_on_disk(self, *items: bytes, expiry_ms: int = 0) -> None:
+        """Put items, and drop all items from memory."""
+        self.put(*items, expiry_ms=expiry_ms)
+        self.store.page_out()
+
+    def fail_commit(self, message: str = "disk failed") -> None:
+        """Commit, and let that fail."""
+        self.storage.holds_commits = True
+        self.tick()
+        self.storage.end_commits(error=StorageError(message))
+        self.storage.holds_commits = False
+
     def join(self, name: str, *, opens: bool = False, peeks: bool = False, is_blocking: bool = True) -> Waiter:
         """Add a waiter; its answer is recorded under this name."""
 
@@ -81,6 +93,10 @@ class Bench:
         waiter = Waiter(on_result, opens=opens, peeks=peeks, is_blocking=is_blocking)
         self.queue.join(waiter)
         return waiter
+
+    def join_with(self, on_result: ItemArrived, is_blocking: bool = True) -> None:
+        """Add a waiter with this callback."""
+        self.queue.join(Waiter(on_result, opens=False, peeks=False, is_blocking=is_blocking))
 
     def items(self) -> list[bytes]:
         """Take the items of the queue, head first."""
@@ -119,8 +135,7 @@ def test_peek_leaves_the_head(bench: Bench) -> None:
 
 
 def test_waiters_come_before_immediate_gets_and_peeks(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.join("first", is_blocking=False)
     bench.queue.flush()
     bench.put(b"two")
@@ -173,9 +188,8 @@ def test_refused_put_changes_nothing(bench: Bench) -> None:
 
 
 def test_item_put_by_a_callback_reaches_the_next_waiter(bench: Bench) -> None:
-    bench.put(b"gone")
-    bench.store.page_out()
-    bench.queue.join(Waiter(lambda item, error: bench.put(b"one"), opens=False, peeks=False, is_blocking=False))
+    bench.put_on_disk(b"gone")
+    bench.join_with(lambda item, error: bench.put(b"one"), is_blocking=False)
     bench.join("next")
     bench.queue.flush()
     bench.store.end_fill()
@@ -184,11 +198,8 @@ def test_item_put_by_a_callback_reaches_the_next_waiter(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_blocking", [True, False])
 def test_waiter_that_left_in_a_callback_is_not_answered(bench: Bench, is_blocking: bool) -> None:
-    bench.put(b"gone")
-    bench.store.page_out()
-    bench.queue.join(
-        Waiter(lambda item, error: bench.queue.waiters.leave(second), opens=False, peeks=False, is_blocking=is_blocking)
-    )
+    bench.put_on_disk(b"gone")
+    bench.join_with(lambda item, error: bench.queue.waiters.leave(second), is_blocking=is_blocking)
     second = bench.join("second", is_blocking=is_blocking)
     bench.queue.flush()
     bench.queue.answer_all() if is_blocking else bench.store.end_fill()
@@ -245,8 +256,7 @@ def test_expired_item_is_given_to_no_waiter(bench: Bench) -> None:
 
 def test_item_that_expired_on_disk_is_not_returned_after_load(bench: Bench) -> None:
     bench.put(b"brief", expiry_ms=1_000_500)
-    bench.put(b"lasting")
-    bench.store.page_out()
+    bench.put_on_disk(b"lasting")
     bench.join("waiter", is_blocking=False)
     bench.now_ms = 1_001_000
     bench.store.end_fill()
@@ -306,18 +316,16 @@ def test_waiter_that_rejoins_from_callback_goes_to_the_end(bench: Bench) -> None
 
     def rejoin(item: Item | None, error: Exception | None) -> None:
         order.append("keen")
-        bench.queue.join(Waiter(rejoin, opens=False, peeks=False, is_blocking=True))
+        bench.join_with(rejoin)
 
-    bench.queue.join(Waiter(rejoin, opens=False, peeks=False, is_blocking=True))
-    bench.queue.join(Waiter(lambda item, error: order.append("other"), opens=False, peeks=False, is_blocking=True))
+    bench.join_with(rejoin)
+    bench.join_with(lambda item, error: order.append("other"))
     bench.put(b"one", b"two", b"three")
     assert order == ["keen", "other", "keen"]
 
 
 def test_put_from_callback_serves_the_next_waiter(bench: Bench) -> None:
-    bench.queue.join(
-        Waiter(lambda item, error: bench.put(b"from the answer"), opens=False, peeks=False, is_blocking=True)
-    )
+    bench.join_with(lambda item, error: bench.put(b"from the answer"))
     bench.join("next")
     bench.put(b"one")
     assert bench.answers == [("next", b"from the answer")]
@@ -329,7 +337,7 @@ def test_waiter_removed_by_callback_of_another_is_not_called(bench: Bench) -> No
     def first_answered(item: Item | None, error: Exception | None) -> None:
         bench.queue.waiters.leave(second)
 
-    bench.queue.join(Waiter(first_answered, opens=False, peeks=False, is_blocking=True))
+    bench.join_with(first_answered)
     second = bench.join("second")
     bench.put(b"one", b"two")
     assert bench.answers == []
@@ -365,8 +373,7 @@ def test_returned_open_reads_keep_their_order_at_the_head(bench: Bench) -> None:
 
 
 def test_missing_head_is_loaded_once(bench: Bench) -> None:
-    bench.put(b"one", b"two")
-    bench.store.page_out()
+    bench.put_on_disk(b"one", b"two")
     bench.join("a", is_blocking=False)
     bench.join("b")
     bench.join("c", is_blocking=False)
@@ -376,16 +383,14 @@ def test_missing_head_is_loaded_once(bench: Bench) -> None:
 
 
 def test_head_is_not_loaded_without_a_waiter(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.queue.take_now(opens=False)
     bench.queue.head.sweep()
     assert not bench.store.is_filling
 
 
 def test_item_put_during_load_stays_behind_the_head(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.join("a", is_blocking=False)
     bench.put(b"two")
     assert bench.answers == []
@@ -395,8 +400,7 @@ def test_item_put_during_load_stays_behind_the_head(bench: Bench) -> None:
 
 
 def test_flush_during_load_leaves_an_empty_queue(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.join("impatient", is_blocking=False)
     bench.join("patient")
     bench.queue.flush()
@@ -407,8 +411,7 @@ def test_flush_during_load_leaves_an_empty_queue(bench: Bench) -> None:
 
 
 def test_items_put_after_flush_during_load_are_served(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.join("a", is_blocking=False)
     bench.queue.flush()
     bench.put(b"two")
@@ -417,8 +420,7 @@ def test_items_put_after_flush_during_load_are_served(bench: Bench) -> None:
 
 
 def test_head_can_be_loaded_twice(bench: Bench) -> None:
-    bench.put(b"one", b"two")
-    bench.store.page_out()
+    bench.put_on_disk(b"one", b"two")
     bench.join("a", is_blocking=False)
     bench.store.end_fill()
     bench.store.page_out()
@@ -429,8 +431,7 @@ def test_head_can_be_loaded_twice(bench: Bench) -> None:
 
 
 def test_unreadable_head_is_an_error_to_all_waiters(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.join("a", is_blocking=False)
     bench.join("b")
     bench.store.end_fill(StorageError("unreadable"))
@@ -439,8 +440,7 @@ def test_unreadable_head_is_an_error_to_all_waiters(bench: Bench) -> None:
 
 
 def test_next_get_after_failed_load_retries(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.join("a", is_blocking=False)
     bench.store.end_fill(StorageError("unreadable"))
     bench.join("b", is_blocking=False)
@@ -450,16 +450,14 @@ def test_next_get_after_failed_load_retries(bench: Bench) -> None:
 
 def test_internal_fault_of_a_load_is_an_error_to_waiters(bench: Bench) -> None:
     errors: list[Exception | None] = []
-    bench.put(b"one")
-    bench.store.page_out()
-    bench.queue.join(Waiter(lambda item, error: errors.append(error), opens=False, peeks=False, is_blocking=True))
+    bench.put_on_disk(b"one")
+    bench.join_with(lambda item, error: errors.append(error))
     bench.store.end_fill(ValueError("a fault of the backend"))
     assert [isinstance(error, KestrelError) for error in errors] == [True]
 
 
 def test_all_waiters_may_leave_during_load(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.store.page_out()
+    bench.put_on_disk(b"one")
     bench.queue.waiters.leave(bench.join("a", is_blocking=False))
     bench.store.end_fill()
     assert bench.answers == []
@@ -471,11 +469,8 @@ def test_load_of_failed_store_blocks_no_waiter(bench: Bench) -> None:
     dead = bench.store
     dead.page_out()
     bench.join("a", is_blocking=False)
-    bench.storage.holds_commits = True
     bench.put_one(b"lost", 0)
-    bench.tick()
-    bench.storage.end_commits(error=StorageError("disk failed"))
-    bench.storage.holds_commits = False
+    bench.fail_commit()
     assert bench.store is not dead
     assert bench.answers == [("a", b"safe")]
     bench.join("b")
@@ -543,10 +538,8 @@ def test_reads_that_time_out_together_return_in_order(bench: Bench, count: int) 
 
 def test_queue_continues_with_safe_items_after_failed_commit(bench: Bench) -> None:
     bench.put(b"safe")
-    bench.storage.holds_commits = True
     batch = bench.put_one(b"lost", 0)
-    bench.tick()
-    bench.storage.end_commits(error=StorageError("disk full"))
+    bench.fail_commit("disk full")
     assert batch.is_settled
     assert str(batch.failure) == "disk full"
     assert bench.items() == [b"safe"]
@@ -555,11 +548,8 @@ def test_queue_continues_with_safe_items_after_failed_commit(bench: Bench) -> No
 @pytest.mark.parametrize("opens", [False, True])
 def test_reopened_queue_gives_no_item_that_expires_meanwhile(bench: Bench, opens: bool) -> None:
     bench.put(b"old", expiry_ms=bench.now_ms + 500)
-    bench.storage.holds_commits = True
     bench.queue.flush()
-    bench.tick()
-    bench.storage.end_commits(error=StorageError("disk failed"))
-    bench.storage.holds_commits = False
+    bench.fail_commit()
     bench.tick()
     assert bench.store.items == 1
     bench.now_ms += 1000
@@ -572,20 +562,16 @@ def test_failed_commit_gives_open_reads_to_waiters(bench: Bench) -> None:
     bench.queue.take_now(opens=True)
     bench.tick()
     bench.join("a")
-    bench.storage.holds_commits = True
     bench.queue.flush()
-    bench.tick()
-    bench.storage.end_commits(error=StorageError("disk full"))
+    bench.fail_commit("disk full")
     assert bench.answers == [("a", b"one")]
 
 
 def test_queue_that_cannot_be_reopened_refuses_waiters(bench: Bench) -> None:
     bench.join("a")
-    bench.storage.holds_commits = True
     bench.queue.flush()
-    bench.tick()
     bench.storage.reopen_refusal = "the disk is gone"
-    bench.storage.end_commits(error=StorageError("disk failed"))
+    bench.fail_commit()
     assert bench.answers == [("a", "the disk is gone")]
     with pytest.raises(QueueFailed):
         bench.queue.reopen()
@@ -596,11 +582,8 @@ def test_queue_that_cannot_be_reopened_refuses_waiters(bench: Bench) -> None:
 
 def test_waiters_keep_waiting_if_queue_can_be_reopened(bench: Bench) -> None:
     bench.join("a")
-    bench.storage.holds_commits = True
     bench.queue.flush()
-    bench.tick()
-    bench.storage.end_commits(error=StorageError("disk failed"))
-    bench.storage.holds_commits = False
+    bench.fail_commit()
     assert bench.answers == []
     bench.put(b"one")
     assert bench.answers == [("a", b"one")]
@@ -745,8 +728,7 @@ def test_puts_are_counted(bench: Bench) -> None:
 
 def test_discards_after_load_of_head_are_committed(bench: Bench) -> None:
     bench.queue.use_settings(QueueSettings(max_items=2, discard_old_when_full=True))
-    bench.put(b"one", b"two")
-    bench.store.page_out()
+    bench.put_on_disk(b"one", b"two")
     bench.put(b"three")
     bench.store.end_fill()
     bench.tick()

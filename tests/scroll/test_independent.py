@@ -1,4 +1,4 @@
-"""The independent reader: it finds what libkestrel found, and what this server's records mean."""
+"""The independent reader: it finds what libkestrel found, and reads each kind of record of the format."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ import base64
 import json
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
-from kestrel.disk.files import Disk
-from kestrel.scroll.name_encoding import OWN_READER, EscapedNames, reader_part, stem_of
-from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
-from kestrel.scroll.reader_file import sealed as with_checksum
 from kestrel.scroll.record_cursor import ScrollRecordCursor
-from kestrel.scroll.records import WRITER_MAGIC, Targets, encode_put, encode_targets
 from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
 from tests.scroll.handwritten import (
@@ -209,110 +201,3 @@ def test_both_readers_find_same_records_after_any_damage(magic: bytes) -> None:
             assert [
                 (record.command, record.data) for _, record in ScrollRecordCursor(BytesReader(damaged), magic)
             ] == theirs
-
-
-JOURNAL: Final = b"n\xff" * 100
-CHILDREN: Final = [b"x", b"y+\xff", b"z" * 200]
-PARTS: Final = [OWN_READER, *(reader_part(stem_of(JOURNAL), child) for child in CHILDREN)]
-
-
-READER_NUMBERS: Final = st.integers(0, len(PARTS) - 1)
-STEPS: Final = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), st.none() | st.tuples(st.sets(READER_NUMBERS), st.booleans()), st.integers(0, 2)),
-        st.tuples(st.just("finish"), READER_NUMBERS, st.integers(0, 1 << 20)),
-        st.tuples(st.just("come back"), READER_NUMBERS, st.integers(0, 1 << 20)),
-        st.tuples(st.just("checkpoint"), READER_NUMBERS, st.none()),
-        st.tuples(st.just("rotate"), st.none(), st.none()),
-    ),
-    max_size=60,
-)
-
-
-class WrittenJournal:
-    """A journal written with this server's records, and the items that each of its readers should have."""
-
-    def __init__(self, folder: Path) -> None:
-        self._stem = folder / stem_of(JOURNAL).decode()
-        names = EscapedNames(Disk(), str(folder).encode())
-        for part, name in zip((stem_of(JOURNAL), *PARTS[1:]), (JOURNAL, *CHILDREN), strict=True):
-            names.remember(part, name)
-        self._last_id = 0
-        self._files = 0
-        self._states = [ReaderState() for _ in PARTS]
-        self.items: list[dict[int, FoundItem]] = [{} for _ in PARTS]
-        self.rotate()
-        for number in range(len(PARTS)):
-            self.checkpoint(number)
-
-    def rotate(self) -> None:
-        self._files += 1
-        self._append(f".{self._files}", WRITER_MAGIC)
-
-    def put(self, targets: tuple[set[int], bool] | None, gap: int) -> None:
-        self._last_id += 1 + gap
-        item = FoundItem(self._last_id, b"%d" % self._last_id, T, gap and T + gap, gap)
-        record = encode_put(item.id, item.data, item.add_ms, item.expiry_ms, item.errors)
-        has = [True] * len(PARTS)
-        if targets is not None:
-            its = Targets(frozenset(PARTS[number] for number in targets[0]), targets[1])
-            record = encode_targets(its) + record
-            has = [its.has(part) for part in PARTS]
-        self._append(f".{self._files}", record)
-        for number, has_it in enumerate(has):
-            if has_it:
-                self.items[number][item.id] = item
-            else:
-                self._states[number].done.add(item.id)  # the reader file says so at its next checkpoint
-
-    def finish(self, number: int, which: int) -> None:
-        if self.items[number]:
-            item_id = sorted(self.items[number])[which % len(self.items[number])]
-            del self.items[number][item_id]
-            done = self._states[number].done
-            head = done.head
-            done.add(item_id)
-            beyond = [(item_id, item_id)] if item_id > done.head else []
-            changes = encode_changes(done.head if done.head != head else None, beyond, {})
-            self._append(self._reader(number), with_checksum(changes))
-
-    def come_back(self, number: int, which: int) -> None:
-        if self.items[number]:
-            item_id = sorted(self.items[number])[which % len(self.items[number])]
-            item = self.items[number][item_id]
-            self.items[number][item_id] = item._replace(errors=item.errors + 1)
-            self._states[number].errors[item_id] = item.errors + 1
-            changes = encode_changes(None, [], {item_id: item.errors + 1})
-            self._append(self._reader(number), with_checksum(changes))
-
-    def checkpoint(self, number: int) -> None:
-        Path(f"{self._stem}{self._reader(number)}").write_bytes(encode_state(self._states[number]))
-
-    def _reader(self, number: int) -> str:
-        return f".read.{PARTS[number].decode()}"
-
-    def _append(self, suffix: str, data: bytes) -> None:
-        with Path(f"{self._stem}{suffix}").open("ab") as file:
-            file.write(data)
-
-
-@given(STEPS)
-def test_independent_reader_finds_items_of_this_servers_records(steps: list[tuple[str, Any, Any]]) -> None:
-    with TemporaryDirectory() as folder:
-        journal = WrittenJournal(Path(folder))
-        for step, what, more in steps:
-            if step == "put":
-                journal.put(what, more)
-            elif step == "finish":
-                journal.finish(what, more)
-            elif step == "come back":
-                journal.come_back(what, more)
-            elif step == "checkpoint":
-                journal.checkpoint(what)
-            else:
-                journal.rotate()
-        found = queues_in(Path(folder))
-    names = [JOURNAL, *(JOURNAL + b"+" + child for child in CHILDREN)]
-    assert found.keys() == set(names)
-    for name, items in zip(names, journal.items, strict=True):
-        assert found[name].items == [items[item_id] for item_id in sorted(items)]

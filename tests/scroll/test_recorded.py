@@ -20,7 +20,6 @@ from tests.journal.handwritten import BytesReader
 from tests.scroll.handwritten import unsealed
 
 GOLDEN: Final = Path(__file__).with_name("golden")
-CUT: Final = "L40_truncations"
 
 
 class RecordedFile(NamedTuple):
@@ -115,13 +114,3 @@ def test_every_reader_file_is_written_with_the_same_bytes(file: RecordedFile) ->
     state, end = read_state(BytesReader(file.contents))
     assert end.problem is None
     assert unsealed(encode_state(state)) == file.contents
-
-
-def test_truncated_file_keeps_the_items_that_libkestrel_found() -> None:
-    expected = json.loads((GOLDEN / CUT / "expected.json").read_text())
-    contents = base64.b64decode(expected["base_b64"])
-    assert contents == (GOLDEN / CUT / "journal" / "work.1700000000000").read_bytes()
-    assert [cut["n"] for cut in expected["cuts"]] == list(range(len(contents) + 1))
-    for cut in expected["cuts"]:
-        scan = ScrollRecordCursor(BytesReader(contents[: cut["n"]]), WRITER_MAGIC)
-        assert [record.item_id for _, record in scan] == cut["ids"]

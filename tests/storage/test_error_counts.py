@@ -214,27 +214,6 @@ def test_items_aborted_together_get_one_error_each(queue: ModelledQueue) -> None
 # Restarts.
 
 
-def test_errors_are_counted_on_after_a_restart(queue: ModelledQueue) -> None:
-    queue.put_numbers(1, 2)
-    queue.abort_head(2)
-    queue.commit()
-    other = queue.killed()
-    other.items = queue.after_restart()
-    other.abort_head(3)
-    assert other.items == [(1, 5), (2, 0)]
-    other.check()
-    other.close()
-
-
-def test_open_reads_keep_their_errors_over_a_restart(queue: ModelledQueue) -> None:
-    queue.put_numbers(1, 2, 3)
-    queue.abort_head(2)
-    queue.open()
-    queue.abort_head(1)
-    queue.open()
-    queue.check()
-
-
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_hundred_restarts_add_no_error(queue: ModelledQueue, is_killed: bool) -> None:
     queue.put_numbers(1, 2, 3, 4)
@@ -256,12 +235,6 @@ def test_a_hundred_restarts_add_no_error(queue: ModelledQueue, is_killed: bool) 
         shutil.rmtree(before.folder)
     assert server.found_after_kill() == expected
     server.close()
-
-
-def test_each_unremove_of_an_old_file_is_an_error(tmp_path: Path) -> None:
-    queue = started_with(tmp_path / "queues", addx(b"1") + open_(1) + unremove(1) + open_(2) + unremove(2))
-    assert queue.get() == (1, 2)
-    queue.close()
 
 
 def test_reopened_queue_has_the_committed_errors(queue: ModelledQueue) -> None:
@@ -476,14 +449,6 @@ def test_rewrite_keeps_errors_at_each_step(small: ModelledQueue, step: str) -> N
     small.check_files(*small.files())
     small.abort(held[2])
     small.check()
-
-
-def test_rewrite_has_the_expected_size(small: ModelledQueue) -> None:
-    fail_and_hold(small)
-    until_rewrite(small)
-    expected = small.queue.live_bytes
-    small.run_all()
-    assert small.queue.disk_bytes == small.queue.live_bytes == expected
 
 
 @each_pack_step
