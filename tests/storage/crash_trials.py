@@ -118,6 +118,13 @@ class CrashDisk(KillableDisk):
             self._list_durable_files()
 
 
+class LyingDisk(CrashDisk):
+    """A disk that only claims to sync."""
+
+    def sync(self, descriptor: int) -> None:
+        self._check("sync")
+
+
 class Pace(NamedTuple):
     """The numbers of thread jobs that run after each step, in a cycle.
 

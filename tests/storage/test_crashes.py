@@ -25,6 +25,7 @@ from tests.storage.crash_trials import (
     SYNCS,
     CrashDisk,
     CrashTrial,
+    LyingDisk,
     Pace,
     RestartCache,
     StorageRun,
@@ -280,13 +281,6 @@ def test_computed_crash_equals_a_real_one(
         run = trial.run(calls)
         assert run.disk.is_dead
         assert crash_now(run, sync_journal_ms) == expected[calls], f"after {calls} operations"
-
-
-class LyingDisk(CrashDisk):
-    """A disk that only claims to sync."""
-
-    def sync(self, descriptor: int) -> None:
-        self._check("sync")
 
 
 class ForgetfulDisk(CrashDisk):

@@ -19,8 +19,8 @@ from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
-    CrashDisk,
     CrashTrial,
+    LyingDisk,
     Pace,
     RestartCache,
     StorageRun,
@@ -299,13 +299,6 @@ def test_crash_at_any_step_keeps_each_queue_and_mixes_none(
     folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
     CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
-
-
-class LyingDisk(CrashDisk):
-    """A disk that reports syncs without doing them."""
-
-    def sync(self, descriptor: int) -> None:
-        self._check("sync")
 
 
 @pytest.mark.parametrize("sync_journal_ms", [0, 500])
