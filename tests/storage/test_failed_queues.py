@@ -201,7 +201,7 @@ def test_put_that_waits_for_a_sync_when_its_queue_fails_is_refused_or_durable(
     server.disk.fail("write", errno.EIO, times=1)
     later.talk(set_(b"synced", b"refused"))
     kept = [b"waiting"] if waiting.received() == STORED else []
-    assert drain(machine.fail_power(server), b"synced") == kept
+    assert drain(server.without_power(), b"synced") == kept
     assert drain(server, b"synced") == kept
 
 
@@ -221,7 +221,7 @@ def test_put_after_a_queue_fails_during_a_sync_survives_power_failure(machine: M
     assert kept[-1:] == [b"third"]
     if waiting.received() == STORED:
         kept.insert(0, b"waiting")
-    assert drain(machine.fail_power(server), b"synced") == kept
+    assert drain(server.without_power(), b"synced") == kept
 
 
 def test_unsynced_items_of_a_queue_that_fails_during_a_sync_become_durable(machine: Machine) -> None:
@@ -239,4 +239,4 @@ def test_unsynced_items_of_a_queue_that_fails_during_a_sync_become_durable(machi
         client.talk(b"get periodic/peek\r\n")
         server.pass_time(PERIOD_S)
         server.settle()
-    assert drain(machine.fail_power(server), b"periodic") == [b"acknowledged"]
+    assert drain(server.without_power(), b"periodic") == [b"acknowledged"]
