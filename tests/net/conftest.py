@@ -1,4 +1,4 @@
-"""Ports over real sockets, with a reactor that only the test moves."""
+"""Ports over real sockets, with a reactor that only the tests iterate."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.net.sockets import Net
 
 @pytest.fixture(scope="session")
 def own_reactor() -> EPollReactor:
-    """One that is not the process's. It is never run, and keeps two descriptors to wake itself up."""
+    """Return a reactor that is not the process's and never runs. It keeps two descriptors to wake itself up."""
     return EPollReactor()
 
 
 @pytest.fixture(params=["twisted", "hub"])
 def net(request: pytest.FixtureRequest, own_reactor: EPollReactor) -> Iterator[Net]:
-    """A port whose connections are Twisted's, and one whose are the hub's: both keep the same promises."""
+    """Return a port with Twisted's connections, and one with the hub's."""
     net = Net(own_reactor, request.param == "hub")
     yield net
     net.end()
@@ -26,7 +26,7 @@ def net(request: pytest.FixtureRequest, own_reactor: EPollReactor) -> Iterator[N
 
 @pytest.fixture
 def hub_net(own_reactor: EPollReactor) -> Iterator[Net]:
-    """A port whose connections are the hub's."""
+    """Return a port with the hub's connections."""
     net = Net(own_reactor, True)
     yield net
     net.end()

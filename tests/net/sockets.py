@@ -1,6 +1,6 @@
-"""Both kinds of plain TCP connections over real sockets: Twisted's own and the hub's, for the same tests.
+"""A port over real sockets whose connections are Twisted's or the hub's, so that both can run the same tests.
 
-The reactor is one of the test's own. It goes as far as the test moves it, and the clients are sockets that never wait.
+The test iterates the reactor, which is not the process's. The clients are non-blocking sockets.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from kestrel.net.ports import HubListener
 from tests.child import PATIENCE_S
 
 LITTLE: Final = 128 * 1024
-"""A receive buffer of a client that reads slowly."""
+"""Size of the receive buffer of a slow client."""
 
 
 class Seen(Protocol):
-    """Remembers what its transport tells it."""
+    """A protocol that records the calls of its transport."""
 
     def __init__(self) -> None:
         self.received = bytearray()
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.reason: Failure | None = None
         self.on_data: Callable[[bytes], object] = lambda data: None
         self.on_input_end: Callable[[], object] = lambda: None
@@ -45,8 +45,8 @@ class Seen(Protocol):
         self.on_data(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        assert self.reason is None, "it is told once"
-        self.told.append("lost")
+        assert self.reason is None, "connectionLost is called once"
+        self.calls.append("lost")
         self.reason = reason
 
     def lost_by(self, error: type[Exception]) -> bool:
@@ -55,18 +55,18 @@ class Seen(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseable(Seen):
-    """The same, of one that goes on when one direction has ended."""
+    """A recording protocol that stays open after one direction has ended."""
 
     def readConnectionLost(self) -> None:
-        self.told.append("input ended")
+        self.calls.append("input ended")
         self.on_input_end()
 
     def writeConnectionLost(self) -> None:
-        self.told.append("output ended")
+        self.calls.append("output ended")
 
 
 class Clients(ServerFactory):
-    """Makes protocols and remembers them; None where the next one is to be refused."""
+    """A factory that records its protocols. `make` returns None to refuse a client."""
 
     noisy = False
 
@@ -82,7 +82,7 @@ class Clients(ServerFactory):
 
 
 class Client:
-    """A client's socket; it never waits."""
+    """A client with a non-blocking socket."""
 
     def __init__(self, address: tuple[str, int], receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
@@ -95,14 +95,14 @@ class Client:
         self.was_reset = False
 
     def send(self, data: bytes) -> int:
-        """Send as much as the system takes."""
+        """Send as much as the system accepts, and return that number of bytes."""
         try:
             return self.socket.send(data)
         except BlockingIOError:
             return 0
 
     def read(self, size: int = 1 << 20) -> None:
-        """Read once, if there is something."""
+        """Read once, if bytes are available."""
         with suppress(BlockingIOError):
             try:
                 data = self.socket.recv(size)
@@ -113,45 +113,45 @@ class Client:
             self.has_ended = self.has_ended or not data
 
     def has(self, size: int) -> bool:
-        """Read on; whether that much has come."""
+        """Read, and return True if at least this many bytes have been received."""
         self.read()
         return len(self.received) >= size
 
     def is_at_the_end(self) -> bool:
-        """Read on; whether the other side has ended it in order."""
+        """Read, and return True if the server has closed the connection."""
         self.read()
         return self.has_ended
 
     def is_reset(self) -> bool:
-        """Read on; whether the other side has dropped it."""
+        """Read, and return True if the server has reset the connection."""
         self.read()
         return self.was_reset
 
     def half_close(self) -> None:
-        """Send nothing more."""
+        """Close the sending direction."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.socket.close()
 
     def reset(self) -> None:
-        """Drop the connection."""
+        """Reset the connection."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
 
 class Net:
-    """A port, the protocols of its connections, and the reactor that moves them.
+    """A port, the protocols of its connections, and their reactor.
 
-    `hub` is None where the connections are Twisted's. `turns` has "begin" and "end" of each turn of the hub, and
-    whatever a test adds.
+    `hub` is None if the connections are Twisted's. `ticks` contains "begin" and "end" of each tick of the hub, and
+    entries that tests add.
     """
 
     def __init__(self, reactor: EPollReactor, is_hub: bool) -> None:
         self.reactor = reactor
         self._readers_before = set(reactor.getReaders())
-        self.turns: list[str] = []
+        self.ticks: list[str] = []
         self.seconds: Callable[[], float] = time.monotonic
         self.hub: Hub | None = None
         self.factory = Clients()
@@ -160,8 +160,8 @@ class Net:
         if is_hub:
             self.hub = Hub(
                 lambda: self.seconds(),
-                lambda: self.turns.append("begin"),
-                lambda: self.turns.append("end"),
+                lambda: self.ticks.append("begin"),
+                lambda: self.ticks.append("end"),
                 reactor.callFromThread,
             )
             reactor.addReader(self.hub)
@@ -173,30 +173,30 @@ class Net:
     def _listens(self, port: Any) -> None:
         self.port = port
 
-    def turn(self) -> None:
-        """The reactor looks once for what there is to do."""
+    def iterate(self) -> None:
+        """Iterate the reactor once."""
         self.reactor.iterate(0)
 
     def until(self, happened: Callable[[], object]) -> None:
-        """Let the reactor go on until that is true."""
+        """Iterate the reactor until the condition is true."""
         ends_at = time.monotonic() + PATIENCE_S
         while not happened():
-            assert time.monotonic() < ends_at, "it did not happen"
+            assert time.monotonic() < ends_at, "timed out"
             self.reactor.iterate(0.001)
 
     def settle(self) -> None:
-        """Let the reactor do what there is to do: a socket of this machine has what was sent at once."""
+        """Iterate the reactor until it is idle. Local sockets deliver sent bytes at once."""
         for _ in range(10):
-            self.turn()
+            self.iterate()
 
     def client(self, receive_buffer: int | None = None) -> Client:
-        """A client that has connected, and not been accepted yet."""
+        """Return a connected client that the server has not accepted yet."""
         client = Client(self.address, receive_buffer)
         self._clients.append(client)
         return client
 
     def connect(self, make: Callable[[], Seen] = Seen, receive_buffer: int | None = None) -> tuple[Client, Any]:
-        """A client, and its protocol in the server. (Any: a protocol of a test's own.)"""
+        """Return a client and its protocol in the server."""
         self.factory.make = make
         client = self.client(receive_buffer)
         before = len(self.factory.made)
@@ -205,12 +205,12 @@ class Net:
 
     @property
     def is_hub_idle(self) -> bool:
-        """Whether nothing would make the reactor call the hub."""
+        """True if the reactor has no reason to call the hub."""
         assert self.hub is not None
         return select.select([self.hub], [], [], 0) == ([], [], [])
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Close everything."""
         for client in self._clients:
             client.close()
         if self.port.connected:
@@ -223,4 +223,4 @@ class Net:
         if self.hub is not None:
             self.reactor.removeReader(self.hub)
             self.hub.close()
-        assert set(self.reactor.getReaders()) == self._readers_before, "something is still watched"
+        assert set(self.reactor.getReaders()) == self._readers_before, "the reactor still watches a descriptor"

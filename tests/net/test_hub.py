@@ -1,6 +1,6 @@
-"""The hub alone: its turns, who is served before whom, and what it leaves to the reactor.
+"""The hub: its ticks, the order of clients in a tick, and its use of the reactor.
 
-What its connections have in common with Twisted's is in test_tcp.py.
+test_tcp.py contains the tests that connections of the hub share with Twisted's.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.net.sockets import LITTLE, Client, HalfCloseable, Net, Seen
 BIG = bytes(10 << 20)
 
 
-def test_it_is_what_a_reactor_reads_from(hub_net: Net) -> None:
+def test_hub_is_a_read_descriptor_of_the_reactor(hub_net: Net) -> None:
     assert verifyObject(IReadDescriptor, hub_net.hub)
 
 
-def test_the_numbers_that_are_written_out_are_those_of_the_system() -> None:
+def test_event_constants_are_those_of_the_system() -> None:
     assert hub_transport.READABLE == select.EPOLLIN
     assert hub_transport.WRITABLE == select.EPOLLOUT
     assert hub_transport.BROKEN == select.EPOLLERR | select.EPOLLHUP
@@ -44,59 +44,58 @@ def test_the_numbers_that_are_written_out_are_those_of_the_system() -> None:
     assert hub.IS_AVAILABLE
 
 
-# Turns.
+# Ticks.
 
 
-def test_all_who_are_ready_are_served_in_one_turn(hub_net: Net) -> None:
+def test_all_ready_clients_are_served_in_one_tick(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(5)]
     for client, protocol in pairs:
-        protocol.on_data = lambda data: hub_net.turns.append("read")
+        protocol.on_data = lambda data: hub_net.ticks.append("read")
         client.send(b"x")
-    hub_net.turn()
-    assert hub_net.turns == ["begin", "read", "read", "read", "read", "read", "end"]
+    hub_net.iterate()
+    assert hub_net.ticks == ["begin", "read", "read", "read", "read", "read", "end"]
 
 
-def test_nothing_to_do_is_no_turn(hub_net: Net) -> None:
+def test_idle_hub_makes_no_tick(hub_net: Net) -> None:
     hub_net.connect()
     hub_net.settle()
     assert hub_net.hub is not None
     hub_net.hub.doRead()
-    assert hub_net.turns == []
+    assert hub_net.ticks == []
 
 
-def test_what_arrives_during_a_turn_is_served_in_another_before_the_reactor_goes_on(hub_net: Net) -> None:
+def test_input_that_arrives_during_a_tick_is_served_in_the_next_at_once(hub_net: Net) -> None:
     client, protocol = hub_net.connect()
     hub_net.seconds = lambda: 0.0
 
     def again(data: bytes) -> None:
-        hub_net.turns.append(data.decode())
+        hub_net.ticks.append(data.decode())
         if data != b"3":
             client.send(b"%d" % (int(data) + 1))
 
     protocol.on_data = again
     client.send(b"1")
-    hub_net.turn()
-    assert hub_net.turns == ["begin", "1", "end", "begin", "2", "end", "begin", "3", "end"]
+    hub_net.iterate()
+    assert hub_net.ticks == ["begin", "1", "end", "begin", "2", "end", "begin", "3", "end"]
 
 
-def test_what_was_read_is_not_lost_though_another_client_has_it_paused(hub_net: Net) -> None:
-    """All are read from before anything is handed over: what the system has given there is nobody else to keep."""
+def test_input_already_read_is_delivered_despite_a_pause(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(2)]
     seen: list[bytes] = []
     for (client, protocol), (_, other) in zip(pairs, reversed(pairs), strict=True):
 
-        def first_pauses_the_other(data: bytes, other: Seen = other) -> None:
+        def pause_the_other(data: bytes, other: Seen = other) -> None:
             if not seen:
                 other.transport.pauseProducing()
             seen.append(data)
 
-        protocol.on_data = first_pauses_the_other
+        protocol.on_data = pause_the_other
         client.send(b"x")
-    hub_net.turn()
+    hub_net.iterate()
     assert seen == [b"x", b"x"]
 
 
-def test_a_fault_while_one_is_read_from_is_logged_and_loses_nothing_of_the_others(hub_net: Net) -> None:
+def test_fault_while_reading_one_client_loses_no_input_of_others(hub_net: Net) -> None:
     for fault in (MemoryError, KeyboardInterrupt):
         pairs = [hub_net.connect() for _ in range(3)]
         hub_net.settle()
@@ -108,13 +107,13 @@ def test_a_fault_while_one_is_read_from_is_logged_and_loses_nothing_of_the_other
         for client, _ in pairs:
             client.send(b"x")
         with capturedLogs() as logged:
-            hub_net.turn()
+            hub_net.iterate()
         assert [bytes(protocol.received) for _, protocol in pairs] == [b"x", b"", b"x"]
         assert pairs[1][1].lost_by(ConnectionLost)
         assert [event["log_failure"].type for event in logged] == [fault]
 
 
-def test_a_descriptor_that_a_protocol_closed_loses_nothing_of_the_others(hub_net: Net) -> None:
+def test_descriptor_closed_by_a_protocol_loses_no_input_of_others(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(4)]
     hub_net.settle()
     broken = pairs[0][1]
@@ -126,13 +125,12 @@ def test_a_descriptor_that_a_protocol_closed_loses_nothing_of_the_others(hub_net
     broken.on_data = close_below_it
     for client, _ in pairs:
         client.send(b"x")
-    hub_net.turn()
+    hub_net.iterate()
     assert [bytes(protocol.received) for _, protocol in pairs[1:]] == [b"x"] * 3
     assert broken.reason is not None
 
 
-def test_the_end_of_the_input_waits_while_it_is_paused_by_another_client(hub_net: Net) -> None:
-    """It can be read again, other than bytes."""
+def test_end_of_input_is_not_reported_while_paused(hub_net: Net) -> None:
     (client, protocol), (other, paused) = hub_net.connect(HalfCloseable), hub_net.connect(HalfCloseable)
     hub_net.settle()
     real = paused.transport._recv
@@ -140,31 +138,31 @@ def test_the_end_of_the_input_waits_while_it_is_paused_by_another_client(hub_net
     protocol.on_data = lambda data: paused.transport.pauseProducing()
     client.send(b"x")
     other.send(b"x")
-    hub_net.turn()
-    assert "input ended" not in paused.told
+    hub_net.iterate()
+    assert "input ended" not in paused.calls
     paused.transport._recv = real
     paused.transport.resumeProducing()
-    hub_net.turn()
+    hub_net.iterate()
     assert paused.received == b"x"
 
 
-def test_what_was_read_of_a_connection_that_is_over_meanwhile_is_dropped(hub_net: Net) -> None:
+def test_input_of_a_connection_closed_in_the_same_tick_is_dropped(hub_net: Net) -> None:
     for end in ("abortConnection", "loseConnection"):
         pairs = [hub_net.connect() for _ in range(2)]
         seen: list[bytes] = []
         for (client, protocol), (_, other) in zip(pairs, reversed(pairs), strict=True):
 
-            def first_ends_the_other(data: bytes, other: Seen, end: str, seen: list[bytes]) -> None:
+            def end_the_other(data: bytes, other: Seen, end: str, seen: list[bytes]) -> None:
                 seen.append(data)
                 getattr(other.transport, end)()
 
-            protocol.on_data = partial(first_ends_the_other, other=other, end=end, seen=seen)
+            protocol.on_data = partial(end_the_other, other=other, end=end, seen=seen)
             client.send(b"x")
-        hub_net.turn()
+        hub_net.iterate()
         assert seen == [b"x"], end
 
 
-def test_after_2_ms_the_reactor_goes_on(hub_net: Net) -> None:
+def test_hub_returns_to_the_reactor_after_2_ms(hub_net: Net) -> None:
     client, protocol = hub_net.connect()
     now = 0.0
     hub_net.seconds = lambda: now
@@ -180,14 +178,14 @@ def test_after_2_ms_the_reactor_goes_on(hub_net: Net) -> None:
     client.send(b"x")
     timers: list[int] = []
     hub_net.reactor.callFromThread(lambda: timers.append(count))
-    hub_net.turn()
+    hub_net.iterate()
     hub_net.reactor.callFromThread(lambda: timers.append(count))
-    hub_net.turn()
+    hub_net.iterate()
     assert timers == [0, 4], "four rounds of half a millisecond"
-    assert hub_net.turns == ["begin", "end"] * 8
+    assert hub_net.ticks == ["begin", "end"] * 8
 
 
-def test_a_turn_serves_so_many_and_the_others_are_first_in_the_next(hub_net: Net) -> None:
+def test_clients_above_the_limit_of_a_tick_are_first_in_the_next(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(MAX_EVENTS_PER_TICK + 10)]
     order: list[int] = []
     for number, (client, protocol) in enumerate(pairs):
@@ -201,60 +199,59 @@ def test_a_turn_serves_so_many_and_the_others_are_first_in_the_next(hub_net: Net
         return now
 
     hub_net.seconds = seconds
-    hub_net.turn()
+    hub_net.iterate()
     assert len(order) == MAX_EVENTS_PER_TICK
     for number in order:
         pairs[number][0].send(b"x")
     first, order[:] = set(order), []
-    hub_net.turn()
+    hub_net.iterate()
     assert len(order) == MAX_EVENTS_PER_TICK
     assert set(order[:10]) == set(range(len(pairs))) - first
 
 
-def test_one_read_of_each_a_turn(hub_net: Net) -> None:
-    """So that nobody waits for the whole of somebody else's big input."""
+def test_each_client_is_read_once_in_a_tick(hub_net: Net) -> None:
     (big, big_protocol), (little, little_protocol) = hub_net.connect(), hub_net.connect()
-    big_protocol.on_data = lambda data: hub_net.turns.append("big")
-    little_protocol.on_data = lambda data: hub_net.turns.append("little")
+    big_protocol.on_data = lambda data: hub_net.ticks.append("big")
+    little_protocol.on_data = lambda data: hub_net.ticks.append("little")
     big.send(bytes(200_000))
     little.send(b"x")
-    hub_net.turn()
-    assert "little" in hub_net.turns[: hub_net.turns.index("end")]
-    assert hub_net.turns[: hub_net.turns.index("end")].count("big") == 1
+    hub_net.iterate()
+    assert "little" in hub_net.ticks[: hub_net.ticks.index("end")]
+    assert hub_net.ticks[: hub_net.ticks.index("end")].count("big") == 1
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_hang_ups_come_before_reads(hub_net: Net, how: str) -> None:
+def test_disconnects_are_handled_before_reads(hub_net: Net, how: str) -> None:
     pairs = [hub_net.connect() for _ in range(3)]
     (asking, asks), (leaving, leaves), (also_asking, also_asks) = pairs
     for protocol in (asks, also_asks):
-        protocol.on_data = lambda data: hub_net.turns.append(f"asked, gone: {leaves.reason is not None}")
+        protocol.on_data = lambda data: hub_net.ticks.append(f"asked, disconnected: {leaves.reason is not None}")
     asking.send(b"x")
     also_asking.send(b"x")
     getattr(leaving, how)()
-    hub_net.turn()
-    assert hub_net.turns[:4] == ["begin", "asked, gone: True", "asked, gone: True", "end"]
+    hub_net.iterate()
+    assert hub_net.ticks[:4] == ["begin", "asked, disconnected: True", "asked, disconnected: True", "end"]
 
 
-def test_a_fault_ends_no_turn_early(hub_net: Net) -> None:
+def test_faults_of_protocols_do_not_end_a_tick_early(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(3)]
 
     def fail(data: bytes) -> None:
-        hub_net.turns.append("fault")
+        hub_net.ticks.append("fault")
         raise KeyboardInterrupt
 
     for client, protocol in pairs:
         protocol.on_data = fail
         client.send(b"x")
     with capturedLogs():
-        hub_net.turn()
-    assert hub_net.turns[:5] == ["begin", "fault", "fault", "fault", "end"]
+        hub_net.iterate()
+    assert hub_net.ticks[:5] == ["begin", "fault", "fault", "fault", "end"]
     assert all(protocol.lost_by(KeyboardInterrupt) for _, protocol in pairs)
 
 
-def test_a_fault_of_the_end_of_a_turn_is_logged_and_loses_nobody(hub_net: Net) -> None:
+def test_fault_at_the_end_of_a_tick_is_logged_and_disconnects_no_client(hub_net: Net) -> None:
     def fail() -> None:
-        raise ValueError("the end of a turn failed")
+        raise ValueError("the end of a tick failed")
 
     broken = Hub(hub_net.seconds, lambda: None, fail, hub_net.reactor.callFromThread)
     ours, theirs = socket.socketpair()
@@ -264,28 +261,28 @@ def test_a_fault_of_the_end_of_a_turn_is_logged_and_loses_nobody(hub_net: Net) -
     with capturedLogs() as events:
         broken.doRead()
     theirs.close()
-    assert [str(event["log_failure"].value) for event in events] == ["the end of a turn failed"]
+    assert [str(event["log_failure"].value) for event in events] == ["the end of a tick failed"]
     assert (seen.received, seen.reason) == (b"x", None)
     broken.close()
 
 
-def test_an_end_that_comes_outside_of_a_turn_is_made_in_one(hub_net: Net) -> None:
+def test_disconnect_between_ticks_is_handled_in_a_tick(hub_net: Net) -> None:
     _, protocol = hub_net.connect()
     protocol.transport.abortConnection()
     hub_net.settle()
-    assert (protocol.told, hub_net.turns) == (["lost"], ["begin", "end"])
+    assert (protocol.calls, hub_net.ticks) == (["lost"], ["begin", "end"])
 
 
-def test_who_ended_its_input_is_read_once_a_turn_as_well(hub_net: Net) -> None:
+def test_half_closed_client_is_read_once_in_a_tick(hub_net: Net) -> None:
     client, protocol = hub_net.connect()
-    protocol.on_data = lambda data: hub_net.turns.append("read")
+    protocol.on_data = lambda data: hub_net.ticks.append("read")
     client.send(bytes(200_000))
     client.half_close()
-    hub_net.turn()
-    assert hub_net.turns[:3] == ["begin", "read", "end"]
+    hub_net.iterate()
+    assert hub_net.ticks[:3] == ["begin", "read", "end"]
 
 
-def test_while_a_crowd_leaves_the_others_are_served(hub_net: Net) -> None:
+def test_clients_are_served_while_many_others_disconnect(hub_net: Net) -> None:
     now = 0.0
 
     class Leaving(Seen):
@@ -293,7 +290,7 @@ def test_while_a_crowd_leaves_the_others_are_served(hub_net: Net) -> None:
             nonlocal now
             super().connectionLost(reason)
             now += TIME_SLICE_S
-            hub_net.turns.append("left")
+            hub_net.ticks.append("left")
 
     pairs = [hub_net.connect(Leaving) for _ in range(5)]
     client, other = hub_net.connect()
@@ -301,15 +298,15 @@ def test_while_a_crowd_leaves_the_others_are_served(hub_net: Net) -> None:
     hub_net.seconds = lambda: now
     for leaving, _ in pairs:
         leaving.close()
-    other.on_data = lambda data: hub_net.turns.append("read")
+    other.on_data = lambda data: hub_net.ticks.append("read")
     client.send(b"x")
-    hub_net.turn()
-    assert hub_net.turns == ["begin", "left", "read", "end"]
+    hub_net.iterate()
+    assert hub_net.ticks == ["begin", "left", "read", "end"]
     hub_net.settle()
-    assert hub_net.turns.count("left") == 5
+    assert hub_net.ticks.count("left") == 5
 
 
-def test_an_end_that_no_time_was_left_for_is_made_soon(hub_net: Net) -> None:
+def test_disconnect_after_the_time_slice_is_handled_soon(hub_net: Net) -> None:
     client, protocol = hub_net.connect()
     now = 0.0
 
@@ -321,20 +318,20 @@ def test_an_end_that_no_time_was_left_for_is_made_soon(hub_net: Net) -> None:
     hub_net.seconds = lambda: now
     protocol.on_data = abort
     client.send(b"x")
-    hub_net.turn()
+    hub_net.iterate()
     assert protocol.reason is None
     hub_net.settle()
-    assert protocol.told == ["lost"]
+    assert protocol.calls == ["lost"]
 
 
 class BrokenSocket(socket.socket):
-    """Sends nothing, for a reason that the epoll set does not tell."""
+    """A socket whose sends fail with an error that epoll does not report."""
 
     def send(self, data: Any, flags: int = 0) -> int:
         raise OSError(errno.EHOSTUNREACH, "no way there")
 
 
-def test_a_send_that_fails_is_the_end_but_not_within_the_write(hub_net: Net) -> None:
+def test_failed_send_disconnects_after_the_write(hub_net: Net) -> None:
     assert hub_net.hub is not None
     ours, theirs = socket.socketpair()
     seen = Seen()
@@ -347,22 +344,22 @@ def test_a_send_that_fails_is_the_end_but_not_within_the_write(hub_net: Net) -> 
     theirs.close()
 
 
-# What a connection costs while nothing moves.
+# Idle connections.
 
 
-def test_a_half_closed_connection_is_left_in_peace_and_a_reset_is_noticed(hub_net: Net) -> None:
+def test_half_closed_connection_costs_nothing_and_its_reset_is_noticed(hub_net: Net) -> None:
     client, protocol = hub_net.connect(HalfCloseable)
     client.half_close()
-    hub_net.until(lambda: protocol.told == ["input ended"])
+    hub_net.until(lambda: protocol.calls == ["input ended"])
     assert hub_net.is_hub_idle
     protocol.transport.resumeProducing()
     hub_net.settle()
-    assert protocol.told == ["input ended"], "it is told once"
+    assert protocol.calls == ["input ended"], "it is reported once"
     client.reset()
     hub_net.until(lambda: protocol.lost_by(ConnectionLost))
 
 
-def test_a_paused_connection_is_left_in_peace_and_a_reset_is_noticed(hub_net: Net) -> None:
+def test_paused_connection_costs_nothing_and_its_reset_is_noticed(hub_net: Net) -> None:
     client, protocol = hub_net.connect()
     protocol.transport.pauseProducing()
     client.send(b"x")
@@ -374,16 +371,16 @@ def test_a_paused_connection_is_left_in_peace_and_a_reset_is_noticed(hub_net: Ne
     assert protocol.received == b""
 
 
-def test_a_connection_whose_directions_have_both_ended_is_done(hub_net: Net) -> None:
+def test_connection_ends_when_both_directions_have_ended(hub_net: Net) -> None:
     client, protocol = hub_net.connect(HalfCloseable)
     protocol.transport.loseWriteConnection()
     hub_net.until(client.is_at_the_end)
     client.half_close()
-    hub_net.until(lambda: protocol.told == ["output ended", "input ended", "lost"])
+    hub_net.until(lambda: protocol.calls == ["output ended", "input ended", "lost"])
     assert protocol.lost_by(ConnectionDone)
 
 
-def test_a_client_that_does_not_read_costs_nothing_while_it_does_not(hub_net: Net) -> None:
+def test_client_that_does_not_read_costs_nothing(hub_net: Net) -> None:
     client, protocol = hub_net.connect(receive_buffer=LITTLE)
     protocol.transport.write(BIG)
     hub_net.settle()
@@ -394,7 +391,7 @@ def test_a_client_that_does_not_read_costs_nothing_while_it_does_not(hub_net: Ne
 
 
 class StingySocket(socket.socket):
-    """Takes little at a time, and remembers what it was given."""
+    """A socket that sends little at a time, and records the buffers."""
 
     given: list[memoryview]
 
@@ -407,7 +404,7 @@ class StingySocket(socket.socket):
         return super().send(pieces[0][:1000])
 
 
-def test_what_is_unsent_is_not_copied_however_little_is_taken(hub_net: Net) -> None:
+def test_unsent_bytes_are_not_copied_between_small_sends(hub_net: Net) -> None:
     assert hub_net.hub is not None
     ours, theirs = socket.socketpair()
     stingy = StingySocket(fileno=ours.detach())
@@ -417,7 +414,7 @@ def test_what_is_unsent_is_not_copied_however_little_is_taken(hub_net: Net) -> N
     item = bytes(16 << 20)
     seen.transport.write(item)
     for _ in range(100):
-        hub_net.turn()
+        hub_net.iterate()
         theirs.recv(1 << 20)
     assert len(stingy.given) >= 100
     assert all(piece.obj is item for piece in stingy.given)
@@ -425,7 +422,7 @@ def test_what_is_unsent_is_not_copied_however_little_is_taken(hub_net: Net) -> N
     hub_net.until(lambda: seen.reason is not None)
 
 
-def test_an_address_of_ip_version_6_has_its_scope() -> None:
+def test_ipv6_address_has_its_scope() -> None:
     ours, theirs = socket.socketpair()
     transport = HubTransport(ours, Seen(), ("fe80::1%eth0", 2000, 1, 3), select.epoll(), lambda *_: None)
     assert transport.getPeer() == IPv6Address("TCP", "fe80::1%eth0", 2000, 1, 3)
@@ -433,10 +430,10 @@ def test_an_address_of_ip_version_6_has_its_scope() -> None:
     theirs.close()
 
 
-# The end.
+# Closing.
 
 
-def test_a_hub_that_is_closed_ends_its_connections_and_is_quiet(hub_net: Net) -> None:
+def test_closed_hub_disconnects_its_clients_and_makes_no_tick(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(3)]
     assert hub_net.hub is not None
     assert len(hub_net.hub) == 3
@@ -446,10 +443,10 @@ def test_a_hub_that_is_closed_ends_its_connections_and_is_quiet(hub_net: Net) ->
     hub_net.hub.close()
     assert all(protocol.lost_by(ConnectionLost) for _, protocol in pairs)
     hub_net.settle()
-    assert (len(hub_net.hub), hub_net.turns) == (0, [])
+    assert (len(hub_net.hub), hub_net.ticks) == (0, [])
 
 
-def test_it_may_be_closed_when_its_last_client_goes(hub_net: Net) -> None:
+def test_hub_may_be_closed_by_a_protocol_during_a_tick(hub_net: Net) -> None:
     (client, protocol), (_, other) = hub_net.connect(), hub_net.connect()
     assert hub_net.hub is not None
     of_hub = hub_net.hub
@@ -463,10 +460,10 @@ def test_it_may_be_closed_when_its_last_client_goes(hub_net: Net) -> None:
     with capturedLogs() as events:
         of_hub.doRead()
         of_hub.doRead()
-    assert (protocol.told, other.told, hub_net.turns, events) == (["lost"], ["lost"], ["begin", "end"], [])
+    assert (protocol.calls, other.calls, hub_net.ticks, events) == (["lost"], ["lost"], ["begin", "end"], [])
 
 
-def test_a_reactor_that_lets_go_of_everything_ends_it(hub_net: Net) -> None:
+def test_reactor_that_removes_all_readers_disconnects_the_clients(hub_net: Net) -> None:
     _, protocol = hub_net.connect()
     assert hub_net.hub is not None
     hub_net.reactor.removeReader(hub_net.hub)
@@ -478,7 +475,7 @@ def test_a_reactor_that_lets_go_of_everything_ends_it(hub_net: Net) -> None:
 
 
 class Served:
-    """A server in memory whose memcache clients come by the hub."""
+    """A server in memory whose memcache clients connect through the hub."""
 
     def __init__(self, net: Net, folder: Path) -> None:
         self.server = MemoryServer(folder=folder)
@@ -494,15 +491,15 @@ class Served:
         self._net.until(lambda: len(self.hub) == len(self._clients))
         return client
 
-    def turn(self) -> None:
-        """One of the hub, and one of the rest."""
+    def tick(self) -> None:
+        """Run one tick of the hub and of the server."""
         self.hub.doRead()
         self.server.tick()
 
     def end(self) -> None:
         for client in self._clients:
             client.close()
-        self._net.until(lambda: not (self.turn() or len(self.hub)))
+        self._net.until(lambda: not (self.tick() or len(self.hub)))
         self._port.stopListening()
         self._net.settle()
         self.hub.close()
@@ -515,18 +512,18 @@ def served(hub_net: Net, tmp_path: Path) -> Any:
     served.end()
 
 
-def test_a_request_is_answered_within_the_turn_that_read_it(served: Served) -> None:
+def test_request_is_answered_in_the_tick_that_reads_it(served: Served) -> None:
     client = served.connect()
     for request, reply in ((set_(b"work", b"hello"), b"STORED\r\n"), (b"get work\r\n", b"VALUE work 0 5\r\n")):
         client.send(request)
         served.hub.doRead()
         client.read()
         assert client.received.startswith(reply)
-        assert served.server.is_at_rest, "nobody had to be asked to end the tick"
+        assert served.server.is_at_rest, "the tick has ended"
         client.received.clear()
 
 
-def test_an_endless_pipeline_keeps_nobody_from_a_reply(served: Served) -> None:
+def test_endless_pipeline_delays_no_other_client(served: Served) -> None:
     flooder, normal = served.connect(), served.connect()
     flood = set_(b"flood", b"x" * 50) * 100_000
     sent = 0
@@ -535,35 +532,35 @@ def test_an_endless_pipeline_keeps_nobody_from_a_reply(served: Served) -> None:
         flooder.read()
         normal.send(b"version\r\n")
         for _ in range(3):
-            served.turn()
+            served.tick()
         normal.read()
         assert normal.received.count(b"VERSION") == number + 1
     stored = flooder.received.count(b"STORED\r\n")
-    assert 64 * 20 <= stored < sent // len(set_(b"flood", b"x" * 50)), "it is served as well, and never done"
+    assert 64 * 20 <= stored < sent // len(set_(b"flood", b"x" * 50)), "it is also served, and has not finished"
 
 
-def test_what_a_client_that_hangs_up_had_open_is_there_for_who_asks_in_the_same_turn(served: Served) -> None:
+def test_open_read_of_disconnected_client_is_available_in_the_same_tick(served: Served) -> None:
     holder, asker = served.connect(), served.connect()
     asker.send(set_(b"work", b"hello"))
-    served.turn()
+    served.tick()
     holder.send(b"get work/open\r\n")
-    served.turn()
+    served.tick()
     assert asker.has(8)
     asker.send(b"get work\r\n")
     holder.close()
     served._clients.remove(holder)
-    served.turn()
+    served.tick()
     assert asker.has(33)
     assert asker.received == b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
 
 
-def test_a_burst_of_connections_is_accepted_a_few_a_turn(hub_net: Net) -> None:
-    for _ in range(3):  # Twisted's own port takes in more with each burst
+def test_burst_of_connections_is_accepted_a_few_per_tick(hub_net: Net) -> None:
+    for _ in range(3):  # Twisted's own port accepts more with each burst
         before = len(hub_net.factory.made)
         clients = [hub_net.client() for _ in range(3 * MAX_ACCEPTS_PER_TICK)]
-        taken_in = []
+        accepted = []
         while len(hub_net.factory.made) < before + len(clients):
             already = len(hub_net.factory.made)
-            hub_net.turn()
-            taken_in.append(len(hub_net.factory.made) - already)
-        assert max(taken_in) <= MAX_ACCEPTS_PER_TICK
+            hub_net.iterate()
+            accepted.append(len(hub_net.factory.made) - already)
+        assert max(accepted) <= MAX_ACCEPTS_PER_TICK

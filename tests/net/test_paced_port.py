@@ -1,4 +1,4 @@
-"""Ports that take in a burst of connections bit by bit."""
+"""Ports that accept a burst of connections in small numbers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BURST = 3 * MAX_HANDSHAKES_PER_TICK
 
 
 class Idle:
-    """A reactor that reads when the test says so."""
+    """A reactor that watches nothing; the test calls `doRead`."""
 
     def addReader(self, reader: object) -> None:
-        """Nothing is watched."""
+        pass
 
     removeReader = addWriter = removeWriter = addReader
 
@@ -35,20 +35,20 @@ def port() -> Iterator[TlsPort]:
         yield made
 
 
-def test_a_burst_is_taken_in_bit_by_bit_however_often_it_comes(port: TlsPort) -> None:
+def test_each_burst_is_accepted_in_small_numbers(port: TlsPort) -> None:
     for _ in range(3):
         with ExitStack() as clients:
             for _ in range(BURST):
                 clients.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
-            taken_in = []
-            while sum(taken_in) < BURST:
+            accepted = []
+            while sum(accepted) < BURST:
                 before = port.sessionno
                 port.doRead()
-                taken_in.append(port.sessionno - before)
-        assert max(taken_in) == MAX_HANDSHAKES_PER_TICK
+                accepted.append(port.sessionno - before)
+        assert max(accepted) == MAX_HANDSHAKES_PER_TICK
 
 
-def test_ports_with_tls_are_such_ports(tmp_path: Path) -> None:
+def test_tls_endpoints_listen_on_tls_ports(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).sign("localhost")
     endpoint = TlsEndpointParser("reloadtls", requires_client_certificate=False).parseStreamServer(
         Idle(), "0", certKey=certificate, privateKey=key, interface="127.0.0.1"

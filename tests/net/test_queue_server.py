@@ -1,4 +1,4 @@
-"""The server but for its process: another configuration at any time, and a stop that is one for good."""
+"""Reloads and stops of a server without its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FANOUT_ONLY = "[[queues]]\nname = 'a'\nfanoutOnly = true\n"
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_configuration_that_comes_after_the_stop_began_changes_nothing(is_closed: bool, tmp_path: Path) -> None:
+def test_reload_after_the_stop_has_no_effect(is_closed: bool, tmp_path: Path) -> None:
     old, new = loads(EVERY_SECOND + FANOUT_ONLY), loads(EVERY_SECOND)
     server = MemoryServer(config=old, folder=tmp_path / "queues")
     assert server.connect().ask(set_(b"a", b"gone")) == STORED
@@ -28,11 +28,11 @@ def test_a_configuration_that_comes_after_the_stop_began_changes_nothing(is_clos
     server.core.use(new)
     server.settle()
     assert server.clock.getDelayedCalls() == []
-    assert [path.name for path in (tmp_path / "queues").iterdir()] == [".kestrel"], "no journal was made"
+    assert [path.name for path in (tmp_path / "queues").iterdir()] == [".kestrel"], "no journal was created"
     assert server.core.config is old
 
 
-def test_a_reload_that_was_under_way_at_the_stop_changes_nothing() -> None:
+def test_reload_in_progress_at_the_stop_has_no_effect() -> None:
     server = MemoryServer(config=loads(EVERY_SECOND))
     read: Deferred[None] = Deferred()
     read.addCallback(lambda _: server.core.use(loads(EVERY_SECOND + "[default]\nmaxItems = 1")))
@@ -48,14 +48,14 @@ def test_a_reload_that_was_under_way_at_the_stop_changes_nothing() -> None:
 
 
 def stop(server: MemoryServer) -> list[object]:
-    """Stop in order; what the stop fired with."""
+    """Stop the server, and return the results of the stop."""
     stopped: list[object] = []
     server.stop().addCallback(stopped.append)
     server.settle()
     return stopped
 
 
-def test_a_stop_answers_those_who_wait_and_hangs_up_on_everyone() -> None:
+def test_stop_answers_waiters_and_disconnects_all_clients() -> None:
     server = MemoryServer(config=loads(EVERY_SECOND))
     waiter, idle, busy = server.connect(), server.connect(), server.connect()
     assert waiter.ask(b"get work/t=60000\r\n") == b""
@@ -63,10 +63,10 @@ def test_a_stop_answers_those_who_wait_and_hangs_up_on_everyone() -> None:
     assert len(stop(server)) == 1
     assert (waiter.take(), idle.take(), busy.take()) == (END, b"", STORED + value(b"other", b"x"))
     assert all(client.is_closed for client in (waiter, idle, busy))
-    assert server.clock.getDelayedCalls() == [], "nothing happens by itself any more"
+    assert server.clock.getDelayedCalls() == [], "no timer remains"
 
 
-def test_a_stop_waits_for_who_does_not_read_until_it_is_dropped(tmp_path: Path) -> None:
+def test_stop_waits_for_unread_replies_until_the_client_is_dropped(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client: MemoryClient = server.connect()
     assert client.ask(set_(b"work", b"x" * 1_000_000) + set_(b"held", b"one")) == STORED * 2
@@ -81,4 +81,4 @@ def test_a_stop_waits_for_who_does_not_read_until_it_is_dropped(tmp_path: Path) 
     server.settle()
     assert len(stopped) == 1
     client = MemoryServer(folder=tmp_path / "queues").connect()
-    assert items(client, b"held") == [b"one"], "what it had open is there"
+    assert items(client, b"held") == [b"one"], "its open read has returned"

@@ -1,4 +1,4 @@
-"""What a TCP transport does for its protocol. Twisted's own and the hub's keep each of these promises alike."""
+"""Behaviour of TCP transports, tested with Twisted's and with the hub's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from twisted.internet.address import IPv4Address
@@ -23,7 +24,7 @@ BIG = os.urandom(10 * MIB)
 
 
 def faults(events: Sequence[LogEvent]) -> list[str]:
-    """What the errors among these say; Twisted's transports log in the old way."""
+    """Return the messages of the failures in these events. Twisted's transports use its old log."""
     failures = [event.get("log_failure") or event.get("failure") for event in events]
     return [str(failure.value) for failure in failures if failure is not None]
 
@@ -31,7 +32,7 @@ def faults(events: Sequence[LogEvent]) -> list[str]:
 # Bytes.
 
 
-def test_it_provides_all_of_its_interfaces(net: Net) -> None:
+def test_transport_provides_its_interfaces(net: Net) -> None:
     _, protocol = net.connect()
     for interface in (ITCPTransport, IConsumer, IPushProducer, ISystemHandle):
         if interface is not ITCPTransport or net.hub is None:
@@ -39,15 +40,7 @@ def test_it_provides_all_of_its_interfaces(net: Net) -> None:
         verifyObject(interface, protocol.transport)
 
 
-def test_bytes_arrive_and_are_answered(net: Net) -> None:
-    client, protocol = net.connect()
-    protocol.on_data = lambda data: protocol.transport.write(data.upper())
-    client.send(b"hello")
-    net.until(lambda: client.has(5))
-    assert (protocol.received, client.received) == (b"hello", b"HELLO")
-
-
-def test_writes_arrive_in_their_order(net: Net) -> None:
+def test_writes_are_sent_in_order(net: Net) -> None:
     client, protocol = net.connect()
     protocol.transport.write(b"one ")
     protocol.transport.writeSequence([b"two ", b"", b"three "])
@@ -59,7 +52,7 @@ def test_writes_arrive_in_their_order(net: Net) -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 100, 1000])
-def test_ten_thousand_small_writes_arrive_as_one_stream(net: Net, piece_bytes: int) -> None:
+def test_ten_thousand_small_writes_are_sent_as_one_stream(net: Net, piece_bytes: int) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     pieces = [b"%*d" % (piece_bytes, number % 10) for number in range(10_000)]
     for piece in pieces:
@@ -68,7 +61,7 @@ def test_ten_thousand_small_writes_arrive_as_one_stream(net: Net, piece_bytes: i
     assert client.received == b"".join(pieces)
 
 
-def test_a_big_write_reaches_a_slow_reader_whole(net: Net) -> None:
+def test_large_write_reaches_a_slow_reader_completely(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     protocol.transport.write(b"begin")
     protocol.transport.write(BIG)
@@ -77,7 +70,7 @@ def test_a_big_write_reaches_a_slow_reader_whole(net: Net) -> None:
     assert client.received == b"begin" + BIG + b"end"
 
 
-def test_a_big_input_comes_in_pieces_of_64_kib_at_most(net: Net) -> None:
+def test_large_input_is_received_in_pieces_of_at_most_64_kib(net: Net) -> None:
     client, protocol = net.connect()
     pieces: list[int] = []
     protocol.on_data = lambda data: pieces.append(len(data))
@@ -107,20 +100,20 @@ def test_only_bytes_can_be_written(net: Net, data: object) -> None:
 
 
 class Pusher:
-    """A streaming producer; when it is resumed it writes until it is paused, or has no more pieces."""
+    """A streaming producer that writes while it is not paused and has pieces."""
 
     def __init__(self, protocol: Seen, pieces: int = 0) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self._is_paused = True
         self._transport = protocol.transport
         self._pieces = pieces
 
     def pauseProducing(self) -> None:
-        self.told.append("pause")
+        self.calls.append("pause")
         self._is_paused = True
 
     def resumeProducing(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
         self._is_paused = False
         while self._pieces and not self._is_paused:
             self._pieces -= 1
@@ -129,11 +122,11 @@ class Pusher:
             self._transport.unregisterProducer()
 
     def stopProducing(self) -> None:
-        self.told.append("stop")
+        self.calls.append("stop")
 
 
 class Puller:
-    """A producer that writes once each time it is asked to."""
+    """A pull producer that writes one piece each time it is resumed."""
 
     def __init__(self, protocol: Seen, pieces: list[bytes]) -> None:
         self.is_stopped = False
@@ -156,47 +149,47 @@ class Puller:
 
 
 def fill(protocol: Seen) -> int:
-    """Write until the system takes no more, and 64 KiB beyond. Returns how much."""
+    """Write more than the system accepts and the transport buffers, and return the number of bytes."""
     protocol.transport.write(BIG)
     return len(BIG)
 
 
-def test_a_producer_is_paused_while_much_is_unsent_and_resumed_when_nothing_is(net: Net) -> None:
+def test_producer_is_paused_by_a_full_transport_and_resumed_by_an_empty_one(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     producer = Pusher(protocol)
     protocol.transport.registerProducer(producer, True)
     protocol.transport.write(b"little")
     net.settle()
-    assert producer.told == []
+    assert producer.calls == []
     size = 6 + fill(protocol)
-    assert producer.told == ["pause"]
+    assert producer.calls == ["pause"]
     net.until(lambda: client.has(size))
     net.settle()
-    assert producer.told == ["pause", "resume"]
+    assert producer.calls == ["pause", "resume"]
 
 
-def test_a_producer_that_writes_when_it_is_resumed_is_paused_and_resumed_again(net: Net) -> None:
+def test_producer_that_writes_when_resumed_is_paused_again(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     producer = Pusher(protocol, pieces=12)
     protocol.transport.registerProducer(producer, True)
     size = fill(protocol)
     net.until(lambda: client.has(size + 12 * MIB))
     assert client.received[size:] == b"p" * 12 * MIB
-    assert producer.told.count("pause") > 1
+    assert producer.calls.count("pause") > 1
 
 
-def test_a_pull_producer_is_asked_each_time_all_is_sent(net: Net) -> None:
+def test_pull_producer_is_resumed_each_time_the_transport_is_empty(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     producer = Puller(protocol, [b"a", b"b" * MIB, b"c", b"d" * 4 * MIB, b"e"])
     protocol.transport.registerProducer(producer, False)
     net.until(lambda: client.has(3 + 5 * MIB))
     assert client.received == b"a" + b"b" * MIB + b"c" + b"d" * 4 * MIB + b"e"
-    assert producer.deepest == 1, "never from within its own write"
+    assert producer.deepest == 1, "it is not resumed within its own write"
     protocol.transport.registerProducer(Puller(protocol, [b"next"]), False)
     net.until(lambda: client.has(7 + 5 * MIB))
 
 
-def test_one_producer_at_a_time(net: Net) -> None:
+def test_second_producer_is_refused(net: Net) -> None:
     _, protocol = net.connect()
     protocol.transport.registerProducer(Pusher(protocol), True)
     with pytest.raises(RuntimeError):
@@ -206,7 +199,7 @@ def test_one_producer_at_a_time(net: Net) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_producer_is_stopped_when_the_connection_is_lost(net: Net, streaming: bool) -> None:
+def test_producer_is_stopped_when_the_connection_is_lost(net: Net, streaming: bool) -> None:
     client, protocol = net.connect()
     producer = Pusher(protocol) if streaming else Puller(protocol, [b"x"])
     protocol.transport.registerProducer(producer, streaming)
@@ -214,14 +207,14 @@ def test_a_producer_is_stopped_when_the_connection_is_lost(net: Net, streaming: 
     net.until(lambda: protocol.reason is not None)
     late = Pusher(protocol)
     protocol.transport.registerProducer(late, True)
-    assert late.told == ["stop"], "one that comes too late as well"
-    assert producer.told == ["stop"] if isinstance(producer, Pusher) else producer.is_stopped
+    assert late.calls == ["stop"], "also a producer that is registered too late"
+    assert producer.calls == ["stop"] if isinstance(producer, Pusher) else producer.is_stopped
 
 
 # Pausing the input.
 
 
-def test_while_paused_no_bytes_are_read_and_resume_gives_them(net: Net) -> None:
+def test_paused_transport_reads_no_input_until_resumed(net: Net) -> None:
     client, protocol = net.connect()
     protocol.transport.pauseProducing()
     protocol.transport.pauseProducing()
@@ -233,7 +226,7 @@ def test_while_paused_no_bytes_are_read_and_resume_gives_them(net: Net) -> None:
     net.until(lambda: protocol.received == b"later")
 
 
-def test_a_pause_within_data_received_holds_at_once(net: Net) -> None:
+def test_pause_in_data_received_takes_effect_at_once(net: Net) -> None:
     client, protocol = net.connect()
     protocol.on_data = lambda data: protocol.transport.pauseProducing()
     client.send(b"x" * 200_000)
@@ -245,7 +238,7 @@ def test_a_pause_within_data_received_holds_at_once(net: Net) -> None:
     net.until(lambda: len(protocol.received) > read)
 
 
-def test_replies_leave_while_the_input_is_paused(net: Net) -> None:
+def test_replies_are_sent_while_the_input_is_paused(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     protocol.transport.pauseProducing()
     protocol.transport.write(BIG)
@@ -255,7 +248,7 @@ def test_replies_leave_while_the_input_is_paused(net: Net) -> None:
     assert protocol.received == b""
 
 
-def test_the_end_of_the_input_is_found_when_it_is_resumed(net: Net) -> None:
+def test_end_of_paused_input_is_reported_after_resume(net: Net) -> None:
     client, protocol = net.connect()
     protocol.transport.pauseProducing()
     client.send(b"last words")
@@ -267,10 +260,10 @@ def test_the_end_of_the_input_is_found_when_it_is_resumed(net: Net) -> None:
     assert (protocol.received, protocol.lost_by(ConnectionDone)) == (b"last words", True)
 
 
-# How it ends: the client.
+# Connections that the client ends.
 
 
-def test_a_client_that_hangs_up_is_done(net: Net) -> None:
+def test_client_that_closes_ends_the_connection_cleanly(net: Net) -> None:
     client, protocol = net.connect()
     client.send(b"last words")
     client.close()
@@ -280,14 +273,14 @@ def test_a_client_that_hangs_up_is_done(net: Net) -> None:
     assert protocol.transport.disconnected
 
 
-def test_a_client_that_resets_is_lost(net: Net) -> None:
+def test_client_that_resets_loses_the_connection(net: Net) -> None:
     client, protocol = net.connect()
     client.reset()
     net.until(lambda: protocol.reason is not None)
     assert protocol.lost_by(ConnectionLost)
 
 
-def test_what_a_client_sent_before_it_reset_is_read_first(net: Net) -> None:
+def test_bytes_sent_before_a_reset_are_received(net: Net) -> None:
     client, protocol = net.connect()
     client.send(b"x" * 100_000)
     client.reset()
@@ -296,23 +289,23 @@ def test_what_a_client_sent_before_it_reset_is_read_first(net: Net) -> None:
     assert protocol.lost_by(ConnectionLost)
 
 
-def test_a_client_that_half_closes_is_answered(net: Net) -> None:
+def test_half_closed_client_is_answered(net: Net) -> None:
     client, protocol = net.connect(HalfCloseable)
     client.send(b"question")
     client.half_close()
-    net.until(lambda: protocol.told == ["input ended"])
+    net.until(lambda: protocol.calls == ["input ended"])
     assert (protocol.received, protocol.reason) == (b"question", None)
     protocol.transport.write(b"answer")
     protocol.transport.loseConnection()
     net.until(client.is_at_the_end)
-    net.until(lambda: protocol.told == ["input ended", "lost"])
+    net.until(lambda: protocol.calls == ["input ended", "lost"])
     assert (client.received, protocol.lost_by(ConnectionDone)) == (b"answer", True)
 
 
-def test_a_half_closed_client_gets_a_big_answer_late(net: Net) -> None:
+def test_half_closed_client_gets_a_late_large_answer(net: Net) -> None:
     client, protocol = net.connect(HalfCloseable, receive_buffer=LITTLE)
     client.half_close()
-    net.until(lambda: protocol.told == ["input ended"])
+    net.until(lambda: protocol.calls == ["input ended"])
     net.settle()
     protocol.transport.write(BIG)
     protocol.transport.loseConnection()
@@ -320,29 +313,29 @@ def test_a_half_closed_client_gets_a_big_answer_late(net: Net) -> None:
     assert client.received == BIG
 
 
-def test_a_protocol_may_hang_up_when_it_is_told_that_the_input_ended(net: Net) -> None:
+def test_protocol_may_close_when_the_input_has_ended(net: Net) -> None:
     client, protocol = net.connect(HalfCloseable)
     protocol.on_input_end = lambda: protocol.transport.loseConnection()
     client.half_close()
-    net.until(lambda: protocol.told == ["input ended", "lost"])
+    net.until(lambda: protocol.calls == ["input ended", "lost"])
     assert protocol.lost_by(ConnectionDone)
 
 
-def test_both_directions_may_end_by_themselves(net: Net) -> None:
+def test_both_directions_may_end_separately(net: Net) -> None:
     client, protocol = net.connect(HalfCloseable)
     protocol.transport.loseWriteConnection()
     net.until(client.is_at_the_end)
     client.send(b"still here")
     client.half_close()
     protocol.on_input_end = lambda: protocol.transport.loseConnection()
-    net.until(lambda: protocol.told == ["output ended", "input ended", "lost"])
+    net.until(lambda: protocol.calls == ["output ended", "input ended", "lost"])
     assert (protocol.received, protocol.lost_by(ConnectionDone)) == (b"still here", True)
 
 
-# How it ends: the server.
+# Connections that the server ends.
 
 
-def test_lose_connection_sends_what_is_pending_first(net: Net) -> None:
+def test_lose_connection_sends_pending_bytes_first(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     protocol.transport.write(BIG)
     protocol.transport.loseConnection()
@@ -353,7 +346,7 @@ def test_lose_connection_sends_what_is_pending_first(net: Net) -> None:
     net.until(lambda: protocol.lost_by(ConnectionDone))
 
 
-def test_lose_connection_is_never_an_end_within_the_call(net: Net) -> None:
+def test_lose_connection_disconnects_after_the_call(net: Net) -> None:
     client, protocol = net.connect()
     protocol.transport.loseConnection()
     protocol.transport.loseConnection()
@@ -362,7 +355,7 @@ def test_lose_connection_is_never_an_end_within_the_call(net: Net) -> None:
     net.until(client.is_at_the_end)
 
 
-def test_lose_connection_reads_nothing_more(net: Net) -> None:
+def test_lose_connection_ends_reading(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     fill(protocol)
     protocol.transport.loseConnection()
@@ -372,7 +365,7 @@ def test_lose_connection_reads_nothing_more(net: Net) -> None:
     assert protocol.received == b""
 
 
-def test_lose_connection_waits_for_a_producer_that_is_paused(net: Net) -> None:
+def test_lose_connection_waits_for_a_paused_producer(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     producer = Pusher(protocol, pieces=3)
     protocol.transport.registerProducer(producer, True)
@@ -392,13 +385,18 @@ def test_lose_connection_waits_for_a_pull_producer(net: Net) -> None:
 
 
 class Silent(Pusher):
-    """A producer that says nothing more, but for what a test has it say."""
+    """A producer that writes nothing when it is resumed."""
 
     def resumeProducing(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
 
 
-def test_a_producer_that_was_waited_for_ends_it_with_its_last_write(net: Net) -> None:
+@pytest.mark.parametrize(
+    ("finish", "last"),
+    [(lambda transport: transport.write(b"end"), b"end"), (lambda transport: transport.unregisterProducer(), b"")],
+    ids=["last write", "unregistered"],
+)
+def test_lose_connection_waits_for_a_silent_producer(net: Net, finish: Callable[[Any], None], last: bytes) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     protocol.transport.registerProducer(Silent(protocol), True)
     size = fill(protocol)
@@ -406,72 +404,60 @@ def test_a_producer_that_was_waited_for_ends_it_with_its_last_write(net: Net) ->
     net.until(lambda: client.has(size))
     net.settle()
     assert protocol.reason is None
-    protocol.transport.write(b"end")
+    finish(protocol.transport)
     net.until(client.is_at_the_end)
-    assert client.received[size:] == b"end"
+    assert client.received[size:] == last
 
 
-def test_a_producer_that_was_waited_for_ends_it_when_it_is_unregistered(net: Net) -> None:
-    client, protocol = net.connect(receive_buffer=LITTLE)
-    protocol.transport.registerProducer(Silent(protocol), True)
-    size = fill(protocol)
-    protocol.transport.loseConnection()
-    net.until(lambda: client.has(size))
-    net.settle()
-    assert protocol.reason is None
-    protocol.transport.unregisterProducer()
-    net.until(client.is_at_the_end)
-
-
-def test_lose_write_connection_sends_what_is_pending_and_reads_on(net: Net) -> None:
+def test_lose_write_connection_sends_pending_bytes_and_continues_reading(net: Net) -> None:
     client, protocol = net.connect(HalfCloseable, receive_buffer=LITTLE)
     protocol.transport.write(BIG)
     protocol.transport.loseWriteConnection()
     net.until(client.is_at_the_end)
     assert client.received == BIG
-    assert protocol.told == ["output ended"]
-    protocol.transport.write(b"nobody gets that")
+    assert protocol.calls == ["output ended"]
+    protocol.transport.write(b"dropped")
     client.send(b"still here")
     net.until(lambda: protocol.received == b"still here")
     protocol.transport.loseConnection()
-    net.until(lambda: protocol.told == ["output ended", "lost"])
+    net.until(lambda: protocol.calls == ["output ended", "lost"])
     assert protocol.lost_by(ConnectionDone)
 
 
-def test_stop_producing_hangs_up(net: Net) -> None:
+def test_stop_producing_disconnects(net: Net) -> None:
     client, protocol = net.connect()
     protocol.transport.stopProducing()
     net.until(lambda: protocol.lost_by(ConnectionDone))
     net.until(client.is_at_the_end)
 
 
-def test_abort_drops_what_is_pending_and_resets(net: Net) -> None:
+def test_abort_drops_pending_bytes_and_resets(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     fill(protocol)
     protocol.transport.abortConnection()
     protocol.transport.abortConnection()
-    protocol.transport.write(b"nobody gets that")
+    protocol.transport.write(b"dropped")
     assert protocol.reason is None, "not within the call"
     net.until(lambda: protocol.lost_by(ConnectionAborted))
     net.until(client.is_reset)
     assert len(client.received) < len(BIG)
 
 
-def test_abort_within_data_received_ends_it_after_that(net: Net) -> None:
+def test_abort_in_data_received_disconnects_after_it(net: Net) -> None:
     client, protocol = net.connect()
 
     def abort(data: bytes) -> None:
         protocol.transport.abortConnection()
         protocol.transport.loseConnection()
-        protocol.told.append("aborted")
+        protocol.calls.append("aborted")
 
     protocol.on_data = abort
     client.send(b"x")
     net.until(lambda: protocol.lost_by(ConnectionAborted))
-    assert protocol.told == ["aborted", "lost"]
+    assert protocol.calls == ["aborted", "lost"]
 
 
-def test_after_the_end_nothing_can_be_done_and_nothing_happens(net: Net) -> None:
+def test_calls_after_the_end_have_no_effect(net: Net) -> None:
     client, protocol = net.connect()
     client.close()
     net.until(lambda: protocol.reason is not None)
@@ -483,11 +469,11 @@ def test_after_the_end_nothing_can_be_done_and_nothing_happens(net: Net) -> None
     transport.unregisterProducer()
     transport.resumeProducing()
     net.settle()
-    assert protocol.told == ["lost"]
+    assert protocol.calls == ["lost"]
     assert isinstance(transport.getPeer(), IPv4Address)
 
 
-def test_a_write_to_a_client_that_is_gone_never_ends_it_within_the_call(net: Net) -> None:
+def test_write_to_a_reset_client_disconnects_after_the_call(net: Net) -> None:
     client, protocol = net.connect()
     protocol.transport.pauseProducing()
     client.reset()
@@ -500,10 +486,10 @@ def test_a_write_to_a_client_that_is_gone_never_ends_it_within_the_call(net: Net
 # Faults.
 
 
-def test_a_fault_in_data_received_is_logged_and_loses_that_connection_alone(net: Net) -> None:
+def test_fault_in_data_received_is_logged_and_ends_only_that_connection(net: Net) -> None:
     bad_client, bad = net.connect()
     good_client, good = net.connect()
-    fault = ValueError("what is this?")
+    fault = ValueError("unknown input")
 
     def fail(data: bytes) -> None:
         raise fault
@@ -516,13 +502,13 @@ def test_a_fault_in_data_received_is_logged_and_loses_that_connection_alone(net:
         net.until(lambda: bad.reason is not None)
         net.until(lambda: good_client.has(4))
     assert bad.reason.value is fault
-    assert faults(events) == ["what is this?"]
+    assert faults(events) == ["unknown input"]
     net.until(bad_client.is_at_the_end)
     assert good.reason is None
 
 
 @pytest.mark.parametrize("where", ["input end", "resume"])
-def test_a_fault_elsewhere_is_logged_and_loses_the_connection_too(net: Net, where: str) -> None:
+def test_fault_of_another_callback_is_logged_and_ends_the_connection(net: Net, where: str) -> None:
     client, protocol = net.connect(HalfCloseable, receive_buffer=LITTLE)
 
     def fail() -> None:
@@ -543,7 +529,7 @@ def test_a_fault_elsewhere_is_logged_and_loses_the_connection_too(net: Net, wher
     assert faults(events) == ["no"]
 
 
-def test_a_fault_of_a_protocol_that_is_lost_is_logged(net: Net) -> None:
+def test_fault_in_connection_lost_is_logged(net: Net) -> None:
     client, protocol = net.connect()
 
     def fail(reason: object) -> None:
@@ -561,13 +547,13 @@ def test_a_fault_of_a_protocol_that_is_lost_is_logged(net: Net) -> None:
 # Options and addresses.
 
 
-def test_addresses(net: Net) -> None:
+def test_addresses_are_those_of_both_ends(net: Net) -> None:
     client, protocol = net.connect()
     assert protocol.transport.getHost() == IPv4Address("TCP", *net.address)
     assert protocol.transport.getPeer() == IPv4Address("TCP", *client.socket.getsockname())
 
 
-def test_options_of_the_socket(net: Net) -> None:
+def test_socket_options_can_be_set_and_read(net: Net) -> None:
     _, protocol = net.connect()
     transport = protocol.transport
     for enabled in (True, False):
@@ -580,7 +566,7 @@ def test_options_of_the_socket(net: Net) -> None:
 # The port.
 
 
-def test_a_port_that_stopped_accepts_nobody_and_those_who_are_there_go_on(net: Net) -> None:
+def test_stopped_port_refuses_new_clients_and_serves_existing_ones(net: Net) -> None:
     client, protocol = net.connect()
     protocol.on_data = lambda data: protocol.transport.write(data)
     stopped: list[object] = []
@@ -592,7 +578,7 @@ def test_a_port_that_stopped_accepts_nobody_and_those_who_are_there_go_on(net: N
     net.until(lambda: client.has(4))
 
 
-def test_a_client_that_the_factory_refuses_is_hung_up_on(net: Net) -> None:
+def test_client_that_the_factory_refuses_is_disconnected(net: Net) -> None:
     net.factory.make = lambda: None
     client = net.client()
     net.until(client.is_at_the_end)
@@ -600,7 +586,7 @@ def test_a_client_that_the_factory_refuses_is_hung_up_on(net: Net) -> None:
 
 @contextmanager
 def no_descriptor_is_left() -> Iterator[None]:
-    """This process can open no further one; the highest that there are stay as they are."""
+    """Use up the descriptors that the process may open."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.dup(0)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, limits[1]))
@@ -618,7 +604,7 @@ def no_descriptor_is_left() -> Iterator[None]:
             os.close(descriptor)
 
 
-def test_who_comes_while_no_descriptor_is_left_is_hung_up_on_and_others_are_served_later(net: Net) -> None:
+def test_client_without_a_free_descriptor_is_disconnected_and_later_ones_are_served(net: Net) -> None:
     one = net.client()
     with no_descriptor_is_left(), capturedLogs():
         net.until(one.is_at_the_end)
