@@ -41,3 +41,21 @@ def items(client: MemoryClient, queue: bytes) -> list[bytes]:
         assert reply == value(queue, data)
         found.append(data)
     return found
+
+
+def stats(client: MemoryClient) -> dict[str, str]:
+    """Return the figures of `stats`."""
+    *lines, end = client.ask(b"stats\r\n").decode("latin-1").splitlines()
+    assert end == "END"
+    return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
+
+
+def create(client: MemoryClient, *queues: bytes) -> None:
+    """Create empty queues."""
+    for queue in queues:
+        assert client.ask(b"get %b\r\n" % queue) == END
+
+
+def is_missing(client: MemoryClient, queue: bytes) -> bool:
+    """Return True if the queue does not exist. Asking does not create it."""
+    return client.ask(b"dump_stats %b\r\n" % queue) == b"queue '%b' {\r\n  \r\n}\r\nEND\r\n" % queue
