@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -9,27 +10,29 @@ from typing import Final
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from kestrel.errors import StorageError
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import END, STORED, set_, stat
-from tests.session.servers import many, of_work, serving
+from tests.session.servers import (
+    MOMENT_S,
+    counts,
+    counts_in_memory,
+    drained,
+    end_commits,
+    fail,
+    lose_commits,
+    many,
+    of_work,
+    serving,
+    store_of,
+)
 from tests.session.slow_storage import LimitedStorage
-from tests.session.thrift_calls import ThriftClient
 
 VERSION: Final = b":1.2.3\n"
-
-MOMENT_S: Final = 2**-10
-"""Shortest time step in tests: about a millisecond, exact in binary."""
 
 REFUSED_PUT: Final = b"-Server not available for operation setItem\n"
 REFUSED_GET: Final = b"-Server not available for operation getItem\n"
 NOT_THAT_MANY: Final = b"-Not that many transactions open.\n"
-
-
-@pytest.fixture
-def server() -> MemoryServer:
-    return serving()
 
 
 @pytest.fixture
@@ -40,17 +43,6 @@ def client(server: MemoryServer) -> MemoryClient:
 @pytest.fixture
 def other(server: MemoryServer) -> MemoryClient:
     return server.connect("text")
-
-
-@pytest.fixture
-def storage() -> SteppedStorage:
-    return SteppedStorage()
-
-
-@pytest.fixture
-def slow(storage: SteppedStorage) -> MemoryServer:
-    """Return a server over a storage that the test steps."""
-    return serving(storage=storage)
 
 
 def put_(*items: bytes, queue: bytes = b"work", expiry: bytes = b"") -> bytes:
@@ -67,49 +59,12 @@ def lines(*items: bytes) -> bytes:
     return b"".join(b":%b\n" % item for item in items)
 
 
-def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
-    """Take all items, head first."""
-    client = server.connect("text")
-    found = []
-    while (reply := client.ask(b"get %b\n" % queue)) != b"*\n":
-        assert (reply[:1], reply[-1:]) == (b":", b"\n")
-        found.append(reply[1:-1])
-    client.disconnect()
-    server.settle()
-    return found
-
-
-def counts(server: MemoryServer, queue: bytes = b"work") -> tuple[int, int]:
-    """Return the number of items and of open reads. Asking does not count as use of the queue."""
-    memcache = server.connect()
-    return int(stat(memcache, queue, "items")), int(stat(memcache, queue, "open_transactions"))
-
-
 def is_error(reply: bytes) -> bool:
     """Return True if the reply is exactly one error with a reason."""
     return reply[:1] == b"-" and len(reply) > 3 and reply.find(b"\n") == len(reply) - 1
 
 
-def fail(server: MemoryServer, storage: SteppedStorage) -> None:
-    """Make a commit of "work" fail; earlier commits stay safe."""
-    storage.holds_commits = True
-    server.connect("text").send(put_(b"lost"))
-    server.settle()
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
-    server.settle()
-
-
 # put.
-
-
-def test_items_come_out_in_put_order(client: MemoryClient) -> None:
-    assert client.ask(put_(b"one", b"two") + put_(b"three")) == b"+2\n+1\n"
-    assert client.ask(b"get work\n" * 4) == lines(b"one", b"two", b"three") + b"*\n"
-
-
-def test_crlf_and_capitals_in_commands_are_accepted(client: MemoryClient) -> None:
-    assert client.ask(b"PUT work:\r\none\r\ntwo\r\n\r\nGeT work\r\n") == b"+2\n:one\n"
 
 
 @pytest.mark.parametrize("item", [b"\x00\xff\x80", b"\xc3\xa9", b" ", b":", b"get work", b"a\rb", b"x" * 300_000])
@@ -218,12 +173,6 @@ def busy(put_s: float = 0.0005) -> tuple[MemoryServer, LimitedStorage]:
     return server, storage
 
 
-def counts_in_memory(server: MemoryServer) -> int:
-    """Return the number of items at this point of a tick."""
-    queue = server.manager.known(b"work")
-    return 0 if queue is None else queue.store.items
-
-
 def test_long_put_does_not_block_other_clients() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")
@@ -250,11 +199,13 @@ def test_concurrent_long_puts_keep_order_of_each_client() -> None:
     assert len(items) == 400
 
 
-def test_requests_behind_long_put_are_answered_after_it() -> None:
+def test_requests_behind_long_put_are_answered_after_half_close() -> None:
     server, _ = busy()
     client = server.connect("text")
     client.send(put_(*many(300)) + b"get work\nversion\n")
+    client.half_close()
     assert client.take() == b"+300\n" + lines(many(1)[0]) + VERSION
+    assert client.is_closed
 
 
 def test_disconnect_during_long_put_keeps_stored_items() -> None:
@@ -269,15 +220,6 @@ def test_disconnect_during_long_put_keeps_stored_items() -> None:
     assert 0 < stored < 500
     put(other, b"next")
     assert drained(server) == [*many(500)[:stored], b"next"]
-
-
-def test_half_close_behind_long_put_is_answered() -> None:
-    server, _ = busy()
-    client = server.connect("text")
-    client.send(put_(*many(300)) + b"version\n")
-    client.half_close()
-    assert client.take() == b"+300\n" + VERSION
-    assert client.is_closed
 
 
 def test_stop_during_long_put_reports_stored_count() -> None:
@@ -314,14 +256,6 @@ def test_reply_to_long_put_waits_until_all_items_are_safe() -> None:
     assert client.take() == b"+100\n"
 
 
-def safe_items(server: MemoryServer) -> int:
-    """Return the number of safe items at this point of a tick."""
-    queue = server.manager.known(b"work")
-    assert queue is not None
-    assert isinstance(queue.store, SteppedQueue)
-    return len(queue.store.safe)
-
-
 def test_long_put_that_loses_first_items_fails() -> None:
     server, storage = busy()
     client = server.connect("text")
@@ -333,8 +267,7 @@ def test_long_put_that_loses_first_items_fails() -> None:
     put_so_far = counts_in_memory(server)
     assert 0 < put_so_far < 500
     storage.room = 500
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert is_error(client.take())
     assert storage.room == 500, "no further item was put"
     assert not client.is_closed
@@ -349,13 +282,12 @@ def test_long_put_that_loses_later_items_reports_safe_count() -> None:
     while not storage.committing:
         server.tick()
     storage.end_commits()
-    safe = safe_items(server)
+    safe = len(store_of(server).safe)
     while not storage.committing:
         server.tick()
     assert 0 < safe < counts_in_memory(server) < 500
     storage.room = 500
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert client.take() == b"+%d\n" % safe
     assert storage.room == 500, "no further item was put"
     assert drained(server) == many(500)[:safe]
@@ -369,11 +301,10 @@ def test_long_put_that_loses_last_items_reports_safe_count() -> None:
     while counts_in_memory(server) < 20:
         server.tick()
     storage.end_commits()
-    safe = safe_items(server)
+    safe = len(store_of(server).safe)
     assert 0 < safe < 20
     assert client.take() == b"", "the remaining items are not safe yet"
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert client.take() == b"+%d\n" % safe + VERSION
     assert drained(server) == many(20)[:safe]
 
@@ -443,25 +374,12 @@ def test_item_expires_after_its_milliseconds(server: MemoryServer, client: Memor
     assert client.ask(b"get work\n") == b":one\n"
     server.advance(0.001)
     assert client.ask(b"get work\n") == b"*\n"
-    thrift = ThriftClient(server)
-    assert thrift.put(b"work", b"one", b"two", expiry_ms=500) == 2
-    server.advance(0.5)
-    assert thrift.items(b"work", 1) == [b"one"]
-    server.advance(0.001)
-    assert thrift.items(b"work", 1) == []
 
 
 @pytest.mark.parametrize("expiry", [b"-1", b"-2147483648"])
 def test_negative_expiry_means_already_expired(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
     assert client.ask(put_(b"one", expiry=expiry) + b"get work\npeek work\n") == b"+1\n*\n*\n"
     assert stat(server.connect(), b"work", "expired_items") == "1"
-
-
-def test_bad_expiry_is_an_error_and_its_items_are_skipped(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(put_(b"one", b"get work", expiry=b"soon") + b"version\n") == (
-        b"-Error parsing expiration time.\n" + VERSION
-    )
-    assert drained(server) == []
 
 
 def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
@@ -588,17 +506,14 @@ def test_disconnect_requeues_open_reads_in_order(end: str, tmp_path: Path) -> No
     assert drained(server) == many(6)
 
 
-@pytest.mark.parametrize("is_after_a_crash", [False, True])
-def test_restart_requeues_open_reads_in_order(is_after_a_crash: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start_again", [MemoryServer.restart, MemoryServer.crash])
+def test_restart_requeues_open_reads_in_order(start_again: Callable[[MemoryServer], None], tmp_path: Path) -> None:
     server = serving(most_open=3, folder=tmp_path / "queues")
     client = server.connect("text")
     put(client, *many(8))
     assert client.ask(b"monitor work 1000\nconfirm work 1\n") == lines(*many(3)) + b"*\n+1\n"
     assert server.connect("text").ask(b"get work\n") == b":00003\n"
-    if is_after_a_crash:
-        server.crash()
-    else:
-        server.restart()
+    start_again(server)
     assert drained(server) == many(8)[1:]
 
 
@@ -666,22 +581,6 @@ def test_wait_of_zero_or_less_does_not_wait(client: MemoryClient, wait: bytes) -
     assert client.ask(b"monitor work %b\n" % (wait.strip() or b"0")) == b"*\n"
 
 
-def test_item_goes_to_the_first_waiter(server: MemoryServer, client: MemoryClient) -> None:
-    waiters = [server.connect("text") for _ in range(3)]
-    for waiter in waiters:
-        assert waiter.ask(b"get work 1000\n") == b""
-    put(client, b"one", b"two")
-    assert [waiter.take() for waiter in waiters] == [b":one\n", b":two\n", b""]
-
-
-def test_wait_delays_only_its_own_connection(server: MemoryServer, client: MemoryClient, other: MemoryClient) -> None:
-    assert client.ask(b"get work 1000\nversion\nget other\n") == b""
-    put(other, b"two", queue=b"other")
-    assert other.ask(b"version\n") == VERSION
-    put(other, b"one")
-    assert client.take() == b":one\n" + VERSION + b":two\n"
-
-
 @pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
 @pytest.mark.parametrize("leave", ["disconnect", "half_close"])
 def test_disconnected_waiter_takes_no_item(server: MemoryServer, request_: bytes, leave: str) -> None:
@@ -724,17 +623,6 @@ def test_stop_answers_waiters_and_disconnects(server: MemoryServer) -> None:
     assert all(waiter.is_closed for waiter in waiters)
 
 
-def test_waiting_client_is_not_idle() -> None:
-    server = serving("clientTimeout = '1s'")
-    client = server.connect("text")
-    assert client.ask(b"get work 5000\n") == b""
-    server.advance(5)
-    assert client.take() == b"*\n"
-    assert not client.is_closed
-    server.advance(1)
-    assert client.is_closed
-
-
 # monitor.
 
 
@@ -762,13 +650,6 @@ def test_monitor_ends_at_limit_of_open_reads() -> None:
     put(other, b"three", b"four")
     assert client.take() == b":three\n*\n" + VERSION
     assert counts(server) == (1, 3)
-
-
-def test_monitors_take_turns(server: MemoryServer, client: MemoryClient) -> None:
-    first, second = server.connect("text"), server.connect("text")
-    assert first.ask(b"monitor work 1000\n") == second.ask(b"monitor work 1000\n") == b""
-    put(client, *many(4))
-    assert (first.take(), second.take()) == (b":00000\n:00002\n", b":00001\n:00003\n")
 
 
 def test_open_read_limit_of_one_allows_consecutive_gets() -> None:
@@ -807,9 +688,7 @@ def test_reply_waits_until_its_change_is_safe(
     assert client.ask(request_) == b""
     slow.advance(1)
     assert client.take() == b""
-    while storage.committing:
-        storage.end_commits()
-        slow.settle()
+    end_commits(slow, storage)
     assert client.take() == reply
 
 
@@ -838,8 +717,7 @@ def test_empty_reply_is_an_error_if_its_confirm_is_lost(
     storage.holds_commits = True
     assert client.ask(request_) == b""
     slow.advance(1)
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert is_error(client.take())
     client.disconnect()
     assert drained(slow) == [b"one"]
@@ -859,8 +737,7 @@ def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     assert client.ask(b"get work\n") == b":one\n"
     storage.holds_commits = True
     assert client.ask(request_) == b""
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     reply = client.take()
     assert is_error(reply.removeprefix(b":one\n") if request_.startswith(b"monitor") else reply)
     slow.advance(1)
@@ -879,8 +756,7 @@ def test_second_waiter_fails_if_its_confirm_is_lost(
     assert first.ask(b"get work 5000\n") == b""
     storage.holds_commits = True
     assert client.ask(request_) == b""
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert first.take() == b":one\n"
     assert is_error(client.take())
     put(slow.connect("text"), b"two")
@@ -912,8 +788,7 @@ def test_monitor_that_loses_an_item_ends_with_an_error(slow: MemoryServer, stora
     storage.holds_commits = True
     other.send(put_(b"two", b"three"))
     assert client.take() == b""
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     error, version = client.take().splitlines(keepends=True)
     assert is_error(error)
     assert version == VERSION
@@ -924,22 +799,13 @@ def test_monitor_that_loses_an_item_ends_with_an_error(slow: MemoryServer, stora
     assert drained(slow) == [b"one", b"four"]
 
 
-def test_replies_do_not_overtake_a_held_one(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = slow.connect("text")
-    storage.holds_commits = True
-    assert client.ask(put_(b"one") + b"version\n") == b""
-    storage.end_commits()
-    assert client.take() == b"+1\n" + VERSION
-
-
 def test_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
     client = slow.connect("text")
     put(client, b"safe")
     storage.holds_commits = True
     client.send(put_(b"one", b"two") + b"version\n")
     assert client.take() == b""
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     error, version = client.take().splitlines(keepends=True)
     assert is_error(error)
     assert version == VERSION
@@ -953,8 +819,7 @@ def test_lost_get_is_an_error_and_opens_nothing(slow: MemoryServer, storage: Ste
     storage.holds_commits = True
     client.send(b"get work\n")
     assert client.take() == b""
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert is_error(client.take())
     assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
     assert client.ask(b"get work\nget work\n") == b":one\n:two\n"
@@ -1053,12 +918,6 @@ def test_requests_are_answered_in_order(client: MemoryClient) -> None:
     assert client.ask(asked) == expected
 
 
-def test_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
-    for byte in put_(b"one", b"two") + b"get work\nversion\n":
-        client.send(bytes([byte]))
-    assert client.take() == b"+2\n:one\n" + VERSION
-
-
 @pytest.mark.parametrize(
     ("request_", "reply"),
     [
@@ -1093,12 +952,6 @@ def test_invalid_request_confirms_nothing(server: MemoryServer, client: MemoryCl
     put(client, b"one", b"two")
     assert client.ask(b"get work\nget work soon\nmonitor work\npeek work soon\n").startswith(b":one\n-")
     assert counts(server) == (1, 1)
-
-
-def test_too_long_line_is_an_error_and_closes() -> None:
-    client = serving("maxLineSize = 100").connect("text")
-    assert is_error(client.ask(b"get " + b"x" * 100 + b"\nversion\n"))
-    assert client.is_closed
 
 
 def test_lists_of_figures_and_settings_end_in_a_star(server: MemoryServer, client: MemoryClient) -> None:
