@@ -10,15 +10,23 @@ from typing import Final
 
 import pytest
 
-from kestrel.errors import StorageError
 from kestrel.protocols import thrift_binary as binary
 from kestrel.queues.counters import QueueCounters
 from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import stat
-from tests.session.servers import config_of, many, of_work, serving
+from tests.session.servers import (
+    config_of,
+    counts,
+    drained,
+    end_commits,
+    fail,
+    lose_commits,
+    many,
+    of_work,
+    serving,
+)
 from tests.session.thrift_calls import LONG_MS, Refused, ThriftClient, data_of, ids_of
 
 ERRORS: Final = "maxRedeliveries = 1\nerrorQueue = 'bad'"
@@ -29,22 +37,6 @@ AUTO_ABORT = pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 LEAVE = pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
 
 
-@pytest.fixture
-def server() -> MemoryServer:
-    return serving()
-
-
-@pytest.fixture
-def storage() -> SteppedStorage:
-    return SteppedStorage()
-
-
-@pytest.fixture
-def slow(storage: SteppedStorage) -> MemoryServer:
-    """Return a server over a storage that the test steps."""
-    return serving(storage=storage)
-
-
 def waiting(server: MemoryServer, max_items: int, wait_ms: int = 1000, auto_abort_ms: int = 0) -> ThriftClient:
     """Return a client whose get of "work" waits for more than the items that are there."""
     client = ThriftClient(server)
@@ -53,40 +45,11 @@ def waiting(server: MemoryServer, max_items: int, wait_ms: int = 1000, auto_abor
     return client
 
 
-def counts(server: MemoryServer) -> tuple[int, int]:
-    """Return the number of items in "work" and of open reads. Asking does not count as use of the queue."""
-    memcache = server.connect()
-    return int(stat(memcache, b"work", "items")), int(stat(memcache, b"work", "open_transactions"))
-
-
 def counters(server: MemoryServer) -> QueueCounters:
     """Return the counters of "work"; they stay valid after the server has stopped."""
     queue = server.manager.known(b"work")
     assert queue is not None
     return queue.counters
-
-
-def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
-    """Take all items, head first."""
-    return ThriftClient(server).items(queue)
-
-
-def fail(server: MemoryServer, storage: SteppedStorage) -> None:
-    """Make a commit of "work" fail; earlier commits stay safe."""
-    storage.holds_commits = True
-    ThriftClient(server).send_put(b"work", b"lost")
-    server.settle()
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
-    server.settle()
-
-
-def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
-    """End all held commits."""
-    while storage.committing:
-        storage.end_commits()
-        server.settle()
-    storage.holds_commits = False
 
 
 def confirm_result(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> list[bytes]:
@@ -124,10 +87,7 @@ def test_waiting_get_returns_items_present_after_failure(
 @AUTO_ABORT
 @LEAVE
 def test_disconnect_after_failure_returns_the_items(
-    slow: MemoryServer,
-    storage: SteppedStorage,
-    leave: Callable[[ThriftClient], None],
-    auto_abort_ms: int,
+    slow: MemoryServer, storage: SteppedStorage, leave: Callable[[ThriftClient], None], auto_abort_ms: int
 ) -> None:
     writer = ThriftClient(slow)
     writer.put(b"work", *many(2))
@@ -150,8 +110,7 @@ def test_failure_between_time_slices_of_get_loses_no_item(
     ThriftClient(slow).send_put(b"work", b"lost")
     slow.settle()
     client.send_get(b"work", max_items, 0, LONG_MS)
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
+    lose_commits(storage)
     try:
         taken = client.taken()
     except Refused:
@@ -268,15 +227,6 @@ def test_item_that_expires_during_wait_is_not_returned(
     assert counts(server) == (0, 1 if auto_abort_ms else 0)
     assert counters(server).expired_items == 1
     assert counters(server).canceled_transactions == 0
-
-
-def test_get_whose_items_all_expired_returns_none_at_its_time(server: MemoryServer) -> None:
-    ThriftClient(server).put(b"work", b"one", b"two", expiry_ms=500)
-    client = waiting(server, 10)
-    server.advance(1)
-    assert client.taken() == []
-    assert drained(server) == []
-    assert counters(server).expired_items == 2
 
 
 def test_item_that_expires_during_wait_goes_to_no_other_client(server: MemoryServer) -> None:
@@ -470,9 +420,7 @@ def test_collected_items_count_once_in_memory(tmp_path: Path) -> None:
     assert memory.used_bytes == in_the_queue
 
 
-def test_aborted_items_of_two_clients_return_in_take_order(
-    server: MemoryServer,
-) -> None:
+def test_aborted_items_of_two_clients_return_in_take_order(server: MemoryServer) -> None:
     first = waiting(server, 2, LONG_MS, LONG_MS)
     second = waiting(server, 1, LONG_MS, LONG_MS)
     other = ThriftClient(server)
