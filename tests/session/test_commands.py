@@ -12,8 +12,9 @@ from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import FLUSHED_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.memcache_text import put, set_, value
+from kestrel.testing.storage import SteppedStorage
+from tests.memcache_text import put, set_, stats, value
+from tests.session.servers import fail, lose_commits, store_of
 
 
 @pytest.fixture
@@ -27,20 +28,9 @@ def client(server: MemoryServer) -> MemoryClient:
 
 
 @pytest.fixture
-def storage() -> SteppedStorage:
-    return SteppedStorage()
-
-
-@pytest.fixture
 def slow(storage: SteppedStorage) -> MemoryServer:
     """Return a server over a storage that the test steps."""
     return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=10))
-
-
-def stats(client: MemoryClient) -> dict[str, str]:
-    lines = client.ask(b"stats\r\n").decode("latin-1").split("\r\n")
-    assert lines[-2:] == ["END", ""]
-    return {line.split(" ")[1]: line.split(" ", 2)[2] for line in lines[:-2]}
 
 
 def queue_names(client: MemoryClient) -> list[bytes]:
@@ -56,17 +46,6 @@ def test_items_come_out_in_put_order(client: MemoryClient) -> None:
         client.ask(b"get work\r\n" * 4)
         == value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
     )
-
-
-def test_get_of_empty_queue_answers_end(client: MemoryClient) -> None:
-    assert client.ask(b"get work\r\n") == b"END\r\n"
-    assert client.ask(b"gets work\r\n") == b"END\r\n"
-    assert not client.is_closed
-
-
-def test_gets_works_like_get(client: MemoryClient) -> None:
-    put(client, b"work", b"one")
-    assert client.ask(b"gets work\r\n") == value(b"work", b"one")
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n", b"END\r\n", b"\x00\xff\x80", b"x" * 300_000])
@@ -181,11 +160,6 @@ def test_too_large_item_is_refused_before_its_data_is_read(client: MemoryClient)
     assert client.is_closed
 
 
-def test_too_long_line_is_refused(client: MemoryClient) -> None:
-    assert client.ask(b"x" * 9000) == b"CLIENT_ERROR line too long\r\n"
-    assert client.is_closed
-
-
 def test_replies_before_a_fatal_error_are_sent(client: MemoryClient) -> None:
     assert client.ask(set_(b"work", b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
     assert client.is_closed
@@ -224,29 +198,10 @@ def test_expiry_of_a_million_is_seconds_since_epoch(client: MemoryClient) -> Non
     assert client.ask(b"get work\r\n") == value(b"work", b"of 11 days from now")
 
 
-def test_absolute_expiry_counts_from_epoch(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"work", b"one", EPOCH_MS // 1000 + 3))
-    server.advance(3.0)
-    assert client.ask(b"get work/peek\r\n") == value(b"work", b"one")
-    server.advance(0.001)
-    assert client.ask(b"get work\r\n") == b"END\r\n"
-
-
 def test_expiry_uses_the_wall_clock(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"work", b"one", 5))
     server.step_wall_clock(5_001)
     assert client.ask(b"get work/peek\r\n") == b"END\r\n"
-
-
-@pytest.mark.parametrize(
-    "reading", [b"get work", b"get work/peek", b"get work/open", b"get work/t=100", b"monitor work 1 1"]
-)
-def test_expired_item_is_never_delivered(server: MemoryServer, client: MemoryClient, reading: bytes) -> None:
-    client.ask(set_(b"work", b"brief", 1) * 3 + set_(b"work", b"lasting"))
-    server.advance(1.5)
-    reply = client.ask(reading + b"\r\n")
-    assert reply.startswith(value(b"work", b"lasting"))
-    assert stats(client)["queue_work_expired_items"] == "3"
 
 
 def test_put_drops_expired_items_at_the_head(server: MemoryServer, client: MemoryClient) -> None:
@@ -255,15 +210,6 @@ def test_put_drops_expired_items_at_the_head(server: MemoryServer, client: Memor
     put(client, b"work", b"new")
     counted = stats(client)
     assert (counted["queue_work_items"], counted["queue_work_expired_items"]) == ("1", "2")
-
-
-def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"work", b"brief", 1) * 2 + set_(b"work", b"lasting"))
-    assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
-    server.advance(1.5)
-    assert client.ask(b"flush_expired work\r\n") == b"2\r\n"
-    assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
-    assert client.ask(b"get work\r\n") == value(b"work", b"lasting")
 
 
 def test_flush_all_expired_returns_the_total_count(server: MemoryServer, client: MemoryClient) -> None:
@@ -289,14 +235,6 @@ def test_item_that_expired_while_open_is_not_redelivered(server: MemoryServer, c
 
 
 # Open reads.
-
-
-def test_closed_read_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"work", b"one")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
-    assert client.ask(b"get work/close\r\n") == b"END\r\n"
-    client.disconnect()
-    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryClient) -> None:
@@ -434,16 +372,8 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(
 ) -> None:
     put(client, b"work", b"one", b"two")
     client.ask(b"get work/open\r\n" * 2)
-    assert client.ask(b"confirm work %b\r\n" % count) == b"ERROR\r\n"
-    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
-    client.disconnect()
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
-
-
-def test_valid_confirm_works_after_a_refused_one(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"work", b"one", b"two")
-    client.ask(b"get work/open\r\n" * 2)
-    assert client.ask(b"confirm work 3\r\nconfirm work 2\r\n") == b"ERROR\r\nEND\r\n"
+    assert client.ask(b"confirm work %b\r\nversion\r\n" % count) == b"ERROR\r\nVERSION 1.2.3\r\n"
+    assert client.ask(b"confirm work 2\r\n") == b"END\r\n"
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
@@ -479,10 +409,6 @@ def test_peek_leaves_the_item(client: MemoryClient) -> None:
     assert client.ask(b"get work/peek\r\n") == value(b"work", b"two")
 
 
-def test_peek_of_empty_queue_answers_end(client: MemoryClient) -> None:
-    assert client.ask(b"get work/peek\r\n") == b"END\r\n"
-
-
 # Whole queues.
 
 
@@ -491,13 +417,6 @@ def test_delete_removes_queue_and_accepts_missing_one(client: MemoryClient) -> N
     assert client.ask(b"delete work\r\ndelete work\r\ndelete never\r\n") == b"DELETED\r\n" * 3
     assert queue_names(client) == []
     assert client.ask(b"get work\r\n") == b"END\r\n"
-
-
-def test_deleted_queue_can_be_filled_again(client: MemoryClient) -> None:
-    put(client, b"work", b"old")
-    assert client.ask(b"delete work\r\n" + set_(b"work", b"new") + b"get work\r\nget work\r\n") == (
-        b"DELETED\r\nSTORED\r\n" + value(b"work", b"new") + b"END\r\n"
-    )
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n"])
@@ -516,13 +435,6 @@ def test_stale_open_read_of_deleted_queue_affects_nothing(
         other.ask(b"get work\r\nget work\r\nget work\r\n")
         == value(b"work", b"new") + value(b"work", b"newer") + b"END\r\n"
     )
-
-
-def test_open_read_of_deleted_queue_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"work", b"old")
-    client.ask(b"get work/open\r\ndelete work\r\n")
-    client.disconnect()
-    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
 def test_confirm_counts_no_read_of_deleted_queue(client: MemoryClient) -> None:
@@ -589,26 +501,6 @@ def test_request_creates_no_queue(client: MemoryClient, referring: bytes, reply:
 
 
 # The server.
-
-
-def test_version_is_answered(client: MemoryClient) -> None:
-    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
-
-
-def test_status_is_up(client: MemoryClient) -> None:
-    assert client.ask(b"status\r\n") == b"UP\r\n"
-    assert not client.is_closed
-
-
-def test_reload_reads_the_configuration_again(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"reload\r\n") == b"Reloaded config.\r\n"
-    assert server.control.reloads == 1
-
-
-def test_failed_reload_reports_reason_and_keeps_connection(server: MemoryServer, client: MemoryClient) -> None:
-    server.control.reload_error = StorageError("maxItems is not a number")
-    assert client.ask(b"reload\r\nversion\r\n") == b"SERVER_ERROR maxItems is not a number\r\nVERSION 1.2.3\r\n"
-    assert server.control.reloads == 0
 
 
 def test_quit_closes_without_a_reply(client: MemoryClient) -> None:
@@ -762,21 +654,7 @@ def test_age_is_waiting_time_of_last_fetched_item(server: MemoryServer, client: 
     assert stats(client)["queue_work_age"] == "0"
 
 
-def test_create_time_is_milliseconds_since_epoch(server: MemoryServer, client: MemoryClient) -> None:
-    server.advance(1.5)
-    put(client, b"work", b"one")
-    server.advance(10)
-    assert stats(client)["queue_work_create_time"] == str(EPOCH_MS + 1500)
-
-
 # A slow, full or failing storage.
-
-
-def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
-    known = server.manager.known(queue)
-    assert known is not None
-    assert isinstance(known.store, SteppedQueue)
-    return known.store
 
 
 @pytest.mark.parametrize(
@@ -848,11 +726,11 @@ def test_unsafe_item_is_shown_to_no_client(storage: SteppedStorage, slow: Memory
     storage.holds_commits = True
     assert writer.ask(set_(b"work", b"one")) == b""
     assert reader.ask(reading) == b""
-    storage.end_commits(error=StorageError("disk full"))
+    storage.end_commits(error=StorageError("disk failed"))
     if storage.committing:
-        storage.end_commits(error=StorageError("disk full"))
-    assert writer.take() == b"SERVER_ERROR disk full\r\n"
-    assert reader.take() == b"SERVER_ERROR disk full\r\n"
+        storage.end_commits(error=StorageError("disk failed"))
+    assert writer.take() == b"SERVER_ERROR disk failed\r\n"
+    assert reader.take() == b"SERVER_ERROR disk failed\r\n"
 
 
 def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer) -> None:
@@ -866,32 +744,25 @@ def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer
     assert client.ask(set_(b"work", b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"work", b"four")
 
 
-def test_failed_commit_turns_its_replies_into_errors(
-    storage: SteppedStorage, slow: MemoryServer
-) -> None:
+def test_failed_commit_turns_its_replies_into_errors(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"work", b"safe")
     storage.holds_commits = True
     client.ask(set_(b"work", b"lost") + b"version\r\n")
-    storage.end_commits(error=StorageError("disk full"))
-    assert client.take() == b"SERVER_ERROR disk full\r\nVERSION 1.2.3\r\n"
+    lose_commits(storage)
+    assert client.take() == b"SERVER_ERROR disk failed\r\nVERSION 1.2.3\r\n"
     assert not client.is_closed
-    storage.holds_commits = False
     assert client.ask(b"get work\r\nget work\r\n") == value(b"work", b"safe") + b"END\r\n"
 
 
-def test_failed_commit_also_fails_later_records(
-    storage: SteppedStorage, slow: MemoryServer
-) -> None:
+def test_failed_commit_also_fails_later_records(storage: SteppedStorage, slow: MemoryServer) -> None:
     first, second = slow.connect(), slow.connect()
     storage.holds_commits = True
     assert first.ask(set_(b"work", b"one")) == b""
     assert second.ask(set_(b"work", b"two")) == b""
     assert storage.committing == [b"work"]
-    storage.end_commits(error=StorageError("disk full"))
-    assert first.take() == b"SERVER_ERROR disk full\r\n"
-    assert second.take() == b"SERVER_ERROR disk full\r\n"
-    storage.holds_commits = False
+    lose_commits(storage)
+    assert first.take() == second.take() == b"SERVER_ERROR disk failed\r\n"
     reply = first.ask(set_(b"work", b"three") + b"get work\r\nget work\r\n")
     assert reply == b"STORED\r\n" + value(b"work", b"three") + b"END\r\n"
 
@@ -901,54 +772,37 @@ def test_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage, s
     storage.holds_commits = True
     client.ask(set_(b"bad", b"one"))
     other.ask(set_(b"good", b"one"))
-    storage.end_commits(b"bad", error=StorageError("disk full"))
+    storage.end_commits(b"bad", error=StorageError("disk failed"))
     storage.end_commits(b"good")
-    assert (client.take(), other.take()) == (b"SERVER_ERROR disk full\r\n", b"STORED\r\n")
+    assert (client.take(), other.take()) == (b"SERVER_ERROR disk failed\r\n", b"STORED\r\n")
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"confirm work 1\r\n"])
 def test_open_read_of_failed_queue_is_never_confirmed(
     storage: SteppedStorage, slow: MemoryServer, ending: bytes
 ) -> None:
-    client, other = slow.connect(), slow.connect()
+    client = slow.connect()
     put(client, b"work", b"one")
     assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
-    storage.holds_commits = True
-    other.ask(set_(b"work", b"lost"))
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
-    reply = client.ask(ending)
-    assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\n", reply)
-    assert other.take().startswith(b"SERVER_ERROR")
-    assert other.ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
+    fail(slow, storage)
+    assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\n", client.ask(ending))
+    assert slow.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
 
 
-def test_items_of_failed_queue_are_delivered_once(
-    storage: SteppedStorage, slow: MemoryServer
-) -> None:
+def test_items_of_failed_queue_are_delivered_once(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"work", b"one", b"two")
     assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
-    storage.holds_commits = True
-    other.ask(set_(b"work", b"lost"))
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
-    other.take()
+    fail(slow, storage)
     client.disconnect()
     assert other.ask(b"get work\r\n" * 3) == value(b"work", b"one") + value(b"work", b"two") + b"END\r\n"
 
 
-def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(
-    storage: SteppedStorage, slow: MemoryServer
-) -> None:
+def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"work", b"safe")
-    storage.holds_commits = True
-    client.ask(set_(b"work", b"lost"))
     storage.reopen_refusal = "the disk is gone"
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
-    assert client.take() == b"SERVER_ERROR disk failed\r\n"
+    fail(slow, storage)
     assert client.ask(b"get work\r\n") == b"SERVER_ERROR the disk is gone\r\n"
     assert client.ask(set_(b"work", b"more")) == b"SERVER_ERROR the disk is gone\r\n"
     assert client.ask(set_(b"other", b"one")) == b"STORED\r\n"
@@ -957,18 +811,12 @@ def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(
     assert client.ask(b"get work\r\n") == value(b"work", b"safe")
 
 
-def test_flush_all_continues_past_queue_that_cannot_be_reopened(
-    storage: SteppedStorage, slow: MemoryServer
-) -> None:
+def test_flush_all_continues_past_queue_that_cannot_be_reopened(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"good", b"one")
-    put(client, b"bad", b"one")
-    storage.holds_commits = True
-    client.ask(set_(b"bad", b"lost"))
+    put(client, b"work", b"one")
     storage.reopen_refusal = "the disk is gone"
-    storage.end_commits(error=StorageError("disk failed"))
-    storage.holds_commits = False
-    client.take()
+    fail(slow, storage)
     client.ask(b"flush_all\r\n")
     assert client.ask(b"get good\r\n") == b"END\r\n"
 
@@ -976,10 +824,10 @@ def test_flush_all_continues_past_queue_that_cannot_be_reopened(
 def test_get_waits_for_head_that_is_on_disk(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"work", b"one", b"two")
-    contents_of(slow).page_out()
+    store_of(slow).page_out()
     assert client.ask(b"get work\r\nversion\r\n") == b""
     assert other.ask(b"get work/peek\r\n") == b""
-    contents_of(slow).end_fill()
+    store_of(slow).end_fill()
     assert client.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\n"
     assert other.take() == value(b"work", b"two")
 
@@ -987,20 +835,20 @@ def test_get_waits_for_head_that_is_on_disk(slow: MemoryServer) -> None:
 def test_unreadable_head_is_an_error_and_next_get_retries(slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"work", b"one")
-    contents_of(slow).page_out()
+    store_of(slow).page_out()
     client.send(b"get work\r\n")
-    contents_of(slow).end_fill(StorageError("the journal is unreadable"))
+    store_of(slow).end_fill(StorageError("the journal is unreadable"))
     assert client.take() == b"SERVER_ERROR the journal is unreadable\r\n"
     assert not client.is_closed
     assert client.ask(b"get work\r\n") == b""
-    contents_of(slow).end_fill()
+    store_of(slow).end_fill()
     assert client.take() == value(b"work", b"one")
 
 
 def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"work", b"one")
-    store = contents_of(slow)
+    store = store_of(slow)
     store.page_out()
     assert client.ask(b"get work\r\n") == b""
     assert other.ask(b"delete work\r\n") == b"DELETED\r\n"
@@ -1012,10 +860,10 @@ def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> 
 def test_flush_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"work", b"one")
-    contents_of(slow).page_out()
+    store_of(slow).page_out()
     assert client.ask(b"get work\r\n") == b""
     assert other.ask(b"flush work\r\n") == b"END\r\n"
-    contents_of(slow).end_fill()
+    store_of(slow).end_fill()
     assert client.take() == b"END\r\n"
 
 
