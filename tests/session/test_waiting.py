@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -15,13 +16,11 @@ from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
 from kestrel.session.session import MAX_COMMANDS_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import put, set_, value
+from tests.session.servers import drained, end_commits, lose_commits, store_of
 
-
-@pytest.fixture
-def storage() -> SteppedStorage:
-    return SteppedStorage()
+LEAVE = pytest.mark.parametrize("leave", [MemoryClient.disconnect, MemoryClient.half_close])
 
 
 @pytest.fixture
@@ -45,22 +44,6 @@ def items_in(reply: bytes) -> list[bytes]:
     """Return the items of a reply that consists only of VALUE blocks."""
     found = re.findall(rb"VALUE work 0 \d+\r\n(.*?)\r\nEND\r\n", reply, re.DOTALL)
     assert b"".join(value(b"work", data) for data in found) == reply
-    return found
-
-
-def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
-    known = server.manager.known(queue)
-    assert known is not None
-    assert isinstance(known.store, SteppedQueue)
-    return known.store
-
-
-def all_items(server: MemoryServer) -> list[bytes]:
-    """Take the items of the queue, head first."""
-    client = server.connect()
-    found = []
-    while (reply := client.ask(b"get work\r\n")) != b"END\r\n":
-        found += items_in(reply)
     return found
 
 
@@ -88,7 +71,7 @@ def test_waiter_that_disconnects_makes_room_for_others(server: MemoryServer, wri
         waiter.disconnect()
     put(writer, b"work", *(b"%d" % number for number in range(20)))
     assert [items_in(waiter.take()) for waiter in waiters[:10] + waiters[90:]] == [[b"%d" % n] for n in range(20)]
-    assert all_items(server) == []
+    assert drained(server) == []
 
 
 def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, writer: MemoryClient) -> None:
@@ -103,11 +86,6 @@ def test_waiters_of_different_queues_are_independent(server: MemoryServer, write
     of_work, of_other = asks(server, b"get work/t=1000"), asks(server, b"get other/t=1000")
     put(writer, b"other", b"one")
     assert (of_work.take(), of_other.take()) == (b"", value(b"other", b"one"))
-
-
-def test_get_of_available_item_does_not_wait(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    assert server.connect().ask(b"get work/t=1000\r\n") == value(b"work", b"one")
 
 
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
@@ -149,7 +127,7 @@ def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, wri
     assert writer.ask(b"delete work\r\n") == b"DELETED\r\n"
     assert [waiter.take() for waiter in waiters] == [b"END\r\n"] * 3
     put(writer, b"work", b"one")
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 def test_flush_leaves_waiters_waiting(server: MemoryServer, writer: MemoryClient) -> None:
@@ -164,7 +142,7 @@ def test_thousands_of_waiters_are_served_in_order_over_many_ticks(server: Memory
     items = [b"%d" % number for number in range(3000)]
     put(writer, b"work", *items)
     queue = server.manager.queue(b"work")
-    contents_of(server).page_out()
+    store_of(server).page_out()
     served: list[bytes] = []
 
     def on_result(item: Item | None, error: Exception | None) -> None:
@@ -173,7 +151,7 @@ def test_thousands_of_waiters_are_served_in_order_over_many_ticks(server: Memory
 
     for _ in items:
         queue.join(Waiter(on_result, opens=False, peeks=False, is_blocking=True))
-    contents_of(server).end_fill()
+    store_of(server).end_fill()
     counts = [0, len(served)]
     while not server.is_at_rest:
         server.tick()
@@ -196,7 +174,7 @@ def test_wait_ends_exactly_at_its_time(server: MemoryServer, writer: MemoryClien
     assert waiter.take() == b"END\r\n"
     put(writer, b"work", b"one")
     assert waiter.take() == b""
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 @pytest.mark.parametrize("wait", [b"0", b"-1", b"-2147483648"])
@@ -251,29 +229,22 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
 # peek and open with a wait.
 
 
-def test_waiting_peek_shows_the_item_and_leaves_it(server: MemoryServer, writer: MemoryClient) -> None:
-    peeker = asks(server, b"get work/peek/t=1000")
-    put(writer, b"work", b"one")
-    assert peeker.take() == value(b"work", b"one")
-    assert all_items(server) == [b"one"]
-
-
 def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer, writer: MemoryClient) -> None:
     peekers = [asks(server, b"get work/peek/t=1000") for _ in range(2)]
     getter = asks(server, b"get work/t=1000")
     late = asks(server, b"get work/peek/t=1000")
     put(writer, b"work", b"one")
     assert [client.take() for client in (*peekers, getter, late)] == [value(b"work", b"one")] * 3 + [b""]
-    assert all_items(server) == []
+    assert drained(server) == []
 
 
 def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -> None:
     reader = asks(server, b"get work/open/t=1000")
     put(writer, b"work", b"one")
     assert reader.take() == value(b"work", b"one")
-    assert all_items(server) == []
+    assert drained(server) == []
     reader.disconnect()
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
@@ -282,16 +253,16 @@ def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: 
     assert reader.ask(b"get work/open\r\n") == value(b"work", b"one")
     assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
     reader.disconnect()
-    assert all_items(server) == []
+    assert drained(server) == []
 
 
 def test_item_of_waiting_get_without_open_is_gone_once_delivered(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     put(writer, b"work", b"one")
     assert waiter.take() == value(b"work", b"one")
-    assert (contents_of(server).items, contents_of(server).open_reads) == (0, 0)
+    assert (store_of(server).items, store_of(server).open_reads) == (0, 0)
     waiter.disconnect()
-    assert all_items(server) == []
+    assert drained(server) == []
 
 
 # Requests behind a wait.
@@ -301,12 +272,6 @@ def test_requests_behind_a_wait_are_answered_after_it_in_order(server: MemorySer
     waiter = asks(server, b"get work/t=1000\r\nversion\r\n" + set_(b"other", b"x") + b"get other")
     put(writer, b"work", b"one")
     assert waiter.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"other", b"x")
-
-
-def test_requests_behind_a_wait_are_answered_after_its_timeout(server: MemoryServer) -> None:
-    waiter = asks(server, b"get work/t=100\r\nversion")
-    server.advance(0.1)
-    assert waiter.take() == b"END\r\nVERSION 1.2.3\r\n"
 
 
 def test_requests_sent_during_a_wait_are_kept(server: MemoryServer) -> None:
@@ -335,10 +300,16 @@ def test_replies_before_a_wait_are_sent_at_once(server: MemoryServer) -> None:
 # Clients that disconnect.
 
 
-def test_disconnected_waiter_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
-    asks(server, b"get work/t=1000").disconnect()
+@LEAVE
+def test_disconnected_waiter_takes_no_item(
+    server: MemoryServer, writer: MemoryClient, leave: Callable[[MemoryClient], None]
+) -> None:
+    waiter = asks(server, b"get work/t=1000\r\nversion")
+    leave(waiter)
+    assert waiter.take() == b""
+    assert waiter.is_closed
     put(writer, b"work", b"one")
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 def test_waiter_that_disconnects_as_item_comes_takes_none(server: MemoryServer, writer: MemoryClient) -> None:
@@ -349,19 +320,19 @@ def test_waiter_that_disconnects_as_item_comes_takes_none(server: MemoryServer, 
     assert next_one.take() == value(b"work", b"one")
 
 
+@LEAVE
 def test_waiter_that_disconnects_before_item_is_safe_takes_none(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, leave: Callable[[MemoryClient], None]
 ) -> None:
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
     assert writer.ask(set_(b"work", b"one") + set_(b"work", b"two")) == b""
-    waiter.disconnect()
-    storage.end_commits()
+    leave(waiter)
+    end_commits(server, storage)
     assert writer.take() == b"STORED\r\nSTORED\r\n"
-    storage.holds_commits = False
-    if storage.committing:
-        storage.end_commits()
-    assert all_items(server) == [b"one", b"two"]
+    assert waiter.take() == b""
+    assert waiter.is_closed
+    assert drained(server) == [b"one", b"two"]
 
 
 def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServer, writer: MemoryClient) -> None:
@@ -371,7 +342,7 @@ def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServ
     assert waiter.ask(b"get big\r\nget work/t=1000\r\n") == b""
     put(writer, b"work", b"one")
     waiter.disconnect()
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 def test_item_of_failed_delivery_is_offered_again(
@@ -384,10 +355,9 @@ def test_item_of_failed_delivery_is_offered_again(
     storage.holds_commits = True
     holder.send(b"get work/abort\r\n")
     server.settle()
-    storage.end_commits(error=StorageError("disk full"))
-    storage.holds_commits = False
-    assert waiter.take() == b"SERVER_ERROR disk full\r\n"
-    assert all_items(server) == [b"one"]
+    lose_commits(storage)
+    assert waiter.take() == b"SERVER_ERROR disk failed\r\n"
+    assert drained(server) == [b"one"]
 
 
 def test_waiter_keeps_waiting_through_failed_commit(
@@ -400,8 +370,7 @@ def test_waiter_keeps_waiting_through_failed_commit(
     storage.holds_commits = True
     writer.send(b"flush work\r\n")
     server.settle()
-    storage.end_commits(error=StorageError("disk full"))
-    storage.holds_commits = False
+    lose_commits(storage)
     assert waiter.take() == value(b"work", b"one"), "the open read returned to the head and went to the waiter"
 
 
@@ -414,8 +383,7 @@ def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: Memory
     """Send a request whose close is lost in a failed commit."""
     storage.holds_commits = True
     assert client.ask(request_bytes + b"\r\n") == b""
-    storage.end_commits(error=StorageError("disk full"))
-    storage.holds_commits = False
+    lose_commits(storage)
     server.settle()
 
 
@@ -427,9 +395,9 @@ def test_waiting_get_reports_loss_of_its_close(
     client = server.connect()
     assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     lose_the_close(storage, server, client, request_bytes)
-    assert client.take() == b"SERVER_ERROR disk full\r\n"
+    assert client.take() == b"SERVER_ERROR disk failed\r\n"
     client.disconnect()
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 @CLOSES_AND_WAITS
@@ -441,28 +409,23 @@ def test_second_waiter_reports_loss_of_its_close_and_takes_nothing(
     assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
     first = asks(server, b"get work/t=1000")
     lose_the_close(storage, server, client, request_bytes)
-    assert (first.take(), client.take()) == (value(b"work", b"one"), b"SERVER_ERROR disk full\r\n")
+    assert (first.take(), client.take()) == (value(b"work", b"one"), b"SERVER_ERROR disk failed\r\n")
     put(writer, b"work", b"two")
     assert client.take() == b""
-    assert all_items(server) == [b"two"]
+    assert drained(server) == [b"two"]
 
 
-def test_disconnect_requeues_open_reads_in_take_order(server: MemoryServer, writer: MemoryClient) -> None:
+@LEAVE
+def test_disconnect_requeues_open_reads_in_take_order(
+    server: MemoryServer, writer: MemoryClient, leave: Callable[[MemoryClient], None]
+) -> None:
     put(writer, b"work", b"one", b"two", b"three", b"four")
     reader = server.connect()
-    reader.ask(b"get work/open\r\n" * 3)
-    reader.disconnect()
-    assert all_items(server) == [b"one", b"two", b"three", b"four"]
-
-
-def test_half_close_requeues_open_reads_in_order(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one", b"two", b"three")
-    reader = server.connect()
-    reader.send(b"get work/open\r\nget work/open\r\n")
-    reader.half_close()
-    assert items_in(reader.take()) == [b"one", b"two"]
+    assert items_in(reader.ask(b"get work/open\r\n" * 3)) == [b"one", b"two", b"three"]
+    leave(reader)
+    assert reader.take() == b""
     assert reader.is_closed
-    assert all_items(server) == [b"one", b"two", b"three"]
+    assert drained(server) == [b"one", b"two", b"three", b"four"]
 
 
 def test_ended_reads_do_not_come_back(server: MemoryServer, writer: MemoryClient) -> None:
@@ -470,7 +433,7 @@ def test_ended_reads_do_not_come_back(server: MemoryServer, writer: MemoryClient
     reader = server.connect()
     reader.ask(b"get work/open\r\n" * 5 + b"confirm work 1\r\nget work/close\r\nget work/abort\r\n")
     reader.disconnect()
-    assert all_items(server) == [b"3", b"4", b"2", b"5"]
+    assert drained(server) == [b"3", b"4", b"2", b"5"]
 
 
 def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer, writer: MemoryClient) -> None:
@@ -479,7 +442,7 @@ def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer,
     taken = reader.ask(b"get work/open\r\nget work/open\r\n") + reader.ask(b"get work/abort\r\nget work/open\r\n")[5:]
     assert items_in(taken) == [b"one", b"two", b"one"]
     reader.disconnect()
-    assert all_items(server) == [b"two", b"one"]
+    assert drained(server) == [b"two", b"one"]
 
 
 def test_disconnect_requeues_reads_to_their_own_queues(server: MemoryServer, writer: MemoryClient) -> None:
@@ -494,25 +457,6 @@ def test_disconnect_requeues_reads_to_their_own_queues(server: MemoryServer, wri
 # Half-closed connections.
 
 
-def test_half_close_while_waiting_cancels_the_wait(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000\r\nversion")
-    waiter.half_close()
-    assert waiter.take() == b""
-    assert waiter.is_closed
-    put(writer, b"work", b"one")
-    assert all_items(server) == [b"one"]
-
-
-def test_half_close_while_monitoring_requeues_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
-    watcher = asks(server, b"monitor work 10")
-    put(writer, b"work", b"one")
-    assert watcher.take() == value(b"work", b"one")
-    watcher.half_close()
-    assert watcher.take() == b""
-    assert watcher.is_closed
-    assert all_items(server) == [b"one"]
-
-
 def test_wait_that_starts_after_half_close_is_canceled(server: MemoryServer, writer: MemoryClient) -> None:
     client = server.connect()
     client.send(b"version\r\n" * 200 + b"get work/t=1000\r\nversion\r\n")
@@ -520,7 +464,7 @@ def test_wait_that_starts_after_half_close_is_canceled(server: MemoryServer, wri
     assert client.take() == b"VERSION 1.2.3\r\n" * 200
     assert client.is_closed
     put(writer, b"work", b"one")
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 @pytest.mark.parametrize("times", [1, MAX_COMMANDS_PER_SLICE])
@@ -555,22 +499,6 @@ def test_half_close_of_waiter_delivers_held_replies(storage: SteppedStorage, ser
     assert client.is_closed
 
 
-def test_half_close_before_reply_is_sent_requeues_item(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
-) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    storage.holds_commits = True
-    assert writer.ask(set_(b"work", b"one")) == b""
-    waiter.half_close()
-    storage.end_commits()
-    assert waiter.take() == b""
-    storage.holds_commits = False
-    if storage.committing:
-        storage.end_commits()
-    assert waiter.is_closed
-    assert all_items(server) == [b"one"]
-
-
 def test_half_close_does_not_return_items_to_same_client(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
@@ -579,13 +507,10 @@ def test_half_close_does_not_return_items_to_same_client(
     assert writer.ask(set_(b"work", b"one")) == b""
     waiter.half_close()
     server.settle()
-    while storage.committing:
-        storage.end_commits()
-        server.settle()
-    storage.holds_commits = False
+    end_commits(server, storage)
     assert waiter.take() == b"", "both gets are canceled"
     assert waiter.is_closed
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 def test_items_returned_by_half_close_go_to_next_waiter(
@@ -597,10 +522,7 @@ def test_items_returned_by_half_close_go_to_next_waiter(
     assert writer.ask(set_(b"work", b"one")) == b""
     waiter.half_close()
     server.settle()
-    while storage.committing:
-        storage.end_commits()
-        server.settle()
-    storage.holds_commits = False
+    end_commits(server, storage)
     assert (waiter.take(), other.take()) == (b"", value(b"work", b"one"))
 
 
@@ -610,7 +532,7 @@ def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> No
     client.half_close()
     assert client.take() == b"VERSION 1.2.3\r\n"
     assert client.is_closed
-    assert all_items(server) == []
+    assert drained(server) == []
 
 
 # Heads that are not in memory.
@@ -618,10 +540,10 @@ def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> No
 
 def test_waiters_keep_their_order_while_head_is_loaded(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one", b"two")
-    contents_of(server).page_out()
+    store_of(server).page_out()
     requests = [b"get work/t=1000", b"get work", b"get work/peek", b"get work/t=1000"]
     clients = [asks(server, request) for request in requests]
-    contents_of(server).end_fill()
+    store_of(server).end_fill()
     assert [client.take() for client in clients] == [value(b"work", b"one"), value(b"work", b"two"), b"END\r\n", b""]
     put(writer, b"work", b"three")
     assert clients[3].take() == value(b"work", b"three")
@@ -632,7 +554,7 @@ def test_stop_during_load_of_head_answers_error_instead_of_end(
     server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
     put(writer, b"work", b"one")
-    contents_of(server).page_out()
+    store_of(server).page_out()
     client, other = asks(server, request_bytes), asks(server, b"get empty/t=1000")
     server.stop()
     assert (client.take(), other.take()) == (b"SERVER_ERROR the server stops\r\n", b"END\r\n")
@@ -640,38 +562,29 @@ def test_stop_during_load_of_head_answers_error_instead_of_end(
 
 def test_disconnect_during_load_of_head_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
-    contents_of(server).page_out()
+    store_of(server).page_out()
     first, second = asks(server, b"get work"), asks(server, b"get work")
     first.disconnect()
-    contents_of(server).end_fill()
+    store_of(server).end_fill()
     assert second.take() == value(b"work", b"one")
-
-
-def test_disconnect_of_all_waiters_during_load_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    contents_of(server).page_out()
-    asks(server, b"get work").disconnect()
-    asks(server, b"get work/t=1000").disconnect()
-    contents_of(server).end_fill()
-    assert all_items(server) == [b"one"]
 
 
 def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
-    contents_of(server).page_out()
+    store_of(server).page_out()
     first, second = asks(server, b"get work/t=100"), asks(server, b"get work/t=100")
     server.advance(1)
     assert (first.take(), second.take()) == (b"", b"")
-    contents_of(server).end_fill()
+    store_of(server).end_fill()
     assert (first.take(), second.take()) == (value(b"work", b"one"), b"END\r\n")
     assert first.ask(b"version\r\n").startswith(b"VERSION")
 
 
 def test_unreadable_head_is_an_error_and_not_an_empty_queue(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
-    contents_of(server).page_out()
+    store_of(server).page_out()
     clients = [asks(server, request) for request in (b"get work", b"get work/t=1000", b"monitor work 10")]
-    contents_of(server).end_fill(StorageError("unreadable"))
+    store_of(server).end_fill(StorageError("unreadable"))
     assert [client.take() for client in clients] == [b"SERVER_ERROR unreadable\r\n"] * 3
     assert [client.is_closed for client in clients] == [False] * 3
 
@@ -708,14 +621,14 @@ def test_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryCli
     assert watcher.take() == value(b"work", b"one")
     put(writer, b"work", b"two", b"three")
     assert watcher.take() == value(b"work", b"two") + b"END\r\n"
-    assert all_items(server) == [b"three"]
+    assert drained(server) == [b"three"]
 
 
 @pytest.mark.parametrize("limits", [b"0", b"-1", b"0 5", b"10 0", b"-5 -5"])
 def test_monitor_of_zero_time_or_items_ends_at_once(server: MemoryServer, writer: MemoryClient, limits: bytes) -> None:
     put(writer, b"work", b"one")
     assert writer.ask(b"monitor work %b\r\nversion\r\n" % limits) == b"END\r\nVERSION 1.2.3\r\n"
-    assert all_items(server) == [b"one"]
+    assert drained(server) == [b"one"]
 
 
 @pytest.mark.parametrize("max_items", [b"", b" -1", b" 3", b" 7"])
@@ -738,14 +651,6 @@ def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryC
     )
 
 
-def test_negative_maximum_leaves_time_and_open_read_limit(server: MemoryServer, writer: MemoryClient) -> None:
-    watcher = asks(server, b"monitor work 1 -1")
-    put(writer, b"work", *(b"%d" % number for number in range(5)))
-    assert len(items_in(watcher.take())) == 5
-    server.advance(1)
-    assert watcher.take() == b"END\r\n"
-
-
 def test_monitored_items_are_open_reads_confirmed_by_count(server: MemoryServer, writer: MemoryClient) -> None:
     watcher = asks(server, b"monitor work 1")
     put(writer, b"work", b"one", b"two", b"three")
@@ -753,17 +658,22 @@ def test_monitored_items_are_open_reads_confirmed_by_count(server: MemoryServer,
     assert watcher.take() == value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
     assert watcher.ask(b"confirm work 2\r\n") == b"END\r\n"
     watcher.disconnect()
-    assert all_items(server) == [b"three"]
+    assert drained(server) == [b"three"]
 
 
-def test_monitored_items_return_in_order_on_disconnect(server: MemoryServer, writer: MemoryClient) -> None:
+@LEAVE
+def test_monitored_items_return_in_order_on_disconnect(
+    server: MemoryServer, writer: MemoryClient, leave: Callable[[MemoryClient], None]
+) -> None:
     put(writer, b"work", b"one", b"two")
     watcher = server.connect()
     watcher.send(b"monitor work 10\r\n")
     put(writer, b"work", b"three", b"four")
     assert len(items_in(watcher.take())) == 4
-    watcher.disconnect()
-    assert all_items(server) == [b"one", b"two", b"three", b"four"]
+    leave(watcher)
+    assert watcher.take() == b""
+    assert watcher.is_closed
+    assert drained(server) == [b"one", b"two", b"three", b"four"]
 
 
 def test_monitor_of_disconnected_client_takes_no_item(
@@ -773,11 +683,8 @@ def test_monitor_of_disconnected_client_takes_no_item(
     storage.holds_commits = True
     assert writer.ask(set_(b"work", b"one") + set_(b"work", b"two")) == b""
     watcher.disconnect()
-    storage.holds_commits = False
-    while storage.committing:
-        storage.end_commits()
-        server.settle()
-    assert all_items(server) == [b"one", b"two"]
+    end_commits(server, storage)
+    assert drained(server) == [b"one", b"two"]
     assert server.clock.getDelayedCalls() == []
 
 
@@ -790,13 +697,12 @@ def test_monitor_that_loses_an_item_ends_with_an_error(
     storage.holds_commits = True
     writer.send(set_(b"work", b"two") + set_(b"work", b"three"))
     assert watcher.take() == b""
-    storage.end_commits(error=StorageError("disk full"))
-    storage.holds_commits = False
-    assert watcher.take() == b"SERVER_ERROR disk full\r\nVERSION 1.2.3\r\n"
-    assert writer.take() == b"SERVER_ERROR disk full\r\n" * 2
+    lose_commits(storage)
+    assert watcher.take() == b"SERVER_ERROR disk failed\r\nVERSION 1.2.3\r\n"
+    assert writer.take() == b"SERVER_ERROR disk failed\r\n" * 2
     put(writer, b"work", b"four")
     watcher.disconnect()
-    assert all_items(server) == [b"one", b"four"]
+    assert drained(server) == [b"one", b"four"]
 
 
 def test_close_of_item_sent_before_a_loss_fails(
@@ -810,17 +716,15 @@ def test_close_of_item_sent_before_a_loss_fails(
     storage.end_commits(b"work")
     writer.send(set_(b"work", b"two"))
     server.settle()
-    storage.end_commits(b"work", error=StorageError("disk full"))
+    storage.end_commits(b"work", error=StorageError("disk failed"))
     server.settle()
     assert watcher.take() == b""
     storage.end_commits(b"slow")
     storage.holds_commits = False
-    assert watcher.take() == b"STORED\r\n" + value(b"work", b"one") + b"SERVER_ERROR disk full\r\n"
+    assert watcher.take() == b"STORED\r\n" + value(b"work", b"one") + b"SERVER_ERROR disk failed\r\n"
     assert watcher.ask(b"get work/close\r\n").startswith(b"SERVER_ERROR "), "it is not closed, and will be redelivered"
-    while storage.committing:
-        storage.end_commits()
-        server.settle()
-    assert all_items(server) == [b"one"]
+    end_commits(server, storage)
+    assert drained(server) == [b"one"]
 
 
 def test_monitor_that_loses_many_items_sends_one_error(
@@ -832,11 +736,10 @@ def test_monitor_that_loses_many_items_sends_one_error(
     storage.holds_commits = True
     watcher.send(b"monitor work 10 -1\r\n")
     assert watcher.take() == b""
-    storage.end_commits(error=StorageError("disk full"))
-    storage.holds_commits = False
-    assert watcher.take() == b"SERVER_ERROR disk full\r\n"
+    lose_commits(storage)
+    assert watcher.take() == b"SERVER_ERROR disk failed\r\n"
     assert watcher.ask(b"confirm work 1\r\n") == b"ERROR\r\n", "it never had an open read"
-    assert all_items(server) == items
+    assert drained(server) == items
 
 
 def test_requests_behind_a_monitor_are_answered_after_it(server: MemoryServer, writer: MemoryClient) -> None:
@@ -863,13 +766,6 @@ def test_monitor_takes_one_item_and_goes_to_end_of_line(
             put(writer, b"work", item)
     assert watcher.take() == value(b"work", b"one") + value(b"work", b"three")
     assert waiter.take() == value(b"work", b"two")
-
-
-def test_monitors_take_turns_over_single_items(server: MemoryServer, writer: MemoryClient) -> None:
-    first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
-    for item in (b"1", b"2", b"3", b"4", b"5"):
-        put(writer, b"work", item)
-    assert (items_in(first.take()), items_in(second.take())) == ([b"1", b"3", b"5"], [b"2", b"4"])
 
 
 def test_monitors_take_turns_over_simultaneous_items(server: MemoryServer, writer: MemoryClient) -> None:
@@ -932,7 +828,7 @@ def test_deletion_between_slices_of_monitor_delays_no_client(
 def test_monitor_between_slices_fails_if_queue_becomes_unusable(
     server: MemoryServer, monitor_between_slices: MemoryClient
 ) -> None:
-    contents_of(server).failure = "disk failed"
+    store_of(server).failure = "disk failed"
     *items, last = monitor_between_slices.take().split(b"END\r\n")
     assert len(items) == MAX_FED_ITEMS_PER_SLICE
     assert last == b"SERVER_ERROR disk failed\r\n"
