@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.errors import QueueFailed, StorageError, TooFewOpenReads
+from kestrel.errors import QueueFailed, TooFewOpenReads
 from kestrel.queues.queue import Queue
 from kestrel.session.open_reads import MAX_REMEMBERED_ENDED_READS, ConnectionOpenReads
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.session.servers import lose_commits
 
 
 class Bench:
@@ -46,12 +47,7 @@ class Bench:
         self.storage.holds_commits = True
         self.queue.touch()
         self.server.settle()
-        self.storage.end_commits(error=StorageError("disk failed"))
-        self.storage.holds_commits = False
-        self.server.settle()
-
-    def delete(self) -> None:
-        self.server.manager.delete(b"work")
+        lose_commits(self.storage)
         self.server.settle()
 
     def left(self) -> list[bytes]:
@@ -67,34 +63,6 @@ def bench() -> Bench:
     bench = Bench()
     bench.put(b"a", b"b", b"c")
     return bench
-
-
-# Normal operation.
-
-
-def test_close_ends_oldest_read_and_abort_requeues_oldest(bench: Bench) -> None:
-    bench.open(3)
-    bench.reads.close_oldest(b"work")
-    bench.reads.abort_oldest(b"work")
-    assert bench.reads.count(b"work") == 1
-    assert bench.left() == [b"b"]
-
-
-def test_confirm_ends_oldest_reads_or_none(bench: Bench) -> None:
-    bench.open(3)
-    for count in (4, 0, -1):
-        with pytest.raises(TooFewOpenReads):
-            bench.reads.confirm(b"work", count)
-    bench.reads.confirm(b"work", 2)
-    bench.reads.put_back_all()
-    assert bench.left() == [b"c"]
-
-
-def test_put_back_all_requeues_reads_in_order(bench: Bench) -> None:
-    bench.open(2)
-    bench.reads.put_back_all()
-    assert bench.reads.count(b"work") == 0
-    assert bench.left() == [b"a", b"b", b"c"]
 
 
 def test_forgotten_read_is_not_counted(bench: Bench) -> None:
@@ -171,17 +139,6 @@ def test_each_lost_read_is_reported_once_before_newer_reads(bench: Bench) -> Non
     assert bench.left() == [b"b", b"c"]
 
 
-def test_confirm_of_lost_reads_leaves_newer_reads(bench: Bench) -> None:
-    bench.open(1)
-    bench.fail()
-    bench.open(1)
-    with pytest.raises(QueueFailed):
-        bench.reads.confirm(b"work", 1)
-    assert bench.reads.count(b"work") == 1
-    bench.reads.put_back_all()
-    assert bench.left() == [b"a", b"b", b"c"]
-
-
 def test_newer_read_is_requeued_after_confirm_of_lost_read(bench: Bench) -> None:
     client, other = bench.server.connect(), bench.server.connect()
     item = b"VALUE work 0 1\r\na\r\nEND\r\n"
@@ -245,27 +202,3 @@ def test_disconnect_with_lost_reads_requeues_no_read_of_others(bench: Bench) -> 
     bench.reads.put_back_all()
     assert bench.queue.store.is_open(item.xid)
     assert bench.left() == [b"b", b"c"]
-
-
-# After a deletion of the queue.
-
-
-def test_close_of_deleted_queues_read_ends_no_other_read(bench: Bench) -> None:
-    bench.open(1)
-    bench.delete()
-    bench.put(b"new")
-    bench.open(1)
-    assert bench.reads.close_oldest(b"work") is None
-    assert bench.reads.count(b"work") == 1
-    bench.reads.put_back_all()
-    assert bench.left() == [b"new"]
-
-
-def test_confirm_counts_no_read_of_deleted_queue(bench: Bench) -> None:
-    bench.open(1)
-    bench.delete()
-    with pytest.raises(TooFewOpenReads):
-        bench.reads.confirm(b"work", 1)
-    bench.put(b"new")
-    bench.open(1)
-    assert bench.reads.confirm(b"work", 1) is not None

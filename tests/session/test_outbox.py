@@ -82,13 +82,6 @@ def test_reply_is_not_sent_to_disconnected_client(client: Client) -> None:
     assert calls == [False]
 
 
-def test_reply_is_sent_at_end_of_tick(client: Client) -> None:
-    client.outbox.reply(b"one")
-    assert client.sent == b""
-    client.barrier.end_of_tick()
-    assert client.sent == b"one"
-
-
 def test_reply_requests_one_end_of_tick() -> None:
     asked: list[Callable[[], None]] = []
     client = Client(Barrier(asked.append))
@@ -105,17 +98,9 @@ def test_reply_requests_one_end_of_tick() -> None:
 def test_replies_of_a_tick_are_written_together_in_order(client: Client) -> None:
     for reply in (b"one", b"two", b"three"):
         client.outbox.reply(reply)
+    assert client.written == []
     client.barrier.end_of_tick()
     assert client.written == [b"onetwothree"]
-
-
-def test_reply_waits_until_its_batch_is_safe(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"stored", batch)
-    client.barrier.end_of_tick()
-    assert client.sent == b""
-    batch.settle(None)
-    assert client.sent == b"stored"
 
 
 def test_unsafe_reply_holds_only_later_replies(client: Client) -> None:
@@ -152,15 +137,6 @@ def test_replies_of_one_batch_are_sent_when_it_is_safe(client: Client) -> None:
     assert client.sent == b"stored stored stored "
 
 
-def test_connection_does_not_wait_for_batch_of_another() -> None:
-    barrier = Barrier(lambda end_of_tick: None)
-    slow, quick = Client(barrier), Client(barrier)
-    slow.outbox.reply(b"stored", Batch())
-    quick.outbox.reply(b"version")
-    barrier.end_of_tick()
-    assert (slow.sent, quick.sent) == (b"", b"version")
-
-
 def test_reply_of_lost_batch_is_replaced_by_an_error(client: Client) -> None:
     batch = Batch()
     client.outbox.reply(b"before ")
@@ -191,15 +167,6 @@ def test_sent_is_true_after_reply_is_written(client: Client) -> None:
     assert calls == []
     batch.settle(None)
     assert calls == [(True, b"item")]
-
-
-def test_sent_is_false_for_replaced_reply(client: Client) -> None:
-    calls: list[bool] = []
-    batch = Batch()
-    client.outbox.reply(b"item", batch, calls.append)
-    client.barrier.end_of_tick()
-    batch.settle(LOST)
-    assert calls == [False]
 
 
 def test_sent_is_false_for_each_reply_to_disconnected_client(client: Client) -> None:
