@@ -12,6 +12,7 @@ from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import END, STORED, set_, value
 from tests.session.disconnects import closes_after
+from tests.session.servers import store_of
 
 VERSION = b"VERSION 1.2.3\r\n"
 
@@ -24,28 +25,6 @@ def server() -> MemoryServer:
 
 
 # Idle clients.
-
-
-def test_client_that_never_sends_is_disconnected(server: MemoryServer) -> None:
-    client = server.connect()
-    assert closes_after(server, client, 10)
-    assert client.take() == b"", "the server sends nothing"
-
-
-def test_idle_time_counts_from_last_request(server: MemoryServer) -> None:
-    client = server.connect()
-    for _ in range(5):
-        server.advance(9)
-        assert client.ask(b"version\r\n") == VERSION
-    assert closes_after(server, client, 10)
-
-
-def test_no_client_is_idle_without_a_timeout() -> None:
-    server = MemoryServer()
-    client = server.connect()
-    server.advance(1_000_000)
-    assert client.ask(b"version\r\n") == VERSION
-    assert server.clock.getDelayedCalls() == []
 
 
 def test_client_sending_large_item_in_pieces_is_not_idle(server: MemoryServer) -> None:
@@ -68,54 +47,17 @@ def test_idle_time_is_per_connection(server: MemoryServer) -> None:
 # Waiting clients.
 
 
-@pytest.mark.parametrize(
-    "request_", [b"get work/t=60000\r\n", b"get work/t=60000/open\r\n", b"get work/t=60000/peek\r\n"]
-)
-def test_client_waiting_in_get_is_not_idle(server: MemoryServer, request_: bytes) -> None:
-    client = server.connect()
-    assert client.ask(request_) == b""
-    server.advance(59)
-    assert not client.is_closed
-    server.advance(1)
-    assert client.take() == END
-    assert closes_after(server, client, 10), "the idle time starts with the reply"
-
-
-def test_idle_time_starts_when_wait_is_served(server: MemoryServer) -> None:
-    client = server.connect()
-    assert client.ask(b"get work/t=60000\r\n") == b""
-    server.advance(23)
-    assert server.connect().ask(set_(b"work", b"one")) == STORED
-    assert client.take() == value(b"work", b"one")
-    assert closes_after(server, client, 10)
-
-
-def test_client_in_monitor_is_not_idle(server: MemoryServer) -> None:
-    client = server.connect()
-    assert client.ask(b"monitor work 60 3\r\n") == b""
-    server.advance(33)
-    assert server.connect().ask(set_(b"work", b"one")) == STORED
-    server.advance(20)
-    assert client.take() == value(b"work", b"one")
-    assert not client.is_closed
-    server.advance(7)
-    assert client.take() == END
-    assert closes_after(server, client, 10)
-
-
 @pytest.mark.parametrize("error", [None, StorageError("disk failed")])
 def test_client_waiting_for_storage_is_not_idle(error: StorageError | None) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client = server.connect()
     assert client.ask(set_(b"work", b"one")) == STORED
-    queue = server.manager.known(b"work")
-    assert queue is not None
-    queue.store.page_out()
+    store_of(server).page_out()
     assert client.ask(b"get work\r\n") == b""
     server.advance(60)
     assert not client.is_closed
-    queue.store.end_fill(error)
+    store_of(server).end_fill(error)
     assert client.take() == (value(b"work", b"one") if error is None else b"SERVER_ERROR disk failed\r\n")
     assert closes_after(server, client, 10)
 
@@ -176,16 +118,6 @@ def test_client_that_reads_no_replies_is_dropped(
     assert other.ask(b"get held\r\n") == b"VALUE held 0 1\r\nx\r\nEND\r\n"
 
 
-def test_open_reads_of_idle_client_return_in_order(server: MemoryServer) -> None:
-    client = server.connect()
-    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two") + set_(b"work", b"three")) == STORED * 3
-    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + value(b"work", b"two")
-    assert closes_after(server, client, 10)
-    assert server.connect().ask(b"get work\r\n" * 3) == value(b"work", b"one") + value(b"work", b"two") + value(
-        b"work", b"three"
-    )
-
-
 def test_open_read_of_idle_client_goes_to_waiter(server: MemoryServer) -> None:
     idle, waiting = server.connect(), server.connect()
     assert idle.ask(set_(b"work", b"one") + b"get work/open\r\n") == STORED + value(b"work", b"one")
@@ -231,15 +163,6 @@ def test_removed_timeout_applies_to_no_connection(server: MemoryServer) -> None:
     assert client.ask(b"version\r\n") == VERSION
     server.advance(1000)
     assert not client.is_closed
-
-
-def test_new_timeout_applies_to_active_connections() -> None:
-    server = MemoryServer()
-    client = server.connect()
-    client.ask(b"version\r\n")
-    server.reload(loads(TEN_SECONDS))
-    assert client.ask(b"version\r\n") == VERSION
-    assert closes_after(server, client, 10)
 
 
 def test_new_timeout_applies_to_silent_connections() -> None:
@@ -296,19 +219,6 @@ def test_stopped_timeout_does_not_restart() -> None:
     watched.clock.pump([1] * 10)
     assert watched.ends == 0
     assert watched.clock.getDelayedCalls() == []
-
-
-def test_waiting_time_is_not_idle_time() -> None:
-    watched = Bench(1000)
-    watched.idleness.reset()
-    watched.is_idle = False
-    watched.clock.pump([0.5] * 9)
-    watched.is_idle = True
-    watched.idleness.reset()
-    watched.clock.pump([0.25] * 3)
-    assert watched.ends == 0
-    watched.clock.advance(0.25)
-    assert watched.ends == 1
 
 
 def test_timeout_ends_despite_float_rounding() -> None:
