@@ -289,15 +289,6 @@ def test_disconnect_forgets_incomplete_request() -> None:
     assert server.clock.getDelayedCalls() == []
 
 
-def test_complete_request_is_no_longer_held() -> None:
-    server = MemoryServer()
-    client = server.connect()
-    client.ask(b"set work 0 0 1000\r\n" + bytes(500))
-    assert request_deadlines(server) == (1, 500)
-    client.ask(bytes(500) + b"\r\n")
-    assert request_deadlines(server) == (0, 0)
-
-
 @pytest.mark.parametrize("protocol", ["memcache", "text"])
 def test_answered_client_holds_no_data_of_its_put(protocol: str) -> None:
     server = MemoryServer()

@@ -23,8 +23,9 @@ from kestrel.session.session_state import (
     next_state,
 )
 from kestrel.session.settings import SessionSettings
-from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.session.servers import store_of
 
 # The transition table.
 
@@ -106,10 +107,7 @@ class Case:
     @property
     def store(self) -> SteppedQueue:
         """Return the store of the queue."""
-        queue = self.server.manager.known(b"work")
-        assert queue is not None
-        assert isinstance(queue.store, SteppedQueue)
-        return queue.store
+        return store_of(self.server)
 
 
 def opened(case: Case) -> None:
@@ -343,25 +341,3 @@ def test_disconnect_requeues_open_reads_in_every_state(state: Step) -> None:
     if case.storage.committing:
         commit_ends(case)
     assert other.ask(b"get held\r\n") == b"VALUE held 0 1\r\nx\r\nEND\r\n"
-
-
-def test_disconnected_client_leaves_no_timer() -> None:
-    case = Case()
-    waiting(case)
-    case.client.disconnect()
-    case.server.settle()
-    assert case.server.clock.getDelayedCalls() == []
-
-
-def test_connection_before_the_start_is_answered_after_it() -> None:
-    loaded: Deferred[dict[bytes, object]] = Deferred()
-
-    class LoadingStorage(SteppedStorage):
-        def start(self, settings_for: object) -> Deferred[dict[bytes, object]]:  # type: ignore[override]
-            return loaded
-
-    server = MemoryServer(LoadingStorage())
-    client: MemoryClient = server.connect()
-    assert client.ask(b"version\r\nget work\r\n") == b""
-    loaded.callback({})
-    assert client.take() == VERSION + b"END\r\n"
