@@ -10,8 +10,9 @@ from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from kestrel.testing.storage import SteppedStorage
+from tests.memcache_text import END, NOT_STORED, STORED, create, is_missing, items, put, set_, stat, stats, value
+from tests.session.servers import store_of
 
 ALIAS = """
 maxOpenTransactions = 10
@@ -31,18 +32,6 @@ def server(tmp_path: Path) -> MemoryServer:
 @pytest.fixture
 def client(server: MemoryServer) -> MemoryClient:
     return server.connect()
-
-
-def create(client: MemoryClient, *queues: bytes) -> None:
-    """Create empty queues."""
-    for queue in queues:
-        assert client.ask(b"get %b\r\n" % queue) == END
-
-
-def queue_creates(client: MemoryClient) -> bytes:
-    """Return the server's count of created queues, as `stats` reports it."""
-    [line] = [line for line in client.ask(b"stats\r\n").splitlines() if line.startswith(b"STAT queue_creates ")]
-    return line
 
 
 def warnings_of(events: Sequence[LogEvent], word: str) -> list[str]:
@@ -80,12 +69,12 @@ def test_full_destination_skips_item_and_refuses_put(tmp_path: Path, destination
         destinationQueues = [{destinations}]
     """)
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
-    assert client.ask(set_(b"al", b"first")) == STORED
+    put(client, b"al", b"first")
     assert client.ask(set_(b"al", b"second")) == NOT_STORED
     assert not client.is_closed
     assert items(client, b"one") == items(client, b"two") == [b"first", b"second"]
     assert items(client, b"full") == [b"first"]
-    assert client.ask(set_(b"al", b"third")) == STORED
+    put(client, b"al", b"third")
 
 
 @pytest.mark.parametrize("failed", [b"one", b"four"])
@@ -110,10 +99,7 @@ def test_failed_destination_makes_put_fail_and_store_nothing(
     client = server.connect()
     queues = [b"one", b"two", b"two+child", b"three", b"four"]
     create(client, *queues)
-    queue = server.manager.known(failed)
-    assert queue is not None
-    assert isinstance(queue.store, SteppedQueue)
-    queue.store.failure = storage.reopen_refusal = "disk failed"
+    store_of(server, failed).failure = storage.reopen_refusal = "disk failed"
 
     assert client.ask(set_(b"al", b"lost")).startswith(b"SERVER_ERROR ")
     assert not client.is_closed
@@ -121,7 +107,7 @@ def test_failed_destination_makes_put_fail_and_store_nothing(
     assert client.ask(set_(b"al", b"lost")).startswith(b"SERVER_ERROR ")
     storage.refusal = None
     assert [items(client, queue) for queue in queues] == [[]] * len(queues)
-    assert client.ask(set_(b"al", b"item")) == STORED
+    put(client, b"al", b"item")
     assert [items(client, queue) for queue in queues] == [[b"item"]] * len(queues)
 
 
@@ -153,7 +139,7 @@ def test_destinations_may_be_aliases_and_fanout_parents(tmp_path: Path) -> None:
     """)
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"news+x", b"news+full", b"silent+x")
-    assert client.ask(set_(b"al", b"first") + set_(b"al", b"second")) == STORED * 2
+    put(client, b"al", b"first", b"second")
     assert client.ask(set_(b"al", b"third")) == NOT_STORED
     for queue in (b"plain", b"news", b"news+x", b"silent+x"):
         assert items(client, queue) == [b"first", b"second", b"third"]
@@ -178,7 +164,7 @@ def test_item_reaches_each_queue_once(tmp_path: Path) -> None:
     """)
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"news+x", b"news+y", b"news+z")
-    assert client.ask(set_(b"al", b"first") + set_(b"al", b"second")) == STORED * 2
+    put(client, b"al", b"first", b"second")
     for queue in (b"news", b"news+x", b"news+y", b"news+z", b"work"):
         assert items(client, queue) == [b"first", b"second"]
 
@@ -205,23 +191,23 @@ def test_item_reaches_each_queue_once(tmp_path: Path) -> None:
     ],
 )
 def test_reads_of_alias_answer_end_at_once(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
-    assert client.ask(set_(b"al", b"first")) == STORED
-    before = queue_creates(client)
+    put(client, b"al", b"first")
+    before = stats(client)["queue_creates"]
     assert client.ask(request_ + b"\r\nversion\r\n") == END + b"VERSION 1.2.3\r\n"
-    assert queue_creates(client) == before
+    assert stats(client)["queue_creates"] == before
     assert items(client, b"one") == items(client, b"two") == [b"first"]
     assert server.folder is not None
     assert not (server.folder / "al").exists()
     server.reload(loads(NO_ALIAS))
-    assert client.ask(b"dump_stats al\r\n") == b"queue 'al' {\r\n  \r\n}\r\nEND\r\n"
+    assert is_missing(client, b"al")
 
 
 def test_flush_and_delete_of_alias_do_nothing(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(set_(b"al", b"gone", expiry=1) + set_(b"al", b"first")) == STORED * 2
     server.advance(2)
-    before = queue_creates(client)
+    before = stats(client)["queue_creates"]
     assert client.ask(b"flush_expired al\r\nflush al\r\ndelete al\r\n") == b"0\r\n" + END + b"DELETED\r\n"
-    assert queue_creates(client) == before
+    assert stats(client)["queue_creates"] == before
     assert stat(client, b"one", "items") == stat(client, b"two", "items") == "2"
     assert client.ask(b"flush_expired one\r\n") == b"1\r\n"
     assert client.ask(set_(b"al", b"second")) == STORED, "the alias still exists"
@@ -241,7 +227,7 @@ def test_alias_masks_queue_of_its_name_and_logs_it(tmp_path: Path, is_started_wi
     assert len(warnings_of(events, "al")) == 1
     client = server.connect()
     assert client.ask(b"get al\r\nget al/peek\r\nget al/t=1000\r\n") == END * 3
-    assert client.ask(set_(b"al", b"new")) == STORED
+    put(client, b"al", b"new")
     assert client.ask(b"flush al\r\ndelete al\r\nflush_expired al\r\n") == END + b"DELETED\r\n0\r\n"
     assert items(client, b"one") == [b"old", b"new"]
     assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
@@ -257,8 +243,8 @@ def test_alias_masks_queue_of_its_name_and_logs_it(tmp_path: Path, is_started_wi
 
 def test_child_of_alias_is_an_ordinary_queue(client: MemoryClient) -> None:
     create(client, b"al+x")
-    assert client.ask(set_(b"al", b"first")) == STORED
+    put(client, b"al", b"first")
     assert items(client, b"al+x") == []
-    assert client.ask(set_(b"al+x", b"second")) == STORED
+    put(client, b"al+x", b"second")
     assert items(client, b"al+x") == [b"second"]
     assert items(client, b"one") == items(client, b"two") == [b"first"]

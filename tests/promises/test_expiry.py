@@ -10,13 +10,12 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from kestrel.testing.storage import SteppedStorage
 from tests.journal.handwritten import addx
-from tests.memcache_text import END, items, put, set_, stat, value
+from tests.memcache_text import END, is_missing, items, put, set_, stat, stats, value
+from tests.session.servers import store_of
 
 MS = 0.001
-MISSING = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
-"""Reply of `dump_stats` if the queue "work" does not exist."""
 
 
 def config_of(settings: str, *, timer: str = "none") -> Config:
@@ -37,11 +36,6 @@ def numbered(count: int) -> list[bytes]:
 def counts(client: MemoryClient, queue: bytes) -> tuple[int, int]:
     """Return the number of items in a queue and the number that have expired. Asking expires nothing."""
     return int(stat(client, queue, "items")), int(stat(client, queue, "expired_items"))
-
-
-def server_stat(client: MemoryClient, name: str) -> str:
-    lines = client.ask(b"stats\r\n").decode().splitlines()
-    return dict(line.split(" ", 2)[1:] for line in lines if line != "END")[name]
 
 
 # When an item expires.
@@ -253,8 +247,7 @@ def test_flush_expired_reaches_items_only_on_disk(tmp_path: Path) -> None:
     client = server.connect()
     put(client, b"work", b"one", b"two", expiry=1)
     server.advance(2)
-    store = server.manager.queue(b"work").store
-    assert isinstance(store, SteppedQueue)
+    store = store_of(server)
     store.page_out()
     assert client.ask(b"flush_expired work\r\n") == b"", "it waits for the disk"
     store.end_fill()
@@ -272,11 +265,11 @@ def test_timer_deletes_empty_queue_older_than_max_queue_age(tmp_path: Path) -> N
         assert client.ask(b"get %b\r\n" % queue) == value(queue, b"item")
     for _ in range(10):
         server.advance(1)
-        assert client.ask(b"dump_stats work\r\n") != MISSING
-    assert (server_stat(client, "queue_expires"), server_stat(client, "queue_deletes")) == ("0", "0")
+        assert not is_missing(client, b"work")
+    assert (stats(client)["queue_expires"], stats(client)["queue_deletes"]) == ("0", "0")
     server.advance(1)
-    assert client.ask(b"dump_stats work\r\n") == MISSING
-    assert (server_stat(client, "queue_expires"), server_stat(client, "queue_deletes")) == ("1", "1")
+    assert is_missing(client, b"work")
+    assert (stats(client)["queue_expires"], stats(client)["queue_deletes"]) == ("1", "1")
     assert not (tmp_path / "queues" / "work").exists()
     server.advance(1000)
     assert stat(client, b"other", "items") == "0", "it has no maxQueueAge"
@@ -288,7 +281,7 @@ def test_timer_deletes_empty_queue_older_than_max_queue_age(tmp_path: Path) -> N
     assert client.ask(b"get work\r\n") == END
     without.advance(1000)
     assert client.ask(b"get work\r\n") == END
-    assert client.ask(b"dump_stats work\r\n") != MISSING, "only the timer deletes it"
+    assert not is_missing(client, b"work"), "only the timer deletes it"
 
 
 def test_queue_age_counts_from_creation_or_server_start(tmp_path: Path) -> None:
@@ -302,7 +295,7 @@ def test_queue_age_counts_from_creation_or_server_start(tmp_path: Path) -> None:
             server.advance(1)
 
     def is_there() -> bool:
-        return server.connect().ask(b"dump_stats work\r\n") != MISSING
+        return not is_missing(server.connect(), b"work")
 
     server.advance(25)
     use_every_second(10)
@@ -335,10 +328,10 @@ def test_queue_in_use_does_not_expire(held_by: bytes, let_go_by: bytes) -> None:
     client, other = server.connect(), server.connect()
     client.send(held_by)
     server.advance(20)
-    assert other.ask(b"dump_stats work\r\n") != MISSING
+    assert not is_missing(other, b"work")
     if not let_go_by:
         assert client.take() == b"", "the client still waits"
     client.send(let_go_by)
     server.advance(20)
     assert client.take().endswith(END), "the wait is over"
-    assert other.ask(b"dump_stats work\r\n") == MISSING
+    assert is_missing(other, b"work")

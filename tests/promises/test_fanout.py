@@ -12,9 +12,10 @@ from kestrel.config.load import loads
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
-from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from kestrel.testing.storage import SteppedStorage
+from tests.memcache_text import END, NOT_STORED, STORED, create, items, put, set_, stat, value
 from tests.promises.slow_server import SlowServer
+from tests.session.servers import store_of
 
 KIB = 1024
 
@@ -35,12 +36,6 @@ def client(server: MemoryServer) -> MemoryClient:
     return server.connect()
 
 
-def create(client: MemoryClient, *queues: bytes) -> None:
-    """Create empty queues."""
-    for queue in queues:
-        assert client.ask(b"get %b\r\n" % queue) == END
-
-
 def files(server: MemoryServer) -> set[str]:
     """Return the names of the journal files."""
     assert server.folder is not None
@@ -52,7 +47,7 @@ def files(server: MemoryServer) -> set[str]:
 
 def test_put_to_parent_reaches_every_child(client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y", b"a+y+z", b"ab+x")
-    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
+    put(client, b"a", b"one", b"two")
     assert client.ask(b"get a+x/open\r\nget a+x/close\r\n") == value(b"a+x", b"one") + END
     assert client.ask(b"get a+y/open\r\nget a+y/abort\r\n") == value(b"a+y", b"one") + END
     assert items(client, b"a") == [b"one", b"two"]
@@ -64,19 +59,19 @@ def test_put_to_parent_reaches_every_child(client: MemoryClient) -> None:
 
 @pytest.mark.parametrize("creation", [b"get a+x", b"get a+x/peek", b"get a+x/open", b"monitor a+x 1"])
 def test_child_starts_empty(server: MemoryServer, client: MemoryClient, creation: bytes) -> None:
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     creator = server.connect()
     creator.send(creation + b"\r\n")
     server.advance(1)
     assert creator.take() == END
-    assert client.ask(set_(b"a", b"two")) == STORED
+    put(client, b"a", b"two")
     assert items(client, b"a+x") == [b"two"]
     assert items(client, b"a") == [b"one", b"two"]
 
 
 def test_put_to_child_reaches_only_that_child(client: MemoryClient) -> None:
     create(client, b"a", b"a+x", b"a+y", b"a+x+z")
-    assert client.ask(set_(b"a+x", b"one")) == STORED
+    put(client, b"a+x", b"one")
     assert [items(client, queue) for queue in (b"a", b"a+y", b"a+x+z")] == [[], [], []]
     assert items(client, b"a+x") == [b"one"]
 
@@ -96,7 +91,7 @@ def test_put_to_parent_reports_result_of_parent(tmp_path: Path) -> None:
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"a+x")
     assert client.ask(set_(b"a", b"long")) == NOT_STORED
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert client.ask(set_(b"a", b"two")) == NOT_STORED
     assert items(client, b"a+x") == [b"long", b"one", b"two"]
     assert items(client, b"a") == [b"one"]
@@ -118,12 +113,12 @@ def test_full_child_skips_the_item(tmp_path: Path) -> None:
     """)
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"a+full", b"a+heavy", b"a+small", b"a+z")
-    assert client.ask(set_(b"a", b"one") + set_(b"a", b"three") + set_(b"a", b"two")) == STORED * 3
+    put(client, b"a", b"one", b"three", b"two")
     assert items(client, b"a+full") == [b"one"]
     assert items(client, b"a+heavy") == [b"one"]
     assert items(client, b"a+small") == [b"one", b"two"]
     assert items(client, b"a+z") == items(client, b"a") == [b"one", b"three", b"two"]
-    assert client.ask(set_(b"a", b"four")) == STORED
+    put(client, b"a", b"four")
     assert items(client, b"a+full") == [b"four"], "it has room again"
 
 
@@ -148,10 +143,7 @@ def test_failed_child_makes_put_fail_and_store_nothing(failed: bytes, parents_se
     client = server.connect()
     queues = [b"a", b"a+w", b"a+x", b"a+y", b"a+z"]
     create(client, *queues)
-    queue = server.manager.known(failed)
-    assert queue is not None
-    assert isinstance(queue.store, SteppedQueue)
-    queue.store.failure = storage.reopen_refusal = "disk failed"
+    store_of(server, failed).failure = storage.reopen_refusal = "disk failed"
 
     assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR ")
     assert not client.is_closed
@@ -159,7 +151,7 @@ def test_failed_child_makes_put_fail_and_store_nothing(failed: bytes, parents_se
     assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR ")
     storage.refusal = None
     assert [items(client, queue) for queue in queues] == [[]] * len(queues)
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert items(client, failed) == items(client, b"a+y") == [b"one"]
 
 
@@ -170,7 +162,7 @@ def test_put_to_parent_encodes_the_item_once(server: MemoryServer, client: Memor
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        assert client.ask(set_(b"a", item)) == STORED
+        put(client, b"a", item)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -185,7 +177,7 @@ def test_put_to_parent_serves_waiters_of_children(tmp_path: Path) -> None:
     requests = [b"get a+x/t=1000", b"get a+y/t=1000/open", b"get a+y/t=1000/peek", b"monitor a+z 1", b"get a/t=1000"]
     waiting = [server.connect() for _ in requests]
     assert [waiter.ask(request + b"\r\n") for waiter, request in zip(waiting, requests, strict=True)] == [b""] * 5
-    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
+    put(client, b"a", b"one", b"two")
     assert [waiter.take() for waiter in waiting] == [
         value(b"a+x", b"one"),
         value(b"a+y", b"one"),
@@ -228,7 +220,7 @@ def test_parent_and_children_have_separate_journals_and_settings(tmp_path: Path)
 @pytest.mark.parametrize("again", [MemoryServer.restart, MemoryServer.crash])
 def test_restart_finds_children_on_disk(server: MemoryServer, client: MemoryClient, again: object) -> None:
     create(client, b"a", b"a+empty", b"a+x", b"a+y", b"b+x")
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert items(client, b"a+empty") == [b"one"]
     assert client.ask(b"delete a+y\r\n") == b"DELETED\r\n"
     assert callable(again)
@@ -243,22 +235,22 @@ def test_restart_finds_children_on_disk(server: MemoryServer, client: MemoryClie
 
 def test_deleting_parent_keeps_its_children(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y")
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
     assert files(server) == {"a+x", "a+y"}
-    assert client.ask(set_(b"a", b"two")) == STORED
+    put(client, b"a", b"two")
     assert items(client, b"a") == [b"two"]
     assert items(client, b"a+x") == [b"one", b"two"]
     assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
     server.restart()
     client = server.connect()
-    assert client.ask(set_(b"a", b"three")) == STORED
+    put(client, b"a", b"three")
     assert items(client, b"a+y") == [b"one", b"two", b"three"]
 
 
 def test_flushing_parent_keeps_items_of_children(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x")
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert client.ask(set_(b"a", b"gone", expiry=1)) == STORED
     assert client.ask(b"flush a\r\n") == END
     assert items(client, b"a") == []
@@ -281,9 +273,9 @@ def test_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_
     server = MemoryServer(config=config, folder=tmp_path / "queues" if is_on_disk else None)
     client, waiter = server.connect(), server.connect()
     waiter.send(b"get a/t=1000\r\n")
-    assert client.ask(set_(b"a", b"gone")) == STORED
+    put(client, b"a", b"gone")
     create(client, b"a+x", b"a+full")
-    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
+    put(client, b"a", b"one", b"two")
     assert stat(client, b"a", "items") == stat(client, b"a", "bytes") == stat(client, b"a", "mem_items") == "0"
     assert items(client, b"a") == []
     server.advance(1)
@@ -295,14 +287,14 @@ def test_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_
 def test_fanout_only_parent_has_no_journal_file(tmp_path: Path) -> None:
     server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues")
     client = server.connect()
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     create(client, b"a", b"a+x")
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert client.ask(b"flush a\r\n") == END
     assert files(server) == {"a+x"}
     server.restart()
     client = server.connect()
-    assert client.ask(set_(b"a", b"two")) == STORED
+    put(client, b"a", b"two")
     create(client, b"a")
     assert files(server) == {"a+x"}
     assert items(client, b"a+x") == [b"one", b"two"]
@@ -316,11 +308,11 @@ def test_empty_parent_loses_journal_file_when_fanout_only_is_enabled(
     server.reload(loads(FANOUT_ONLY))
     assert files(server) == set()
     server.reload(loads(""))
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     server.reload(loads(FANOUT_ONLY))
     assert files(server) == {"a"}, "it still has an item"
     assert items(client, b"a") == [b"one"]
-    assert client.ask(set_(b"a", b"gone")) == STORED
+    put(client, b"a", b"gone")
     assert files(server) == set()
 
 
@@ -330,7 +322,7 @@ def test_items_put_before_fanout_only_can_still_be_taken(
     server: MemoryServer, client: MemoryClient, switch: object, are_open: bool
 ) -> None:
     create(client, b"a+x")
-    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two") + set_(b"a", b"three")) == STORED * 3
+    put(client, b"a", b"one", b"two", b"three")
     holder = server.connect()
     if are_open:
         server.session_settings = SessionSettings(max_open_reads=3)
@@ -338,7 +330,7 @@ def test_items_put_before_fanout_only_can_still_be_taken(
     assert callable(switch)
     switch(server, loads(FANOUT_ONLY))
     client = server.connect()
-    assert client.ask(set_(b"a", b"four")) == STORED
+    put(client, b"a", b"four")
     holder.disconnect()
     assert client.ask(b"get a\r\n") == value(b"a", b"one")
     server.restart()
@@ -361,17 +353,17 @@ def test_parent_keeps_items_again_when_fanout_only_is_disabled(
 ) -> None:
     create(client, b"a+x")
     for data in before:
-        assert client.ask(set_(b"a", data)) == STORED
+        put(client, b"a", data)
     server.reload(loads(FANOUT_ONLY))
     if is_used_between:
         assert client.ask(b"get a/peek\r\n").endswith(END)
-        assert client.ask(set_(b"a", b"gone")) == STORED
+        put(client, b"a", b"gone")
     server.reload(loads(""))
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert "a" in files(server)
     server.crash()
     client = server.connect()
-    assert client.ask(set_(b"a", b"two")) == STORED
+    put(client, b"a", b"two")
     server.restart()
     assert items(server.connect(), b"a") == [*before, b"one", b"two"]
 
@@ -383,7 +375,7 @@ def test_fanout_only_parent_refuses_item_above_max_item_size(has_children: bool)
     if has_children:
         assert client.ask(b"get a+x\r\n") == END
     assert client.ask(set_(b"a", b"four")) == NOT_STORED
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     assert items(client, b"a+x") == [b"one"] * has_children
 
 
@@ -393,12 +385,12 @@ def test_parent_refuses_puts_until_its_journal_can_be_created(
     disk = FaultyDisk()
     server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues", disk=disk)
     client = server.connect()
-    assert client.ask(set_(b"a", b"gone")) == STORED
+    put(client, b"a", b"gone")
     disk.fail("open", errno.EMFILE)
     server.reload(loads(""))
     assert client.ask(set_(b"a", b"lost")) == b"SERVER_ERROR the queue cannot be loaded: Too many open files\r\n"
     disk.mend()
-    assert client.ask(set_(b"a", b"one")) == STORED
+    put(client, b"a", b"one")
     server.crash()
     assert items(server.connect(), b"a") == [b"one"]
 
@@ -411,10 +403,10 @@ def test_parent_with_overlong_name_does_not_stop_reload(tmp_path: Path) -> None:
     assert client.ask(b"".join(set_(queue, b"gone") for queue in queues)) == STORED * 3
     server.control.new_config = loads("[[aliases]]\nname = 'both'\ndestinationQueues = ['a', 'z']")
     assert client.ask(b"reload\r\n") == b"Reloaded config.\r\n"
-    assert client.ask(set_(b"both", b"one")) == STORED
+    put(client, b"both", b"one")
     assert [items(client, queue) for queue in (b"a", b"z")] == [[b"one"]] * 2
     assert client.ask(set_(long_name, b"lost")) == b"CLIENT_ERROR queue name is too long for a file name\r\n"
-    assert client.ask(set_(b"a", b"two")) == STORED
+    put(client, b"a", b"two")
     server.crash()
     assert items(server.connect(), b"a") == [b"two"]
 
@@ -443,10 +435,10 @@ def test_journal_of_fanout_only_parent_is_removed_after_pending_sync(then: str, 
 def test_masked_child_gets_no_items(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y")
     server.reload(loads("[[aliases]]\nname = 'a+x'\ndestinationQueues = ['mail']"))
-    assert client.ask(set_(b"a", b"one")) == STORED
-    assert client.ask(set_(b"a+x", b"two")) == STORED
+    put(client, b"a", b"one")
+    put(client, b"a+x", b"two")
     server.reload(loads(""))
-    assert client.ask(set_(b"a", b"three")) == STORED
+    put(client, b"a", b"three")
     assert items(client, b"a+x") == [b"three"], "it is a child again"
     assert items(client, b"a") == items(client, b"a+y") == [b"one", b"three"]
     assert items(client, b"mail") == [b"two"]

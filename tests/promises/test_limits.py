@@ -11,9 +11,10 @@ from twisted.internet.task import Clock
 from kestrel.config.load import loads
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import MemoryServer
-from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from kestrel.testing.storage import SteppedStorage
 from kestrel.testing.threads import SteppedThreads
-from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
+from tests.session.servers import store_of
 
 ADDX_BYTES = 21
 """Bytes of an item's record before its data."""
@@ -87,8 +88,7 @@ def test_refused_put_answers_not_stored_and_changes_nothing(folder: Path, limit:
 
 def test_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -> None:
     client = server_with(folder, "discardOldWhenFull = true\nmaxItems = 3\nmaxSize = 10").connect()
-    for data in (b"1", b"2", b"3"):
-        assert client.ask(set_(b"work", data)) == STORED
+    put(client, b"work", b"1", b"2", b"3")
     assert stat(client, b"work", "discarded") == "0"
     assert client.ask(set_(b"work", b"4")) == STORED
     assert (stat(client, b"work", "discarded"), stat(client, b"work", "items")) == ("1", "3")
@@ -107,8 +107,7 @@ def test_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -> 
 def test_discarded_item_does_not_return_after_restart(folder: Path, again: Callable[[MemoryServer], None]) -> None:
     server = server_with(folder, "discardOldWhenFull = true\nmaxItems = 2")
     client = server.connect()
-    for data in (b"1", b"2", b"3", b"4"):
-        assert client.ask(set_(b"work", data)) == STORED
+    put(client, b"work", b"1", b"2", b"3", b"4")
     assert (folder / "work").stat().st_size == 4 * (ADDX_BYTES + 1) + 2, (
         "four items, and two REMOVE records of one byte each"
     )
@@ -241,10 +240,7 @@ def test_expired_items_only_on_disk_are_removed_before_limits_apply(is_discardin
     server = MemoryServer(storage, config=config)
     client = server.connect()
     assert client.ask(set_(b"work", b"1", expiry=1) + set_(b"work", b"2", expiry=1)) == STORED * 2
-    queue = server.manager.known(b"work")
-    assert queue is not None
-    store = queue.store
-    assert isinstance(store, SteppedQueue)
+    store = store_of(server)
     store.page_out()
     server.advance(2)
     first = client.ask(set_(b"work", b"3"))

@@ -11,7 +11,7 @@ from kestrel.config.load import loads
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import Connection, RejectingProtocol
 from kestrel.testing.server import MemoryServer
-from tests.memcache_text import STORED, set_
+from tests.memcache_text import STORED, put, set_
 
 TOO_MANY_QUEUES = b"SERVER_ERROR too many queues; limit=3\r\n"
 
@@ -24,7 +24,7 @@ def full() -> MemoryServer:
     """Return a server that has maxQueues queues."""
     server = MemoryServer(config=loads("maxQueues = 3"))
     for name in (b"a", b"b", b"parent"):
-        assert server.connect().ask(set_(name, b"x")) == STORED
+        put(server.connect(), name, b"x")
     return server
 
 
@@ -80,13 +80,13 @@ def test_expire_to_queue_is_exempt_from_max_queues() -> None:
 )
 def test_configured_names_are_exempt_from_max_queues(full: MemoryServer, named: str) -> None:
     full.reload(loads(f"maxQueues = 3\n{named}"))
-    assert full.connect().ask(set_(b"c", b"x")) == STORED
+    put(full.connect(), b"c", b"x")
     assert full.connect().ask(set_(b"other", b"x")) == TOO_MANY_QUEUES
 
 
 def test_reload_raises_max_queues(full: MemoryServer) -> None:
     full.reload(loads("maxQueues = 4"))
-    assert full.connect().ask(set_(b"c", b"x")) == STORED
+    put(full.connect(), b"c", b"x")
 
 
 # Connections.
@@ -106,7 +106,7 @@ def test_connection_beyond_max_connections_is_refused_with_error(protocol: str) 
     refused = server.connect(protocol)
     assert REFUSALS[protocol] in refused.take()
     assert refused.is_closed
-    assert second.ask(set_(b"work", b"x")) == STORED
+    put(second, b"work", b"x")
     assert not first.is_closed
     assert "STAT curr_connections 2\r\nSTAT total_connections 2\r\n" in second.ask(b"stats\r\n").decode()
     assert "STAT rejected_connections 1\r\n" in second.ask(b"stats\r\n").decode()

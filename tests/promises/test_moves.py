@@ -21,7 +21,8 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.journal.handwritten import addx
-from tests.memcache_text import END, STORED, items, put, set_, stat, value
+from tests.memcache_text import END, STORED, is_missing, items, put, set_, stat, value
+from tests.session.servers import end_commits
 
 GUIDE: Final = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
 
@@ -44,22 +45,10 @@ def alias(name: str, *destinations: str) -> str:
     return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
 
 
-def is_missing(client: MemoryClient, name: bytes) -> bool:
-    return client.ask(b"dump_stats %b\r\n" % name) == b"queue '%b' {\r\n  \r\n}\r\nEND\r\n" % name
-
-
 def warnings_about(events: Sequence[LogEvent], *names: str) -> list[str]:
     """Return the warnings and errors that name one of these queues."""
     texts = [str(formatEvent(event)) for event in events if event["log_level"] >= LogLevel.warn]
     return [text for text in texts if any(name in text for name in names)]
-
-
-def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
-    """End all held commits, and those that follow from them."""
-    storage.holds_commits = False
-    while storage.committing:
-        storage.end_commits()
-        server.settle()
 
 
 # Crashes at every disk operation.
@@ -151,7 +140,7 @@ def assert_nothing_is_lost(left: list[Path], target: bytes, datas: list[bytes], 
         (b"the timer", b"", 2500),
     ],
 )
-def test_expired_item_moves_to_expire_to_queue_however_found(
+def test_every_way_of_finding_an_expired_item_moves_it_to_expire_to_queue(
     found_by: bytes, reply: bytes, count: int, tmp_path: Path
 ) -> None:
     every = "5s" if found_by == b"the timer" else "1h"
@@ -324,7 +313,7 @@ def test_full_target_drops_item_and_logs_it(limit: str, is_taken: bool, tmp_path
     ],
 )
 @pytest.mark.parametrize("is_refused_once", [False, True])
-def test_every_expired_item_is_counted_wherever_it_goes(settings: str, rest: str, is_refused_once: bool) -> None:
+def test_every_expired_item_is_counted_once(settings: str, rest: str, is_refused_once: bool) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(settings, rest, server="expirationTimerFrequency = '1s'"))
     client = server.connect()

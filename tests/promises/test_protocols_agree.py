@@ -420,7 +420,7 @@ STEPS = st.one_of(
 
 @given(steps=st.lists(STEPS, min_size=8, max_size=20), is_crash=st.booleans())
 @settings(max_examples=examples(80), deadline=None)
-def test_same_requests_leave_same_queues_in_every_protocol(
+def test_equal_requests_leave_equal_queues_in_every_protocol(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], is_crash: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("agree")

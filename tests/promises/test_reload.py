@@ -15,7 +15,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from kestrel.config.load import ConfigError, loads
 from kestrel.config.model import Config
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.memcache_text import END, NOT_STORED, STORED, items, set_, stat, value
+from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
 from tests.server.running import Processes, eventually
 
 RELOADED = b"Reloaded config.\r\n"
@@ -193,7 +193,7 @@ def test_reload_of_keep_journal_is_refused_for_live_queue(before: str, after: st
 
     server = MemoryServer(config=loads(config_text(before)), folder=tmp_path / "queues")
     client = server.connect()
-    assert client.ask(set_(b"work", b"1")) == STORED
+    put(client, b"work", b"1")
     with capturedLogs() as events:
         reload(server, config_text(after, "maxItems = 2"))
     warnings = [formatEvent(event) for event in events if event["log_level"] >= LogLevel.warn]
@@ -207,7 +207,7 @@ def test_reload_of_keep_journal_is_refused_for_live_queue(before: str, after: st
 def test_recreated_queue_uses_reloaded_keep_journal(tmp_path: Path) -> None:
     server = MemoryServer(config=Config(), folder=tmp_path / "queues")
     client = server.connect()
-    assert client.ask(set_(b"work", b"1")) == STORED
+    put(client, b"work", b"1")
     reload(server, "[default]\nkeepJournal = false")
     assert client.ask(b"delete work\r\n" + set_(b"work", b"2")) == b"DELETED\r\n" + STORED
     assert not (tmp_path / "queues" / "work").exists()
@@ -216,15 +216,15 @@ def test_recreated_queue_uses_reloaded_keep_journal(tmp_path: Path) -> None:
 def test_reload_changes_aliases() -> None:
     server = MemoryServer(config=Config())
     client = server.connect()
-    assert client.ask(set_(b"all", b"0")) == STORED
+    put(client, b"all", b"0")
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['a', 'b']")
     assert client.ask(set_(b"all", b"1") + b"get all\r\n") == STORED + END
     assert (items(client, b"a"), items(client, b"b")) == ([b"1"], [b"1"])
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['b', 'c']")
-    assert client.ask(set_(b"all", b"2")) == STORED
+    put(client, b"all", b"2")
     assert (items(client, b"a"), items(client, b"b"), items(client, b"c")) == ([], [b"2"], [b"2"])
     reload(server, "")
-    assert client.ask(set_(b"all", b"3")) == STORED
+    put(client, b"all", b"3")
     assert (items(client, b"b"), items(client, b"c")) == ([], [])
     assert items(client, b"all") == [b"0", b"3"], "the queue of that name can be reached again"
 
@@ -310,21 +310,10 @@ def test_dump_config_shows_every_setting_with_inherited_values() -> None:
     assert (defaults["syncJournal"], defaults["defaultJournalSize"], defaults["maxAge"]) == ("never", "16MiB", "none")
 
 
-def test_dump_config_shows_reloaded_values() -> None:
-    server = MemoryServer(config=loads("[default]\nmaxItems = 1"))
-    client = server.connect()
-    assert client.ask(set_(b"work", b"1")) == STORED
-    reload(server, "[default]\nmaxItems = 2")
-    assert {name: each["maxItems"] for name, each in dump_config(client, b"work", b"new").items()} == {
-        b"work": "2",
-        b"new": "2",
-    }
-
-
 def test_dump_config_shows_keep_journal_in_effect() -> None:
     server = MemoryServer(config=loads("[default]\nkeepJournal = false"))
     client = server.connect()
-    assert client.ask(set_(b"work", b"1")) == STORED
+    put(client, b"work", b"1")
     reload(server, "[default]\nkeepJournal = true\nmaxItems = 5")
     shown = dump_config(client, b"work", b"new")
     assert (shown[b"work"]["keepJournal"], shown[b"work"]["maxItems"]) == ("false", "5"), "keepJournal has not changed"
@@ -340,7 +329,7 @@ def test_dump_config_of_missing_queue_shows_settings_and_creates_nothing(tmp_pat
     assert b"queue_jobs_" not in client.ask(b"stats\r\n")
     assert b"STAT queue_creates 0\r\n" in client.ask(b"stats\r\n")
     assert sorted(path.name for path in (tmp_path / "queues").iterdir()) == [".kestrel"]
-    assert client.ask(set_(b"news", b"1")) == STORED
+    put(client, b"news", b"1")
     assert "children" not in client.ask(b"dump_stats news\r\n").decode(), "dump_config did not create the child"
     assert items(client, b"news+mail") == []
 

@@ -8,14 +8,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.memcache_text import END, STORED, items, set_, stat, value
-
-
-def stats(client: MemoryClient) -> dict[str, str]:
-    """Return the figures of `stats`."""
-    lines = client.ask(b"stats\r\n").decode().splitlines()
-    assert lines.pop() == "END"
-    return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
+from tests.memcache_text import END, STORED, items, put, set_, stat, stats, value
 
 
 def dumped(client: MemoryClient, name: bytes) -> dict[str, str]:
@@ -71,21 +64,21 @@ def test_alias_counts_its_puts() -> None:
     assert "queue 'al' {" in client.ask(b"dump_stats\r\n").decode()
     server.reload(loads(text.format("two")))
     assert dumped(client, b"al") == {"put_items": "2", "put_bytes": "5", "children": "two,inner"}
-    assert client.ask(set_(b"al", b"6")) == STORED
+    put(client, b"al", b"6")
     assert dumped(client, b"al")["put_bytes"] == "6"
 
 
 def test_total_items_of_queue_include_items_found_at_start(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client = server.connect()
-    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two") + set_(b"work", b"three")) == STORED * 3
+    put(client, b"work", b"one", b"two", b"three")
     assert client.ask(b"get work\r\n") == value(b"work", b"one")
     assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"two") + END
     assert stat(client, b"work", "total_items") == "3"
     server.restart()
     client = server.connect()
     assert stat(client, b"work", "total_items") == "2"
-    assert client.ask(set_(b"work", b"four")) == STORED
+    put(client, b"work", b"four")
     assert stat(client, b"work", "total_items") == stats(client)["queue_work_total_items"] == "3"
     assert stats(client)["total_items"] == "1", "the server's own total counts only puts"
     assert items(client, b"work") == [b"two", b"three", b"four"]
@@ -112,20 +105,20 @@ def test_rewrites_and_rotations_are_counted(tmp_path: Path) -> None:
 
     for number in range(3):
         for queue in (b"rotated", b"rewritten"):
-            assert client.ask(set_(queue, b"x" * 300)) == STORED
+            put(client, queue, b"x" * 300)
             assert counts(queue) == ("0", "0")
         assert stat(client, b"rotated", "logsize") == str((number + 1) * (21 + 300))
-    assert client.ask(set_(b"rotated", b"x" * 300)) == STORED
-    assert client.ask(set_(b"rewritten", b"x" * 300)) == STORED
+    put(client, b"rotated", b"x" * 300)
+    put(client, b"rewritten", b"x" * 300)
     assert counts(b"rotated") == ("0", "1"), "a file over maxMemorySize is rotated"
     assert counts(b"rewritten") == ("0", "0")
     assert items(client, b"rewritten") == [b"x" * 300] * 4
     assert counts(b"rewritten") == ("1", "0"), "the file of an empty queue over defaultJournalSize is rewritten"
     for _ in range(4):
-        assert client.ask(set_(b"rotated", b"x" * 300)) == STORED
+        put(client, b"rotated", b"x" * 300)
     assert counts(b"rotated") == ("0", "2")
     for _ in range(4):
-        assert client.ask(set_(b"rewritten", b"x" * 300)) == STORED
+        put(client, b"rewritten", b"x" * 300)
     assert len(items(client, b"rewritten")) == 4
     assert counts(b"rewritten") == ("2", "0")
     figures = stats(client)
@@ -199,7 +192,7 @@ def test_figures_of_recreated_queue_start_at_zero(tmp_path: Path) -> None:
     assert client.ask(set_(b"work", b"one") * 3) == STORED * 3
     client.ask(b"get work/open\r\nget work/abort\r\nget work\r\nflush work\r\ndelete work\r\n")
     server.advance(5)
-    assert client.ask(set_(b"work", b"two")) == STORED
+    put(client, b"work", b"two")
     names = ["items", "total_items", "transactions", "canceled_transactions", "total_flushes", "age"]
     assert [stat(client, b"work", name) for name in names] == ["1", "1", "0", "0", "0", "0"]
     assert int(stat(client, b"work", "create_time")) == server.now_ms()

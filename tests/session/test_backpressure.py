@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from kestrel import commands
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.protocols.codec import Codec, Stat
+from kestrel.protocols.codec import Codec
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.protocols.text import TextCodec
 from kestrel.protocols.thrift import ThriftCodec
@@ -64,15 +64,6 @@ class MeteredCodec(Codec):
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
         return self._codec.error(command, error)
-
-    def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
-        return self._codec.stats(command, stats)
-
-    def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        return self._codec.dump_stats(command, queue, stats)
-
-    def end_of_list(self, command: commands.Command) -> bytes:
-        return self._codec.end_of_list(command)
 
     def next_command(self) -> commands.Command | None:
         command = self._codec.next_command()
@@ -269,7 +260,7 @@ def test_unread_monitor_ends_at_its_time() -> None:
     assert tail.endswith(b"END\r\nEND\r\n" + VERSION)
 
 
-def test_client_that_does_not_read_delays_no_other() -> None:
+def test_client_that_does_not_read_delays_no_other_client() -> None:
     server = MeteredServer()
     deaf, other = server.connect(), server.connect()
     deaf.reads = False
@@ -347,7 +338,7 @@ def test_requests_behind_a_load_are_read_up_to_the_limit() -> None:
     assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
 
 
-def test_requests_before_the_start_are_read_up_to_the_limit() -> None:
+def test_requests_before_the_start_are_held_up_to_a_limit_and_answered_after_it() -> None:
     from twisted.internet.defer import Deferred
 
     loaded: Deferred[dict[bytes, object]] = Deferred()
