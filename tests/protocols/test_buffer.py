@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from kestrel.protocols.buffer import ReceiveBuffer
 from tests.costs import costs_about_the_same
+from tests.protocols.command_values import LITTLE_BYTES, MANY_BYTES, cut_at
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:
@@ -24,12 +24,6 @@ def test_line_ends_at_line_feed_and_excludes_it() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"get work\r\nget rest\n")
     assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"get work\r", b"get rest", None]
-
-
-def test_empty_line_is_a_line() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"\n\n")
-    assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"", b"", None]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -106,19 +100,6 @@ def test_returned_data_is_immutable() -> None:
     assert [type(each) for each in given_out] == [bytes, bytes]
 
 
-def test_length_counts_bytes_not_yet_returned() -> None:
-    buffer = ReceiveBuffer()
-    assert buffer.size == 0
-    buffer.receive(b"get work\nabcdef")
-    assert buffer.size == 15
-    buffer.take_line()
-    assert buffer.size == 6
-    buffer.take(4)
-    assert buffer.size == 2
-    buffer.receive(b"gh")
-    assert buffer.size == 4
-
-
 def test_clear_drops_everything() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"half a li")
@@ -146,37 +127,23 @@ def test_idle_connection_holds_no_memory(size: int, take: Callable[[ReceiveBuffe
     assert held_by(buffer) <= held_by(ReceiveBuffer())
 
 
-LITTLE_BYTES, MANY_BYTES = 16 * 1024, 4 * 1024 * 1024
 TIMES = 1000
 
 
-def test_line_byte_by_byte_costs_linear_work() -> None:
+@pytest.mark.parametrize(
+    "take", [lambda buffer: buffer.take(2 * MANY_BYTES), ReceiveBuffer.take_line], ids=["block", "line"]
+)
+def test_incomplete_data_byte_by_byte_costs_linear_work(take: Callable[[ReceiveBuffer], bytes | None]) -> None:
     def prepared(size: int) -> Callable[[], object]:
         buffer = ReceiveBuffer()
         for data in (b"x" * (size // 2), b"x" * (size // 2), b"x"):
             buffer.receive(data)
-            assert buffer.take_line() is None
+            assert take(buffer) is None
 
         def bring() -> None:
             for _ in range(TIMES):
                 buffer.receive(b"x")
-                assert buffer.take_line() is None
-
-        return bring
-
-    assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
-
-
-def test_block_byte_by_byte_costs_linear_work() -> None:
-    def prepared(size: int) -> Callable[[], object]:
-        buffer = ReceiveBuffer()
-        for data in (b"x" * (size // 2), b"x" * (size // 2), b"x"):
-            buffer.receive(data)
-
-        def bring() -> None:
-            for _ in range(TIMES):
-                buffer.receive(b"x")
-                assert buffer.take(2 * size) is None
+                assert take(buffer) is None
 
         return bring
 
@@ -200,35 +167,13 @@ def test_many_lines_cost_linear_work(first: bytes) -> None:
     assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
 
 
-@pytest.mark.parametrize("take", [lambda buffer: buffer.take(100), ReceiveBuffer.take_line], ids=["block", "line"])
-def test_data_byte_by_byte_is_complete(take: Callable[[ReceiveBuffer], bytes | None]) -> None:
-    buffer = ReceiveBuffer()
-    for _ in range(99):
-        buffer.receive(b"x")
-        assert take(buffer) is None
-    buffer.receive(b"\n")
-    assert (take(buffer) or b"").rstrip(b"\n") == b"x" * 99
-    assert buffer.size == 0
-
-
-def test_many_lines_in_small_pieces_are_complete() -> None:
-    buffer = ReceiveBuffer()
-    lines = 0
-    for piece in pieces(b"get work\n" * 1000 + b"x", 10):
-        buffer.receive(piece)
-        while buffer.take_line() is not None:
-            lines += 1
-    assert (lines, buffer.size) == (1000, 1)
-
-
 @given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> None:
     data = data.replace(b"\x00", b"\n")
     buffer = ReceiveBuffer()
     lines = []
-    bounds = [0, *sorted(cuts), len(data)]
-    for start, end in pairwise(bounds):
-        buffer.receive(data[start:end])
+    for piece in cut_at(data, cuts):
+        buffer.receive(piece)
         while (line := buffer.take_line()) is not None:
             lines.append(line)
     *complete, rest = data.split(b"\n")
@@ -243,8 +188,8 @@ def test_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> N
 def test_dropped_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> None:
     buffer = ReceiveBuffer()
     is_there = False
-    for start, end in pairwise([0, *sorted(cuts), len(data)]):
-        buffer.receive(data[start:end])
+    for piece in cut_at(data, cuts):
+        buffer.receive(piece)
         is_there = is_there or buffer.drop_lines()
     *lines, _ = data.split(b"\n")
     empty = next((number for number, line in enumerate(lines, 1) if line in (b"", b"\r")), None)

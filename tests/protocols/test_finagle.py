@@ -12,8 +12,9 @@ from kestrel import commands, errors
 from kestrel.commands import Command, Malformed
 from kestrel.protocols.finagle import MAX_CLIENT_ID_BYTES, MAX_REQUEST_HEADER_BYTES
 from kestrel.protocols.thrift import ThriftCodec
+from tests.protocols.command_values import byte_by_byte, cut_at, values_of
 from tests.protocols.finagle_headers import request_header
-from tests.protocols.test_thrift import END, WORK, codec_of, exception_in, one, parse, strict, values_of
+from tests.protocols.test_thrift import END, WORK, codec_of, exception_in, framed, one, parse, strict
 
 NAME = b"__can__finagle__trace__v3__"
 UPGRADE = strict(NAME, END)
@@ -25,11 +26,6 @@ def client_id(name: bytes) -> bytes:
     return b"\x0c\x00\x06\x0b\x00\x01" + struct.pack(">i", len(name)) + name + END + END
 
 
-def framed(*parts: bytes) -> bytes:
-    message = b"".join(parts)
-    return struct.pack(">i", len(message)) + message
-
-
 def upgraded(max_frame_bytes: int = 1000) -> ThriftCodec:
     codec = codec_of(max_frame_bytes=max_frame_bytes)
     assert values_of(one(UPGRADE, codec)) == values_of(commands.Upgrade())
@@ -39,7 +35,7 @@ def upgraded(max_frame_bytes: int = 1000) -> ThriftCodec:
 def named(header: bytes) -> bytes | None:
     """Return the client name of a peek behind this header."""
     codec = upgraded(max_frame_bytes=100_000)
-    assert values_of(one(framed(header, PEEK), codec)) == values_of(commands.Inspect(b"work"))
+    assert values_of(one(framed(header + PEEK), codec)) == values_of(commands.Inspect(b"work"))
     return codec.client_id
 
 
@@ -60,7 +56,7 @@ def test_upgrade_is_answered_without_a_header() -> None:
 
 def test_replies_after_upgrade_begin_with_empty_header() -> None:
     codec = upgraded()
-    command = one(framed(END, strict(b"delete_queue", WORK + END)[4:]), codec)
+    command = one(framed(END + strict(b"delete_queue", WORK + END)[4:]), codec)
     assert codec.done(command) == framed(b"\x00\x80\x01\x00\x02\x00\x00\x00\x0cdelete_queue\x00\x00\x00\x07\x00")
     reply, closes = codec.error(command, errors.Unavailable("no"))
     assert reply[4:].startswith(b"\x00\x80\x01\x00\x03\x00\x00\x00\x0cdelete_queue\x00\x00\x00\x07")
@@ -69,7 +65,7 @@ def test_replies_after_upgrade_begin_with_empty_header() -> None:
 
 def test_request_before_upgrade_is_answered_without_header() -> None:
     codec = codec_of()
-    before, _, after = parse(framed(PEEK) + UPGRADE + framed(END, PEEK), codec=codec)
+    before, _, after = parse(framed(PEEK) + UPGRADE + framed(END + PEEK), codec=codec)
     assert codec.number(before, 1)[4:] == codec.number(after, 1)[5:]
     assert codec.number(before, 1)[4:5] == b"\x80"
     assert codec.number(after, 1)[4:6] == b"\x00\x80"
@@ -106,8 +102,8 @@ def test_any_name_can_be_read(name: bytes) -> None:
 
 def test_request_byte_by_byte_is_read() -> None:
     codec = upgraded()
-    stream = framed(request_header("orders"), PEEK)
-    assert parse(*(stream[at : at + 1] for at in range(len(stream) - 1)), codec=codec) == []
+    stream = framed(request_header("orders") + PEEK)
+    assert parse(*byte_by_byte(stream[:-1]), codec=codec) == []
     assert values_of(one(stream[-1:], codec)) == values_of(commands.Inspect(b"work"))
     assert codec.client_id == b"orders"
 
@@ -115,21 +111,21 @@ def test_request_byte_by_byte_is_read() -> None:
 def test_name_applies_only_to_its_own_request() -> None:
     codec = upgraded()
     assert codec.client_id is None
-    one(framed(client_id(b"orders"), PEEK), codec)
+    one(framed(client_id(b"orders") + PEEK), codec)
     assert codec.client_id == b"orders"
-    one(framed(END, PEEK), codec)
+    one(framed(END + PEEK), codec)
     assert codec.client_id is None
 
 
 def test_headers_need_an_upgrade() -> None:
-    command = one(framed(client_id(b"orders"), PEEK))
+    command = one(framed(client_id(b"orders") + PEEK))
     assert isinstance(command, Malformed)
     assert command.closes
 
 
 def test_second_upgrade_is_an_unknown_method() -> None:
     codec = upgraded()
-    beginning, *why = refused(codec, one(framed(END, UPGRADE[4:]), codec))
+    beginning, *why = refused(codec, one(framed(END + UPGRADE[4:]), codec))
     assert beginning.startswith(b"\x00\x80\x01\x00\x03")
     assert why == [1, f"unknown method: {NAME.decode()}"]
 
@@ -170,20 +166,22 @@ def test_unreadable_header_ends_the_connection(header: bytes, why: str) -> None:
     codec = upgraded(max_frame_bytes=100_000)
     command = one(framed(header), codec)
     assert refused(codec, command)[1:] == (7, why)
-    assert values_of(command)[:2] == (Malformed, True)
-    assert parse(framed(END, PEEK), codec=codec) == []
+    assert values_of(command) == values_of(Malformed(why, closes=True))
+    assert parse(framed(END + PEEK), codec=codec) == []
 
 
 def test_limit_applies_to_header_and_message_together() -> None:
-    frame = framed(request_header("orders"), PEEK)
+    frame = framed(request_header("orders") + PEEK)
     assert values_of(one(frame, upgraded(len(frame) - 4))) == values_of(commands.Inspect(b"work"))
-    assert values_of(one(frame, upgraded(len(frame) - 5)))[:2] == (Malformed, True)
+    limit = len(frame) - 5
+    too_large = Malformed(f"frame too large; limit={limit}", closes=True)
+    assert values_of(one(frame, upgraded(limit))) == values_of(too_large)
 
 
 def test_header_of_too_large_frame_is_read_to_answer_it() -> None:
     codec = upgraded()
     beginning = struct.pack(">i", 1001) + request_header("orders") + strict(b"put", b"")[4:]
-    assert parse(*(beginning[at : at + 1] for at in range(len(beginning) - 1)), codec=codec) == []
+    assert parse(*byte_by_byte(beginning[:-1]), codec=codec) == []
     answer, *why = refused(codec, one(beginning[-1:], codec))
     assert answer.startswith(b"\x00\x80\x01\x00\x03\x00\x00\x00\x03put\x00\x00\x00\x07")
     assert why == [6, "frame too large; limit=1000"]
@@ -205,7 +203,7 @@ def test_too_large_frame_is_awaited_only_up_to_a_bound() -> None:
 def test_largest_reply_has_room_for_its_header() -> None:
     codec = upgraded(max_frame_bytes=10_000)
     name = b"get"
-    command = one(framed(END, strict(name, WORK + b"\x08\x00\x02\x00\x00\x00\x01" + END)[4:]), codec)
+    command = one(framed(END + strict(name, WORK + b"\x08\x00\x02\x00\x00\x00\x01" + END)[4:]), codec)
     assert isinstance(command, commands.GetMany)
     reply = codec.items(command, [(b"x" * (codec.max_reply_bytes - 32), 1)])
     assert len(reply) - 4 <= 10_000
@@ -214,10 +212,6 @@ def test_largest_reply_has_room_for_its_header() -> None:
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200)))
 def test_any_bytes_after_upgrade_are_commands_or_refused(data: bytes, cuts: list[int]) -> None:
     codec = upgraded()
-    stream = framed(data) + framed(END, PEEK)
-    at = 0
-    for cut in [*sorted(cuts), len(stream)]:
-        for command in parse(stream[at:cut], codec=codec):
-            if isinstance(command, Malformed):
-                refused(codec, command)
-        at = max(at, cut)
+    for command in parse(*cut_at(framed(data) + framed(END + PEEK), cuts), codec=codec):
+        if isinstance(command, Malformed):
+            refused(codec, command)

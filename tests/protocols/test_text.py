@@ -193,11 +193,6 @@ def test_request_is_not_complete_before_its_last_byte(request_bytes: bytes, expe
     assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
 
 
-def test_all_requests_in_one_stream_are_read() -> None:
-    stream = b"".join(request for request, _ in REQUESTS)
-    assert parse(stream) == [expected for _, expected in REQUESTS]
-
-
 # Limits.
 
 

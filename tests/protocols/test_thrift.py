@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,11 +18,17 @@ from kestrel.protocols import thrift
 from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES, Codec, QueueInfo
 from kestrel.protocols.thrift import ThriftCodec
 from tests.costs import Work, peak_bytes
-from tests.protocols.command_values import MANY_BYTES, fields_of, small_pieces_cost_the_same_behind_much
+from tests.protocols.command_values import (
+    MANY_BYTES,
+    CommandValues,
+    byte_by_byte,
+    cut_at,
+    drain,
+    parse_with,
+    small_pieces_cost_the_same_behind_much,
+    values_of,
+)
 from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
-
-CommandValues = tuple[Any, ...]
-"""The class of a command, and its fields with their values."""
 
 MAX_FRAME_BYTES, MAX_ITEM_BYTES, MAX_LIST_SIZE = 1000, 200, 8
 
@@ -34,33 +39,13 @@ def codec_of(
     return ThriftCodec(max_frame_bytes, max_item_bytes, max_list_size)
 
 
-def values_of(command: Command) -> CommandValues:
-    return (type(command), *(getattr(command, name) for name in fields_of(type(command))))
-
-
-def drain(codec: ThriftCodec) -> list[Command]:
-    made = []
-    while (command := codec.next_command()) is not None:
-        made.append(command)
-    return made
-
-
 def parse(*pieces: bytes, codec: ThriftCodec | None = None) -> list[Command]:
-    codec = codec_of() if codec is None else codec
-    made = []
-    for piece in pieces:
-        codec.buffer.receive(piece)
-        made += drain(codec)
-    return made
+    return parse_with(codec_of() if codec is None else codec, pieces)
 
 
 def one(stream: bytes, codec: ThriftCodec | None = None) -> Command:
     [command] = parse(stream, codec=codec)
     return command
-
-
-def byte_by_byte(stream: bytes) -> list[bytes]:
-    return [stream[index : index + 1] for index in range(len(stream))]
 
 
 # Hand-written bytes. A message is a header and a struct; a frame is a length and a message.
@@ -183,13 +168,6 @@ def test_truncated_arguments_are_a_protocol_error(form: Form, name: bytes, argum
         assert refusal(command) == (7, command.reason)
 
 
-def test_all_requests_in_one_stream_are_read() -> None:
-    made = parse(b"".join(strict(name, arguments) + loose(name, arguments) for name, arguments, _ in REQUESTS))
-    assert [values_of(command) for command in made] == [
-        values_of(command) for _, _, command in REQUESTS for _ in (strict, loose)
-    ]
-
-
 # Refusals.
 
 
@@ -271,7 +249,7 @@ def test_refused_call_gets_a_reason_and_stream_continues(
     form: Form, name: bytes, arguments: bytes, type_: int, message: str
 ) -> None:
     refused, following = parse(form(name, arguments) + strict(b"peek", WORK + END))
-    assert values_of(refused) == (Malformed, False, message)
+    assert values_of(refused) == values_of(Malformed(message, closes=False))
     assert refusal(refused) == (type_, message)
     assert values_of(following) == values_of(commands.Inspect(b"work"))
 
@@ -280,7 +258,7 @@ def test_refused_call_gets_a_reason_and_stream_continues(
 @FORMS
 def test_message_that_is_no_call_is_refused(form: Form, type_: int) -> None:
     refused, following = parse(form(b"peek", b"what", type_=type_) + strict(b"peek", WORK + END))
-    assert values_of(refused) == (Malformed, False, "the message is not a call")
+    assert values_of(refused) == values_of(Malformed("the message is not a call", closes=False))
     assert refusal(refused) == (2, "the message is not a call")
     assert values_of(following) == values_of(commands.Inspect(b"work"))
 
@@ -321,7 +299,7 @@ def test_item_at_the_limit_is_taken_and_larger_one_refused() -> None:
 
     assert values_of(one(request(MAX_ITEM_BYTES))) == values_of(put(0, b"a", b"x" * MAX_ITEM_BYTES))
     refused = one(request(MAX_ITEM_BYTES + 1))
-    assert values_of(refused) == (Malformed, False, "item too large; limit=200")
+    assert values_of(refused) == values_of(Malformed("item too large; limit=200", closes=False))
     assert refusal(refused) == (6, "item too large; limit=200")
 
 
@@ -339,7 +317,7 @@ def test_list_at_the_limit_is_taken_and_longer_one_refused(name: bytes, field: b
 
     assert not isinstance(one(request(MAX_LIST_SIZE)), Malformed)
     refused = one(request(MAX_LIST_SIZE + 1))
-    assert values_of(refused) == (Malformed, False, "too many items in one call; limit=8")
+    assert values_of(refused) == values_of(Malformed("too many items in one call; limit=8", closes=False))
     assert refusal(refused) == (6, "too many items in one call; limit=8")
 
 
@@ -351,7 +329,9 @@ def test_too_long_list_is_refused_before_reading_its_elements() -> None:
 def test_frame_at_the_limit_is_taken() -> None:
     frame = strict(b"peek", WORK + END)
     assert values_of(one(frame, codec_of(max_frame_bytes=len(frame) - 4))) == values_of(commands.Inspect(b"work"))
-    assert values_of(one(frame, codec_of(max_frame_bytes=len(frame) - 5)))[:2] == (Malformed, True)
+    refused = one(frame, codec_of(max_frame_bytes=len(frame) - 5))
+    assert isinstance(refused, Malformed)
+    assert refused.closes
 
 
 def too_large(size: int, header: bytes) -> bytes:
@@ -377,7 +357,7 @@ def test_too_large_frame_is_answered_once_its_header_is_read(size: int, header: 
     pieces = byte_by_byte(too_large(size, header))
     assert parse(*pieces[:-1], codec=codec) == []
     refused = one(pieces[-1], codec)
-    assert values_of(refused) == (Malformed, True, "frame too large; limit=1000")
+    assert values_of(refused) == values_of(Malformed("frame too large; limit=1000", closes=True))
     reply, _ = codec.error(refused, errors.ClientError(refused.reason))
     assert reply[4 : 4 + len(answered)] == answered
     assert exception_in(reply) == (6, "frame too large; limit=1000")
@@ -390,7 +370,7 @@ def test_too_large_frame_without_header_is_answered_without_one(size: int, begin
     pieces = byte_by_byte(too_large(size, beginning))
     assert parse(*pieces[:-1], codec=codec) == []
     refused = one(pieces[-1], codec)
-    assert values_of(refused) == (Malformed, True, "frame too large; limit=1000")
+    assert values_of(refused) == values_of(Malformed("frame too large; limit=1000", closes=True))
     reply, _ = codec.error(refused, errors.ClientError(refused.reason))
     assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
     assert exception_in(reply) == (6, "frame too large; limit=1000")
@@ -613,10 +593,8 @@ def in_full(command: Command) -> CommandValues:
 
 @given(stream=st.one_of(STREAMS, mutated_frames()), cuts=st.lists(st.integers(0, 400), max_size=10))
 def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
-    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     whole = [in_full(command) for command in parse(stream)]
-    pieces = [stream[start:end] for start, end in pairwise(bounds)]
-    assert [in_full(command) for command in parse(*pieces)] == whole
+    assert [in_full(command) for command in parse(*cut_at(stream, cuts))] == whole
     assert [in_full(command) for command in parse(*byte_by_byte(stream))] == whole
 
 
