@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -460,16 +459,6 @@ def test_only_reads_of_same_queue_and_connection_are_confirmed(
     assert (drained(server), drained(server, b"other")) == ([b"one"], [b"one", b"two", b"three"])
 
 
-def test_confirm_ends_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, *many(6))
-    assert client.ask(b"monitor work 10\nconfirm work 2\n") == lines(*many(6))
-    server.advance(0.01)
-    assert client.take() == b"*\n+2\n"
-    assert counts(server) == (0, 4)
-    client.disconnect()
-    assert drained(server) == many(6)[2:]
-
-
 @pytest.mark.parametrize("count", [b"3", b"2147483647", b"0", b"-1"])
 def test_confirm_of_more_than_open_or_zero_confirms_nothing(count: bytes) -> None:
     server = serving(most_open=2)
@@ -506,17 +495,6 @@ def test_disconnect_requeues_open_reads_in_order(end: str, tmp_path: Path) -> No
     assert drained(server) == many(6)
 
 
-@pytest.mark.parametrize("start_again", [MemoryServer.restart, MemoryServer.crash])
-def test_restart_requeues_open_reads_in_order(start_again: Callable[[MemoryServer], None], tmp_path: Path) -> None:
-    server = serving(most_open=3, folder=tmp_path / "queues")
-    client = server.connect("text")
-    put(client, *many(8))
-    assert client.ask(b"monitor work 1000\nconfirm work 1\n") == lines(*many(3)) + b"*\n+1\n"
-    assert server.connect("text").ask(b"get work\n") == b":00003\n"
-    start_again(server)
-    assert drained(server) == many(8)[1:]
-
-
 def test_timed_out_read_is_not_confirmed_by_next_get() -> None:
     server = serving(of_work("openTransactionTimeout = '5s'"))
     client = server.connect("text")
@@ -528,36 +506,6 @@ def test_timed_out_read_is_not_confirmed_by_next_get() -> None:
     server.advance(5)
     assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
     assert drained(server) == [b"one", b"two"]
-
-
-@pytest.mark.parametrize("is_there_again", [False, True])
-def test_delete_removes_open_reads_of_queue(server: MemoryServer, is_there_again: bool) -> None:
-    client, other = server.connect("text"), server.connect("text")
-    put(client, b"one", b"two")
-    assert client.ask(b"get work\n") == b":one\n"
-    assert other.ask(b"delete work\n") == b"+0\n"
-    if is_there_again:
-        put(other, b"new")
-    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
-    assert client.ask(b"get work\n") == (b":new\n" if is_there_again else b"*\n")
-    client.disconnect()
-    assert drained(server) == ([b"new"] if is_there_again else [])
-
-
-@pytest.mark.parametrize("flush", [b"flush work\n", b"flush_all\n"])
-def test_flush_drops_items_but_no_open_read(server: MemoryServer, client: MemoryClient, flush: bytes) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"get work\n") == b":one\n"
-    assert client.ask(flush) == b"+0\n"
-    assert counts(server) == (0, 1)
-    client.disconnect()
-    assert drained(server) == [b"one"]
-
-
-def test_peek_takes_and_opens_nothing(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    assert client.ask(b"peek work\npeek work\npeek missing\n") == b":one\n:one\n*\n"
-    assert counts(server) == (2, 0)
 
 
 # Waiting.
