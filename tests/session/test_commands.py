@@ -243,15 +243,6 @@ def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryCl
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"two") + b"END\r\n"
 
 
-def test_close_and_open_confirm_one_item_and_open_the_next(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"work", b"one", b"two", b"three")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
-    assert client.ask(b"get work/close/open\r\n") == value(b"work", b"two")
-    assert client.ask(b"get work/open/close\r\n") == value(b"work", b"three")
-    client.disconnect()
-    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"three") + b"END\r\n"
-
-
 @pytest.mark.parametrize("options", [b"close/open", b"open/close"])
 def test_close_runs_before_open_at_the_limit(options: bytes) -> None:
     client = MemoryServer(session_settings=SessionSettings(max_open_reads=1)).connect()
@@ -514,7 +505,7 @@ def test_shutdown_closes_without_a_reply_and_stops_server(server: MemoryServer, 
     assert server.control.is_shut_down
 
 
-def test_disconnect_of_one_client_closes_no_other(server: MemoryServer, client: MemoryClient) -> None:
+def test_error_of_one_client_disconnects_no_other_client(server: MemoryServer, client: MemoryClient) -> None:
     other = server.connect()
     client.ask(b"frobnicate\r\n")
     assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
@@ -767,7 +758,7 @@ def test_failed_commit_also_fails_later_records(storage: SteppedStorage, slow: M
     assert reply == b"STORED\r\n" + value(b"work", b"three") + b"END\r\n"
 
 
-def test_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage, slow: MemoryServer) -> None:
+def test_failed_commit_of_one_queue_affects_no_other_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
     client.ask(set_(b"bad", b"one"))

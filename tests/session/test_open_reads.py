@@ -194,7 +194,7 @@ def test_number_of_remembered_lost_reads_is_bounded(bench: Bench) -> None:
     assert failures == MAX_REMEMBERED_ENDED_READS
 
 
-def test_disconnect_with_lost_reads_requeues_no_read_of_others(bench: Bench) -> None:
+def test_disconnect_with_lost_reads_requeues_no_read_of_other_clients(bench: Bench) -> None:
     bench.open(2)
     bench.fail()
     item = bench.queue.take_now(opens=True)

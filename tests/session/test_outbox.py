@@ -137,17 +137,6 @@ def test_replies_of_one_batch_are_sent_when_it_is_safe(client: Client) -> None:
     assert client.sent == b"stored stored stored "
 
 
-def test_reply_of_lost_batch_is_replaced_by_an_error(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"before ")
-    client.outbox.reply(b"stored ", batch)
-    client.outbox.reply(b"after")
-    client.barrier.end_of_tick()
-    batch.settle(LOST)
-    assert client.sent == b"before SERVER_ERROR disk full\r\nafter"
-    assert not client.is_closed
-
-
 def test_batch_lost_before_end_of_tick_replaces_its_reply(client: Client) -> None:
     batch = Batch()
     client.outbox.reply(b"stored", batch)
@@ -197,16 +186,6 @@ def test_sent_is_false_if_write_finds_client_disconnected() -> None:
     client.outbox.reply(b"item", None, calls.append)
     client.barrier.end_of_tick()
     assert calls == [False]
-
-
-def test_batch_settled_after_disconnect_sends_nothing(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"stored", batch)
-    client.barrier.end_of_tick()
-    client.outbox.lost()
-    batch.settle(None)
-    assert client.sent == b""
-    assert not client.is_closed
 
 
 # Closing.

@@ -157,7 +157,7 @@ def test_client_that_does_not_read_the_last_replies_is_dropped(server: MemorySer
     assert client.is_closed
 
 
-def test_handshake_has_the_same_timeout(server: MemoryServer) -> None:
+def test_handshake_has_the_request_timeout(server: MemoryServer) -> None:
     client = server.connect()
     session_of(server).handshake_began()
     assert closes_after(server, client, 10)

@@ -82,12 +82,6 @@ def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, write
     assert waiter.take() == value(b"work", b"one")
 
 
-def test_waiters_of_different_queues_are_independent(server: MemoryServer, writer: MemoryClient) -> None:
-    of_work, of_other = asks(server, b"get work/t=1000"), asks(server, b"get other/t=1000")
-    put(writer, b"other", b"one")
-    assert (of_work.take(), of_other.take()) == (b"", value(b"other", b"one"))
-
-
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
@@ -256,7 +250,7 @@ def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: 
     assert drained(server) == []
 
 
-def test_item_of_waiting_get_without_open_is_gone_once_delivered(server: MemoryServer, writer: MemoryClient) -> None:
+def test_item_delivered_by_waiting_get_without_open_does_not_return(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     put(writer, b"work", b"one")
     assert waiter.take() == value(b"work", b"one")
@@ -499,21 +493,7 @@ def test_half_close_of_waiter_delivers_held_replies(storage: SteppedStorage, ser
     assert client.is_closed
 
 
-def test_half_close_does_not_return_items_to_same_client(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
-) -> None:
-    waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
-    storage.holds_commits = True
-    assert writer.ask(set_(b"work", b"one")) == b""
-    waiter.half_close()
-    server.settle()
-    end_commits(server, storage)
-    assert waiter.take() == b"", "both gets are canceled"
-    assert waiter.is_closed
-    assert drained(server) == [b"one"]
-
-
-def test_items_returned_by_half_close_go_to_next_waiter(
+def test_half_close_cancels_all_gets_and_item_goes_to_next_waiter(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
@@ -523,7 +503,9 @@ def test_items_returned_by_half_close_go_to_next_waiter(
     waiter.half_close()
     server.settle()
     end_commits(server, storage)
-    assert (waiter.take(), other.take()) == (b"", value(b"work", b"one"))
+    assert waiter.take() == b"", "both gets are canceled"
+    assert waiter.is_closed
+    assert other.take() == value(b"work", b"one")
 
 
 def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> None:
@@ -785,7 +767,7 @@ def test_new_waiter_is_served_after_earlier_monitor(server: MemoryServer, writer
     assert (watcher.take(), late.take()) == (value(b"work", b"one") + value(b"work", b"two"), b"")
 
 
-def test_monitor_of_many_items_leaves_some_to_others(server: MemoryServer, writer: MemoryClient) -> None:
+def test_monitor_of_many_items_leaves_items_to_other_clients(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", *(b"%d" % number for number in range(1000)))
     watcher, other = server.connect(), server.connect()
     watcher.send(b"monitor work 10 -1\r\n")
