@@ -1,4 +1,4 @@
-"""Settings of a queue as hypothesis makes them up."""
+"""Hypothesis strategies for settings of queues."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ QUEUE_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "white_list_client_id_for_enqueue": _identities,
     "white_list_client_id_for_dequeue": _identities,
 }
-"""What each field of `QueueSettings` can hold."""
+"""Strategies for the value of each field of `QueueSettings`."""
 
 queue_settings = st.builds(QueueSettings, **QUEUE_VALUES)
 queue_overrides = st.fixed_dictionaries({}, optional=QUEUE_VALUES)
-"""What a table sets: some fields, each to one of its values."""
+"""Some fields, each with one of its values."""

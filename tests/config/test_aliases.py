@@ -1,4 +1,4 @@
-"""Which queues a put to an alias reaches."""
+"""Aliases resolve to the queues that a put reaches."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from kestrel.config.resolved import masked_queues, resolve_aliases
 
 def resolved(destinations: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, tuple[bytes, ...]]:
     return resolve_aliases(
-        {
-            name: AliasSettings(name=name, destination_queues=tuple(queues))
-            for name, queues in destinations.items()
-        }
+        {name: AliasSettings(name=name, destination_queues=tuple(queues)) for name, queues in destinations.items()}
     )
 
 
 def in_depth(destinations: Mapping[bytes, Sequence[bytes]], name: bytes) -> list[bytes]:
-    """The same by the shortest words, at any cost."""
+    """Resolve by plain recursion, which may take exponential time."""
     if name not in destinations:
         return [name]
     return [queue for each in destinations[name] for queue in in_depth(destinations, each)]
@@ -50,7 +47,7 @@ def in_depth(destinations: Mapping[bytes, Sequence[bytes]], name: bytes) -> list
         ({b"all": [b"more+x"], b"more": [b"a"]}, {b"all": (b"more+x",), b"more": (b"a",)}),
     ],
 )
-def test_an_alias_stands_for_its_queues_in_order_and_each_once(
+def test_an_alias_resolves_to_its_queues_in_order_and_each_once(
     destinations: dict[bytes, list[bytes]], queues: dict[bytes, tuple[bytes, ...]]
 ) -> None:
     assert resolved(destinations) == queues
@@ -62,25 +59,19 @@ def test_the_aliases_come_in_the_order_of_the_file() -> None:
 
 @pytest.mark.parametrize(
     "destinations",
-    [
-        {b"a": [b"a"]},
-        {b"a": [b"b"], b"b": [b"a"]},
-        {b"in": [b"x", b"a"], b"a": [b"b"], b"b": [b"c"], b"c": [b"a"]},
-    ],
+    [{b"a": [b"a"]}, {b"a": [b"b"], b"b": [b"a"]}, {b"in": [b"x", b"a"], b"a": [b"b"], b"b": [b"c"], b"c": [b"a"]}],
 )
-def test_a_circle_made_by_hand_is_refused_rather_than_followed_for_ever(
-    destinations: dict[bytes, list[bytes]],
-) -> None:
+def test_a_cycle_made_in_code_is_refused(destinations: dict[bytes, list[bytes]]) -> None:
     with pytest.raises(ValueError, match="cycle"):
         resolved(destinations)
 
 
-def test_a_chain_of_aliases_may_be_longer_than_the_stack_is_deep() -> None:
+def test_a_chain_of_aliases_may_exceed_the_recursion_limit() -> None:
     chain = {b"%d" % number: [b"%d" % (number + 1)] for number in range(5_000)}
     assert resolved(chain)[b"0"] == (b"5000",)
 
 
-def test_ways_that_part_and_meet_again_are_followed_once() -> None:
+def test_exponentially_many_paths_are_resolved_quickly() -> None:
     # 2**200 ways lead from the first to the last.
     diamonds = {b"%d" % number: [b"%d" % (number + 1)] * 2 for number in range(200)}
     assert resolved(diamonds)[b"0"] == (b"200",)
@@ -88,16 +79,12 @@ def test_ways_that_part_and_meet_again_are_followed_once() -> None:
 
 @given(
     st.dictionaries(st.integers(0, 5), st.lists(st.integers(0, 9), min_size=1, max_size=3)).map(
-        # Only to larger numbers, so that there is no circle.
-        lambda graph: {
-            b"%d" % name: [b"%d" % (name + 1 + step) for step in steps] for name, steps in graph.items()
-        }
+        # Only to larger numbers, so that there is no cycle.
+        lambda graph: {b"%d" % name: [b"%d" % (name + 1 + step) for step in steps] for name, steps in graph.items()}
     )
 )
-def test_the_queues_are_those_met_in_a_walk_in_depth(destinations: dict[bytes, list[bytes]]) -> None:
-    assert resolved(destinations) == {
-        name: tuple(dict.fromkeys(in_depth(destinations, name))) for name in destinations
-    }
+def test_aliases_resolve_depth_first(destinations: dict[bytes, list[bytes]]) -> None:
+    assert resolved(destinations) == {name: tuple(dict.fromkeys(in_depth(destinations, name))) for name in destinations}
 
 
 def test_an_alias_masks_the_queue_of_its_name() -> None:
@@ -121,5 +108,5 @@ def test_an_alias_masks_the_queue_of_its_name() -> None:
     assert resolve_aliases(config.aliases)[b"all"] == (b"seen",)
 
 
-def test_nothing_is_masked_where_there_are_no_aliases() -> None:
+def test_without_aliases_no_queue_is_masked() -> None:
     assert masked_queues(Config(queues={b"work": QueueOverrides()})) == []

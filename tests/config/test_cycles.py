@@ -1,4 +1,4 @@
-"""Circles are found, all of them are real, and none is found where there is none."""
+"""Cycles of routes are found."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ graphs = st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("ab
         ({"a": ["b", "c"], "b": ["a"], "c": ["a"]}, [["a", "b"], ["a", "c"]]),
     ],
 )
-def test_circles_in_the_order_in_which_they_are_met(
-    edges: dict[str, list[str]], found: list[list[str]]
-) -> None:
+def test_cycles_are_found_in_the_order_of_the_edges(edges: dict[str, list[str]], found: list[list[str]]) -> None:
     assert list(find_cycles(edges)) == found
 
 
 @given(graphs)
-def test_a_circle_is_found_exactly_where_there_is_one(edges: dict[str, list[str]]) -> None:
+def test_cycles_are_found_if_and_only_if_the_graph_has_one(edges: dict[str, list[str]]) -> None:
     try:
         TopologicalSorter(edges).prepare()
         has_circle = False
@@ -42,12 +40,10 @@ def test_a_circle_is_found_exactly_where_there_is_one(edges: dict[str, list[str]
     found = list(find_cycles(edges))
     assert bool(found) == has_circle
     for circle in found:
-        assert all(
-            following in edges[name] for name, following in zip(circle, circle[1:] + circle[:1], strict=True)
-        )
+        assert all(following in edges[name] for name, following in zip(circle, circle[1:] + circle[:1], strict=True))
 
 
-def test_a_chain_may_be_longer_than_the_stack_is_deep() -> None:
+def test_a_path_may_exceed_the_recursion_limit() -> None:
     chain = {str(number): [str(number + 1)] for number in range(5_000)}
     assert list(find_cycles(chain)) == []
     assert [len(circle) for circle in find_cycles(chain | {"5000": ["0"]})] == [5_001]

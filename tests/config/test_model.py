@@ -84,9 +84,7 @@ SERVER_DEFAULTS: dict[str, object] = {
 
 
 def by_kestrel_name(settings: attrs.AttrsInstance) -> dict[str, object]:
-    return {
-        known.kestrel_name: getattr(settings, name) for name, known in settings_of(type(settings)).items()
-    }
+    return {known.kestrel_name: getattr(settings, name) for name, known in settings_of(type(settings)).items()}
 
 
 def test_the_defaults_of_a_queue() -> None:
@@ -104,7 +102,7 @@ def test_the_defaults_of_the_server() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_field_of_a_table_is_a_setting_with_its_meaning(cls: type[Any]) -> None:
+def test_every_field_of_a_table_is_a_documented_setting(cls: type[Any]) -> None:
     settings = settings_of(cls)
     assert {field.name for field in attrs.fields(cls)} - {"given"} == set(settings)
     for setting in settings.values():
@@ -118,7 +116,7 @@ def test_no_two_settings_of_a_table_share_a_name(cls: type[Any]) -> None:
     assert len(names) == len(set(names))
 
 
-def test_the_password_for_zookeeper_is_in_no_log() -> None:
+def test_the_zookeeper_password_is_not_in_the_repr() -> None:
     zookeeper = ZooKeeperSettings(host="zoo", path_prefix="/kestrel", credentials="kestrel:secret")
     assert "secret" not in repr(Config(zookeeper=zookeeper))
 
@@ -130,7 +128,7 @@ def test_state_is_kept_in_the_users_state_directory(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("state_home", [None, "", "not/absolute"])
-def test_state_is_kept_below_home_where_no_directory_is_given(
+def test_state_is_kept_below_home_without_a_state_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_home: str | None
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

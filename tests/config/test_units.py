@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.config.units import (
-    MAX_AMOUNT,
-    TIB,
-    format_duration_ms,
-    format_size,
-    parse_duration_ms,
-    parse_size,
-)
+from kestrel.config.units import MAX_AMOUNT, TIB, format_duration_ms, format_size, parse_duration_ms, parse_size
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -53,7 +46,7 @@ anything = st.one_of(
         (MAX_AMOUNT, MAX_AMOUNT),
     ],
 )
-def test_sizes_that_people_write(written: object, size: int) -> None:
+def test_sizes_are_parsed(written: object, size: int) -> None:
     assert parse_size(written) == size
 
 
@@ -87,7 +80,7 @@ def test_sizes_that_people_write(written: object, size: int) -> None:
         pytest.param(16**5000, "a number of 20001 bits is more than 2**62 bytes", id="5000 digits"),
     ],
 )
-def test_what_is_no_size_is_told_with_a_right_example(written: object, complaint: str) -> None:
+def test_an_invalid_size_is_reported_with_a_valid_example(written: object, complaint: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_size(written)
     assert complaint in str(caught.value)
@@ -119,7 +112,7 @@ def test_what_is_no_size_is_told_with_a_right_example(written: object, complaint
         ("0s", 0),
     ],
 )
-def test_durations_that_people_write(written: object, duration_ms: int) -> None:
+def test_durations_are_parsed(written: object, duration_ms: int) -> None:
     assert parse_duration_ms(written) == duration_ms
 
 
@@ -152,7 +145,7 @@ def test_durations_that_people_write(written: object, duration_ms: int) -> None:
         ("99999999999999999999d", "is more than 2**62 milliseconds"),
     ],
 )
-def test_what_is_no_duration_is_told_with_a_right_example(written: object, complaint: str) -> None:
+def test_an_invalid_duration_is_reported_with_a_valid_example(written: object, complaint: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_duration_ms(written)
     assert complaint in str(caught.value)
@@ -216,7 +209,7 @@ def test_a_size_is_written_in_the_largest_unit_that_divides_it(size_bytes: int, 
         (31_536_000_001, "365d1ms"),
     ],
 )
-def test_a_duration_is_written_in_the_units_that_count_something(duration_ms: int, text: str) -> None:
+def test_a_duration_is_written_in_its_nonzero_units(duration_ms: int, text: str) -> None:
     assert format_duration_ms(duration_ms) == text
 
 
@@ -225,7 +218,7 @@ multiples = st.builds(lambda unit, count: unit * count, st.sampled_from([KIB, MI
 
 
 @given(amounts | multiples)
-def test_a_size_that_is_written_is_read_back_and_no_number_could_be_smaller(size_bytes: int) -> None:
+def test_a_written_size_parses_back_and_uses_the_largest_unit(size_bytes: int) -> None:
     text = format_size(size_bytes)
     assert parse_size(text) == size_bytes
     if size_bytes:
@@ -234,7 +227,7 @@ def test_a_size_that_is_written_is_read_back_and_no_number_could_be_smaller(size
 
 
 @given(amounts | st.integers(0, 10**9))
-def test_a_duration_that_is_written_is_read_back_and_no_part_could_be_left_out(duration_ms: int) -> None:
+def test_a_written_duration_parses_back_and_has_no_zero_parts(duration_ms: int) -> None:
     text = format_duration_ms(duration_ms)
     assert parse_duration_ms(text) == duration_ms
     if duration_ms:

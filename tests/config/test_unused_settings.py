@@ -1,16 +1,12 @@
-"""Settings that a file gives and that its storage does not go by are named, and no others."""
+"""Given settings that the storage does not use are listed."""
 
 from __future__ import annotations
 
 from kestrel.config.load import loads
-from kestrel.config.unused_settings import (
-    queue_settings_given,
-    queue_settings_over_limit,
-    server_settings_given,
-)
+from kestrel.config.unused_settings import queue_settings_given, queue_settings_over_limit, server_settings_given
 
 
-def test_of_some_settings_of_queues_those_are_named_that_are_given() -> None:
+def test_unused_queue_settings_are_listed_if_given() -> None:
     config = loads(
         """
         [default]
@@ -26,7 +22,7 @@ def test_of_some_settings_of_queues_those_are_named_that_are_given() -> None:
     assert queue_settings_given(config, ()) == queue_settings_given(loads(""), names) == []
 
 
-def test_of_bounded_settings_of_queues_those_are_named_that_are_given_beyond_it() -> None:
+def test_queue_settings_above_a_limit_are_listed() -> None:
     config = loads(
         """
         [default]
@@ -45,12 +41,12 @@ def test_of_bounded_settings_of_queues_those_are_named_that_are_given_beyond_it(
     assert queue_settings_over_limit(config, {}) == queue_settings_over_limit(loads(""), most) == []
 
 
-def test_what_is_set_to_no_bound_at_all_is_beyond_any() -> None:
+def test_a_setting_of_none_exceeds_every_limit() -> None:
     config = loads('[default]\nmaxSize = "none"\n[[queues]]\nname = "a"\nmaxSize = "1KiB"\n')
     assert queue_settings_over_limit(config, {"max_size_bytes": 2048}) == ["default.maxSize above 2KiB"]
 
 
-def test_of_some_settings_of_the_server_those_are_named_that_are_given() -> None:
+def test_unused_server_settings_are_listed_if_given() -> None:
     config = loads('diskReserveSize = "16MiB"\nstorage = "memory:"\nmemcacheListenPort = 5\n')
     names = ("queue_path", "disk_reserve_size_bytes")
     assert server_settings_given(config, names) == ["diskReserveSize"]
