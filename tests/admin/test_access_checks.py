@@ -33,13 +33,13 @@ FOREIGN = (
 
 
 @pytest.mark.parametrize("host", KNOWN)
-def test_asked_for_by_its_own_name_it_answers(host: str) -> None:
+def test_requests_for_a_host_name_of_the_server_are_answered(host: str) -> None:
     assert Admin('[admin]\nhostNames = ["queues.example"]').get("/ping", {"Host": host}).status == 200
 
 
 @pytest.mark.parametrize("host", FOREIGN)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-def test_asked_for_by_a_name_that_it_does_not_know_it_says_nothing(host: str, method: str) -> None:
+def test_requests_for_an_unknown_host_name_are_refused(host: str, method: str) -> None:
     """DNS rebinding: a page of another site, whose name its owner lets mean this machine."""
     admin = Admin('[admin]\nhostNames = ["queues.example"]')
     reply = admin.ask(method, "/api/status/ReadOnly" if method == "POST" else "/api/overview", {"Host": host})
@@ -52,19 +52,19 @@ NO_HOSTS = ("[::1", "[evil]", "a:b:c", "\xff", "\xe9t\xe9", "a\tb", "evil.exampl
 
 
 @pytest.mark.parametrize("host", NO_HOSTS)
-def test_a_host_that_is_none_is_refused(host: str) -> None:
+def test_an_invalid_host_header_is_refused(host: str) -> None:
     reply = Admin().get("/ping", {"Host": host})
     assert reply.status in (400, 403)
     assert reply.error
 
 
-def test_a_host_that_is_given_twice_is_refused() -> None:
+def test_two_host_headers_are_refused() -> None:
     client = Admin().connect()
     received = client.ask(b"GET /ping HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n")
     assert received.startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_program_need_not_say_whom_it_asks() -> None:
+def test_the_host_header_may_be_omitted() -> None:
     assert Admin().connect().ask(b"GET /ping HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 ")
 
 
@@ -90,7 +90,7 @@ def test_a_program_need_not_say_whom_it_asks() -> None:
         {"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"},
     ],
 )
-def test_the_page_of_another_site_changes_nothing(headers: dict[str, str]) -> None:
+def test_a_page_of_another_site_cannot_change_the_status(headers: dict[str, str]) -> None:
     admin = Admin()
     reply = admin.post("/api/status/ReadOnly", headers)
     assert (reply.status, reply.error) == (403, "a page of another site sent this request")
@@ -108,7 +108,7 @@ def test_the_page_of_another_site_changes_nothing(headers: dict[str, str]) -> No
         {"Sec-Fetch-Site": "none"},
     ],
 )
-def test_its_own_page_and_programs_do(headers: dict[str, str]) -> None:
+def test_the_dashboard_and_programs_can_change_the_status(headers: dict[str, str]) -> None:
     admin = Admin()
     assert admin.post("/api/status/ReadOnly", headers).status == 200
     assert not admin.server.core.status.takes_writes
@@ -120,7 +120,7 @@ def administered(*, is_trusted: bool = False) -> Admin:
     return Admin(server=MemoryServer(session_settings=settings), is_trusted=is_trusted)
 
 
-def test_where_there_is_a_list_of_administrators_others_change_nothing() -> None:
+def test_only_listed_administrators_can_change_the_status() -> None:
     admin = administered()
     reply = admin.post("/api/status/ReadOnly")
     assert (reply.status, reply.error) == (403, "only an administrator may do that")
@@ -129,17 +129,17 @@ def test_where_there_is_a_list_of_administrators_others_change_nothing() -> None
     assert admin.get("/ping").status == 200
 
 
-def test_nor_do_they_learn_what_could_be_changed() -> None:
+def test_other_clients_do_not_learn_whether_a_queue_exists() -> None:
     assert administered().post("/api/queue/nothing/flush").status == 403
 
 
-def test_whoever_comes_to_a_trusted_endpoint_is_an_administrator() -> None:
+def test_clients_of_a_trusted_admin_endpoint_are_administrators() -> None:
     admin = administered(is_trusted=True)
     assert admin.get("/api/overview").json["server"]["may_administer"] is True
     assert admin.post("/api/status/ReadOnly").status == 200
 
 
-def test_without_a_list_everybody_is() -> None:
+def test_without_a_list_every_client_is_an_administrator() -> None:
     assert Admin().get("/api/overview").json["server"]["may_administer"] is True
 
 
@@ -155,7 +155,7 @@ class Certified(MemoryTransport):
         pass
 
 
-def test_nobody_is_whom_a_certificate_names_before_tls_has_begun(tmp_path: Path, logged: list[str]) -> None:
+def test_a_certificate_is_used_only_after_the_tls_handshake(tmp_path: Path, logged: list[str]) -> None:
     admin = Admin()
     connections: list[tuple[AdminChannel, Certified]] = []
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_nobody_is_whom_a_certificate_names_before_tls_has_begun(tmp_path: Path,
     assert [line for line in logged if line.endswith("(no name): admin: TLS handshake failed")]
 
 
-def test_who_is_refused_something_stands_in_the_log(logged: list[str]) -> None:
+def test_refused_requests_are_logged_with_the_client(logged: list[str]) -> None:
     administered().post("/api/shutdown")
     Admin().get("/ping", {"Host": "evil.example"})
     no_administrator, no_own_name = [line for line in logged if line.startswith("Refused: ")]
@@ -199,7 +199,7 @@ def test_who_is_refused_something_stands_in_the_log(logged: list[str]) -> None:
         ("POST", "/api/status/ReadOnly", {}, 200),
     ],
 )
-def test_no_answer_can_be_framed_or_taken_for_a_page(
+def test_every_response_has_security_headers(
     pages: object, method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     reply = Admin().ask(method, path, headers)

@@ -50,7 +50,7 @@ def test_a_queue_is_deleted(admin: Admin, logged: list[str]) -> None:
     assert said(logged) == ["work was deleted"]
 
 
-def test_what_has_expired_is_flushed(admin: Admin, logged: list[str]) -> None:
+def test_expired_items_of_a_queue_are_flushed(admin: Admin, logged: list[str]) -> None:
     admin.server.advance(2)
     assert admin.post("/api/queue/work/flush_expired").json == {"done": "1 expired items of work were removed"}
     assert admin.post("/api/queue/work/flush_expired").json == {"done": "0 expired items of work were removed"}
@@ -59,7 +59,7 @@ def test_what_has_expired_is_flushed(admin: Admin, logged: list[str]) -> None:
 
 
 @pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
-def test_of_a_queue_that_is_not_there_nothing_is_done(admin: Admin, action: str, logged: list[str]) -> None:
+def test_a_change_of_an_unknown_queue_is_refused(admin: Admin, action: str, logged: list[str]) -> None:
     reply = admin.post(f"/api/queue/nothing/{action}")
     assert (reply.status, reply.error) == (404, "there is no queue nothing")
     assert said(logged) == []
@@ -67,7 +67,7 @@ def test_of_a_queue_that_is_not_there_nothing_is_done(admin: Admin, action: str,
 
 @pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
 @pytest.mark.parametrize("status", ["ReadOnly", "Quiescent"])
-def test_where_clients_may_not_change_queues_nor_may_the_admin_port(admin: Admin, action: str, status: str) -> None:
+def test_queues_cannot_be_changed_while_the_status_forbids_writes(admin: Admin, action: str, status: str) -> None:
     admin.post(f"/api/status/{status}")
     reply = admin.post(f"/api/queue/work/{action}")
     assert (reply.status, reply.error) == (503, f"the server is {status}")
@@ -84,14 +84,14 @@ def test_the_status_is_changed_and_remembered(admin: Admin, logged: list[str]) -
 
 
 @pytest.mark.parametrize("name", ["Nothing", "", "Down", "%00", "%ff", "Up%0aDown"])
-def test_what_is_no_status_is_refused_with_those_there_are(admin: Admin, name: str, logged: list[str]) -> None:
+def test_an_unknown_status_is_refused_with_the_known_ones(admin: Admin, name: str, logged: list[str]) -> None:
     reply = admin.post(f"/api/status/{name}")
     assert reply.status == 409
     assert "Up" in reply.error or "Down" in reply.error
     assert said(logged) == []
 
 
-def test_a_status_that_cannot_be_remembered_is_told(tmp_path: Path) -> None:
+def test_a_status_that_cannot_be_saved_is_reported(tmp_path: Path) -> None:
     file = MemoryStatusFile()
     file.error = PermissionError(13, "Permission denied")
     reply = Admin(server=MemoryServer(status_file=file)).post("/api/status/ReadOnly")
@@ -109,7 +109,7 @@ def test_the_configuration_is_read_again(admin: Admin, logged: list[str]) -> Non
     assert said(logged) == ["the configuration was read again"]
 
 
-def test_why_it_cannot_be_is_told(admin: Admin, logged: list[str]) -> None:
+def test_a_failed_reload_is_reported_with_the_reason(admin: Admin, logged: list[str]) -> None:
     error = admin.server.control.reload_error = ConfigError("kestrel.toml", "line 3: no such setting: maxItem")
     for path in ("/api/reload", "/reload.json"):
         reply = admin.post(path)
@@ -118,7 +118,7 @@ def test_why_it_cannot_be_is_told(admin: Admin, logged: list[str]) -> None:
     assert said(logged) == []
 
 
-def test_the_server_is_stopped_after_the_answer(admin: Admin, logged: list[str]) -> None:
+def test_a_shutdown_is_answered_first(admin: Admin, logged: list[str]) -> None:
     client = admin.connect()
     client.send(request("POST", "/api/shutdown"))
     assert reply_in(client.take()).json == {"done": "the server is shutting down"}
@@ -126,7 +126,7 @@ def test_the_server_is_stopped_after_the_answer(admin: Admin, logged: list[str])
     assert said(logged) == ["the server is shutting down"]
 
 
-def test_a_stop_lets_go_of_those_who_ask_for_nothing_and_answers_the_others() -> None:
+def test_a_stop_disconnects_idle_clients_and_answers_the_others() -> None:
     storage = SteppedStorage()
     admin = Admin(storage=storage)
     admin.send(set_(b"work", SECRET))
@@ -143,7 +143,7 @@ def test_a_stop_lets_go_of_those_who_ask_for_nothing_and_answers_the_others() ->
 
 
 @pytest.mark.parametrize("sent_bytes", [1, 40, -1])
-def test_what_has_not_come_whole_before_a_stop_is_not_carried_out(sent_bytes: int) -> None:
+def test_an_incomplete_request_is_dropped_by_a_stop(sent_bytes: int) -> None:
     admin = Admin()
     client = admin.connect()
     whole = request("POST", "/api/status/ReadOnly")
@@ -156,7 +156,7 @@ def test_what_has_not_come_whole_before_a_stop_is_not_carried_out(sent_bytes: in
     assert admin.server.core.status.takes_writes
 
 
-def test_those_who_do_not_go_are_dropped() -> None:
+def test_an_abort_disconnects_waiting_clients() -> None:
     admin = Admin(storage=(storage := SteppedStorage()))
     admin.send(set_(b"work", SECRET))
     storage.holds_commits = True
@@ -171,7 +171,7 @@ def test_those_who_do_not_go_are_dropped() -> None:
     assert admin.site.buildProtocol(client.transport.getPeer()) is None
 
 
-def test_a_change_is_answered_when_it_is_safe() -> None:
+def test_a_flush_is_answered_after_its_commit() -> None:
     storage = SteppedStorage()
     admin = Admin(storage=storage)
     admin.send(set_(b"work", SECRET))
@@ -182,7 +182,7 @@ def test_a_change_is_answered_when_it_is_safe() -> None:
     assert reply_in(client.take()).status == 200
 
 
-def test_one_that_is_lost_is_no_success(logged: list[str]) -> None:
+def test_a_flush_whose_commit_fails_is_reported(logged: list[str]) -> None:
     storage = SteppedStorage()
     admin = Admin(storage=storage)
     admin.send(set_(b"work", SECRET))
@@ -197,5 +197,5 @@ def test_one_that_is_lost_is_no_success(logged: list[str]) -> None:
     assert said(logged) == []
 
 
-def test_memory_is_looked_through_when_it_is_asked_for(admin: Admin) -> None:
+def test_gc_runs_the_garbage_collector(admin: Admin) -> None:
     assert admin.post("/gc.json").json["done"].endswith("objects were freed")

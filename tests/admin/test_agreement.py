@@ -176,7 +176,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
 
 @settings(max_examples=80)
 @given(STEPS)
-def test_all_that_tell_figures_agree(steps: list[Step]) -> None:
+def test_all_statistics_agree(steps: list[Step]) -> None:
     server = MemoryServer(config=loads(CONFIG), session_settings=SessionSettings(max_open_reads=5))
     admin = Admin(server=server)
     clients = [server.connect() for _ in range(CLIENTS)]

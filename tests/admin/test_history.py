@@ -36,7 +36,7 @@ def of(admin: Admin, name: str = "") -> dict[str, Any]:
     return series
 
 
-def test_there_is_a_sample_every_ten_seconds() -> None:
+def test_history_has_a_sample_every_ten_seconds() -> None:
     admin = started()
     admin.send(set_(b"work", b"123") * 20)
     admin.advance(10)
@@ -53,11 +53,11 @@ def test_there_is_a_sample_every_ten_seconds() -> None:
     assert (reply["step_ms"], reply["end_ms"]) == (10_000, EPOCH_MS + 20_000)
 
 
-def test_before_the_queues_are_loaded_nothing_is_known() -> None:
+def test_history_is_empty_before_the_queues_are_loaded() -> None:
     assert of(Admin()) == {"items": [], "bytes": [], "puts": [], "gets": []}
 
 
-def test_it_goes_back_an_hour_and_no_further() -> None:
+def test_history_covers_one_hour() -> None:
     admin = started()
     for _ in range(SAMPLES + 40):
         admin.send(set_(b"work", b"1"))
@@ -68,7 +68,7 @@ def test_it_goes_back_an_hour_and_no_further() -> None:
     assert {len(column) for column in of(admin).values()} == {SAMPLES}
 
 
-def test_a_time_in_which_nothing_was_sampled_is_a_gap() -> None:
+def test_missed_samples_are_a_gap_in_the_history() -> None:
     """The process was stopped, or the machine asleep."""
     admin = started()
     admin.send(set_(b"work", b"1"))
@@ -82,7 +82,7 @@ def test_a_time_in_which_nothing_was_sampled_is_a_gap() -> None:
     assert admin.get("/api/history").json["end_ms"] == EPOCH_MS + 60_000
 
 
-def test_a_gap_of_more_than_an_hour_leaves_nothing_behind() -> None:
+def test_a_gap_of_more_than_an_hour_clears_the_history() -> None:
     admin = started()
     admin.send(set_(b"work", b"1"))
     admin.advance(10)
@@ -90,7 +90,7 @@ def test_a_gap_of_more_than_an_hour_leaves_nothing_behind() -> None:
     assert of(admin, "work")["items"] == [None] * (SAMPLES - 1) + [1]
 
 
-def test_of_a_queue_that_was_made_anew_no_rate_is_known() -> None:
+def test_a_queue_made_again_has_no_rate_in_its_first_sample() -> None:
     admin = started()
     admin.send(set_(b"work", b"1") * 5)
     admin.advance(10)
@@ -102,7 +102,7 @@ def test_of_a_queue_that_was_made_anew_no_rate_is_known() -> None:
     assert of(admin, "work")["items"] == [5, 3, 13]
 
 
-def test_a_queue_that_is_gone_has_no_history() -> None:
+def test_a_deleted_queue_has_no_history() -> None:
     admin = started()
     admin.send(set_(b"work", b"1"))
     admin.advance(10)
@@ -111,7 +111,7 @@ def test_a_queue_that_is_gone_has_no_history() -> None:
     assert hour(admin, "work") == {}
 
 
-def test_the_server_keeps_what_its_deleted_queues_had() -> None:
+def test_totals_of_the_server_include_deleted_queues() -> None:
     admin = started()
     admin.send(set_(b"work", b"1") * 20 + b"get work\r\n" * 10)
     admin.send(b"delete work\r\n")
@@ -119,7 +119,7 @@ def test_the_server_keeps_what_its_deleted_queues_had() -> None:
     assert (of(admin)["puts"], of(admin)["gets"]) == ([None, 2], [None, 1])
 
 
-def test_there_is_room_for_so_many_queues_and_the_next_comes_when_one_goes() -> None:
+def test_history_of_a_queue_starts_when_another_one_is_deleted() -> None:
     admin = started("[admin]\nmaxQueueSeries = 2")
     for name in (b"a", b"b", b"c"):
         admin.send(set_(name, b"1"))
@@ -131,7 +131,7 @@ def test_there_is_room_for_so_many_queues_and_the_next_comes_when_one_goes() -> 
     assert list(hour(admin, "a", "b", "c")) == ["b", "c"]
 
 
-def test_more_names_than_there_may_be_are_refused() -> None:
+def test_too_many_queues_in_one_history_request_are_refused() -> None:
     admin = started()
     names = [f"queue{number}" for number in range(101)]
     assert hour(admin, *names[:100]) == {}
@@ -140,7 +140,7 @@ def test_more_names_than_there_may_be_are_refused() -> None:
     assert hour(admin, *["queue"] * 150) == {}, "one name is one queue, however often it is said"
 
 
-def test_a_name_of_any_bytes_can_be_asked_about() -> None:
+def test_history_of_a_queue_with_any_name_is_found() -> None:
     admin = started()
     admin.send(set_(b"\xe9t\xe9", b"1"))
     admin.advance(10)
@@ -159,7 +159,7 @@ def take(history: StatsHistory) -> None:
         pass
 
 
-def test_while_a_sample_is_taken_the_newest_is_the_one_before() -> None:
+def test_an_unfinished_sample_is_not_shown() -> None:
     server = MemoryServer()
     history, client = sampled(server)
     for _ in range(SAMPLES):
@@ -191,7 +191,7 @@ def test_no_step_of_a_sample_is_long() -> None:
     assert sum(1 for _ in history.sampling()) >= 200 // 64
 
 
-def test_a_stop_in_the_middle_of_a_sample_is_no_failure() -> None:
+def test_a_stop_during_a_sample_logs_no_failure() -> None:
     """The fixture of every test here sees to that."""
     server = MemoryServer()
     clock = WorkingClock(server)
@@ -212,7 +212,7 @@ def pieces_of(history: StatsHistory, *names: str) -> Iterator[bytes]:
     return iter(told(history, nobody, asked).pieces)
 
 
-def test_an_hour_of_many_queues_is_told_one_queue_at_a_time() -> None:
+def test_history_of_many_queues_is_sent_one_queue_at_a_time() -> None:
     history, _ = sampled(MemoryServer())
     take(history)
     names = [str(number) for number in range(100)]
@@ -222,7 +222,7 @@ def test_an_hour_of_many_queues_is_told_one_queue_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("told_before", [1, 2])
-def test_an_answer_that_leaves_slowly_ends_for_each_queue_when_it_says(told_before: int) -> None:
+def test_all_queues_of_a_slow_history_response_end_at_its_end_time(told_before: int) -> None:
     server = MemoryServer()
     history, _ = sampled(server)
     take(history)

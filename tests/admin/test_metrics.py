@@ -38,7 +38,7 @@ def values(family: Metric) -> Mapping[str, float]:
     return {sample.labels.get("queue", ""): sample.value for sample in family.samples}
 
 
-def test_figures_of_queues_are_told_with_their_names() -> None:
+def test_metrics_of_queues_are_labelled_with_their_names() -> None:
     admin = Admin()
     for name in STRANGE:
         admin.send(set_(name, b"12345"))
@@ -50,7 +50,7 @@ def test_figures_of_queues_are_told_with_their_names() -> None:
             assert values(family).keys() == named, family.name
 
 
-def test_figures_of_the_server_are_told() -> None:
+def test_metrics_of_the_server() -> None:
     admin = Admin()
     admin.send(set_(b"work", b"12345"), b"get work\r\n", b"get work\r\n")
     found = families(admin)
@@ -71,7 +71,7 @@ def test_figures_of_the_server_are_told() -> None:
     assert (info.labels["version"], info.labels["storage"], info.value) == ("1.2.3", "memory", 1)
 
 
-def test_the_status_is_one_of_all() -> None:
+def test_the_status_metric_has_one_active_label() -> None:
     admin = Admin()
     admin.post("/api/status/ReadOnly")
     samples = families(admin)["kestrel_status"].samples
@@ -79,7 +79,7 @@ def test_the_status_is_one_of_all() -> None:
     assert len(samples) == 5
 
 
-def test_server_sets_are_told_where_the_server_joins_any() -> None:
+def test_server_sets_have_metrics_if_the_server_joins_any() -> None:
     admin = Admin()
     assert "kestrel_server_set_member" not in families(admin)
     admin.server_sets = {"read": True, "write": False}
@@ -87,7 +87,7 @@ def test_server_sets_are_told_where_the_server_joins_any() -> None:
     assert {sample.labels["set"]: sample.value for sample in samples} == {"read": 1, "write": 0}
 
 
-def test_clients_are_told_by_protocol() -> None:
+def test_connections_are_counted_by_protocol() -> None:
     admin = Admin()
     admin.server.connect("text")
     samples = families(admin)["kestrel_connections"].samples
@@ -134,14 +134,14 @@ def total(family: Metric) -> float:
     return found
 
 
-def test_histograms_keep_what_was_measured_of_queues_that_are_gone_or_masked() -> None:
+def test_histograms_include_deleted_and_masked_queues() -> None:
     admin = Admin()
     admin.send(set_(b"gone", b"123"), b"delete gone\r\n", set_(b"masked", b"45"), set_(b"work", b"6"))
     admin.server.reload(Admin("[[aliases]]\nname = 'masked'\ndestinationQueues = ['work']").server.core.config)
     assert total(families(admin)["kestrel_request_size_bytes"]) == 6
 
 
-def test_of_more_queues_than_the_bound_it_is_told_how_many_are_left_out() -> None:
+def test_queues_above_the_limit_are_counted_as_untold() -> None:
     admin = Admin("[admin]\nmaxQueueSeries = 3")
     for number in range(10):
         admin.send(set_(b"queue%d" % number, b"1"))
@@ -152,13 +152,13 @@ def test_of_more_queues_than_the_bound_it_is_told_how_many_are_left_out() -> Non
     assert total(found["kestrel_request_size_bytes"]) == 10
 
 
-def test_an_alias_is_no_queue() -> None:
+def test_an_alias_has_no_queue_metrics() -> None:
     admin = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']")
     admin.send(set_(b"al", b"1"))
     assert list(values(families(admin)["kestrel_queue_items"])) == ["work"]
 
 
-def test_a_server_without_queues_tells_of_itself() -> None:
+def test_a_server_without_queues_has_metrics() -> None:
     found = families(Admin())
     assert values(found["kestrel_queues"]) == {"": 0}
     assert values(found["kestrel_queue_items"]) == {}

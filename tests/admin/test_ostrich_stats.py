@@ -57,7 +57,7 @@ def admin() -> Admin:
     return admin
 
 
-def test_what_kestrel_told_is_there_by_its_name(admin: Admin) -> None:
+def test_stats_json_has_every_name_of_kestrel(admin: Admin) -> None:
     told = figures(admin)
     assert list(told) == ["counters", "gauges", "labels", "metrics"]
     for queue in ("work", "empty"):
@@ -70,7 +70,7 @@ def test_what_kestrel_told_is_there_by_its_name(admin: Admin) -> None:
     assert told["labels"] == {"version": "1.2.3"}
 
 
-def test_and_it_means_what_it_meant(admin: Admin) -> None:
+def test_stats_json_has_the_values_of_kestrel(admin: Admin) -> None:
     told = figures(admin)
     expected = {
         "cmd_set": 50, "cmd_get": 22, "get_hits": 21, "get_misses": 1, "queue_creates": 2, "total_items": 50,
@@ -98,21 +98,21 @@ def test_and_it_means_what_it_meant(admin: Admin) -> None:
     assert (delivery["count"], delivery["sum"], delivery["minimum"], delivery["maximum"]) == (21, 20_000, 0, 1000)
 
 
-def test_what_limits_a_queue_is_told(admin: Admin) -> None:
+def test_stats_json_has_the_limits_of_a_queue(admin: Admin) -> None:
     limited = Admin("[[queues]]\nname = 'work'\nmaxItems = 7\nmaxSize = '1 KB'\n")
     limited.send(set_(b"work", b"1"))
     gauges = figures(limited)["gauges"]
     assert (gauges["q/work/max_items"], gauges["q/work/max_bytes"]) == (7, 1024)
 
 
-def test_the_status_is_told_as_two_numbers() -> None:
+def test_the_status_is_shown_as_two_gauges() -> None:
     admin = Admin()
     admin.post("/api/status/ReadOnly")
     gauges = figures(admin)["gauges"]
     assert (gauges["status/readable"], gauges["status/writeable"]) == (1, 0)
 
 
-def test_names_are_in_order(admin: Admin) -> None:
+def test_statistics_are_sorted_by_name(admin: Admin) -> None:
     for name in range(20):
         admin.send(set_(b"queue%d" % name, b"1"))
     for section in figures(admin).values():
@@ -152,7 +152,7 @@ def test_text_and_json_say_the_same(admin: Admin) -> None:
     ("name", "shown", "encoded"),
     [(b'\xe9"t\\', r'\xe9"t\\', "%e9%22t%5c"), (b"\\xe9", r"\\xe9", "%5cxe9"), ("é".encode(), "é", "%c3%a9")],
 )
-def test_stats_show_names_as_every_other_reply_does(name: bytes, shown: str, encoded: str) -> None:
+def test_statistics_escape_queue_names(name: bytes, shown: str, encoded: str) -> None:
     admin = Admin()
     admin.send(set_(name, b"1"))
     assert figures(admin)["counters"][f"q/{shown}/put_items"] == 1
@@ -160,14 +160,14 @@ def test_stats_show_names_as_every_other_reply_does(name: bytes, shown: str, enc
     assert figures(admin, f"?prefix=q/{encoded}/put_items")["counters"] == {f"q/{shown}/put_items": 1}
 
 
-def test_an_alias_tells_what_was_put_to_it() -> None:
+def test_statistics_of_an_alias_count_its_puts() -> None:
     admin = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['one', 'two']")
     admin.send(set_(b"al", b"123"))
     counters = figures(admin)["counters"]
     assert (counters["q/al/put_items"], counters["q/al/put_bytes"], counters["q/one/put_items"]) == (1, 3, 1)
 
 
-def test_only_names_that_begin_so_are_told_if_that_is_asked(admin: Admin) -> None:
+def test_prefix_limits_the_statistics_to_matching_names(admin: Admin) -> None:
     told = figures(admin, "?prefix=q/work/put")
     assert told["counters"] == {"q/work/put_bytes": 250, "q/work/put_items": 50}
     assert [len(section) for section in told.values()] == [2, 0, 0, 0]
@@ -178,7 +178,7 @@ def test_only_names_that_begin_so_are_told_if_that_is_asked(admin: Admin) -> Non
 # Of a time.
 
 
-def test_a_period_is_the_last_one_that_is_over(admin: Admin) -> None:
+def test_a_period_shows_the_last_completed_one(admin: Admin) -> None:
     def puts_and_gets() -> tuple[int, int, int]:
         told = figures(admin, "?period=60")
         sizes = told["metrics"]["q/work/request_size"]
@@ -208,31 +208,19 @@ def test_gauges_of_a_period_are_those_at_its_end(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("period", ["0", "1", "59", "-60"])
-def test_less_than_a_minute_is_refused_as_kestrel_did(period: str) -> None:
+def test_a_period_below_a_minute_is_refused_as_by_kestrel(period: str) -> None:
     reply = Admin().get(f"/stats.json?period={period}")
     assert (reply.status, reply.error) == (400, "Invalid option for stats command: statsListenerMinPeriod:1.minutes")
 
 
 @pytest.mark.parametrize("period", ["", "a", "6e1", "60.0", "%ff", "86401", "9" * 30, "6_0", "%2060", "+60"])
-def test_what_is_no_period_is_refused(period: str) -> None:
+def test_an_invalid_period_is_refused(period: str) -> None:
     admin = Admin()
     assert admin.get(f"/stats.json?period={period}").status == 400
     assert not admin.server.clock.getDelayedCalls()
 
 
-def test_there_are_only_so_many_periods() -> None:
-    admin = Admin()
-    for number in range(MAX_PERIODS):
-        assert admin.get(f"/stats.txt?period={60 + number}").status == 200
-    reply = admin.get("/stats.txt?period=3600")
-    assert (reply.status, reply.error) == (
-        409,
-        "too many periods; those of 60, 61, 62, 63 seconds are in use; limit=4",
-    )
-    assert admin.get("/stats.txt?period=60").status == 200
-
-
-def test_a_namespace_tells_what_came_since_it_was_asked_about_last(admin: Admin) -> None:
+def test_a_namespace_shows_changes_since_its_last_request(admin: Admin) -> None:
     def puts(namespace: str) -> tuple[int, int]:
         told = figures(admin, f"?namespace={namespace}")
         return told["counters"]["q/work/put_items"], told["metrics"]["q/work/request_size"]["count"]
@@ -243,7 +231,7 @@ def test_a_namespace_tells_what_came_since_it_was_asked_about_last(admin: Admin)
     assert figures(admin)["counters"]["q/work/put_items"] == 53
 
 
-def test_a_queue_that_was_made_anew_is_new_as_a_whole(admin: Admin) -> None:
+def test_a_queue_that_was_deleted_and_made_again_counts_from_zero(admin: Admin) -> None:
     figures(admin, "?namespace=a")
     admin.send(b"delete work\r\n" + set_(b"work", b"1") * 60)
     told = figures(admin, "?namespace=a")
@@ -275,17 +263,14 @@ def test_figures_of_too_many_queues_are_not_kept_more_than_once(monkeypatch: pyt
     assert admin.get("/stats.txt").status == 200
 
 
-def test_there_are_only_so_many_namespaces() -> None:
-    admin = Admin()
-    for number in range(MAX_NAMESPACES):
-        assert admin.get(f"/stats.txt?namespace={number}").status == 200
-    reply = admin.get("/stats.txt?namespace=more")
-    assert (reply.status, reply.error) == (409, "too many namespaces are in use; limit=16")
-    assert admin.get("/stats.txt?namespace=0").status == 200
-
-
-@pytest.mark.parametrize(("query", "most"), [("period=6{}", MAX_PERIODS), ("namespace={}", MAX_NAMESPACES)])
-def test_what_nobody_has_asked_about_for_an_hour_makes_room(query: str, most: int) -> None:
+@pytest.mark.parametrize(
+    ("query", "most", "error"),
+    [
+        ("period=6{}", MAX_PERIODS, "too many periods; those of 60, 61, 62, 63 seconds are in use; limit=4"),
+        ("namespace={}", MAX_NAMESPACES, "too many namespaces are in use; limit=16"),
+    ],
+)
+def test_periods_and_namespaces_are_limited_and_dropped_after_an_hour(query: str, most: int, error: str) -> None:
     admin = Admin()
 
     def status(number: int) -> int:
@@ -294,14 +279,15 @@ def test_what_nobody_has_asked_about_for_an_hour_makes_room(query: str, most: in
     assert [status(number) for number in range(most)] == [200] * most
     admin.advance(NAMESPACE_TIMEOUT_S - 1)
     assert status(0) == 200
-    assert status(most) == 409
+    reply = admin.get(f"/stats.txt?{query.format(most)}")
+    assert (reply.status, reply.error) == (409, error)
     admin.advance(1)
     assert [status(most + number) for number in range(most - 1)] == [200] * (most - 1)
     assert status(2 * most) == 409
     assert status(0) == 200
 
 
-def test_a_long_period_is_remembered_until_two_of_it_are_over() -> None:
+def test_a_long_period_is_dropped_after_twice_its_length() -> None:
     admin = Admin()
     assert admin.get("/stats.txt?period=7200").status == 200
     admin.advance(2 * 7200 - 1)
@@ -311,7 +297,7 @@ def test_a_long_period_is_remembered_until_two_of_it_are_over() -> None:
     assert admin.get("/stats.txt?period=300").status == 200
 
 
-def test_nor_are_there_more_for_asking_at_once(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_do_not_exceed_the_namespaces(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "MAX_ANSWERS", 20)
     clients = [admin.connect() for _ in range(20)]
     for number, client in enumerate(clients):
@@ -322,14 +308,14 @@ def test_nor_are_there_more_for_asking_at_once(admin: Admin, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("query", ["period=60", "namespace=a"])
-def test_the_page_of_another_site_begins_nothing(query: str) -> None:
+def test_a_page_of_another_site_starts_no_period_or_namespace(query: str) -> None:
     """What is remembered for those who ask is bounded, and would be lost to them."""
     admin = Admin()
     assert admin.get(f"/stats.json?{query}", {"Sec-Fetch-Site": "cross-site"}).status == 403
     assert not admin.server.clock.getDelayedCalls()
 
 
-def test_what_is_remembered_ends_with_the_server() -> None:
+def test_a_stop_cancels_the_timers_of_periods() -> None:
     admin = Admin()
     admin.get("/stats.json?period=60")
     admin.port.hang_up()

@@ -46,7 +46,7 @@ def to(server: Server) -> HTTPConnection:
     return HTTPConnection("127.0.0.1", server.port_of("admin"), timeout=PATIENCE_S)
 
 
-def test_a_server_is_looked_at_reloaded_and_stopped(processes: Processes) -> None:
+def test_a_server_is_inspected_reloaded_and_stopped(processes: Processes) -> None:
     server = serve(processes)
     config = processes.folder / "kestrel.toml"
     good = config.read_text()
@@ -78,7 +78,7 @@ def test_a_server_is_looked_at_reloaded_and_stopped(processes: Processes) -> Non
     assert "Traceback" not in log
 
 
-def test_administrators_come_by_a_socket_of_their_own(processes: Processes) -> None:
+def test_clients_of_the_trusted_socket_are_administrators(processes: Processes) -> None:
     path = processes.folder / "admin.sock"
     processes.arguments = ("--trust", f"admin=unix:{path}:mode=600")
     server = serve(processes, "administrators = []")
@@ -121,7 +121,7 @@ def test_administrators_show_a_certificate(processes: Processes) -> None:
     assert "Traceback" not in log
 
 
-def test_an_admin_port_that_is_asked_for_must_be_had(processes: Processes) -> None:
+def test_a_start_fails_without_a_requested_admin_port(processes: Processes) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -131,7 +131,7 @@ def test_an_admin_port_that_is_asked_for_must_be_had(processes: Processes) -> No
         assert f"cannot listen on {endpoint}" in server.stderr() + server.logged()
 
 
-def test_by_default_it_can_be_reached_from_this_machine_alone() -> None:
+def test_the_admin_port_listens_on_localhost_by_default() -> None:
     (endpoint,) = endpoints_to_serve(Config(), {})["admin"]
     assert endpoint.startswith("tcp:2223:interface=127.0.0.1:")
     assert endpoints_to_serve(loads('[admin]\nhttpPort = "none"'), {})["admin"] == []

@@ -40,14 +40,14 @@ class Made:
         self.is_done = True
 
 
-def test_an_answer_in_pieces_comes_whole() -> None:
+def test_a_response_in_pieces_arrives_whole() -> None:
     admin = Admin()
     made = Made(admin)
     assert admin.get("/").body == PIECE * PIECES
     assert made.is_done
 
 
-def test_a_slow_reader_is_paused_for() -> None:
+def test_a_slow_reader_pauses_the_response() -> None:
     admin = Admin()
     made = Made(admin)
     client = admin.connect()
@@ -60,7 +60,7 @@ def test_a_slow_reader_is_paused_for() -> None:
     assert made.is_done
 
 
-def test_an_answer_does_not_begin_while_what_was_said_before_is_unread() -> None:
+def test_a_response_waits_until_the_transport_accepts_data() -> None:
     """TLS tells once that it is full, which may have been before there was this answer."""
     admin = Admin()
     made = Made(admin)
@@ -79,7 +79,7 @@ def test_an_answer_does_not_begin_while_what_was_said_before_is_unread() -> None
     assert reply_in(client.take()).body == PIECE * PIECES
 
 
-def test_for_one_who_leaves_no_more_is_made() -> None:
+def test_a_disconnect_ends_the_response() -> None:
     admin = Admin()
     made = Made(admin)
     client = admin.connect()
@@ -91,7 +91,7 @@ def test_for_one_who_leaves_no_more_is_made() -> None:
     assert (made.pieces, made.is_done) == (pieces, True)
 
 
-def test_one_who_reads_nothing_is_hung_up_on() -> None:
+def test_a_client_that_reads_nothing_is_disconnected() -> None:
     admin = Admin()
     made = Made(admin)
     client = admin.connect()
@@ -104,7 +104,7 @@ def test_one_who_reads_nothing_is_hung_up_on() -> None:
     assert made.is_done
 
 
-def test_one_who_reads_a_little_now_and_then_is_not() -> None:
+def test_a_client_that_reads_slowly_stays_connected() -> None:
     admin = Admin()
     Made(admin)
     client = admin.connect()
@@ -117,7 +117,7 @@ def test_one_who_reads_a_little_now_and_then_is_not() -> None:
     assert reply_in(bytes(client.received)).body == PIECE * PIECES
 
 
-def test_what_is_to_be_done_after_the_answer_waits_for_it() -> None:
+def test_the_done_callback_runs_after_the_response() -> None:
     admin = Admin()
     client = admin.connect()
     when_done: list[bytes] = []
@@ -140,18 +140,18 @@ def asked_by_one_who_left() -> Deferred[AdminResponse]:
     return answering
 
 
-def test_it_is_done_for_one_who_left_before_there_was_an_answer() -> None:
+def test_the_done_callback_runs_after_an_early_disconnect() -> None:
     answering = asked_by_one_who_left()
     is_done: list[bool] = []
     answering.callback(AdminResponse((PIECE,), done=lambda: is_done.append(True)))
     assert is_done == [True]
 
 
-def test_nobody_is_told_of_a_failure_who_has_left() -> None:
+def test_a_failure_after_a_disconnect_is_ignored() -> None:
     asked_by_one_who_left().errback(HttpError(403, "no"))
 
 
-def test_a_mistake_before_the_first_piece_is_said(failures: list[LogEvent]) -> None:
+def test_an_exception_before_the_first_piece_gives_status_500(failures: list[LogEvent]) -> None:
     admin = Admin()
     made = Made(admin, wrong_at=0)
     reply = admin.get("/")
@@ -161,7 +161,7 @@ def test_a_mistake_before_the_first_piece_is_said(failures: list[LogEvent]) -> N
     failures.clear()
 
 
-def test_a_mistake_in_the_middle_ends_the_answer_too_early(failures: list[LogEvent]) -> None:
+def test_an_exception_after_some_pieces_cuts_the_response_off(failures: list[LogEvent]) -> None:
     admin = Admin()
     made = Made(admin, wrong_at=5)
     client = admin.connect()
@@ -174,7 +174,7 @@ def test_a_mistake_in_the_middle_ends_the_answer_too_early(failures: list[LogEve
     failures.clear()
 
 
-def test_a_mistake_in_a_handler_is_said_without_its_words(failures: list[LogEvent]) -> None:
+def test_an_exception_in_a_handler_is_reported_without_its_message(failures: list[LogEvent]) -> None:
     admin = Admin()
 
     def handle(asked: AdminRequest) -> AdminResponse:
@@ -186,7 +186,7 @@ def test_a_mistake_in_a_handler_is_said_without_its_words(failures: list[LogEven
     failures.clear()
 
 
-def test_others_have_their_turn_between_slices() -> None:
+def test_other_work_runs_between_slices_of_a_response() -> None:
     server = MemoryServer()
     clock = WorkingClock(server)
     admin = Admin(server=server, clock=clock)
@@ -205,7 +205,7 @@ def test_others_have_their_turn_between_slices() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_others_have_their_turn_between_requests_that_come_at_once(method: str) -> None:
+def test_other_work_runs_between_pipelined_requests(method: str) -> None:
     server = MemoryServer()
     clock = WorkingClock(server)
     admin = Admin(server=server, clock=clock)

@@ -38,26 +38,26 @@ def admin() -> Admin:
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_a_call_answers(admin: Admin, path: str) -> None:
+def test_every_call_is_answered(admin: Admin, path: str) -> None:
     assert admin.get(path).status == 200
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_a_head_is_the_same_without_a_body(admin: Admin, path: str) -> None:
+def test_head_gives_the_headers_of_get_without_a_body(admin: Admin, path: str) -> None:
     whole, head = admin.get(path), admin.ask("HEAD", path)
     assert (head.status, head.body) == (200, b"")
     assert head.headers["content-type"] == whole.headers["content-type"]
 
 
 @pytest.mark.parametrize("path", [*CALLS, *PAGES])
-def test_what_shows_something_is_not_posted_to(admin: Admin, path: str) -> None:
+def test_post_to_a_read_only_path_is_refused(admin: Admin, path: str) -> None:
     reply = admin.post(path)
     assert (reply.status, reply.headers.get("allow")) == (405, "GET, HEAD")
     assert "GET" in reply.error
 
 
 @pytest.mark.parametrize("path", CHANGES)
-def test_what_changes_something_is_not_got(path: str) -> None:
+def test_get_of_a_changing_path_is_refused(path: str) -> None:
     admin = Admin()
     admin.send(set_(b"work", b"1"))
     reply = admin.get(path)
@@ -69,27 +69,27 @@ def test_what_changes_something_is_not_got(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", CHANGES)
-def test_a_change_says_that_it_was_made(admin: Admin, path: str) -> None:
+def test_every_change_is_confirmed(admin: Admin, path: str) -> None:
     reply = admin.post(path)
     assert reply.status == 200
     assert list(reply.json) == ["done"]
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND"])
-def test_other_methods_are_not_known(admin: Admin, method: str) -> None:
+def test_other_methods_are_refused(admin: Admin, method: str) -> None:
     reply = admin.ask(method, "/ping")
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD, POST")
     assert method in reply.error
 
 
 @pytest.mark.parametrize("path", NOTHING)
-def test_what_is_not_there_is_said_not_to_be(admin: Admin, path: str) -> None:
+def test_unknown_paths_are_not_found(admin: Admin, path: str) -> None:
     reply = admin.get(path)
     assert reply.status == 404
     assert reply.error
 
 
-def test_the_old_graphs_lead_to_the_dashboard(admin: Admin) -> None:
+def test_old_graph_paths_redirect_to_the_dashboard(admin: Admin) -> None:
     reply = admin.get("/graph/?g=gauge:items")
     assert (reply.status, reply.headers["location"]) == (302, "/")
 
@@ -107,7 +107,7 @@ def test_a_name_that_no_queue_can_have_is_not_found(admin: Admin) -> None:
         assert admin.post(f"/api/queue/{name}/delete").status == 404
 
 
-def test_nothing_comes_into_being_by_being_looked_at(admin: Admin) -> None:
+def test_requests_create_no_queue(admin: Admin) -> None:
     before = admin.server.manager.all_queues()
     for path in ("/api/queue/other", "/api/queue/other/head", "/api/history?queue=other"):
         admin.get(path)
@@ -115,7 +115,7 @@ def test_nothing_comes_into_being_by_being_looked_at(admin: Admin) -> None:
     assert admin.server.manager.all_queues() == before
 
 
-def test_a_server_without_queues_answers_everything() -> None:
+def test_every_call_is_answered_without_queues() -> None:
     admin = Admin(server=MemoryServer())
     for path in CALLS:
         assert admin.get(path).status == (404 if "queue" in path else 200)

@@ -38,5 +38,5 @@ def test_a_large_file_comes_whole(pages: Path) -> None:
         *("..\\secret.html", "%2e%2e%5csecret.html", "index.html%00", "app.js%00.html", "/etc/passwd", "%c0%ae"),
     ],
 )
-def test_nothing_else_is(pages: Path, path: str) -> None:
+def test_other_files_are_not_served(pages: Path, path: str) -> None:
     assert Admin().get(f"/pages/{path}").status == 404

@@ -39,7 +39,7 @@ class Storage(SteppedStorage):
         return queue
 
 
-def test_no_turn_looks_at_many_queues() -> None:
+def test_responses_about_many_queues_take_many_short_ticks() -> None:
     config = loads(f"maxQueues = {QUEUES}\n[admin]\nmaxQueueSeries = {QUEUES}")
     server = MemoryServer(Storage(), config=config)
     admin = Admin(server=server, clock=(clock := WorkingClock(server)))
