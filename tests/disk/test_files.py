@@ -13,6 +13,8 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 
+PathOf = Callable[[str], bytes]
+
 
 @pytest.fixture(params=[Disk, FaultyDisk])
 def disk(request: pytest.FixtureRequest) -> Disk:
@@ -26,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def path(folder: Path) -> Callable[[str], bytes]:
+def path(folder: Path) -> PathOf:
     """The path of a file in the folder."""
     folder.mkdir()
     return lambda name: str(folder / name).encode()
@@ -35,7 +37,7 @@ def path(folder: Path) -> Callable[[str], bytes]:
 # Folders.
 
 
-def test_a_folder_is_made_with_those_above_it_for_its_owner_alone(disk: Disk, folder: Path) -> None:
+def test_folders_are_made_with_their_parents_for_the_owner_only(disk: Disk, folder: Path) -> None:
     disk.make_folder(str(folder / "a" / "b").encode())
     assert stat.S_IMODE((folder / "a" / "b").stat().st_mode) == 0o700
 
@@ -53,9 +55,7 @@ def test_a_folder_cannot_be_made_where_a_file_is(disk: Disk, folder: Path) -> No
         disk.make_folder(str(folder).encode())
 
 
-def test_files_and_links_to_files_are_listed_and_nothing_else(
-    disk: Disk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_files_and_links_to_files_are_listed_and_nothing_else(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "plain").write_bytes(b"")
     (folder / "sub").mkdir()
     (folder / "link").symlink_to(folder / "plain")
@@ -66,7 +66,7 @@ def test_files_and_links_to_files_are_listed_and_nothing_else(
     assert sorted(disk.list_files(str(folder).encode())) == [b"link", b"plain", b"\xff\xfe"]
 
 
-def test_a_folder_that_is_not_there_cannot_be_listed(disk: Disk, folder: Path) -> None:
+def test_a_missing_folder_cannot_be_listed(disk: Disk, folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         disk.list_files(str(folder).encode())
 
@@ -80,12 +80,12 @@ def test_a_folder_can_be_synced_and_one_that_is_not_there_cannot(disk: Disk, tmp
 # Writing.
 
 
-def test_a_file_is_made_for_its_owner_alone(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+def test_a_file_is_made_for_its_owner_only(disk: Disk, folder: Path, path: PathOf) -> None:
     disk.close(disk.open_append(path("a")))
     assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o600
 
 
-def test_writes_go_to_the_end_of_what_is_there(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+def test_writes_are_appended(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "a").write_bytes(b"old ")
     descriptor = disk.open_append(path("a"))
     disk.write(descriptor, b"new ")
@@ -95,7 +95,7 @@ def test_writes_go_to_the_end_of_what_is_there(disk: Disk, folder: Path, path: C
     assert (folder / "a").read_bytes() == b"old new newer"
 
 
-def test_writes_after_a_cut_go_to_the_new_end(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+def test_writes_after_a_cut_go_to_the_new_end(disk: Disk, folder: Path, path: PathOf) -> None:
     descriptor = disk.open_append(path("a"))
     disk.write(descriptor, b"abcdef")
     disk.cut(descriptor, 2)
@@ -105,9 +105,7 @@ def test_writes_after_a_cut_go_to_the_new_end(disk: Disk, folder: Path, path: Ca
     assert (folder / "a").read_bytes() == b"abX"
 
 
-def test_what_the_system_takes_in_parts_is_written_whole(
-    disk: Disk, folder: Path, path: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_are_continued(disk: Disk, folder: Path, path: PathOf, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:3]))
     descriptor = disk.open_append(path("a"))
@@ -116,9 +114,7 @@ def test_what_the_system_takes_in_parts_is_written_whole(
     assert (folder / "a").read_bytes() == b"0123456789"
 
 
-def test_a_duplicate_outlives_the_descriptor_it_was_made_of(
-    disk: Disk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_a_duplicate_outlives_the_descriptor_it_was_made_of(disk: Disk, folder: Path, path: PathOf) -> None:
     descriptor = disk.open_append(path("a"))
     copy = disk.duplicate(descriptor)
     disk.close(descriptor)
@@ -127,7 +123,7 @@ def test_a_duplicate_outlives_the_descriptor_it_was_made_of(
     assert (folder / "a").read_bytes() == b"a"
 
 
-def test_no_descriptor_is_inherited_by_a_program_that_is_started(disk: Disk, path: Callable[[str], bytes]) -> None:
+def test_no_descriptor_is_inherited_by_a_program_that_is_started(disk: Disk, path: PathOf) -> None:
     descriptor = disk.open_append(path("a"))
     copy = disk.duplicate(descriptor)
     assert not os.get_inheritable(descriptor)
@@ -143,8 +139,8 @@ def test_no_descriptor_is_inherited_by_a_program_that_is_started(disk: Disk, pat
     ("offset", "size", "expected"),
     [(0, 4, b"0123"), (2, 3, b"234"), (8, 100, b"89"), (10, 1, b""), (100, 1, b""), (0, 0, b"")],
 )
-def test_as_much_is_read_as_there_is(
-    disk: Disk, folder: Path, path: Callable[[str], bytes], offset: int, size: int, expected: bytes
+def test_a_read_stops_at_the_end_of_the_file(
+    disk: Disk, folder: Path, path: PathOf, offset: int, size: int, expected: bytes
 ) -> None:
     (folder / "a").write_bytes(b"0123456789")
     descriptor = disk.open_read(path("a"))
@@ -152,12 +148,12 @@ def test_as_much_is_read_as_there_is(
     disk.close(descriptor)
 
 
-def test_a_file_that_is_not_there_cannot_be_read(disk: Disk, path: Callable[[str], bytes]) -> None:
+def test_a_missing_file_cannot_be_read(disk: Disk, path: PathOf) -> None:
     with pytest.raises(FileNotFoundError):
         disk.open_read(path("a"))
 
 
-def test_what_is_no_file_cannot_be_read(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+def test_a_pipe_cannot_be_read(disk: Disk, folder: Path, path: PathOf) -> None:
     os.mkfifo(folder / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         disk.open_read(path("pipe"))
@@ -166,25 +162,21 @@ def test_what_is_no_file_cannot_be_read(disk: Disk, folder: Path, path: Callable
 # Names.
 
 
-def test_a_rename_replaces_a_file_of_that_name(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+def test_a_rename_replaces_a_file_of_that_name(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "a").write_bytes(b"a")
     (folder / "b").write_bytes(b"b")
     disk.rename(path("a"), path("b"))
     assert [(file.name, file.read_bytes()) for file in folder.iterdir()] == [("b", b"a")]
 
 
-def test_a_file_that_is_not_there_cannot_be_renamed_and_replaces_nothing(
-    disk: Disk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_renaming_a_missing_file_fails_and_replaces_nothing(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "b").write_bytes(b"b")
     with pytest.raises(FileNotFoundError):
         disk.rename(path("a"), path("b"))
     assert (folder / "b").read_bytes() == b"b"
 
 
-def test_erasing_removes_a_file_and_one_that_is_not_there_is_no_error(
-    disk: Disk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_erasing_removes_a_file_and_one_that_is_not_there_is_no_error(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "a").write_bytes(b"a")
     disk.erase(path("a"))
     disk.erase(path("a"))
@@ -194,22 +186,20 @@ def test_erasing_removes_a_file_and_one_that_is_not_there_is_no_error(
 # Room put by.
 
 
-def test_allocated_room_is_taken_on_the_medium(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+def test_allocated_space_is_reserved_on_disk(disk: Disk, folder: Path, path: PathOf) -> None:
     disk.allocate(path("a"), 1 << 20)
     status = (folder / "a").stat()
     assert (status.st_size, status.st_blocks * 512 >= 1 << 20) == (1 << 20, True)
 
 
-def test_allocating_again_is_no_error_and_takes_no_more(
-    disk: Disk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_allocating_again_is_no_error_and_takes_no_more(disk: Disk, folder: Path, path: PathOf) -> None:
     disk.allocate(path("a"), 1 << 16)
     disk.allocate(path("a"), 1 << 16)
     assert (folder / "a").stat().st_size == 1 << 16
 
 
 def test_a_failed_allocation_leaves_no_file(
-    disk: Disk, folder: Path, path: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+    disk: Disk, folder: Path, path: PathOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(descriptor: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -228,8 +218,8 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("full")
-def test_what_there_is_no_room_for_is_not_even_tried(
-    disk: Disk, folder: Path, path: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+def test_an_allocation_above_the_free_space_is_not_tried(
+    disk: Disk, folder: Path, path: PathOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
     monkeypatch.setattr(os, "posix_fallocate", lambda descriptor, offset, size: tried.append(size))
@@ -240,8 +230,8 @@ def test_what_there_is_no_room_for_is_not_even_tried(
     assert tried == [4096]
 
 
-def test_what_the_file_takes_already_needs_no_room(
-    disk: Disk, folder: Path, path: Callable[[str], bytes], request: pytest.FixtureRequest
+def test_allocated_space_counts_for_the_next_allocation(
+    disk: Disk, folder: Path, path: PathOf, request: pytest.FixtureRequest
 ) -> None:
     disk.allocate(path("a"), 1 << 16)
     request.getfixturevalue("full")
@@ -259,7 +249,7 @@ def faulty() -> FaultyDisk:
     return FaultyDisk()
 
 
-def test_an_operation_fails_as_often_as_told_and_as_late(faulty: FaultyDisk, path: Callable[[str], bytes]) -> None:
+def test_an_operation_fails_as_often_as_told_and_as_late(faulty: FaultyDisk, path: PathOf) -> None:
     descriptor = faulty.open_append(path("a"))
     faulty.fail("write", errno.ENOSPC, after=2, times=1)
     faulty.write(descriptor, b"1")
@@ -271,7 +261,7 @@ def test_an_operation_fails_as_often_as_told_and_as_late(faulty: FaultyDisk, pat
     faulty.close(descriptor)
 
 
-def test_a_write_that_fails_may_have_written_some(faulty: FaultyDisk, path: Callable[[str], bytes]) -> None:
+def test_a_write_that_fails_may_have_written_some(faulty: FaultyDisk, path: PathOf) -> None:
     descriptor = faulty.open_append(path("a"))
     faulty.fail("write", errno.EIO, torn_bytes=3)
     with pytest.raises(OSError, match="Input/output error"):
@@ -282,9 +272,7 @@ def test_a_write_that_fails_may_have_written_some(faulty: FaultyDisk, path: Call
     faulty.close(descriptor)
 
 
-def test_room_is_used_up_by_writes_and_given_back_by_cuts_and_erasing(
-    faulty: FaultyDisk, path: Callable[[str], bytes]
-) -> None:
+def test_room_is_used_up_by_writes_and_given_back_by_cuts_and_erasing(faulty: FaultyDisk, path: PathOf) -> None:
     faulty.room = 10
     descriptor = faulty.open_append(path("a"))
     with pytest.raises(OSError, match="No space left"):
@@ -299,7 +287,7 @@ def test_room_is_used_up_by_writes_and_given_back_by_cuts_and_erasing(
     faulty.close(descriptor)
 
 
-def test_a_process_can_die_in_the_middle_of_a_write(faulty: FaultyDisk, path: Callable[[str], bytes]) -> None:
+def test_a_process_can_die_in_the_middle_of_a_write(faulty: FaultyDisk, path: PathOf) -> None:
     descriptor = faulty.open_append(path("a"))
     faulty.die_after(1)
     faulty.write(descriptor, b"whole")
@@ -316,9 +304,7 @@ def on_medium(disk: FaultyDisk, folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in copy.iterdir()}
 
 
-def test_a_power_failure_leaves_what_was_there_when_the_disk_was_first_used(
-    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_a_power_failure_keeps_initial_contents(faulty: FaultyDisk, folder: Path, path: PathOf) -> None:
     (folder / "old").write_bytes(b"old")
     descriptor = faulty.open_append(path("old"))
     faulty.write(descriptor, b" and new")
@@ -326,9 +312,7 @@ def test_a_power_failure_leaves_what_was_there_when_the_disk_was_first_used(
     assert on_medium(faulty, folder) == {"old": b"old"}
 
 
-def test_a_power_failure_leaves_what_was_synced_in_a_folder_that_was(
-    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_a_power_failure_keeps_synced_data_in_synced_folders(faulty: FaultyDisk, folder: Path, path: PathOf) -> None:
     for name in ("kept", "no entry"):
         descriptor = faulty.open_append(path(name))
         faulty.write(descriptor, b"synced")
@@ -340,9 +324,7 @@ def test_a_power_failure_leaves_what_was_synced_in_a_folder_that_was(
     assert on_medium(faulty, folder) == {"kept": b"synced"}
 
 
-def test_a_power_failure_undoes_what_was_renamed_and_erased_since_the_folder_was_synced(
-    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_a_power_failure_undoes_renames_and_erasures_not_synced(faulty: FaultyDisk, folder: Path, path: PathOf) -> None:
     for name in ("a", "b", "c"):
         (folder / name).write_bytes(name.encode())
     faulty.rename(path("a"), path("b"))
@@ -350,9 +332,7 @@ def test_a_power_failure_undoes_what_was_renamed_and_erased_since_the_folder_was
     assert on_medium(faulty, folder) == {"a": b"a", "b": b"b", "c": b"c"}
 
 
-def test_what_a_failed_sync_was_to_write_is_lost_though_the_next_sync_works(
-    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
-) -> None:
+def test_writes_before_a_failed_sync_are_lost(faulty: FaultyDisk, folder: Path, path: PathOf) -> None:
     (folder / "a").write_bytes(b"old")
     descriptor = faulty.open_append(path("a"))
     faulty.write(descriptor, b"lost")
@@ -365,7 +345,7 @@ def test_what_a_failed_sync_was_to_write_is_lost_though_the_next_sync_works(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file_is_not_opened_for_one(tmp_path: Path, kind: str) -> None:
+def test_pipes_and_devices_cannot_be_opened_for_writing(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "work"
     if kind == "pipe":
         os.mkfifo(path)
@@ -375,7 +355,7 @@ def test_what_is_no_file_is_not_opened_for_one(tmp_path: Path, kind: str) -> Non
         Disk().open_append(os.fsencode(path))
 
 
-def test_a_link_that_leads_in_a_circle_is_no_file_and_hides_no_others(tmp_path: Path) -> None:
+def test_a_circular_link_is_not_listed_and_hides_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "work").touch()
     assert Disk().list_files(os.fsencode(tmp_path)) == [b"work"]
