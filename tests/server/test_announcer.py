@@ -144,7 +144,7 @@ def joined(announced: Announced) -> Announced:
     return announced
 
 
-def test_nothing_is_done_before_there_is_a_session(announced: Announced) -> None:
+def test_no_set_is_joined_before_a_session(announced: Announced) -> None:
     announced.announcer.apply_status(StatusLevel.READ_ONLY)
     assert announced.zookeeper.doing == ["start"]
 
@@ -167,7 +167,7 @@ def test_each_status_has_its_sets(status: StatusLevel, sets: set[str], joined: A
     assert of_the_start.zookeeper.members == sets
 
 
-def test_it_leaves_before_it_joins() -> None:
+def test_sets_are_left_before_others_are_joined() -> None:
     announced = Announced(StatusLevel.READ_ONLY)
     announced.zookeeper.becomes("CONNECTED")
     assert announced.zookeeper.doing == ["start", "leave write", "join read"]
@@ -182,7 +182,7 @@ def test_a_lost_session_joins_again(joined: Announced) -> None:
     assert joined.zookeeper.members == joined.announcer.is_in == BOTH
 
 
-def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -> None:
+def test_a_status_change_during_an_outage_is_applied_after_it(joined: Announced) -> None:
     joined.zookeeper.becomes("SUSPENDED")
     joined.announcer.apply_status(StatusLevel.QUIESCENT)
     joined.announcer.apply_status(StatusLevel.WRITE_AVOID)
@@ -191,7 +191,7 @@ def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -
     assert joined.zookeeper.members == {READ}
 
 
-def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined: Announced) -> None:
+def test_the_last_of_several_pending_status_changes_is_applied(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     for status in (StatusLevel.QUIESCENT, StatusLevel.UP, StatusLevel.READ_ONLY):
         joined.announcer.apply_status(status)
@@ -200,7 +200,7 @@ def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined:
     assert joined.zookeeper.members == joined.announcer.is_in == {READ}
 
 
-def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined: Announced) -> None:
+def test_a_new_session_during_a_change_joins_again(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.apply_status(StatusLevel.READ_ONLY)
     joined.zookeeper.loses_the_session()
@@ -210,7 +210,7 @@ def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined:
     assert joined.zookeeper.doing[doing:] == ["leave write", "join read"] * 2
 
 
-def test_a_failure_is_tried_again_after_a_pause(joined: Announced) -> None:
+def test_a_failed_change_is_retried_after_a_pause(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
     joined.announcer.apply_status(StatusLevel.QUIESCENT)
     assert joined.zookeeper.members == BOTH
@@ -240,7 +240,7 @@ def test_a_stop_leaves_and_ends_the_session(joined: Announced) -> None:
     assert joined.zookeeper.doing[-1] == "close"
 
 
-def test_a_stop_waits_for_what_is_under_way_but_not_for_ever(joined: Announced) -> None:
+def test_a_stop_waits_for_a_pending_change_up_to_a_limit(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.apply_status(StatusLevel.READ_ONLY)
     stopped = joined.announcer.stop()
@@ -259,7 +259,7 @@ def test_a_stop_does_not_wait_for_a_zookeeper_that_is_away(announced: Announced)
     assert not announced.clock.getDelayedCalls()
 
 
-def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
+def test_a_failure_during_a_stop_is_not_retried(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.apply_status(StatusLevel.READ_ONLY)
     joined.zookeeper.failing = PermissionError("no")
@@ -269,19 +269,19 @@ def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
     assert not joined.clock.getDelayedCalls()
 
 
-def test_a_zookeeper_that_is_late_is_joined_all_the_same(announced: Announced) -> None:
+def test_a_late_first_session_joins(announced: Announced) -> None:
     announced.clock.advance(SLOW_JOIN_WARNING_S)
     announced.zookeeper.becomes("CONNECTED")
     assert announced.zookeeper.members == BOTH
 
 
-def test_what_somebody_removes_is_put_back_after_a_while(joined: Announced) -> None:
+def test_removed_members_are_restored_by_the_next_check(joined: Announced) -> None:
     joined.zookeeper.members.clear()
     joined.clock.advance(RECHECK_S)
     assert joined.zookeeper.members == BOTH
 
 
-def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) -> None:
+def test_pauses_after_failures_grow_until_a_success(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
     joined.announcer.apply_status(StatusLevel.READ_ONLY)
     tried = []
@@ -317,18 +317,14 @@ def test_connections_closed_again_and_again_are_logged_once(announced: Announced
     ]
 
 
-def test_a_join_that_takes_long_is_not_taken_for_a_zookeeper_that_is_away(
-    announced: Announced, logged: list[LogEvent]
-) -> None:
+def test_a_slow_join_is_logged_as_slow(announced: Announced, logged: list[LogEvent]) -> None:
     announced.zookeeper.is_held = True
     announced.zookeeper.becomes("CONNECTED")
     announced.clock.advance(SLOW_JOIN_WARNING_S)
-    assert [each["log_format"] for each in logged] == [
-        "ZooKeeper is slow: {where} may not name this server yet"
-    ]
+    assert [each["log_format"] for each in logged] == ["ZooKeeper is slow: {where} may not name this server yet"]
 
 
-def test_a_result_of_a_session_that_is_lost_is_none(joined: Announced) -> None:
+def test_results_of_a_lost_session_are_ignored(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.apply_status(StatusLevel.READ_ONLY)
     joined.zookeeper.loses_the_session()
@@ -339,7 +335,7 @@ def test_a_result_of_a_session_that_is_lost_is_none(joined: Announced) -> None:
     assert joined.announcer.is_in == {READ}
 
 
-def test_a_client_that_does_not_start_is_started_again() -> None:
+def test_a_failed_start_of_the_client_is_retried() -> None:
     zookeeper = FakeZooKeeper()
     zookeeper.failing = RuntimeError("can't start new thread")
     announced = Announced(zookeeper=zookeeper)
@@ -350,7 +346,7 @@ def test_a_client_that_does_not_start_is_started_again() -> None:
     assert zookeeper.members == BOTH
 
 
-def test_a_client_that_is_connected_already_is_joined_with() -> None:
+def test_an_already_connected_client_joins() -> None:
     zookeeper = FakeZooKeeper()
     zookeeper.connected = True
     assert Announced(zookeeper=zookeeper).announcer.is_in == BOTH
@@ -366,7 +362,7 @@ def test_a_stop_before_the_client_has_started_leaves_nothing() -> None:
     assert not announced.clock.getDelayedCalls()
 
 
-def test_what_a_client_lacks_fails_no_stop(announced: Announced) -> None:
+def test_an_exception_while_closing_the_client_fails_no_stop(announced: Announced) -> None:
     announced.zookeeper.stop = None  # type: ignore[method-assign,assignment]
     assert announced.announcer.stop().called
 
