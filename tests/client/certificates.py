@@ -1,4 +1,4 @@
-"""Certificates for the time of a test."""
+"""Certificates of a test."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UNIT: Final = "queues"
 
 
 def subject(name: str) -> str:
-    """The subject of a certificate for that name, as a list of clients has it."""
+    """Return the subject of the certificate for a name, as in an allow-list."""
     return f"CN={name},OU={_UNIT},O={_ORGANIZATION}"
 
 
 class Authority:
-    """Signs certificates, and leaves everything in a folder: ``ca.pem``, ``NAME.pem``, ``NAME.key``."""
+    """Signs certificates, and writes them to a folder: ``ca.pem``, ``NAME.pem``, ``NAME.key``."""
 
     def __init__(self, folder: Path, name: str = "test authority", signed_by: Authority | None = None) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class Authority:
         names: Sequence[str] | None = None,
         since: datetime.datetime | None = None,
     ) -> tuple[str, str]:
-        """A certificate for that host, and its key: the paths of both. `names`: those it is for instead."""
+        """Return the paths of a certificate for a host, or for `names` instead, and of its key."""
         made = self._ca.issue_cert(
             host,
             common_name=host,
@@ -52,9 +52,9 @@ class Authority:
         return self._write(f"{host}.pem", certificate), self._write(f"{host}.key", made.private_key_pem)
 
     def _for_names(self, pem: trustme.Blob, names: Sequence[str]) -> trustme.Blob:
-        """The same certificate for other names, each written as a host's.
+        """Return the certificate with other names, each encoded as a DNS name.
 
-        By hand: what trustme makes says for whom it is, and of a number it makes an address.
+        trustme always adds a name, and encodes numbers as addresses.
         """
         given = x509.load_pem_x509_certificate(pem.bytes())
         builder = (

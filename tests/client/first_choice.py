@@ -1,4 +1,4 @@
-"""Chance that a test can predict."""
+"""A predictable random generator."""
 
 from __future__ import annotations
 

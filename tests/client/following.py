@@ -1,4 +1,4 @@
-"""Server sets without ZooKeeper: who is in them is what a test says."""
+"""Server sets without ZooKeeper, whose members a test sets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ SETS = "zk://zk1/services/kestrel"
 
 
 def member(address: str, protocol: str = "memcache") -> Member:
-    """One that speaks that there."""
+    """Return a member that serves a protocol at an address."""
     host, _, port = address.rpartition(":")
     where = Address(host, int(port))
     return Member(where, {protocol: where})
 
 
 def members(*addresses: str, writes: Iterable[str] | None = None, protocol: str = "memcache") -> Members:
-    """These in both sets, or others in that for puts."""
+    """Return sets with these members, or with others in the write set."""
     reads, to_write = addresses, addresses if writes is None else tuple(writes)
     return Members(*(tuple(member(address, protocol) for address in some) for some in (reads, to_write)))
 
 
 class FakeFollower:
-    """One that has been started."""
+    """A started follower."""
 
     def __init__(self, sets: FakeSets, changed: Callable[[Members], object]) -> None:
         self._sets = sets
@@ -35,16 +35,16 @@ class FakeFollower:
 
     @property
     def members(self) -> Members | None:
-        """As the sets are now."""
+        """The current members."""
         return None if self.is_closed else self._sets.members
 
     @property
     def problem(self) -> str:
-        """Always the same."""
+        """The reason why the members are unknown."""
         return "Connection refused"
 
     def wait(self, timeout_s: float) -> Members:
-        """Nothing happens while somebody waits, but for what the test says."""
+        """Call `at_each_wait`, and return the members."""
         self._sets.waited_s.append(timeout_s)
         self._sets.at_each_wait()
         if self._sets.members is None:
@@ -52,12 +52,12 @@ class FakeFollower:
         return self._sets.members
 
     def close(self) -> None:
-        """Remember it."""
+        """Record the call."""
         self.is_closed = True
 
 
 class FakeSets:
-    """Two server sets, and all who ever followed them. Nobody knows them at first."""
+    """Two server sets and all their followers. The members are unknown at first."""
 
     def __init__(self) -> None:
         self.members: Members | None = None
@@ -66,16 +66,16 @@ class FakeSets:
         self.at_each_wait: Callable[[], None] = lambda: None
 
     def follow(self, uri: ServerSetUri, changed: Callable[[Members], object]) -> FakeFollower:
-        """What a client follows them with."""
+        """Follow the sets, like `kestrel.cluster.follower`."""
         follower = FakeFollower(self, changed)
         self.followers.append(follower)
         if self.members is not None:
             changed(self.members)
         return follower
 
-    def become(self, told: Members) -> None:
-        """Have these in them from now on, and tell it."""
-        self.members = told
+    def become(self, new: Members) -> None:
+        """Replace the members, and notify the followers."""
+        self.members = new
         for follower in self.followers:
             if not follower.is_closed:
-                follower.changed(told)
+                follower.changed(new)

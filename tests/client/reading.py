@@ -1,4 +1,4 @@
-"""Feeds a call the bytes of its reply, in every way in which a network may bring them."""
+"""Feeds a call the bytes of its reply in pieces of any size."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def answered(call: Call[T], reply: bytes) -> T | NotYet:
 
 
 def value_of(make_call: Callable[[], Call[T]], reply: bytes) -> T:
-    """The value of that reply: whole, in pieces of each of several sizes, and with other bytes behind it.
+    """Return the value of a reply that arrives whole or in pieces, followed by other bytes.
 
-    It is the same each time, there is none before the last byte, and what is behind stays in the buffer.
+    The value must not depend on the pieces. It must be complete with the last byte, and later bytes must stay in the
+    buffer.
     """
     values = []
     for size in (1, 2, 3, 7, len(reply)):
@@ -46,7 +47,7 @@ def value_of(make_call: Callable[[], Call[T]], reply: bytes) -> T:
 
 
 def items_of(make_stream: Callable[[], Stream[T]], reply: bytes) -> list[T]:
-    """The values of a stream up to its end, which must come with the last byte."""
+    """Return the values of a stream, whose end must come with the last byte."""
     all_values = []
     for size in (1, 2, 3, 7, len(reply)):
         stream, buffer = make_stream(), ReceiveBuffer()

@@ -1,4 +1,4 @@
-"""A server that says what a test tells it to, right or wrong."""
+"""A server that follows the script of a test, with valid or invalid replies."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from tests.child import join
+from tests.memcache_text import set_, value
 from tests.server.running import PATIENCE_S
 
+PUT: Final = set_(b"work", b"a")
+GET: Final = b"get work\r\n"
+ITEM: Final = value(b"work", b"a")
+READ_ONLY: Final = b"SERVER_ERROR the server is ReadOnly\r\n"
+
 Connection = Callable[[socket.socket], None]
-"""What the server does with a connection; after that it hangs up."""
+"""Handles a connection. The server closes it afterwards."""
 
 
 class ScriptedServer:
-    """Does with each connection what the next entry of the script says, one connection at a time."""
+    """Handles one connection after the other, each with the next entry of the script."""
 
     def __init__(self, script: Sequence[Connection], tls: ssl.SSLContext | None) -> None:
         self._script = script
@@ -38,18 +45,18 @@ class ScriptedServer:
                 connection.settimeout(PATIENCE_S)
                 with connection if self._tls is None else self._tls.wrap_socket(connection, server_side=True) as used:
                     play(used)
-        except Exception as error:  # told by the test's own thread
+        except Exception as error:  # raised by `close`
             self._error = error
 
     def wait_until_over(self) -> None:
-        """Return when the script has been played, and the last connection has ended."""
+        """Wait for the end of the script and of its last connection."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the script is not over"
 
     def close(self) -> None:
-        """End, and fail if the script went wrong."""
+        """Stop the server. Raise the error of the script, if any."""
         self._is_closing = True
-        with suppress(OSError):  # one that accepts is woken up
+        with suppress(OSError):  # end a pending accept
             socket.create_connection(self._listener.getsockname(), PATIENCE_S).close()
         join(self._thread)
         self._listener.close()
@@ -59,7 +66,7 @@ class ScriptedServer:
 
 @contextmanager
 def scripted(*script: Connection, tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
-    """A server that plays the script, for the time of a `with`."""
+    """Provide a server that follows the script."""
     server = ScriptedServer(script, tls)
     try:
         yield server
@@ -68,7 +75,7 @@ def scripted(*script: Connection, tls: ssl.SSLContext | None = None) -> Iterator
 
 
 def talk(*exchanges: tuple[bytes, bytes]) -> Connection:
-    """Wait for exactly that, answer this; and so on."""
+    """Handle a connection that sends exactly these requests, with these replies."""
 
     def play(connection: socket.socket) -> None:
         for request, reply in exchanges:
@@ -84,18 +91,18 @@ def talk(*exchanges: tuple[bytes, bytes]) -> Connection:
 
 
 def talk_and_stay(*exchanges: tuple[bytes, bytes]) -> Connection:
-    """The same; then wait until the client hangs up."""
+    """Handle a connection like `talk`, then wait until the client closes it."""
 
     def play(connection: socket.socket) -> None:
         talk(*exchanges)(connection)
         with suppress(ConnectionError):
-            assert connection.recv(1) == b"", "the client says more than it should"
+            assert connection.recv(1) == b"", "the client sent more than the script expects"
 
     return play
 
 
 def reset(*exchanges: tuple[bytes, bytes]) -> Connection:
-    """The same; then end the connection as a machine does that has crashed."""
+    """Handle a connection like `talk`, then reset it."""
 
     def play(connection: socket.socket) -> None:
         talk(*exchanges)(connection)

@@ -1,4 +1,4 @@
-"""Time for those who wait by sleeping."""
+"""A clock for code that sleeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Time:
-    """A clock that goes on while somebody sleeps, and only then; what is due then happens."""
+    """A clock that advances only in `sleep`, which then calls `at_each_pause`."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -14,11 +14,11 @@ class Time:
         self.at_each_pause: Callable[[], None] = lambda: None
 
     def seconds(self) -> float:
-        """What it shows."""
+        """Return the time."""
         return self.now_s
 
     def sleep(self, pause_s: float) -> None:
-        """Let so much time go by."""
+        """Advance the time."""
         assert pause_s > 0
         self.pauses_s.append(pause_s)
         self.now_s += pause_s

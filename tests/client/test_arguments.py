@@ -1,4 +1,4 @@
-"""What callers of a client say: what cannot be is told in a sentence, before anything is sent."""
+"""Arguments of clients: invalid ones are rejected before anything is sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kestrel.errors import BadQueueName
 from kestrel.tls import TlsOptions
 
 
-def test_a_name_is_bytes_or_a_string_of_unicode() -> None:
+def test_name_is_bytes_or_unicode_text() -> None:
     assert name_bytes("w\xf6rk") == name_bytes(b"w\xc3\xb6rk") == b"w\xc3\xb6rk"
     with pytest.raises(BadQueueName, match="surrogate"):
         name_bytes("work\udcff")
@@ -24,7 +24,7 @@ def test_a_name_is_bytes_or_a_string_of_unicode() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["abc", 5, None, bytearray(b"abc")])
-def test_an_item_is_bytes(wrong: Any) -> None:
+def test_items_must_be_bytes(wrong: Any) -> None:
     for put in (
         lambda: MemcacheCalls().put(b"work", wrong),
         lambda: ThriftCalls().put(b"work", [wrong]),
@@ -35,19 +35,19 @@ def test_an_item_is_bytes(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"abc", b"", "abc", ""])
-def test_one_item_is_not_many(wrong: Any) -> None:
+def test_put_many_rejects_a_single_item(wrong: Any) -> None:
     with pytest.raises(TypeError, match="an iterable of bytes"):
         list(batches(wrong))
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan")])
-def test_a_time_is_finite(seconds: float) -> None:
+def test_times_must_be_finite(seconds: float) -> None:
     for take in (to_milliseconds, expiry_ms, lambda seconds: check_options(seconds, None)):
         with pytest.raises(ValueError, match=r"finite number of seconds, not -?(inf|nan)"):
             take(seconds)
 
 
-def test_a_time_is_a_number() -> None:
+def test_times_must_be_numbers() -> None:
     wrong: Any
     for wrong in (None, "5"):
         with pytest.raises(TypeError, match="a time must be a number of seconds"):
@@ -58,7 +58,7 @@ def test_a_time_is_a_number() -> None:
         expiry_ms("5")  # type: ignore[arg-type]
 
 
-def test_a_client_has_some_time_and_tls_or_none() -> None:
+def test_options_are_checked() -> None:
     check_options(0.001, TlsOptions())
     for timeout_s in (0, -1):
         with pytest.raises(ValueError, match="more than 0"):

@@ -23,17 +23,11 @@ from kestrel.client.errors import (
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.errors import BadQueueName
 from tests.client.first_choice import FirstOfAll
-from tests.client.scripted import Connection, reset, scripted, talk, talk_and_stay
+from tests.client.scripted import GET, ITEM, PUT, READ_ONLY, Connection, reset, scripted, talk, talk_and_stay
+from tests.memcache_text import END, STORED, set_
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n[[queues]]\nname = "small"\nmaxItems = 2\n'
-
-PUT = b"set work 0 0 1\r\na\r\n"
-GET = b"get work\r\n"
-STORED = b"STORED\r\n"
-END = b"END\r\n"
-ITEM = b"VALUE work 0 1\r\na\r\nEND\r\n"
-READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
 
 
 GET_OPEN = b"get work/open\r\n"
@@ -55,7 +49,7 @@ def addresses(servers: list[Server]) -> list[str]:
 
 @pytest.fixture
 def client(addresses: list[str]) -> Iterator[BlockingClient]:
-    """A client of one server, which has nothing in it."""
+    """Return a client of one server, which is empty."""
     with make_client(addresses[0]) as client:
         for queue in ("work", "small", "other"):
             client.delete(queue)
@@ -64,22 +58,24 @@ def client(addresses: list[str]) -> Iterator[BlockingClient]:
 
 @pytest.fixture(params=["memcache", "thrift"])
 def either(request: pytest.FixtureRequest, servers: list[Server], client: BlockingClient) -> Iterator[BlockingClient]:
-    """A client of one server, which has nothing in it, for each protocol."""
+    """Return a client of one empty server, for each protocol."""
     with make_client(f"127.0.0.1:{servers[0].port_of(request.param)}", protocol=request.param) as either:
         yield either
 
 
 @pytest.fixture
 def both(addresses: list[str]) -> Iterator[BlockingClient]:
-    """A client of two servers that have nothing in them."""
+    """Return a client of two empty servers."""
     with make_client(*addresses) as client:
         client.delete("work")
         yield client
 
 
-def make_client(*servers: str, timeout_s: float = PATIENCE_S, **options: Any) -> BlockingClient:
-    """A client that asks the servers in their order. Its clock stands still: it never retries a failed server."""
-    return BlockingClient(servers, timeout_s=timeout_s, random=FirstOfAll(), seconds=lambda: 0.0, **options)
+def make_client(
+    *servers: str, timeout_s: float = PATIENCE_S, seconds: Callable[[], float] = lambda: 0.0, **options: Any
+) -> BlockingClient:
+    """Return a client that asks the servers in order, and a failed one never again while its clock stands still."""
+    return BlockingClient(servers, timeout_s=timeout_s, random=FirstOfAll(), seconds=seconds, **options)
 
 
 NOBODY: Final = "nobody"
@@ -102,12 +98,12 @@ def client_of(*scripts: Script, **options: Any) -> Iterator[BlockingClient]:
 
 
 def sets(*items: bytes) -> bytes:
-    return b"".join(b"set work 0 0 %d\r\n%b\r\n" % (len(item), item) for item in items)
+    return b"".join(set_(b"work", item) for item in items)
 
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nothing listens."""
+    """Return an address where nothing listens."""
     with own_port() as port:
         yield f"127.0.0.1:{port}"
 
@@ -115,26 +111,26 @@ def nobody() -> Iterator[str]:
 # One server.
 
 
-def test_items_are_taken_in_the_order_in_which_they_were_put(either: BlockingClient) -> None:
+def test_items_are_taken_in_order(either: BlockingClient) -> None:
     assert either.put("work", b"a") and either.put(b"work", b"\r\nEND\r\n", expires_in=30)
     assert either.peek("work") == b"a"
     assert [either.get("work"), either.get("work"), either.get("work")] == [b"a", b"\r\nEND\r\n", None]
 
 
-def test_a_limit_of_the_queue_is_no_error(either: BlockingClient) -> None:
+def test_put_to_a_full_queue_returns_false(either: BlockingClient) -> None:
     assert [either.put("small", b"x") for _ in range(3)] == [True, True, False]
     either.flush("small")
     assert either.put_many("small", [b"x"] * 5) == 2
 
 
-def test_many_items_are_put_in_their_order(either: BlockingClient) -> None:
+def test_many_items_are_put_in_order(either: BlockingClient) -> None:
     items = [b"%d" % number for number in range(2 * BATCH_ITEMS + 1)] + [b"x" * BATCH_BYTES, b"", b"y" * BATCH_BYTES]
     assert either.put_many("work", iter(items)) == len(items)
     assert [either.get("work") for _ in items] == items
     assert either.put_many("work", []) == 0
 
 
-def test_a_reliable_get_confirms_the_item_when_all_went_well(either: BlockingClient) -> None:
+def test_reliable_get_confirms_its_item(either: BlockingClient) -> None:
     either.put("work", b"a")
     with either.reliable_get("work") as item:
         assert item == b"a"
@@ -143,7 +139,7 @@ def test_a_reliable_get_confirms_the_item_when_all_went_well(either: BlockingCli
     assert either.get("work") is None
 
 
-def test_an_exception_puts_the_item_back_at_the_head(either: BlockingClient) -> None:
+def test_exception_puts_the_item_back_at_the_head(either: BlockingClient) -> None:
     either.put_many("work", [b"a", b"b"])
     with pytest.raises(ZeroDivisionError), either.reliable_get("work") as item:
         assert item == b"a"
@@ -151,7 +147,7 @@ def test_an_exception_puts_the_item_back_at_the_head(either: BlockingClient) -> 
     assert [either.get("work"), either.get("work")] == [b"a", b"b"]
 
 
-def test_reliable_gets_within_each_other_finish_their_own_items(either: BlockingClient) -> None:
+def test_nested_reliable_gets_finish_their_own_items(either: BlockingClient) -> None:
     either.put_many("work", [b"a", b"b"])
     with either.reliable_get("work") as first, pytest.raises(ZeroDivisionError), either.reliable_get("work") as second:
         assert (first, second) == (b"a", b"b")
@@ -159,18 +155,18 @@ def test_reliable_gets_within_each_other_finish_their_own_items(either: Blocking
     assert [either.get("work"), either.get("work")] == [b"b", None]
 
 
-def test_a_reliable_get_of_nothing_gives_none(either: BlockingClient) -> None:
+def test_reliable_get_of_an_empty_queue_returns_none(either: BlockingClient) -> None:
     with either.reliable_get("work", timeout=0.02) as item:
         assert item is None
 
 
-def test_an_open_read_that_ended_unasked_is_told_at_the_end(either: BlockingClient) -> None:
+def test_lost_open_read_raises_an_error_at_its_end(either: BlockingClient) -> None:
     either.put("work", b"a")
     with pytest.raises(OpenReadsError), either.reliable_get("work"):
         either.delete("work")
 
 
-def test_a_get_waits_for_an_item(client: BlockingClient, servers: list[Server]) -> None:
+def test_get_waits_for_an_item(client: BlockingClient, servers: list[Server]) -> None:
     with servers[0].connect() as other:
         other.send(b"get other/t=%d\r\n" % (PATIENCE_S * 1000))
         eventually(lambda: client.stats()[f"127.0.0.1:{servers[0].port}"].get("queue_other_waiters") == "1", "it waits")
@@ -180,14 +176,14 @@ def test_a_get_waits_for_an_item(client: BlockingClient, servers: list[Server]) 
     assert client.get("work", timeout=PATIENCE_S) == b"b"
 
 
-def test_a_monitor_gives_items_and_confirms_them_at_its_end(client: BlockingClient) -> None:
+def test_monitor_returns_items_and_confirms_them_at_its_end(client: BlockingClient) -> None:
     client.put_many("work", [b"a", b"b", b"c"])
     assert list(client.monitor("work", 10, 2)) == [b"a", b"b"]
     client.close()
     assert [client.get("work"), client.get("work")] == [b"c", None]
 
 
-def test_a_monitor_that_is_left_early_puts_all_its_items_back(client: BlockingClient) -> None:
+def test_monitor_left_early_puts_all_its_items_back(client: BlockingClient) -> None:
     client.put_many("work", [b"a", b"b", b"c"])
     for item in client.monitor("work", 10, 3):
         if item == b"b":
@@ -195,7 +191,7 @@ def test_a_monitor_that_is_left_early_puts_all_its_items_back(client: BlockingCl
     assert client.get("work", timeout=PATIENCE_S) == b"a"
 
 
-def test_what_is_asked_of_queues_and_servers(client: BlockingClient, addresses: list[str]) -> None:
+def test_requests_about_queues_and_the_server(client: BlockingClient, addresses: list[str]) -> None:
     address = addresses[0]
     client.put("work", b"a")
     client.flush("work")
@@ -208,17 +204,14 @@ def test_what_is_asked_of_queues_and_servers(client: BlockingClient, addresses: 
     assert client.status() == {address: "Up"}
 
 
-def test_a_name_that_cannot_be_is_told_before_anybody_is_asked(nobody: str) -> None:
+def test_invalid_queue_name_is_rejected_without_connecting(nobody: str) -> None:
     client = make_client(nobody)
-    with pytest.raises(BadQueueName):
-        client.put("a b", b"x")
-    with pytest.raises(BadQueueName):
-        client.put_many("a b", [b"x"])
-    with pytest.raises(BadQueueName):
-        client.get("a\r\nflush_all")
+    for ask in (client.get, lambda name: client.put(name, b"x"), lambda name: client.put_many(name, [b"x"])):
+        with pytest.raises(BadQueueName):
+            ask("a\r\nflush_all")
 
 
-def test_what_makes_no_sense_is_told_before_anybody_is_asked(nobody: str) -> None:
+def test_invalid_argument_is_rejected_without_connecting(nobody: str) -> None:
     for expires_in in (0, -1, 1_000_000):
         with pytest.raises(RequestError, match=r"expire|expiry"):
             make_client(nobody).put("work", b"x", expires_in=expires_in)
@@ -226,6 +219,10 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(nobody: str) -> Non
         BlockingClient(nobody, "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one server"):
         BlockingClient([])
+    with pytest.raises(ValueError, match="timeout_s"):
+        BlockingClient(nobody, timeout_s=0)
+    with pytest.raises(TypeError, match="tls"):
+        BlockingClient(nobody, tls=True)  # type: ignore[arg-type]
 
 
 # Requests to servers that play a script.
@@ -333,7 +330,7 @@ VALUES: Final = {
 
 
 @pytest.mark.parametrize("case", VALUES.values(), ids=list(VALUES))
-def test_requests_have_these_values(case: Case) -> None:
+def test_requests_return_these_values(case: Case) -> None:
     with client_of(*case.scripts) as client:
         assert case.ask(client) == case.value
 
@@ -399,14 +396,14 @@ def test_requests_fail_with_these_errors(case: Failure) -> None:
 
 
 @pytest.mark.parametrize("play", UNKNOWN.values(), ids=list(UNKNOWN))
-def test_items_behind_a_refusal_are_not_put_again_unless_it_ended_the_connection(play: Connection) -> None:
+def test_items_after_a_refusal_are_uncertain_unless_it_closes_the_connection(play: Connection) -> None:
     with client_of([play], NOBODY, timeout_s=0.1) as client, pytest.raises(ConnectionFailed) as raised:
         client.put_many("work", [b"a", b"b"])
     assert not isinstance(raised.value, CannotConnect)
 
 
 @pytest.mark.parametrize("ask", [put, put_one_of_many])
-def test_put_is_repeated_if_items_may_come_twice(ask: Callable[[BlockingClient], int]) -> None:
+def test_put_is_repeated_if_duplicates_are_allowed(ask: Callable[[BlockingClient], int]) -> None:
     with client_of([talk((PUT, b""))], [talk((PUT, STORED))], repeats=True) as client:
         assert ask(client) == 1
 
@@ -414,7 +411,7 @@ def test_put_is_repeated_if_items_may_come_twice(ask: Callable[[BlockingClient],
 # Connections.
 
 
-def test_a_kept_connection_that_has_ended_is_replaced() -> None:
+def test_kept_connection_that_has_ended_is_replaced() -> None:
     with client_of([talk((PUT, STORED)), talk((PUT, STORED))]) as client:
         assert put(client)
         [[connection]] = client._pool._idle.values()
@@ -423,27 +420,27 @@ def test_a_kept_connection_that_has_ended_is_replaced() -> None:
         assert put(client)
 
 
-def test_a_connection_is_not_used_again_after_a_refusal() -> None:
+def test_connection_is_not_reused_after_a_refusal() -> None:
     with client_of([talk((GET, b"ERROR\r\n")), talk((GET, ITEM))]) as client:
         with pytest.raises(OpenReadsError):
             get(client)
         assert get(client) == b"a"
 
 
-def test_a_closed_client_can_be_used_again() -> None:
+def test_closed_client_can_be_used_again() -> None:
     with client_of([talk_and_stay((GET, ITEM)), talk((GET, ITEM))]) as client:
         assert get(client) == b"a"
         client.close()
         assert get(client) == b"a"
 
 
-def test_a_server_that_is_not_there_is_told(nobody: str) -> None:
+def test_error_names_the_server_that_cannot_be_reached(nobody: str) -> None:
     for address in (nobody, "two..dots:1"):
         with make_client(address) as client, pytest.raises(CannotConnect, match=address):
             client.get("work")
 
 
-def test_a_server_that_does_not_read_has_not_had_the_request() -> None:
+def test_request_that_the_server_does_not_read_was_not_executed() -> None:
     is_over = b"the client has given up"
 
     def play(connection: socket.socket) -> None:
@@ -461,26 +458,23 @@ def test_a_server_that_does_not_read_has_not_had_the_request() -> None:
 @pytest.mark.parametrize(
     "reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\0\r\n", b"VALUE other 0 1\r\na\r\nEND\r\n"]
 )
-def test_garbage_is_a_bad_reply_and_ends_the_connection(reply: bytes) -> None:
+def test_invalid_reply_ends_the_connection(reply: bytes) -> None:
     with client_of([talk_and_stay((GET, reply)), talk((GET, ITEM))]) as client:
         with pytest.raises(BadReply):
             get(client)
         assert get(client) == b"a"
 
 
-def test_a_server_that_is_not_there_is_left_for_another(
-    nobody: str, addresses: list[str], both: BlockingClient
-) -> None:
-    with make_client(nobody, addresses[0]) as client:
-        assert client.put("work", b"a")
-        assert client.put_many("work", [b"b"] * 20) == 20
+def test_requests_skip_a_server_that_is_away() -> None:
+    peek = (b"get work/peek\r\n", ITEM)
+    with client_of(NOBODY, [talk((PUT, STORED), (sets(b"b", b"c"), STORED * 2), peek, (GET_OPEN, END))]) as client:
+        assert put(client) and client.put_many("work", [b"b", b"c"]) == 2
         assert client.peek("work") == b"a"
         with client.reliable_get("work") as item:
-            assert item == b"a"
-        assert client.get("work") == b"b"
+            assert item is None
 
 
-def test_a_server_that_says_why_it_hangs_up_on_a_large_item_is_heard(processes: Processes) -> None:
+def test_reason_for_refusing_a_large_item_is_read(processes: Processes) -> None:
     server = processes.serve('queuePath = "queues"\nmaxRequestItemSize = 10\n')
     with make_client(f"127.0.0.1:{server.port}") as client, pytest.raises(RequestError, match="item too large"):
         client.put("work", b"x" * (10 << 20))
@@ -489,48 +483,34 @@ def test_a_server_that_says_why_it_hangs_up_on_a_large_item_is_heard(processes: 
 # Gets from several servers.
 
 
-def test_the_items_of_all_servers_are_found(addresses: list[str], both: BlockingClient) -> None:
-    for address, data in zip(addresses, (b"a", b"b"), strict=True):
-        with make_client(address) as client:
-            client.put("work", data)
-    assert {both.get("work"), both.get("work")} == {b"a", b"b"}
-    assert both.get("work") is None
-
-
-def test_what_is_asked_of_queues_is_asked_of_all_servers(addresses: list[str], both: BlockingClient) -> None:
+def test_requests_use_all_servers(addresses: list[str], both: BlockingClient) -> None:
     for address in addresses:
         with make_client(address) as client:
-            client.put("work", b"a")
+            client.put_many("work", [b"a", b"b"])
     assert set(both.stats()) == set(addresses)
+    assert [both.get("work") for _ in range(3)] == [b"a", b"b", b"a"]
     both.flush("work")
     assert both.get("work") is None
 
 
-def test_all_servers_are_asked_also_when_one_is_not_there(
-    nobody: str, client: BlockingClient, addresses: list[str]
-) -> None:
-    client.put("work", b"a")
-    with make_client(nobody, addresses[0]) as broken, pytest.raises(CannotConnect):
-        broken.flush("work")
-    assert client.get("work") is None
+def test_flush_reaches_all_servers_even_if_one_is_away() -> None:
+    with client_of(NOBODY, [talk((b"flush work\r\n", END))]) as client, pytest.raises(CannotConnect):
+        client.flush("work")
 
 
-def test_a_server_that_failed_a_get_is_asked_again_when_it_has_been_left_alone_for_a_while() -> None:
+def test_failed_server_is_asked_again_after_its_pause() -> None:
     now_s = 0.0
-    one = scripted(talk((GET, b"")), talk((GET, ITEM)))
-    two = scripted(talk((GET, ITEM), (GET, END)))
-    with one as first, two as second:
-        servers = [first.address, second.address]
-        with BlockingClient(servers, random=FirstOfAll(), seconds=lambda: now_s) as client:
-            assert [client.get("work"), client.get("work")] == [b"a", None]
-            now_s += MAX_BACKOFF_S
-            assert client.get("work") == b"a"
+    one, two = [talk((GET, b"")), talk((GET, ITEM))], [talk((GET, ITEM), (GET, END))]
+    with client_of(one, two, seconds=lambda: now_s) as client:
+        assert [get(client), get(client)] == [b"a", None]
+        now_s += MAX_BACKOFF_S
+        assert get(client) == b"a"
 
 
 # Reads whose connection ends.
 
 
-def test_the_connection_of_a_monitor_that_is_left_early_is_not_used_again() -> None:
+def test_connection_of_a_monitor_left_early_is_not_reused() -> None:
     with client_of([talk_and_stay((b"monitor work 10 5\r\n", ITEM)), talk((GET, ITEM))]) as client:
         for item in client.monitor("work", 10, 5):
             assert item == b"a"
@@ -538,7 +518,7 @@ def test_the_connection_of_a_monitor_that_is_left_early_is_not_used_again() -> N
         assert get(client) == b"a"
 
 
-def test_a_confirm_that_cannot_be_sent_fails() -> None:
+def test_confirm_that_cannot_be_sent_fails() -> None:
     with (
         client_of([talk((GET_OPEN, ITEM))]) as client,
         pytest.raises(ConnectionFailed),
@@ -547,7 +527,7 @@ def test_a_confirm_that_cannot_be_sent_fails() -> None:
         assert item == b"a"
 
 
-def test_a_failed_abort_does_not_hide_the_exception() -> None:
+def test_failed_abort_does_not_hide_the_exception() -> None:
     with (
         client_of([talk((GET_OPEN, ITEM))]) as client,
         pytest.raises(ZeroDivisionError),
@@ -556,16 +536,16 @@ def test_a_failed_abort_does_not_hide_the_exception() -> None:
         raise ZeroDivisionError
 
 
-def test_a_connection_is_kept_after_an_abort() -> None:
+def test_connection_is_kept_after_an_abort() -> None:
     with client_of([talk((GET_OPEN, ITEM), (b"get work/abort\r\n", END), (GET, ITEM))]) as client:
         with pytest.raises(ZeroDivisionError), client.reliable_get("work"):
             raise ZeroDivisionError
         assert get(client) == b"a"
 
 
-def test_the_end_of_a_read_whose_connection_has_ended_was_certainly_not_carried_out() -> None:
+def test_confirm_on_an_ended_connection_was_not_executed() -> None:
     with (
-        scripted(talk((b"get work/open\r\n", ITEM))) as server,
+        scripted(talk((GET_OPEN, ITEM))) as server,
         make_client(server.address) as client,
         pytest.raises(CannotConnect, match=server.address),
         client.reliable_get("work"),
@@ -573,7 +553,7 @@ def test_the_end_of_a_read_whose_connection_has_ended_was_certainly_not_carried_
         server.wait_until_over()
 
 
-def test_a_read_that_was_not_finished_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_read_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next confirm on that connection would confirm it."""
 
     def interrupted(*_: object) -> None:
@@ -598,7 +578,7 @@ def test_close_ends_a_running_monitor() -> None:
             next(items)
 
 
-def test_a_forked_process_makes_its_own_connections() -> None:
+def test_forked_process_opens_its_own_connections() -> None:
     with client_of([talk_and_stay((GET, ITEM)), talk((GET, ITEM))]) as client:
         assert get(client) == b"a"
         parent = os.getpid()
@@ -610,16 +590,9 @@ def test_a_forked_process_makes_its_own_connections() -> None:
 # Errors.
 
 
-def test_a_failure_names_the_server_once() -> None:
+def test_error_names_the_server_once() -> None:
     for play in (talk((GET, READ_ONLY)), talk((GET, b""))):
         with scripted(play) as server, make_client(server.address) as client:
             with pytest.raises((ServerError, ConnectionFailed)) as raised:
                 client.get("work")
             assert str(raised.value).count(server.address) == 1
-
-
-def test_what_is_no_option_is_told_when_the_client_is_made() -> None:
-    with pytest.raises(ValueError, match="timeout_s"):
-        BlockingClient("localhost", timeout_s=0)
-    with pytest.raises(TypeError, match="tls"):
-        BlockingClient("localhost", tls=True)  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
-"""The blocking client on thrift: the same, in other words."""
+"""The blocking client on thrift."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
@@ -24,12 +25,12 @@ def make_client(server: ScriptedServer) -> BlockingClient:
 
 @pytest.fixture
 def calls() -> ThriftCalls:
-    """Makes the requests that the client should make, with the same numbers."""
+    """Return calls that make the expected requests, with the same numbers as the client."""
     return ThriftCalls()
 
 
 class Replies:
-    """Makes the replies of a server to the requests of one client, in their order."""
+    """Encodes the replies of a server to the requests of one client, in order."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -39,7 +40,7 @@ class Replies:
         return binary.frame(binary.header(method, binary.REPLY, self._number), *result, binary.END)
 
     def number(self, method: bytes, value: int) -> bytes:
-        """A reply that is a number."""
+        """Return a reply that is a number."""
         return self(method, binary.i32_field(0, value))
 
 
@@ -64,16 +65,7 @@ def test_items_are_put_and_taken(calls: ThriftCalls, reply: Replies) -> None:
         assert client.get("work") is None
 
 
-def test_many_items_go_in_one_call(calls: ThriftCalls, reply: Replies) -> None:
-    items = [b"a", b"b", b"c"]
-    with (
-        scripted(talk((calls.put(b"work", items).request, reply.number(b"put", 3)))) as server,
-        make_client(server) as client,
-    ):
-        assert client.put_many("work", items) == 3
-
-
-def test_items_that_did_not_go_in_with_others_are_tried_one_by_one(calls: ThriftCalls, reply: Replies) -> None:
+def test_refused_items_of_a_batch_are_put_one_by_one(calls: ThriftCalls, reply: Replies) -> None:
     play = talk(
         (calls.put(b"work", [b"a", b"too large", b"c", b"d"]).request, reply.number(b"put", 1)),
         (calls.put(b"work", [b"too large"]).request, reply.number(b"put", 0)),
@@ -84,7 +76,7 @@ def test_items_that_did_not_go_in_with_others_are_tried_one_by_one(calls: Thrift
         assert client.put_many("work", [b"a", b"too large", b"c", b"d"]) == 2
 
 
-def test_a_reliable_get_is_confirmed_by_its_number(calls: ThriftCalls, reply: Replies) -> None:
+def test_reliable_get_is_confirmed_by_its_id(calls: ThriftCalls, reply: Replies) -> None:
     play = talk(
         (calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)),
         (calls.confirm(b"work", [7]).request, reply.number(b"confirm", 1)),
@@ -97,7 +89,7 @@ def test_a_reliable_get_is_confirmed_by_its_number(calls: ThriftCalls, reply: Re
             assert item is None
 
 
-def test_an_item_that_was_held_for_too_long_is_told_at_the_end(calls: ThriftCalls, reply: Replies) -> None:
+def test_item_held_too_long_raises_an_error(calls: ThriftCalls, reply: Replies) -> None:
     play = talk(
         (calls.get(b"work", 1, 0, 1).request, reply(b"get", HELD)),
         (calls.confirm(b"work", [7]).request, reply.number(b"confirm", 0)),
@@ -111,7 +103,7 @@ def test_an_item_that_was_held_for_too_long_is_told_at_the_end(calls: ThriftCall
         pass
 
 
-def test_what_is_asked_of_queues_and_servers(calls: ThriftCalls, reply: Replies) -> None:
+def test_requests_about_queues_and_servers(calls: ThriftCalls, reply: Replies) -> None:
     play = talk(
         (calls.delete(b"work").request, reply(b"delete_queue")),
         (calls.set_status("Quiescent").request, reply(b"set_status")),
@@ -125,14 +117,14 @@ def test_what_is_asked_of_queues_and_servers(calls: ThriftCalls, reply: Replies)
         assert client.version() == {server.address: "1.0"}
 
 
-def test_what_thrift_does_not_have_is_told() -> None:
+def test_requests_that_thrift_lacks_are_request_errors() -> None:
     with BlockingClient("127.0.0.1", "thrift") as client:
         for ask in (client.stats, client.dump_config, lambda: next(client.monitor("work", 1))):
             with pytest.raises(RequestError, match="no such request"):
                 ask()
 
 
-def test_a_confirm_whose_connection_has_ended_meanwhile_is_made_on_another(calls: ThriftCalls, reply: Replies) -> None:
+def test_confirm_uses_another_connection_if_its_own_has_ended(calls: ThriftCalls, reply: Replies) -> None:
     gives = talk((calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)))
     second = talk((calls.confirm(b"work", [7]).request, reply.number(b"confirm", 1)))
     has_hung_up = threading.Event()
@@ -147,34 +139,22 @@ def test_a_confirm_whose_connection_has_ended_meanwhile_is_made_on_another(calls
         assert has_hung_up.wait(PATIENCE_S)
 
 
-def test_a_confirm_that_was_not_answered_is_tried_once_more(calls: ThriftCalls, reply: Replies) -> None:
-    taken, held = calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)
-    lost, again = calls.confirm(b"work", [7]).request, calls.confirm(b"work", [7]).request
-    reply.number(b"confirm", 1)  # the one that is lost
-    first = talk((taken, held), (lost, b""))
-    second = talk((again, reply.number(b"confirm", 1)))
-    with scripted(first, second) as server, make_client(server) as client, client.reliable_get("work") as item:
-        assert item == b"a"
-
-
-def test_whether_a_confirm_that_was_not_answered_was_done_is_not_known_by_asking_again(
-    calls: ThriftCalls, reply: Replies
+@pytest.mark.parametrize(
+    ("confirmed", "result"), [(1, nullcontext()), (0, pytest.raises(ConnectionFailed))], ids=["is open", "is not open"]
+)
+def test_unanswered_confirm_is_repeated_and_fails_if_the_read_is_not_open(
+    calls: ThriftCalls, reply: Replies, confirmed: int, result: AbstractContextManager[object]
 ) -> None:
     taken, held = calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)
     lost, again = calls.confirm(b"work", [7]).request, calls.confirm(b"work", [7]).request
-    reply.number(b"confirm", 1)  # the one that is lost
+    reply.number(b"confirm", 1)  # the lost reply
     first = talk((taken, held), (lost, b""))
-    second = talk((again, reply.number(b"confirm", 0)))
-    with (
-        scripted(first, second) as server,
-        make_client(server) as client,
-        pytest.raises(ConnectionFailed),
-        client.reliable_get("work"),
-    ):
-        pass
+    second = talk((again, reply.number(b"confirm", confirmed)))
+    with scripted(first, second) as server, make_client(server) as client, result, client.reliable_get("work") as item:
+        assert item == b"a"
 
 
-def test_an_item_that_is_too_large_goes_to_no_server() -> None:
+def test_item_that_is_too_large_is_not_sent() -> None:
     with (
         BlockingClient("127.0.0.1", "thrift", max_item_bytes=3) as client,
         pytest.raises(RequestError, match="too large"),

@@ -28,17 +28,19 @@ def either(request: pytest.FixtureRequest) -> World:
 # Puts.
 
 
-def test_a_put_says_whether_it_was_stored(either: World) -> None:
+def test_put_returns_whether_the_item_was_stored(either: World) -> None:
     assert [either.run(either.client.put("small", b"a")) for _ in range(3)] == [True, True, False]
 
 
-def test_many_puts_say_how_many_were_stored(either: World) -> None:
+def test_put_many_returns_the_number_of_stored_items(either: World) -> None:
     assert either.run(either.client.put_many("small", [b"a", b"b", b"c"])) == 2
-    assert either.run(either.client.put_many("work", iter([b""] * 1500))) == 1500
+    items = [b"%d" % number for number in range(1200)]
+    assert either.run(either.client.put_many("work", iter(items))) == 1200
+    assert either.left() == items
     assert either.run(either.client.put_many("work", [])) == 0
 
 
-def test_an_item_larger_than_the_transport_takes_at_once_goes_and_comes(either: World) -> None:
+def test_large_items_are_stored_and_returned(either: World) -> None:
     data = bytes(range(256)) * 8192
     puts = [either.begin(either.client.put("work", data)) for _ in range(3)]
     assert all(either.result(put) for put in puts)
@@ -52,14 +54,14 @@ def test_an_item_expires(either: World) -> None:
 
 
 @pytest.mark.parametrize("queue", [b"a b", "a\r\nflush_all", b"", "a/open"])
-def test_a_name_that_cannot_be_is_never_sent(either: World, queue: Any) -> None:
+def test_invalid_queue_name_is_not_sent(either: World, queue: Any) -> None:
     for work in (either.client.put(queue, b"a"), either.client.get(queue), either.client.flush(queue)):
         with pytest.raises(BadQueueName):
             either.run(work)
     assert either.endpoint.attempts == 0
 
 
-def test_a_wrong_request_is_not_repeated(either: World) -> None:
+def test_invalid_request_is_not_repeated(either: World) -> None:
     with pytest.raises(RequestError):
         either.run(either.client.put("work", b"a", expires_in=0))
     with pytest.raises(RequestError):
@@ -69,7 +71,7 @@ def test_a_wrong_request_is_not_repeated(either: World) -> None:
 # Queues.
 
 
-def test_peeking_takes_nothing_flushing_and_deleting_everything(either: World) -> None:
+def test_peek_keeps_items_flush_and_delete_remove_them(either: World) -> None:
     either.put(b"a", b"b")
     assert [either.run(either.client.peek("work")) for _ in range(2)] == [b"a", b"a"]
     either.run(either.client.flush("work"))
@@ -82,7 +84,7 @@ def test_peeking_takes_nothing_flushing_and_deleting_everything(either: World) -
 # Reliable reads.
 
 
-def test_an_item_is_confirmed_at_the_end(either: World) -> None:
+def test_reliable_get_confirms_the_item_at_its_end(either: World) -> None:
     either.put(b"a", b"b")
     done: Deferred[None] = Deferred()
     reading = either.begin(work_on(either.client, done))
@@ -93,14 +95,7 @@ def test_an_item_is_confirmed_at_the_end(either: World) -> None:
     assert either.left() == [b"b"]
 
 
-def test_an_exception_puts_the_item_back_at_the_head(either: World) -> None:
-    either.put(b"a", b"b")
-    with pytest.raises(LookupError, match="no such thing"):
-        either.run(work_on(either.client, LookupError("no such thing")))
-    assert either.left() == [b"a", b"b"]
-
-
-def test_a_cancellation_puts_the_item_back_at_the_head(either: World) -> None:
+def test_cancellation_puts_the_item_back_at_the_head(either: World) -> None:
     either.put(b"a", b"b")
     reading = either.begin(work_on(either.client, Deferred()))
     reading.cancel()
@@ -108,11 +103,11 @@ def test_a_cancellation_puts_the_item_back_at_the_head(either: World) -> None:
     with pytest.raises(CancelledError):
         either.result(reading)
     assert either.left() == [b"a", b"b"]
-    assert either.run(work_on(either.client)) is None  # and the connection is as good as before
+    assert either.run(work_on(either.client)) is None  # the connection still works
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), GeneratorExit()])
-def test_whatever_ends_the_coroutine_puts_the_item_back_at_the_head(either: World, end: BaseException) -> None:
+@pytest.mark.parametrize("end", [LookupError(), KeyboardInterrupt(), GeneratorExit()])
+def test_exception_puts_the_item_back_at_the_head(either: World, end: BaseException) -> None:
     either.put(b"a", b"b")
     with pytest.raises(type(end)):
         either.run(work_on(either.client, end))
@@ -120,7 +115,7 @@ def test_whatever_ends_the_coroutine_puts_the_item_back_at_the_head(either: Worl
     assert either.left() == [b"a", b"b"]
 
 
-def test_a_coroutine_that_is_closed_puts_its_item_back(either: World) -> None:
+def test_closed_coroutine_puts_its_item_back(either: World) -> None:
     either.put(b"a", b"b")
     either.run(either.client.version())
     coroutine = work_on(either.client, Deferred())
@@ -129,12 +124,12 @@ def test_a_coroutine_that_is_closed_puts_its_item_back(either: World) -> None:
     while awaited.called:
         awaited = coroutine.send(None)
         either.settle()
-    coroutine.close()  # as the interpreter does when nobody refers to it any more
+    coroutine.close()  # as the interpreter does without references to it
     either.settle()
     assert either.left() == [b"a", b"b"]
 
 
-def test_where_there_is_no_item_the_body_is_told_when_the_time_is_up(either: World) -> None:
+def test_reliable_get_returns_none_at_its_timeout(either: World) -> None:
     assert either.run(work_on(either.client)) is None
     reading = either.begin(work_on(either.client, timeout=5))
     either.advance(4.75)
@@ -143,7 +138,7 @@ def test_where_there_is_no_item_the_body_is_told_when_the_time_is_up(either: Wor
     assert either.result(reading) is None
 
 
-def test_a_reliable_read_waits_for_an_item_and_cancelled_takes_none(either: World) -> None:
+def test_reliable_get_waits_and_takes_nothing_if_cancelled(either: World) -> None:
     reading = either.begin(work_on(either.client, timeout=5))
     cancelled = either.begin(work_on(either.client, timeout=5))
     cancelled.cancel()
@@ -155,7 +150,7 @@ def test_a_reliable_read_waits_for_an_item_and_cancelled_takes_none(either: Worl
     assert either.left() == [b"b"]
 
 
-def test_a_read_that_is_cancelled_while_its_item_is_on_the_way_loses_nothing(world: World) -> None:
+def test_cancelled_read_returns_an_item_in_transit(world: World) -> None:
     world.put(b"a")
     world.run(work_on(world.client, queue="other"))
     [connection] = world.endpoint.connections[1:]  # beside the one that is shared
@@ -170,7 +165,7 @@ def test_a_read_that_is_cancelled_while_its_item_is_on_the_way_loses_nothing(wor
     assert world.left() == [b"a"]
 
 
-def test_reads_that_are_open_at_the_same_time_are_confirmed_each_for_itself(either: World) -> None:
+def test_concurrent_reads_end_independently(either: World) -> None:
     either.put(b"a", b"b", b"c")
     ends: list[Deferred[None]] = [Deferred() for _ in range(3)]
     readings = [either.begin(work_on(either.client, end)) for end in ends]
@@ -184,7 +179,7 @@ def test_reads_that_are_open_at_the_same_time_are_confirmed_each_for_itself(eith
     assert either.left() == [b"b"]
 
 
-def test_a_read_that_was_open_for_too_long_says_so(world: World) -> None:
+def test_expired_read_raises_an_error_at_its_end(world: World) -> None:
     world.put(b"a", queue="quick")
     done: Deferred[None] = Deferred()
     reading = world.begin(work_on(world.client, done, queue="quick"))
@@ -196,7 +191,7 @@ def test_a_read_that_was_open_for_too_long_says_so(world: World) -> None:
     assert world.left("quick") == [b"a"]
 
 
-def test_a_read_whose_connection_ended_says_so_and_the_item_is_back(world: World) -> None:
+def test_lost_connection_fails_the_read_and_returns_its_item(world: World) -> None:
     world.put(b"a")
     done: Deferred[None] = Deferred()
     reading = world.begin(work_on(world.client, done))
@@ -209,7 +204,7 @@ def test_a_read_whose_connection_ended_says_so_and_the_item_is_back(world: World
     assert world.left() == [b"a"]
 
 
-def test_an_exception_is_told_also_when_the_connection_has_ended(world: World) -> None:
+def test_exception_in_the_body_is_raised_despite_a_lost_connection(world: World) -> None:
     world.put(b"a")
     failed: Deferred[None] = Deferred()
     reading = world.begin(work_on(world.client, failed))
@@ -224,7 +219,7 @@ def test_an_exception_is_told_also_when_the_connection_has_ended(world: World) -
 
 
 async def collect(items: AsyncGenerator[bytes, None], into: list[bytes], most: int = 1000) -> None:
-    """Take items until there are no more, or so many."""
+    """Append items to a list, at most `most`."""
     async with aclosing(items):
         async for data in items:
             into.append(data)
@@ -232,7 +227,7 @@ async def collect(items: AsyncGenerator[bytes, None], into: list[bytes], most: i
                 return
 
 
-def test_a_monitor_brings_items_as_they_come_and_confirms_them_at_its_end(world: World) -> None:
+def test_monitor_returns_items_as_they_arrive_and_confirms_them(world: World) -> None:
     got: list[bytes] = []
     monitoring = world.begin(collect(world.client.monitor("work", 10), got))
     for data in (b"a", b"b"):
@@ -245,22 +240,20 @@ def test_a_monitor_brings_items_as_they_come_and_confirms_them_at_its_end(world:
     assert len(world.endpoint.connections) == 2  # the monitor's is kept
 
 
-def test_a_monitor_brings_as_many_as_were_asked_for(world: World) -> None:
+@pytest.mark.parametrize(
+    ("max_items", "most", "left"), [(2, 1000, [b"c"]), (None, 2, [b"a", b"b", b"c"])], ids=["ends", "is left early"]
+)
+def test_monitor_confirms_its_items_only_at_its_end(
+    world: World, max_items: int | None, most: int, left: list[bytes]
+) -> None:
     world.put(b"a", b"b", b"c")
     got: list[bytes] = []
-    world.run(collect(world.client.monitor("work", 10, 2), got))
-    assert (got, world.left()) == ([b"a", b"b"], [b"c"])
-
-
-def test_a_monitor_that_is_left_early_confirms_nothing(world: World) -> None:
-    world.put(b"a", b"b", b"c")
-    got: list[bytes] = []
-    world.run(collect(world.client.monitor("work", 10), got, most=2))
+    world.run(collect(world.client.monitor("work", 10, max_items), got, most))
     world.settle()
-    assert (got, world.left()) == ([b"a", b"b"], [b"a", b"b", b"c"])
+    assert (got, world.left()) == ([b"a", b"b"], left)
 
 
-def test_a_monitor_that_is_cancelled_confirms_nothing(world: World) -> None:
+def test_cancelled_monitor_confirms_nothing(world: World) -> None:
     world.put(b"a")
     got: list[bytes] = []
     monitoring = world.begin(collect(world.client.monitor("work", 10), got))
@@ -271,7 +264,7 @@ def test_a_monitor_that_is_cancelled_confirms_nothing(world: World) -> None:
     assert (got, world.left()) == ([b"a"], [b"a"])
 
 
-def test_a_loop_that_breaks_ends_the_monitor(world: World) -> None:
+def test_break_ends_the_monitor(world: World) -> None:
     world.put(b"a", b"b")
 
     async def first() -> bytes:
@@ -284,7 +277,7 @@ def test_a_loop_that_breaks_ends_the_monitor(world: World) -> None:
     assert world.left() == [b"a", b"b"]
 
 
-def test_a_slow_consumer_leaves_items_with_the_server(world: World) -> None:
+def test_slow_consumer_leaves_items_with_the_server(world: World) -> None:
     large = b"x" * 100_000
     world.put(*[large] * 90)
     got: list[bytes] = []
@@ -312,7 +305,7 @@ def test_a_slow_consumer_leaves_items_with_the_server(world: World) -> None:
     assert world.left() == []
 
 
-def test_a_monitor_of_a_server_that_is_away_fails(world: World) -> None:
+def test_monitor_of_an_unreachable_server_fails(world: World) -> None:
     world.endpoint.is_away = True
     with pytest.raises(CannotConnect):
         world.run(collect(world.client.monitor("work", 10), []))
@@ -321,7 +314,7 @@ def test_a_monitor_of_a_server_that_is_away_fails(world: World) -> None:
 # How it is used.
 
 
-def test_its_coroutines_can_be_yielded_in_inline_callbacks(world: World) -> None:
+def test_coroutines_work_with_inline_callbacks(world: World) -> None:
     @inlineCallbacks
     def program() -> Generator[Any, Any, bytes]:
         stored = yield world.client.put("work", b"a")

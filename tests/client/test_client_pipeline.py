@@ -1,4 +1,4 @@
-"""One connection of the Twisted client: the order of replies, timeouts, and what is known when it ends."""
+"""One connection of the Twisted client: the order of replies, timeouts, and the errors when it ends."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from kestrel.protocols import thrift_binary as binary
 CALLS = MemcacheCalls()
 TIMEOUT_S = 10.0
 ITEM = b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+FULL = b"SERVER_ERROR disk full\r\n"
 READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
 
 
 class Wire:
-    """A pipeline on a transport that a test moves."""
+    """A pipeline on a transport in memory."""
 
     def __init__(self, closes_connection: Callable[[Refused], bool] = closes_connection) -> None:
         self.clock = Clock()
@@ -64,7 +65,7 @@ def wire() -> Wire:
 
 
 def outcome(deferred: Deferred[Any]) -> Any:
-    """The value, or the error itself; ... while there is neither."""
+    """Return the value or the error, or `...` without a result."""
     results: list[Any] = [...]
     deferred.addBoth(results.append)
     return results[-1].value if isinstance(results[-1], Failure) else results[-1]
@@ -77,14 +78,14 @@ def error_of(deferred: Deferred[Any]) -> type[BaseException]:
 # Requests and replies.
 
 
-def test_requests_are_sent_without_waiting_for_the_replies_before_them(wire: Wire) -> None:
+def test_requests_are_sent_without_waiting_for_earlier_replies(wire: Wire) -> None:
     wire.pipeline.ask(CALLS.put(b"work", b"a"))
     wire.pipeline.ask_all([CALLS.put(b"work", b"b"), CALLS.get(b"work")])
     assert wire.sent() == b"set work 0 0 1\r\na\r\nset work 0 0 1\r\nb\r\nget work\r\n"
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_replies_belong_to_the_requests_in_their_order_whatever_the_pieces(wire: Wire, size: int) -> None:
+def test_replies_match_requests_in_order_for_any_piece_size(wire: Wire, size: int) -> None:
     order: list[object] = []
     calls: list[Any] = [CALLS.put(b"work", b"a"), CALLS.get(b"work"), CALLS.put(b"work", b"b"), CALLS.version()]
     for call in calls:
@@ -96,7 +97,7 @@ def test_replies_belong_to_the_requests_in_their_order_whatever_the_pieces(wire:
     assert wire.pipeline.is_at_rest
 
 
-def test_an_answer_may_bring_about_the_next_request(wire: Wire) -> None:
+def test_callback_of_a_reply_may_send_the_next_request(wire: Wire) -> None:
     answers: list[object] = []
 
     def ask_again(version: str) -> None:
@@ -109,7 +110,7 @@ def test_an_answer_may_bring_about_the_next_request(wire: Wire) -> None:
     assert answers == ["1"] * 2000
 
 
-def test_who_cancels_forgets_the_answer_and_those_behind_get_theirs(wire: Wire) -> None:
+def test_reply_of_a_cancelled_request_is_discarded(wire: Wire) -> None:
     forgotten, kept = wire.pipeline.ask(CALLS.version()), wire.pipeline.ask(CALLS.put(b"work", b"a"))
     forgotten.addErrback(lambda _: None).cancel()
     wire.receive(b"VERSION 1\r\nSTORED\r\n")
@@ -119,9 +120,9 @@ def test_who_cancels_forgets_the_answer_and_those_behind_get_theirs(wire: Wire) 
 # Refusals.
 
 
-def test_a_refusal_is_the_answer_and_the_connection_ends_when_all_are_answered(wire: Wire) -> None:
+def test_connection_ends_after_a_refusal_once_all_requests_are_answered(wire: Wire) -> None:
     refused, behind = wire.pipeline.ask(CALLS.put(b"work", b"a")), wire.pipeline.ask(CALLS.put(b"work", b"b"))
-    wire.receive(b"SERVER_ERROR disk full\r\n")
+    wire.receive(FULL)
     assert error_of(refused) is ServerError
     assert not wire.pipeline.is_usable and not wire.transport.disconnecting
     wire.receive(b"STORED\r\n")
@@ -129,7 +130,7 @@ def test_a_refusal_is_the_answer_and_the_connection_ends_when_all_are_answered(w
     assert wire.transport.disconnecting
 
 
-def test_after_a_refusal_no_request_is_sent(wire: Wire) -> None:
+def test_no_request_is_sent_after_a_refusal(wire: Wire) -> None:
     wire.pipeline.ask(CALLS.confirm(b"work", 1)).addErrback(lambda failure: failure.trap(OpenReadsError))
     wire.receive(b"ERROR\r\n")
     wire.sent()
@@ -137,26 +138,26 @@ def test_after_a_refusal_no_request_is_sent(wire: Wire) -> None:
     assert wire.sent() == b""
 
 
-def test_what_stood_behind_a_refusal_with_which_the_server_hung_up_was_not_carried_out(wire: Wire) -> None:
-    refused, *behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a") for _ in range(3)])
-    wire.receive(READ_ONLY)
-    wire.lose(ConnectionDone())
-    assert [error_of(each) for each in (refused, *behind)] == [
-        ServerError,
-        ClosedByEarlierRefusal,
-        ClosedByEarlierRefusal,
-    ]
-
-
-@pytest.mark.parametrize("reason", [ConnectionDone(), ConnectionLost()])
-def test_nobody_knows_of_what_stood_behind_a_refusal_with_which_servers_go_on(wire: Wire, reason: Exception) -> None:
-    refused, behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
-    wire.receive(b"SERVER_ERROR disk full\r\n")
+@pytest.mark.parametrize(
+    ("received", "reason", "error"),
+    [
+        (READ_ONLY, ConnectionDone(), ClosedByEarlierRefusal),
+        (FULL, ConnectionDone(), ConnectionFailed),
+        (FULL, ConnectionLost(), ConnectionFailed),
+        (FULL + b"STO", ConnectionDone(), ConnectionFailed),
+    ],
+    ids=["closing refusal", "other refusal", "other refusal, broken connection", "part of a reply"],
+)
+def test_requests_after_a_refusal_are_certainly_not_executed_only_if_it_closes(
+    wire: Wire, received: bytes, reason: Exception, error: type[Exception]
+) -> None:
+    asked = wire.pipeline.ask_all([CALLS.put(b"work", data) for data in (b"a", b"b", b"c")])
+    wire.receive(received)
     wire.lose(reason)
-    assert [error_of(refused), error_of(behind)] == [ServerError, ConnectionFailed]
+    assert [error_of(each) for each in asked] == [ServerError, error, error]
 
 
-def test_thrift_goes_on_behind_every_refusal() -> None:
+def test_thrift_requests_after_a_refusal_are_uncertain() -> None:
     thrift, wire = ThriftCalls(), Wire(never_closes_connection)
     refused, behind = wire.pipeline.ask_all([thrift.put(b"work", [b"a"]), thrift.put(b"work", [b"b"])])
     error = binary.application_exception(binary.INTERNAL_ERROR, "the server is ReadOnly")
@@ -165,29 +166,22 @@ def test_thrift_goes_on_behind_every_refusal() -> None:
     assert [error_of(refused), error_of(behind)] == [ServerError, ConnectionFailed]
 
 
-def test_what_was_held_back_behind_a_refusal_is_not_sent_any_more(wire: Wire) -> None:
+def test_held_back_request_is_not_sent_after_a_refusal(wire: Wire) -> None:
     refused = wire.pipeline.ask(CALLS.put(b"work", b"a"))
     wire.pipeline.pauseProducing()
     held = wire.pipeline.ask(CALLS.put(b"work", b"b"))
     wire.sent()
-    wire.receive(b"SERVER_ERROR disk full\r\n")
+    wire.receive(FULL)
     wire.pipeline.resumeProducing()
     assert wire.sent() == b"" and wire.transport.disconnecting
     assert [error_of(refused), error_of(held)] == [ServerError, ClosedByEarlierRefusal]
-
-
-def test_a_reply_that_had_begun_behind_a_refusal_may_have_been_carried_out(wire: Wire) -> None:
-    refused, behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
-    wire.receive(b"SERVER_ERROR disk full\r\nSTO")
-    wire.lose(ConnectionDone())
-    assert [error_of(refused), error_of(behind)] == [ServerError, ConnectionFailed]
 
 
 # A connection that ends.
 
 
 @pytest.mark.parametrize("reason", [ConnectionDone(), ConnectionLost()])
-def test_nobody_knows_what_became_of_requests_whose_connection_ended(wire: Wire, reason: Exception) -> None:
+def test_lost_connection_leaves_sent_requests_uncertain(wire: Wire, reason: Exception) -> None:
     asked = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     wire.lose(reason)
@@ -196,7 +190,7 @@ def test_nobody_knows_what_became_of_requests_whose_connection_ended(wire: Wire,
     assert wire.clock.getDelayedCalls() == []
 
 
-def test_a_hang_up_is_the_answer_to_shutdown_and_a_broken_connection_is_none() -> None:
+def test_closing_answers_a_shutdown_but_a_broken_connection_does_not() -> None:
     for reason, expected in [(ConnectionDone(), type(None)), (ConnectionLost(), ConnectionFailed)]:
         wire = Wire()
         asked = wire.pipeline.ask(CALLS.shutdown())
@@ -204,9 +198,9 @@ def test_a_hang_up_is_the_answer_to_shutdown_and_a_broken_connection_is_none() -
         assert error_of(asked) is expected
 
 
-def test_what_the_transport_has_not_let_go_of_was_not_carried_out(wire: Wire) -> None:
+def test_requests_still_in_the_transport_were_not_executed(wire: Wire) -> None:
     asked = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
-    wire.pipeline.pauseProducing()  # the end of the second one is still in it
+    wire.pipeline.pauseProducing()  # it still has the end of the second one
     asked.append(wire.pipeline.ask(CALLS.put(b"work", b"c")))
     assert wire.sent() == b"set work 0 0 1\r\na\r\nset work 0 0 1\r\nb\r\n"
     wire.pipeline.stopProducing()
@@ -214,14 +208,14 @@ def test_what_the_transport_has_not_let_go_of_was_not_carried_out(wire: Wire) ->
     assert [error_of(each) for each in asked] == [ConnectionFailed, CannotConnect, CannotConnect]
 
 
-def test_all_that_has_left_may_have_been_carried_out(wire: Wire) -> None:
+def test_request_that_left_the_transport_is_uncertain(wire: Wire) -> None:
     asked = wire.pipeline.ask(CALLS.put(b"work", b"a"))
-    wire.pipeline.stopProducing()  # which a transport says when the connection ends
+    wire.pipeline.stopProducing()  # as a transport does when the connection ends
     wire.lose(ConnectionLost())
     assert error_of(asked) is ConnectionFailed
 
 
-def test_what_was_held_back_follows_in_order_unless_nobody_wants_it_any_more(wire: Wire) -> None:
+def test_held_back_requests_follow_in_order_except_cancelled_ones(wire: Wire) -> None:
     wire.pipeline.pauseProducing()
     calls = [CALLS.put(b"work", data) for data in (b"a", b"b", b"c")]
     first, second, third = (wire.pipeline.ask(call).addErrback(lambda _: "cancelled") for call in calls)
@@ -232,7 +226,7 @@ def test_what_was_held_back_follows_in_order_unless_nobody_wants_it_any_more(wir
     assert [outcome(each) for each in (first, second, third)] == [True, "cancelled", False]
 
 
-def test_a_connection_that_was_dropped_fails_all_at_once_and_takes_nothing_more(wire: Wire) -> None:
+def test_dropped_connection_fails_all_requests_at_once(wire: Wire) -> None:
     asked = wire.pipeline.ask(CALLS.get(b"work", 5000))
     wire.pipeline.drop("that is enough")
     assert wire.is_dropped
@@ -243,7 +237,7 @@ def test_a_connection_that_was_dropped_fails_all_at_once_and_takes_nothing_more(
     assert wire.clock.getDelayedCalls() == []
 
 
-def test_a_retired_connection_answers_what_was_asked_and_then_ends(wire: Wire) -> None:
+def test_retired_connection_ends_after_its_replies(wire: Wire) -> None:
     asked = wire.pipeline.ask(CALLS.version())
     wire.pipeline.retire()
     assert not wire.transport.disconnecting
@@ -254,7 +248,7 @@ def test_a_retired_connection_answers_what_was_asked_and_then_ends(wire: Wire) -
     assert wire.clock.getDelayedCalls() == []
 
 
-def test_a_retired_connection_is_dropped_when_the_server_does_not_hang_up_as_well(wire: Wire) -> None:
+def test_retired_connection_is_dropped_if_the_server_does_not_close(wire: Wire) -> None:
     wire.pipeline.retire()
     wire.clock.advance(TIMEOUT_S - 0.25)
     assert wire.transport.disconnecting and not wire.is_dropped
@@ -264,21 +258,21 @@ def test_a_retired_connection_is_dropped_when_the_server_does_not_hang_up_as_wel
     assert wire.clock.getDelayedCalls() == []
 
 
-# Out of step.
+# Invalid replies.
 
 
 NO_REPLIES = [b"WHAT\r\n", b"VALUE other 0 1\r\na", b"VALUE work 0 99999999\r\n", b"VALUE work 0 1\r\nabcdefgh"]
 
 
 @pytest.mark.parametrize("reply", NO_REPLIES)
-def test_a_connection_whose_reply_is_none_is_dropped(wire: Wire, reply: bytes) -> None:
+def test_invalid_reply_drops_the_connection(wire: Wire, reply: bytes) -> None:
     asked, behind = wire.pipeline.ask(CALLS.get(b"work")), wire.pipeline.ask(CALLS.put(b"work", b"a"))
     wire.receive(reply)
     assert wire.is_dropped
     assert (error_of(asked), error_of(behind)) == (BadReply, ConnectionFailed)
 
 
-def test_a_server_that_speaks_unasked_is_hung_up_on(wire: Wire) -> None:
+def test_unexpected_data_drops_the_connection(wire: Wire) -> None:
     asked = wire.pipeline.ask(CALLS.put(b"work", b"a"))
     wire.receive(b"STORED\r\nSTORED\r\n")
     assert outcome(asked) is True
@@ -288,7 +282,7 @@ def test_a_server_that_speaks_unasked_is_hung_up_on(wire: Wire) -> None:
 # Time.
 
 
-def test_an_answer_may_take_the_timeout_and_no_longer(wire: Wire) -> None:
+def test_reply_must_arrive_within_the_timeout(wire: Wire) -> None:
     asked, behind, last = wire.pipeline.ask_all([CALLS.put(b"work", data) for data in (b"a", b"b", b"c")])
     wire.pipeline.pauseProducing()
     held = wire.pipeline.ask(CALLS.put(b"work", b"d"))
@@ -300,7 +294,7 @@ def test_an_answer_may_take_the_timeout_and_no_longer(wire: Wire) -> None:
     assert [error_of(each) for each in (behind, last, held)] == [ConnectionFailed, CannotConnect, CannotConnect]
 
 
-def test_the_time_that_the_server_was_asked_to_wait_comes_on_top(wire: Wire) -> None:
+def test_timeout_of_a_waiting_get_is_extended_by_its_wait(wire: Wire) -> None:
     asked = wire.pipeline.ask(CALLS.get(b"work", 5000))
     wire.clock.advance(TIMEOUT_S + 4.75)
     assert not asked.called
@@ -308,7 +302,7 @@ def test_the_time_that_the_server_was_asked_to_wait_comes_on_top(wire: Wire) -> 
     assert error_of(asked) is ConnectionFailed
 
 
-def test_who_stands_behind_one_that_waits_has_the_timeout_after_it(wire: Wire) -> None:
+def test_timeout_of_the_next_request_starts_after_a_waiting_get(wire: Wire) -> None:
     waiting, behind = wire.pipeline.ask(CALLS.get(b"work", 5000)), wire.pipeline.ask(CALLS.version())
     wire.clock.advance(14)
     wire.receive(b"END\r\n")
@@ -319,7 +313,7 @@ def test_who_stands_behind_one_that_waits_has_the_timeout_after_it(wire: Wire) -
     assert error_of(behind) is ConnectionFailed
 
 
-def test_a_reply_that_goes_on_coming_is_waited_for(wire: Wire) -> None:
+def test_received_data_restarts_the_timeout(wire: Wire) -> None:
     asked = wire.pipeline.ask(CALLS.get(b"work"))
     for byte in ITEM:
         wire.clock.advance(TIMEOUT_S - 1)
@@ -335,7 +329,7 @@ def item(data: bytes) -> bytes:
     return b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(data), data)
 
 
-def test_a_stream_brings_one_after_the_other_and_then_none(wire: Wire) -> None:
+def test_stream_returns_values_and_then_none(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     behind = wire.pipeline.ask(CALLS.confirm(b"work", 2))
     assert wire.sent() == b"monitor work 5\r\nconfirm work 2\r\n"
@@ -349,7 +343,7 @@ def test_a_stream_brings_one_after_the_other_and_then_none(wire: Wire) -> None:
     assert outcome(behind) is None
 
 
-def test_what_nobody_has_asked_for_stays_in_the_network(wire: Wire) -> None:
+def test_unread_values_pause_the_transport(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     asked = items.next()
     assert wire.transport.producerState == "producing"
@@ -365,7 +359,7 @@ def test_what_nobody_has_asked_for_stays_in_the_network(wire: Wire) -> None:
     assert wire.transport.producerState == "paused"
 
 
-def test_a_slow_consumer_is_no_slow_server(wire: Wire) -> None:
+def test_slow_consumer_does_not_time_out(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     asked = items.next()
     wire.receive(item(b"a"))
@@ -378,7 +372,7 @@ def test_a_slow_consumer_is_no_slow_server(wire: Wire) -> None:
     assert error_of(asked) is ConnectionFailed
 
 
-def test_a_consumer_may_ask_on_from_within_each_item(wire: Wire) -> None:
+def test_callback_of_a_value_may_request_the_next(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     got: list[bytes] = []
 
@@ -393,14 +387,14 @@ def test_a_consumer_may_ask_on_from_within_each_item(wire: Wire) -> None:
     assert wire.pipeline.is_at_rest
 
 
-def test_an_item_that_came_when_nobody_waited_any_more_is_the_next_ones(wire: Wire) -> None:
+def test_value_of_a_cancelled_request_goes_to_the_next_one(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     items.next().addErrback(lambda _: None).cancel()
     wire.receive(item(b"a"))
     assert outcome(items.next()) == b"a"
 
 
-def test_a_stream_may_be_refused(wire: Wire) -> None:
+def test_stream_can_be_refused(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     asked = items.next()
     wire.receive(b"CLIENT_ERROR no\r\n")
@@ -408,10 +402,7 @@ def test_a_stream_may_be_refused(wire: Wire) -> None:
     assert error_of(items.next()) is RequestError
 
 
-# With whom it speaks.
-
-
-def test_a_connection_that_ends_before_it_is_ready_could_not_be_made() -> None:
+def test_connection_lost_before_it_is_ready_cannot_connect() -> None:
     pipeline = Pipeline(Clock(), TIMEOUT_S, closes_connection)
     pipeline.connectionLost(Failure(ConnectionLost("the certificate is another's")))
     assert error_of(pipeline.ready) is CannotConnect

@@ -1,7 +1,8 @@
-"""The Twisted client and its servers, in memory: which of them is asked, over which connection, and when again."""
+"""The Twisted client and its servers, in memory: the choice of server and connection, and retries."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
 from kestrel.tls import TlsOptions
+from tests import memcache_text
 from tests.client import memory_world
 from tests.client.first_choice import FirstOfAll
 
@@ -30,67 +32,72 @@ class World(memory_world.World):
         super().__init__(servers, **{"timeout_s": TIMEOUT_S, "random": FirstOfAll(), **options})
 
     def connections(self) -> list[int]:
-        """How many each server has."""
+        """Return the number of connections of each server."""
         return [len(endpoint.connections) for endpoint in self.endpoints]
 
     def attempts(self) -> list[int]:
-        """How often each was connected to."""
+        """Return how often the client connected to each server."""
         return [endpoint.attempts for endpoint in self.endpoints]
 
-    def items(self, queue: bytes = b"work") -> list[int]:
-        """How many items each server has in the queue."""
-        return [_number(server, queue, "items") for server in self.servers]
+    def items(self) -> list[int]:
+        """Return the number of items of each server."""
+        replies = [server.connect().ask(b"dump_stats work\r\n") for server in self.servers]
+        return [int(found[1]) if (found := re.search(rb"  items=(\d+)", reply)) else 0 for reply in replies]
 
     def have_put(self, number: int, *items: bytes) -> None:
-        """Another client has put these at a server."""
-        other = self.servers[number].connect()
-        for data in items:
-            assert other.ask(b"set work 0 0 %d\r\n%b\r\n" % (len(data), data)) == b"STORED\r\n"
+        """Put items at a server with another client."""
+        memcache_text.put(self.servers[number].connect(), b"work", *items)
 
     def refuse_writes(self, number: int) -> None:
         """Have a server refuse puts from now on."""
         assert self.servers[number].connect().ask(b"status readonly\r\n") == b"END\r\n"
 
+    def wait_in_vain(self, timeout: float) -> None:
+        """Wait for an item on a connection of its own until the timeout."""
+        waiting = self.begin(self.client.get("work", timeout=timeout))
+        self.advance(timeout)
+        assert self.result(waiting) is None
+
+    def end_connections(self) -> None:
+        """Have the first server end its connections."""
+        self.endpoints[0].disconnect()
+        self.settle()
+
     def failing(self, work: Any) -> BaseException:
-        """The error that the coroutine ends with."""
+        """Return the error of a coroutine."""
         with pytest.raises(Exception) as caught:
             self.run(work)
         return caught.value
 
 
-def _number(server: MemoryServer, queue: bytes, name: str) -> int:
-    lines = server.connect().ask(b"dump_stats %b\r\n" % queue).decode().split("\r\n")
-    return int(next((line.partition("=")[2] for line in lines if line.startswith(f"  {name}=")), 0))
-
-
 # Connections.
 
 
-def test_nothing_is_connected_before_it_is_needed() -> None:
+def test_client_connects_only_when_needed() -> None:
     assert World().attempts() == [0]
 
 
 def test_puts_share_a_connection_and_do_not_wait_for_each_other() -> None:
     world = World()
     puts = [world.begin(world.client.put("work", b"%d" % number)) for number in range(100)]
-    assert all(world.result(put) for put in puts)
+    assert all(map(world.result, puts))
     assert world.attempts() == [1]
     assert [world.run(world.client.get("work")) for _ in puts] == [b"%d" % number for number in range(100)]
     assert world.attempts() == [1]
 
 
-def test_all_who_wait_for_the_connection_get_it_or_the_failure() -> None:
+def test_all_requests_fail_when_the_connection_times_out() -> None:
     world = World()
     world.endpoints[0].is_silent = True
     puts = [world.begin(world.client.put("work", b"a")) for _ in range(3)]
     assert world.attempts() == [1]
     world.advance(TIMEOUT_S)
-    for put in puts:
+    for each in puts:
         with pytest.raises(CannotConnect, match="no connection within 10 s"):
-            world.result(put)
+            world.result(each)
 
 
-def test_one_who_gives_up_does_not_take_the_connection_from_the_others() -> None:
+def test_cancelled_request_leaves_the_connection_to_the_others() -> None:
     world = World()
     world.endpoints[0].is_away = True
     world.failing(world.client.version())
@@ -104,7 +111,7 @@ def test_one_who_gives_up_does_not_take_the_connection_from_the_others() -> None
     assert world.items() == [1]
 
 
-def test_a_get_that_waits_holds_nobody_up() -> None:
+def test_waiting_get_does_not_block_other_requests() -> None:
     world = World()
     waiting = world.begin(world.client.get("work", timeout=5))
     assert world.run(world.client.put("other", b"a"))
@@ -115,16 +122,14 @@ def test_a_get_that_waits_holds_nobody_up() -> None:
     assert world.connections() == [2]
 
 
-def test_a_connection_of_its_own_is_kept_for_the_next() -> None:
+def test_connection_of_a_waiting_get_is_kept() -> None:
     world = World()
     for _ in range(3):
-        waiting = world.begin(world.client.get("work", timeout=5))
-        world.advance(5)
-        assert world.result(waiting) is None
+        world.wait_in_vain(5)
     assert world.attempts() == [1]
 
 
-def test_connections_that_nobody_wants_any_more_are_closed_after_a_while() -> None:
+def test_idle_connections_are_closed_after_a_while() -> None:
     world = World()
     for seconds in (1, 1):
         waiting = [world.begin(world.client.get("work", timeout=seconds)) for _ in range(10)]
@@ -137,13 +142,13 @@ def test_connections_that_nobody_wants_any_more_are_closed_after_a_while() -> No
     assert world.connections() == [0]
     waiting = [world.begin(world.client.get("work", timeout=1)) for _ in range(99)]
     assert world.connections() == [99]
-    world.result(world.begin(world.client.close()))
+    world.run(world.client.close())
     assert world.network.clock.getDelayedCalls() == []
     for each in waiting:
         each.addErrback(lambda failure: failure.trap(ConnectionFailed))
 
 
-def test_no_more_connections_are_made_than_may_be() -> None:
+def test_connections_are_limited() -> None:
     world = World(max_connections=3)
     waiting = [world.begin(world.client.get("work", timeout=30)) for _ in range(3)]
     assert world.run(world.client.put_many("work", [b"a", b"b", b"c"])) == 3
@@ -151,64 +156,59 @@ def test_no_more_connections_are_made_than_may_be() -> None:
     assert world.connections() == [3]
 
 
-def test_who_gets_no_connection_in_time_is_told() -> None:
+def test_request_fails_when_no_connection_becomes_free_in_time() -> None:
     world = World(max_connections=2)
     waiting = world.begin(world.client.get("work", timeout=60))
     late = world.begin(world.client.get("work", timeout=5))
-    world.advance(5 + TIMEOUT_S - 0.25)  # the time that it may wait is for waiting in line as well
+    world.advance(5 + TIMEOUT_S - 0.25)  # the timeout includes the wait for a connection
     assert not late.called
     world.advance(0.25)
     with pytest.raises(CannotConnect, match="in use"):
         world.result(late)
     world.have_put(0, b"a")
-    world.network.settle()
+    world.settle()
     assert world.result(waiting) == b"a"
 
 
-def test_who_stands_in_line_gets_the_place_of_a_connection_that_ended() -> None:
+def test_waiting_request_replaces_a_connection_that_ended() -> None:
     world = World(max_connections=2)
     waiting = world.begin(world.client.get("work", timeout=30)).addErrback(lambda _: "cancelled")
     gone = world.begin(world.client.get("work", timeout=30)).addErrback(lambda _: "cancelled")
     late = world.begin(world.client.get("work", timeout=30))
     gone.cancel()
     waiting.cancel()
-    world.network.settle()
+    world.settle()
     world.have_put(0, b"a")
-    world.network.settle()
+    world.settle()
     assert world.result(late) == b"a"
     assert world.connections() == [1]
 
 
-def test_an_idle_connection_that_the_server_ended_is_not_used_again() -> None:
+def test_idle_connection_closed_by_the_server_is_not_reused() -> None:
     world = World(max_connections=2)
     waiting = world.begin(world.client.get("work", timeout=5))
     world.run(world.client.version())
     world.advance(5)
     assert world.result(waiting) is None
-    world.endpoints[0].disconnect()
-    world.network.settle()
+    world.end_connections()
     assert world.connections() == [0]
     world.have_put(0, b"a")
     assert world.run(world.client.version())
     assert world.result(world.begin(world.client.get("work", timeout=5))) == b"a"
 
 
-def test_an_idle_connection_on_which_the_server_spoke_unasked_is_not_used_again() -> None:
+def test_idle_connection_with_unexpected_data_is_not_reused() -> None:
     world = World()
-    waiting = world.begin(world.client.get("work", timeout=5))
-    world.advance(5)
-    assert world.result(waiting) is None
+    world.wait_in_vain(5)
     world.endpoints[0].connections[0].transport.arrive(b"END\r\n")
-    waiting = Deferred.fromCoroutine(world.client.get("work", timeout=5))
-    world.advance(5)
-    assert world.result(waiting) is None
+    world.wait_in_vain(5)
     assert world.attempts() == [2]
 
 
 # A server that is away.
 
 
-def test_a_server_that_cannot_be_reached_has_not_carried_it_out() -> None:
+def test_put_to_an_unreachable_server_raises_cannot_connect() -> None:
     world = World()
     world.endpoints[0].is_away = True
     error = world.failing(world.client.put("work", b"a"))
@@ -216,7 +216,7 @@ def test_a_server_that_cannot_be_reached_has_not_carried_it_out() -> None:
     assert str(error).startswith("servers[0]: Connection was refused")
 
 
-def test_a_server_that_was_away_is_asked_again_after_pauses_that_grow() -> None:
+def test_pauses_between_attempts_grow() -> None:
     world = World()
     world.endpoints[0].is_away = True
     world.failing(world.client.version())
@@ -230,34 +230,25 @@ def test_a_server_that_was_away_is_asked_again_after_pauses_that_grow() -> None:
                 world.result(each)
 
 
-def test_a_request_that_waited_for_the_server_is_carried_out_when_it_is_back() -> None:
+def test_waiting_request_is_sent_when_the_server_returns() -> None:
     world = World()
     assert world.run(world.client.put("work", b"a"))
-    world.endpoints[0].disconnect()
-    world.network.settle()
-    world.endpoints[0].is_away = True
-    world.failing(world.client.put("work", b"b"))
-    put = world.begin(world.client.put("work", b"c"))
-    world.endpoints[0].is_away = False
-    world.advance(0.5)
-    assert world.result(put)
-    assert world.items() == [2]
-    assert world.run(world.client.version())  # and the next failure is the first again
-    world.endpoints[0].disconnect()
-    world.network.settle()
-    world.endpoints[0].is_away = True
-    world.failing(world.client.version())
-    last = world.begin(world.client.version())
-    world.endpoints[0].is_away = False
-    world.advance(0.5)
-    assert world.result(last)
+    for data in (b"b", b"c"):  # the second failure has a short pause again
+        world.end_connections()
+        world.endpoints[0].is_away = True
+        world.failing(world.client.put("work", b"lost"))
+        waiting = world.begin(world.client.put("work", data))
+        world.endpoints[0].is_away = False
+        world.advance(0.5)
+        assert world.result(waiting)
+        assert world.run(world.client.version())
+    assert world.items() == [3]
 
 
-def test_a_request_under_way_when_the_connection_ends_may_have_been_carried_out() -> None:
+def test_lost_connection_leaves_a_sent_request_uncertain() -> None:
     world = World()
     waiting = world.begin(world.client.get("work", timeout=5))
-    world.endpoints[0].disconnect()
-    world.network.settle()
+    world.end_connections()
     with pytest.raises(ConnectionFailed) as caught:
         world.result(waiting)
     assert not isinstance(caught.value, CannotConnect)
@@ -266,7 +257,7 @@ def test_a_request_under_way_when_the_connection_ends_may_have_been_carried_out(
 # Several servers.
 
 
-def test_a_put_goes_elsewhere_when_a_server_is_away_and_that_one_is_left_alone() -> None:
+def test_put_goes_to_another_server_during_the_pause_of_one_that_is_away() -> None:
     world = World(2)
     world.endpoints[0].is_away = True
     assert all(world.run(world.client.put("work", b"a")) for _ in range(3))
@@ -278,69 +269,57 @@ def test_a_put_goes_elsewhere_when_a_server_is_away_and_that_one_is_left_alone()
     assert world.items() == [1, 3]
 
 
-def test_a_put_goes_elsewhere_on_a_server_error() -> None:
+def test_refused_puts_go_to_another_server_once() -> None:
     world = World(2)
     world.refuse_writes(0)
-    assert world.run(world.client.put("work", b"a"))
-    assert world.items() == [0, 1]
-
-
-def test_many_puts_go_elsewhere_on_a_server_error_each_once() -> None:
-    world = World(2)
-    world.refuse_writes(0)
+    assert world.run(world.client.put("work", b"first"))
     items = [b"%d" % number for number in range(1200)]
     assert world.run(world.client.put_many("work", items)) == 1200
-    assert world.items() == [0, 1200]
-    assert [world.run(world.client.get("work")) for _ in items] == items
+    assert world.items() == [0, 1201]
+    assert [world.run(world.client.get("work")) for _ in range(1201)] == [b"first", *items]
 
 
-def test_puts_behind_one_that_was_refused_go_elsewhere_as_well() -> None:
+def test_pipelined_puts_after_a_refusal_go_to_another_server() -> None:
     world = World(2)
     world.run(world.client.version())
     world.refuse_writes(0)
     puts = [world.begin(world.client.put("work", b"%d" % number)) for number in range(10)]
-    assert all(world.result(put) for put in puts)
+    assert all(map(world.result, puts))
     assert world.items() == [0, 10]
 
 
-def test_one_bad_request_does_not_spoil_what_others_ask_behind_it() -> None:
+def test_bad_request_does_not_fail_requests_after_it() -> None:
     world = World()
     world.run(world.client.version())
     bad = Deferred.fromCoroutine(world.client.set_status("sleepy"))
     bad.addErrback(lambda failure: failure.trap(RequestError))
     put = Deferred.fromCoroutine(world.client.put("work", b"a"))
     many = Deferred.fromCoroutine(world.client.put_many("work", [b"b", b"c"]))
-    world.network.settle()
+    world.settle()
     assert (world.result(bad), world.result(put), world.result(many)) == (RequestError, True, 2)
     assert world.items() == [3]
     assert world.attempts() == [2]
 
 
-def test_gets_are_served_beside_puts_that_are_refused_and_all_are_told_what_is_the_matter() -> None:
+def test_read_only_server_serves_gets_and_gives_the_reason_to_puts() -> None:
     world = World()
     world.have_put(0, b"a", b"b", b"c")
     world.run(world.client.version())
     world.refuse_writes(0)
-    asked = []
-    for _ in range(3):
-        asked.append(Deferred.fromCoroutine(world.client.put("work", b"x")))
-        asked.append(Deferred.fromCoroutine(world.client.put("work", b"x")))
-        asked.append(Deferred.fromCoroutine(world.client.get("work")))
-        asked.append(Deferred.fromCoroutine(world.client.status()))
-    world.network.settle()
-    told = []
-    for each in asked:
-        try:
-            told.append(world.result(each))
-        except ServerError as error:
-            told.append(str(error))
-    no, status = "servers[0]: the server is ReadOnly", {"servers[0]": "ReadOnly"}
-    assert [told[:2], told[4:6], told[8:10]] == [[no, no]] * 3
-    assert told[3::4] == [status] * 3
-    assert sorted(told[2::4]) == [b"a", b"b", b"c"]
+    client = world.client
+    asked = [
+        Deferred.fromCoroutine(work).addErrback(lambda failure: str(failure.value))
+        for _ in range(3)
+        for work in (client.put("work", b"x"), client.put("work", b"x"), client.get("work"), client.status())
+    ]
+    world.settle()
+    results = [world.result(each) for each in asked]
+    assert results[::4] == results[1::4] == ["servers[0]: the server is ReadOnly"] * 3
+    assert sorted(results[2::4]) == [b"a", b"b", b"c"]
+    assert results[3::4] == [{"servers[0]": "ReadOnly"}] * 3
 
 
-def test_a_put_that_everyone_refuses_fails_as_the_last_one_said() -> None:
+def test_put_that_all_servers_refuse_fails_with_server_error() -> None:
     world = World(2)
     world.refuse_writes(0)
     world.refuse_writes(1)
@@ -348,31 +327,31 @@ def test_a_put_that_everyone_refuses_fails_as_the_last_one_said() -> None:
     assert isinstance(world.failing(world.client.put_many("work", [b"a"])), ServerError)
 
 
-def silenced(world: World, number: int) -> None:
-    """Let the server hear nothing more on the connections that it has."""
-    for connection in world.endpoints[number].connections:
+def silence(world: World) -> None:
+    """Have the first server read nothing more on its connections."""
+    for connection in world.endpoints[0].connections:
         connection.server_end.transport.pauseProducing()
 
 
-def test_many_requests_that_fail_together_are_one_failure_of_their_server() -> None:
+def test_requests_that_fail_together_count_as_one_failure() -> None:
     world = World(2)
     world.run(world.client.version())
-    silenced(world, 0)
+    silence(world)
     puts = [world.begin(world.client.put("work", b"a")) for _ in range(40)]
     world.advance(TIMEOUT_S)
-    for put in puts:
+    for each in puts:
         with pytest.raises(ConnectionFailed):
-            world.result(put)
+            world.result(each)
     world.advance(0.5)
     assert world.run(world.client.put("work", b"b"))
     assert world.items() == [1, 0]
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_a_put_that_nobody_knows_of_is_repeated_only_if_items_may_come_twice(repeats: bool) -> None:
+def test_uncertain_put_is_repeated_only_if_duplicates_are_allowed(repeats: bool) -> None:
     world = World(2, repeats=repeats)
     world.run(world.client.version())
-    silenced(world, 0)
+    silence(world)
     put = world.begin(world.client.put("work", b"a"))
     many = world.begin(world.client.put_many("work", [b"b", b"c"]))
     world.advance(TIMEOUT_S)
@@ -386,21 +365,21 @@ def test_a_put_that_nobody_knows_of_is_repeated_only_if_items_may_come_twice(rep
         assert world.items() == [0, 0]
 
 
-def test_gets_stay_with_a_server_for_so_many_and_then_go_to_another() -> None:
+def test_gets_change_server_after_gets_per_server() -> None:
     world = World(2, gets_per_server=3)
     world.have_put(0, *[b"0"] * 10)
     world.have_put(1, *[b"1"] * 10)
     assert [world.run(world.client.get("work")) for _ in range(9)] == [b"0"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
-def test_gets_move_on_when_a_server_is_empty() -> None:
+def test_gets_move_on_from_an_empty_server() -> None:
     world = World(2)
     world.have_put(0, b"a")
     world.have_put(1, b"b", b"c")
     assert [world.run(world.client.get("work")) for _ in range(4)] == [b"a", b"b", b"c", None]
 
 
-def test_gets_move_on_when_a_server_is_away() -> None:
+def test_gets_move_on_from_a_server_that_is_away() -> None:
     world = World(2)
     world.endpoints[0].is_away = True
     world.have_put(1, b"a")
@@ -409,12 +388,12 @@ def test_gets_move_on_when_a_server_is_away() -> None:
     assert world.attempts() == [1, 1]
 
 
-def test_a_get_waits_at_each_server_for_a_second_in_turn_and_for_its_time_in_all() -> None:
+def test_get_waits_a_second_at_each_server_until_the_timeout() -> None:
     world = World(2)
     waiting = world.begin(world.client.get("work", timeout=2.5))
     world.advance(1)  # at the first
     world.have_put(1, b"a")
-    world.network.settle()
+    world.settle()
     assert world.result(waiting) == b"a"
     waiting = world.begin(world.client.get("work", timeout=2.5))
     for pause_s in (1, 1, 0.25):
@@ -424,7 +403,7 @@ def test_a_get_waits_at_each_server_for_a_second_in_turn_and_for_its_time_in_all
     assert world.result(waiting) is None
 
 
-def test_figures_are_those_of_each_server() -> None:
+def test_statistics_are_returned_for_each_server() -> None:
     world = World(2)
     world.have_put(1, b"a")
     stats = world.run(world.client.stats())
@@ -435,7 +414,7 @@ def test_figures_are_those_of_each_server() -> None:
     assert set(world.run(world.client.dump_config("work"))) == {"servers[0]", "servers[1]"}
 
 
-def test_all_servers_are_asked_also_when_one_of_them_fails() -> None:
+def test_flush_reaches_all_servers_even_if_one_fails() -> None:
     world = World(2)
     world.have_put(1, b"a")
     world.endpoints[0].is_away = True
@@ -443,20 +422,17 @@ def test_all_servers_are_asked_also_when_one_of_them_fails() -> None:
     assert world.items() == [0, 0]
 
 
-# TLS: a connection is there before anybody knows with whom.
+# TLS: the connection exists before the server is verified.
 
 
 @implementer(ISSLTransport)
 class TlsTransport(StringTransport):
-    """Says that it is one."""
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """As TCP does."""
+    def setTcpNoDelay(self, enabled: bool) -> None: ...
 
 
 @implementer(IStreamClientEndpoint)
 class ShakingHands:
-    """Connects at once; whether the other side proves who it is, is for a test to say."""
+    """Connects at once. A test completes the handshake."""
 
     def __init__(self) -> None:
         self.transport = TlsTransport()
@@ -468,7 +444,7 @@ class ShakingHands:
         return succeed(self.protocol)
 
 
-def test_nothing_is_said_before_the_server_has_proved_who_it_is() -> None:
+def test_nothing_is_sent_before_the_tls_handshake() -> None:
     clock, endpoint = Clock(), ShakingHands()
     client = Client(clock, endpoint)
     asked = Deferred.fromCoroutine(client.version())
@@ -479,7 +455,7 @@ def test_nothing_is_said_before_the_server_has_proved_who_it_is() -> None:
     assert asked.result == {"servers[0]": "1"}
 
 
-def test_a_server_that_does_not_prove_in_time_who_it_is_is_hung_up_on() -> None:
+def test_slow_tls_handshake_ends_the_connection() -> None:
     clock, endpoint = Clock(), ShakingHands()
     asked = Deferred.fromCoroutine(Client(clock, endpoint, timeout_s=TIMEOUT_S).version())
     clock.advance(TIMEOUT_S - 0.25)
@@ -495,12 +471,12 @@ def test_a_server_that_does_not_prove_in_time_who_it_is_is_hung_up_on() -> None:
 # The end.
 
 
-def test_closing_ends_everything_and_leaves_no_timer() -> None:
+def test_close_fails_pending_requests_and_leaves_no_timer() -> None:
     world = World(max_connections=2)
     assert world.run(world.client.put("other", b"a"))
     waiting = world.begin(world.client.get("work", timeout=60))
     in_line = world.begin(world.client.get("work", timeout=60))
-    world.result(world.begin(world.client.close()))
+    world.run(world.client.close())
     with pytest.raises(ConnectionFailed, match="the client was closed"):
         world.result(waiting)
     with pytest.raises(CannotConnect, match="the client is closed"):
@@ -510,7 +486,7 @@ def test_closing_ends_everything_and_leaves_no_timer() -> None:
     world.run(world.client.close())
 
 
-def test_closing_ends_the_attempts_to_connect() -> None:
+def test_close_cancels_connection_attempts() -> None:
     world = World(2)
     for endpoint in world.endpoints:
         endpoint.is_silent = True
@@ -521,7 +497,7 @@ def test_closing_ends_the_attempts_to_connect() -> None:
     assert world.network.clock.getDelayedCalls() == []
 
 
-def test_closing_ends_the_wait_for_a_server_that_is_away() -> None:
+def test_close_fails_a_request_that_waits_for_a_server() -> None:
     world = World()
     world.endpoints[0].is_away = True
     world.failing(world.client.version())
@@ -532,7 +508,7 @@ def test_closing_ends_the_wait_for_a_server_that_is_away() -> None:
     assert world.network.clock.getDelayedCalls() == []
 
 
-def test_a_closed_client_connects_to_nobody() -> None:
+def test_closed_client_does_not_connect() -> None:
     world = World()
     assert world.run(world.client.put("work", b"a"))
 
@@ -540,30 +516,28 @@ def test_a_closed_client_connects_to_nobody() -> None:
         async with world.client as client:
             assert client is world.client
 
-    closed = world.begin(use_it())
-    world.network.settle()
-    world.result(closed)
+    world.run(use_it())
     for work in (world.client.put("work", b"a"), world.client.get("work", timeout=5), world.client.stats()):
         assert str(world.failing(work)) == "servers[0]: the client is closed"
     assert world.attempts() == [1]
 
 
-def test_a_get_that_is_cancelled_while_it_waits_takes_nothing() -> None:
+def test_cancelled_waiting_get_takes_no_item() -> None:
     world = World()
     waiting = world.begin(world.client.get("work", timeout=60))
     waiting.cancel()
     with pytest.raises(CancelledError):
         world.result(waiting)
-    world.network.settle()
+    world.settle()
     world.have_put(0, b"a")
-    world.network.settle()
+    world.settle()
     assert world.items() == [1]
     assert world.connections() == [0]
     assert world.network.clock.getDelayedCalls() == []
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
-def test_a_get_with_a_timeout_that_is_cancelled_before_it_was_sent_takes_nothing_of_several_servers(
+def test_get_cancelled_before_it_is_sent_takes_no_item(
     protocol: str,
 ) -> None:
     network = MemoryNetwork()
@@ -576,13 +550,13 @@ def test_a_get_with_a_timeout_that_is_cancelled_before_it_was_sent_takes_nothing
     assert network.run(client.get("work")) == b"a"
 
 
-def test_a_client_that_is_closed_asks_nobody_else() -> None:
+def test_closed_client_asks_no_other_server() -> None:
     world = World(3)
     for number in (1, 2):
         world.have_put(number, b"a")
     world.endpoints[0].is_silent = True
     get, put = world.begin(world.client.get("work")), world.begin(world.client.put("work", b"b"))
-    world.result(world.begin(world.client.close()))
+    world.run(world.client.close())
     for each in (get, put):
         with pytest.raises(CannotConnect, match="the client is closed"):
             world.result(each)
@@ -593,7 +567,7 @@ def test_a_client_that_is_closed_asks_nobody_else() -> None:
 # What a client is made of.
 
 
-def test_a_client_must_have_servers_a_protocol_and_room_for_connections() -> None:
+def test_constructor_rejects_invalid_arguments() -> None:
     network = MemoryNetwork()
     endpoint: MemoryEndpoint = network.endpoint(MemoryServer(clock=network.clock))
     for arguments, why in [

@@ -38,7 +38,7 @@ IN_FAR_FUTURE: Final = datetime.datetime(2110, 1, 1)
 
 
 class Served(NamedTuple):
-    """A server process, and where its endpoints listen; all on 127.0.0.1."""
+    """A server process and its addresses and ports, all on 127.0.0.1."""
 
     server: Server
     authority: Authority
@@ -78,7 +78,7 @@ def ca(served: Served) -> str:
 
 @asynccontextmanager
 async def client_of(servers: Any, *arguments: Any, **options: Any) -> AsyncIterator[Client]:
-    """A client for the time of an `async with`, which leaves nothing in the reactor."""
+    """Provide a client, which must leave no call in the reactor."""
     before = reactor.getDelayedCalls()  # type: ignore[attr-defined]
     async with Client(reactor, servers, *arguments, timeout_s=PATIENCE_S, **options) as client:
         yield client
@@ -87,7 +87,7 @@ async def client_of(servers: Any, *arguments: Any, **options: Any) -> AsyncItera
 
 
 async def exercise(client: Client) -> None:
-    """Items of all sizes go and come, reliable reads among them."""
+    """Put and get items of all sizes, some with reliable reads."""
     await client.delete("work")
     items = [b"%d" % number for number in range(1000)] + [b"x" * (1 << 20)] * 3
     assert await client.put_many("work", items) == len(items)
@@ -106,7 +106,7 @@ async def exercise(client: Client) -> None:
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
 @pytest_twisted.ensureDeferred
-async def test_items_go_to_a_server_and_come_back(served: Served, ca: str, protocol: str, is_tls: bool) -> None:
+async def test_items_are_put_and_taken(served: Served, ca: str, protocol: str, is_tls: bool) -> None:
     ports = {"memcache": served.tls, "thrift": served.thrift_tls}
     address = f"127.0.0.1:{ports[protocol]}" if is_tls else getattr(served, protocol)
     tls = TlsOptions(ca, server_name=HOST) if is_tls else None
@@ -115,7 +115,7 @@ async def test_items_go_to_a_server_and_come_back(served: Served, ca: str, proto
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_monitor_brings_items_as_they_come(served: Served) -> None:
+async def test_monitor_returns_items_as_they_arrive(served: Served) -> None:
     async with client_of(served.memcache) as client:
         await client.delete("watched")
         assert await client.put_many("watched", [b"x" * 100_000] * 60) == 60
@@ -125,14 +125,14 @@ async def test_a_monitor_brings_items_as_they_come(served: Served) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_may_be_an_endpoint(served: Served) -> None:
+async def test_server_can_be_an_endpoint(served: Served) -> None:
     host, _, port = served.memcache.partition(":")
     async with client_of([HostnameEndpoint(reactor, host, int(port))]) as client:
         assert list(await client.version()) == ["servers[0]"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_is_not_there_cannot_be_connected_to() -> None:
+async def test_unreachable_server_raises_cannot_connect() -> None:
     with own_port() as port:
         async with client_of([f"127.0.0.1:{port}"]) as client:
             with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: Connection was refused"):
@@ -140,7 +140,7 @@ async def test_a_server_that_is_not_there_cannot_be_connected_to() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_client_outlives_its_server(tmp_path: Path) -> None:
+async def test_client_survives_a_restart_of_its_server(tmp_path: Path) -> None:
     with own_port() as port, Processes(tmp_path) as processes:
         endpoint = f"tcp:{port}:interface=127.0.0.1"
         first = processes.serve('queuePath = "queues"\n', endpoint=endpoint)
@@ -157,10 +157,19 @@ async def test_a_client_outlives_its_server(tmp_path: Path) -> None:
             assert [await client.get("work") for _ in range(3)] == [b"a", b"b", None]
 
 
-def test_the_example_does_every_page_once_and_leaves_nothing(served: Served) -> None:
-    program = [sys.executable, str(ROOT / "examples" / "client.py"), served.memcache]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment, check=False)
+EXAMPLE: Final = [sys.executable, "-u", str(ROOT / "examples" / "client.py")]
+EXAMPLE_ENVIRONMENT: Final = os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def run_example(address: str) -> subprocess.CompletedProcess[str]:
+    """Run the example with the server at an address."""
+    return subprocess.run(
+        [*EXAMPLE, address], capture_output=True, text=True, timeout=60, env=EXAMPLE_ENVIRONMENT, check=False
+    )
+
+
+def test_example_processes_every_page(served: Served) -> None:
+    done = run_example(served.memcache)
     assert (done.returncode, done.stderr) == (0, "")
     servers, put, *work, last = done.stdout.splitlines()
     assert servers.startswith("servers: {'127.0.0.1:")
@@ -173,20 +182,20 @@ def test_the_example_does_every_page_once_and_leaves_nothing(served: Served) -> 
         assert other.get(b"pages") is None
 
 
-def test_the_example_says_in_a_line_that_nobody_is_there() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+def test_example_prints_a_line_if_the_server_is_away() -> None:
     with own_port() as port:
-        program = [sys.executable, str(ROOT / "examples" / "client.py"), f"127.0.0.1:{port}"]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        done = run_example(f"127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(rf"127\.0\.0\.1:{port}: Connection was refused .*\n", done.stderr)
 
 
-def test_ctrl_c_ends_the_example_in_a_line_and_its_pages_go_back(served: Served) -> None:
-    program = [sys.executable, "-u", str(ROOT / "examples" / "client.py"), served.memcache]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+def test_ctrl_c_ends_the_example_and_returns_its_pages(served: Served) -> None:
     with Child(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [*EXAMPLE, served.memcache],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=EXAMPLE_ENVIRONMENT,
     ) as running:
         done = 0
         while done < 2:
@@ -206,63 +215,57 @@ def test_ctrl_c_ends_the_example_in_a_line_and_its_pages_go_back(served: Served)
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_host_that_is_connected_to_is_whose_certificate_is_wanted(served: Served, ca: str) -> None:
+async def test_certificate_must_be_for_the_host_of_the_address(served: Served, ca: str) -> None:
     async with client_of(f"localhost:{served.tls_localhost}", tls=TlsOptions(ca)) as client:
         assert await client.version()
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_endpoint_goes_by_tls_to_the_server_of_the_name(served: Served, ca: str) -> None:
+async def test_certificate_must_be_for_the_given_server_name(served: Served, ca: str) -> None:
     endpoint = HostnameEndpoint(reactor, "127.0.0.1", served.tls)
     async with client_of(endpoint, tls=TlsOptions(ca, server_name=HOST)) as client:
         assert await client.version()
 
 
 async def refused(address: str, tls: TlsOptions, why: str, protocol: str = "memcache") -> None:
-    """A client with these options finds out before it has said anything that it must not talk to that server."""
+    """Check that a client with these options does not accept the server."""
     async with client_of(address, protocol, tls=tls) as client:
         with pytest.raises(CannotConnect, match=why):
             await client.put("work", b"a secret")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_for_another_host_is_refused(served: Served, ca: str) -> None:
+async def test_certificate_for_another_host_is_refused(served: Served, ca: str) -> None:
     await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca, server_name="other.example"), "it is not for")
-    await refused(f"localhost:{served.tls}", TlsOptions(ca), "it is not for")
-    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca), "it is not for")
-    await refused(f"127.0.0.1:{served.tls_localhost}", TlsOptions(ca), "it is not for")
+    for address in (f"localhost:{served.tls}", f"127.0.0.1:{served.tls}", f"127.0.0.1:{served.tls_localhost}"):
+        await refused(address, TlsOptions(ca), "it is not for")
     await refused(f"localhost:{served.thrift_tls}", TlsOptions(ca), "it is not for", "thrift")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_that_has_expired_is_refused(served: Served, ca: str) -> None:
+async def test_expired_certificate_is_refused(served: Served, ca: str) -> None:
     options = TlsOptions(ca, server_name="expired.example")
     await refused(f"127.0.0.1:{served.tls_expired}", options, "certificate verify failed: it has expired")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_that_nobody_known_has_signed_is_refused(served: Served, tmp_path: Path) -> None:
-    foreign = Authority(tmp_path)
-    await refused(
-        f"127.0.0.1:{served.tls}",
-        TlsOptions(foreign.ca_file, server_name=HOST),
-        "it is not signed by a trusted authority",
-    )
-    await refused(f"127.0.0.1:{served.tls}", TlsOptions(server_name=HOST), "it is not signed by a trusted authority")
+async def test_certificate_of_an_unknown_authority_is_refused(served: Served, tmp_path: Path) -> None:
+    for ca_file in (Authority(tmp_path).ca_file, None):
+        options = TlsOptions(ca_file, server_name=HOST)
+        await refused(f"127.0.0.1:{served.tls}", options, "it is not signed by a trusted authority")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_that_is_not_valid_yet_is_refused(tmp_path: Path) -> None:
+async def test_certificate_that_is_not_valid_yet_is_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    own = private(*authority.sign(HOST, since=IN_FAR_FUTURE))
-    async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
+    async with listening(*authority.sign(HOST, since=IN_FAR_FUTURE)) as port:
         options = TlsOptions(authority.ca_file, server_name=HOST)
         await refused(f"127.0.0.1:{port}", options, "certificate verify failed: it is not valid yet")
 
 
 @pytest.mark.parametrize("host", ["my_host.invalid", "xn--.invalid", "a" * 64 + ".invalid"])
 @pytest_twisted.ensureDeferred
-async def test_a_name_that_no_host_can_have_is_one_that_cannot_be_connected_to(host: str) -> None:
+async def test_invalid_host_name_raises_cannot_connect(host: str) -> None:
     for tls in (None, TlsOptions()):
         async with client_of(f"{host}:1", tls=tls) as client:
             with pytest.raises(CannotConnect, match=f"^{host}:1: "):
@@ -270,12 +273,12 @@ async def test_a_name_that_no_host_can_have_is_one_that_cannot_be_connected_to(h
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_without_tls_is_no_server_with_it(served: Served, ca: str) -> None:
+async def test_server_without_tls_is_refused(served: Served, ca: str) -> None:
     await refused(served.memcache, TlsOptions(ca, server_name=HOST), "127.0.0.1")
 
 
 class Wary(Protocol):
-    """Answers everything with the same; notes what it hears, and the end."""
+    """Answers everything with `reply`. Records the received bytes and the end of the connection."""
 
     heard = b""
     reply = b"VERSION 1\r\n"
@@ -292,9 +295,14 @@ class Wary(Protocol):
 
 
 @asynccontextmanager
-async def listening(**options: Any) -> AsyncIterator[int]:
-    """A port with TLS, of a server in this process."""
+async def listening(cert_file: str, key_file: str, client_authority: Authority | None = None) -> AsyncIterator[int]:
+    """Provide the TLS port of a server in this process, which may require certificates of an authority."""
     Wary.heard, Wary.ended = b"", Deferred()
+    own = PrivateCertificate.loadPEM(Path(key_file).read_bytes() + Path(cert_file).read_bytes())
+    options: dict[str, Any] = {"privateKey": own.privateKey.original, "certificate": own.original}
+    if client_authority is not None:
+        root = Certificate.loadPEM(Path(client_authority.ca_file).read_bytes())
+        options |= {"verify": True, "requireCertificate": True, "caCerts": [root.original]}
     port = reactor.listenSSL(  # type: ignore[attr-defined]
         0, ServerFactory.forProtocol(Wary), CertificateOptions(**options), interface="127.0.0.1"
     )
@@ -304,40 +312,31 @@ async def listening(**options: Any) -> AsyncIterator[int]:
         await port.stopListening()
 
 
-def private(cert_file: str, key_file: str) -> PrivateCertificate:
-    return PrivateCertificate.loadPEM(Path(key_file).read_bytes() + Path(cert_file).read_bytes())
-
-
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_is_not_trusted_hears_nothing(tmp_path: Path) -> None:
+async def test_untrusted_server_receives_nothing(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    own = private(*authority.sign("other.example"))
-    async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
+    async with listening(*authority.sign("other.example")) as port:
         await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=HOST), "it is not for")
         assert Wary.heard == b""
 
 
-@pytest.mark.parametrize("names", [(), ("*.example",), ("127.0.0.1",)], ids=["nobody", "everybody", "a number"])
+@pytest.mark.parametrize("names", [(), ("*.example",), ("127.0.0.1",)], ids=["no name", "wildcard", "address"])
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_that_does_not_say_whose_it_is_is_nobodys(tmp_path: Path, names: tuple[str, ...]) -> None:
+async def test_certificate_without_a_matching_name_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     authority = Authority(tmp_path)
-    own = private(*authority.sign(HOST, names=names))
-    async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
-        for name in (HOST, "mq.example", "127.0.0.1"):
+    async with listening(*authority.sign(HOST, names=names)) as port:
+        for name in (HOST, "127.0.0.1"):
             await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=name), "127.0.0.1")
         assert Wary.heard == b""
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_with_a_refusal_ends_also_where_the_server_does_not_hang_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_client_closes_the_connection_after_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wary, "reply", b"SERVER_ERROR disk full\r\n")
     authority = Authority(tmp_path)
-    own = private(*authority.sign(HOST))
     tls = TlsOptions(authority.ca_file, server_name=HOST)
     async with (
-        listening(privateKey=own.privateKey.original, certificate=own.original) as port,
+        listening(*authority.sign(HOST)) as port,
         client_of(f"127.0.0.1:{port}", tls=tls) as client,
     ):
         with pytest.raises(ServerError):
@@ -346,15 +345,12 @@ async def test_a_connection_with_a_refusal_ends_also_where_the_server_does_not_h
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_client_shows_its_own_certificate_where_it_has_one(tmp_path: Path) -> None:
+async def test_client_presents_its_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    own = private(*authority.sign(HOST))
-    root = Certificate.loadPEM(Path(authority.ca_file).read_bytes())
     cert_file, key_file = authority.sign("worker.example")
     both = tmp_path / "both.pem"
     both.write_bytes(Path(cert_file).read_bytes() + Path(key_file).read_bytes())
-    options = {"verify": True, "requireCertificate": True, "caCerts": [root.original]}
-    async with listening(privateKey=own.privateKey.original, certificate=own.original, **options) as port:
+    async with listening(*authority.sign(HOST), authority) as port:
         for files in ((cert_file, key_file), (str(both), None)):
             async with client_of(f"127.0.0.1:{port}", tls=TlsOptions(authority.ca_file, *files, HOST)) as client:
                 assert await client.version() == {f"127.0.0.1:{port}": "1"}
@@ -363,7 +359,7 @@ async def test_the_client_shows_its_own_certificate_where_it_has_one(tmp_path: P
                 await client.version()
 
 
-def test_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
+def test_unusable_files_are_reported_by_the_constructor(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert_file, key_file = authority.sign(HOST)
     broken = tmp_path / "broken.pem"
@@ -379,7 +375,7 @@ def test_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
             Client(reactor, "localhost", tls=options)
 
 
-def test_no_connection_is_older_than_tls_1_2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_1_2_is_the_oldest_version(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for: list[Any] = []
 
     def options_for(*arguments: Any, extraCertificateOptions: Any) -> Any:
@@ -397,17 +393,14 @@ def test_no_connection_is_older_than_tls_1_2(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_client_shows_the_certificates_between_its_own_and_the_one_that_is_trusted(tmp_path: Path) -> None:
+async def test_client_presents_intermediate_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     (tmp_path / "between").mkdir()
     between = Authority(tmp_path / "between", "test department", signed_by=authority)
-    own = private(*authority.sign(HOST))
-    root = Certificate.loadPEM(Path(authority.ca_file).read_bytes())
     cert_file, key_file = between.sign("worker.example")
     chain = tmp_path / "chain.pem"
     chain.write_bytes(Path(cert_file).read_bytes() + Path(between.ca_file).read_bytes())
-    options = {"verify": True, "requireCertificate": True, "caCerts": [root.original]}
-    async with listening(privateKey=own.privateKey.original, certificate=own.original, **options) as port:
+    async with listening(*authority.sign(HOST), authority) as port:
         tls = TlsOptions(authority.ca_file, str(chain), key_file, HOST)
         async with client_of(f"127.0.0.1:{port}", tls=tls) as client:
             assert await client.version() == {f"127.0.0.1:{port}": "1"}

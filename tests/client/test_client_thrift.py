@@ -14,15 +14,7 @@ def world() -> World:
     return World(protocol="thrift")
 
 
-def test_items_are_put_and_taken_in_their_order(world: World) -> None:
-    items = [b"%d" % number for number in range(1200)]
-    assert world.run(world.client.put("work", b"first"))
-    assert world.run(world.client.put_many("work", items)) == 1200
-    assert world.run(world.client.peek("work")) == b"first"
-    assert world.left() == [b"first", *items]
-
-
-def test_an_item_that_is_held_for_too_long_goes_back_and_that_is_told(world: World) -> None:
+def test_item_held_too_long_returns_to_its_queue(world: World) -> None:
     world.run(world.client.put("work", b"a"))
     done: Deferred[None] = Deferred()
     reading = world.begin(work_on(world.client, done, hold=3))
@@ -34,7 +26,7 @@ def test_an_item_that_is_held_for_too_long_goes_back_and_that_is_told(world: Wor
     assert world.left() == [b"a"]
 
 
-def test_a_put_goes_elsewhere_when_a_server_refuses_it() -> None:
+def test_refused_put_goes_to_another_server() -> None:
     world = World(2, "thrift")
     assert world.servers[0].connect().ask(b"status readonly\r\n") == b"END\r\n"
     assert world.run(world.client.put_many("work", [b"a", b"b"])) == 2
@@ -44,17 +36,13 @@ def test_a_put_goes_elsewhere_when_a_server_refuses_it() -> None:
         world.run(world.client.put("work", b"c"))
 
 
-def test_servers_are_administered(world: World) -> None:
-    world.run(world.client.put("work", b"a"))
-    world.run(world.client.flush("work"))
-    assert world.left() == []
-    world.run(world.client.delete("work"))
+def test_version_and_status_are_returned(world: World) -> None:
     assert world.run(world.client.version()) == {"servers[0]": "1.2.3"}
     world.run(world.client.set_status("ReadOnly"))
     assert world.run(world.client.status()) == {"servers[0]": "ReadOnly"}
 
 
-def test_what_thrift_has_no_words_for_is_a_wrong_request(world: World) -> None:
+def test_requests_that_thrift_lacks_are_request_errors(world: World) -> None:
     async def monitor() -> None:
         async for _ in world.client.monitor("work", 5):
             raise AssertionError("it cannot")
@@ -64,7 +52,7 @@ def test_what_thrift_has_no_words_for_is_a_wrong_request(world: World) -> None:
             world.run(work)
 
 
-def test_a_read_outlives_its_connection_and_is_confirmed_over_another(world: World) -> None:
+def test_read_is_confirmed_on_another_connection(world: World) -> None:
     world.run(world.client.put("work", b"a"))
     done: Deferred[None] = Deferred()
     working = world.begin(work_on(world.client, done))

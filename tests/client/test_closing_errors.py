@@ -1,4 +1,4 @@
-"""With which refusals a server hangs up, and has done nothing of what came behind: asked of the server itself."""
+"""The refusals after which a server closes the connection, compared with a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOES_ON = [
 
 
 @pytest.mark.parametrize("request_", HANGS_UP + GOES_ON)
-def test_the_server_hangs_up_with_its_last_words_and_with_no_others(request_: bytes) -> None:
+def test_client_knows_which_refusals_close_the_connection(request_: bytes) -> None:
     server = MemoryServer(clock=Clock(), config=loads(CONFIG))
     assert server.connect().ask(b"status readonly\r\n") == b"END\r\n"
     client = server.connect()

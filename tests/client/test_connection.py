@@ -1,4 +1,4 @@
-"""A blocking connection, as far as its socket shows it."""
+"""The use of the socket by a blocking connection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CALLS = MemcacheCalls()
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 class NotedSocket:
-    """A socket that gives these bytes, and notes what is done to it."""
+    """A socket that returns the given bytes and records the calls."""
 
     def __init__(self, reply: bytes = b"", send_error: BaseException | None = None) -> None:
         self.reply = reply
@@ -55,13 +55,13 @@ def connected(socket: NotedSocket) -> BlockingConnection:
     return BlockingConnection(cast(Any, socket), timeout_s=10)
 
 
-def test_a_reply_may_take_as_much_longer_as_the_server_was_asked_to_wait() -> None:
+def test_wait_extends_the_timeout_of_the_reply() -> None:
     socket = NotedSocket(b"END\r\n")
     connected(socket).ask(CALLS.get(b"work", 2500))
     assert socket.notes == [("send", 10), ("receive", 12.5)]
 
 
-def test_each_item_of_a_monitor_may_take_as_long_as_the_monitor() -> None:
+def test_each_item_of_a_monitor_may_take_its_duration() -> None:
     socket = NotedSocket(b"VALUE work 0 1\r\na\r\nEND\r\n")
     items = connected(socket).stream(CALLS.monitor(b"work", 5))
     assert next(items) == b"a"
@@ -70,7 +70,7 @@ def test_each_item_of_a_monitor_may_take_as_long_as_the_monitor() -> None:
     assert socket.notes == [("send", 10), ("receive", 15), ("receive", 15), ("close", None)]
 
 
-def test_a_server_that_took_too_long_to_read_is_not_listened_to() -> None:
+def test_no_reply_is_read_after_a_send_timeout() -> None:
     socket = NotedSocket(b"STORED\r\n", TimeoutError("timed out"))
     connection = connected(socket)
     with pytest.raises(CannotConnect):
@@ -79,7 +79,7 @@ def test_a_server_that_took_too_long_to_read_is_not_listened_to() -> None:
     assert ("receive", 10) not in socket.notes
 
 
-def test_after_any_failure_a_connection_is_closed() -> None:
+def test_failure_closes_the_connection() -> None:
     socket = NotedSocket()
     connection = connected(socket)
     with pytest.raises(ConnectionFailed):
@@ -89,7 +89,7 @@ def test_after_any_failure_a_connection_is_closed() -> None:
 
 
 @pytest.mark.parametrize("how", ["ask", "ask_all", "stream"])
-def test_an_interrupted_request_closes_the_connection(how: str) -> None:
+def test_interrupted_request_closes_the_connection(how: str) -> None:
     socket = NotedSocket(b"STORED\r\n", Interrupt())
     connection = connected(socket)
     ask = {
@@ -103,7 +103,7 @@ def test_an_interrupted_request_closes_the_connection(how: str) -> None:
     assert socket.notes[-1] == ("close", None)
 
 
-def test_a_connection_that_owes_answers_is_not_usable() -> None:
+def test_connection_with_pending_replies_is_not_usable() -> None:
     connection = connected(NotedSocket(b"STORED\r\nSTORED\r\n"))
     answers = connection.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
     assert connection.is_usable
@@ -113,7 +113,7 @@ def test_a_connection_that_owes_answers_is_not_usable() -> None:
     assert connection.is_usable
 
 
-def test_a_large_request_is_sent_in_pieces_of_which_each_has_the_whole_time() -> None:
+def test_each_piece_of_a_large_request_has_the_whole_timeout() -> None:
     socket = NotedSocket(b"STORED\r\n")
     call = CALLS.put(b"work", b"x" * 100_000)
     connected(socket).ask(call)
@@ -122,7 +122,7 @@ def test_a_large_request_is_sent_in_pieces_of_which_each_has_the_whole_time() ->
     assert socket.notes[-1] == ("receive", 10)
 
 
-def test_nothing_that_was_received_is_given_after_a_close() -> None:
+def test_received_items_are_discarded_by_close() -> None:
     connection = connected(NotedSocket(b"VALUE work 0 1\r\na\r\nEND\r\n" * 2))
     items = connection.stream(CALLS.monitor(b"work", 5))
     assert next(items) == b"a"
@@ -131,7 +131,7 @@ def test_nothing_that_was_received_is_given_after_a_close() -> None:
         next(items)
 
 
-def test_another_process_neither_uses_a_connection_nor_takes_bytes_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_cannot_use_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     socket = NotedSocket(b"VERSION 1\r\n")
     connection = connected(socket)
     parent = os.getpid()

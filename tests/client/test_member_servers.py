@@ -1,4 +1,4 @@
-"""The Twisted client of a server set, in memory: whom it asks as servers come and go, and that nothing is lost."""
+"""The Twisted client of a server set, in memory. Servers come and go, and no item is lost."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
 from tests.client.following import SETS, FakeSets, members
+from tests.client.memory_world import work_on
+from tests.memcache_text import put
 from tests.server.running import PATIENCE_S, eventually
 
 TIMEOUT_S = 10.0
 
 
 class Reactor(Clock):
-    """Time, and what other threads want done: that is done by `settle`."""
+    """A clock that runs the calls from other threads in `settle`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +42,7 @@ class Reactor(Clock):
 
 
 class World:
-    """Servers in memory, server sets that they may be in, and a client that follows these."""
+    """Servers in memory, their server sets, and a client that follows these."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, protocol: Any = "memcache", servers: int = 3) -> None:
         self.network = MemoryNetwork()
@@ -57,20 +59,18 @@ class World:
         return self.endpoints[int(host.removeprefix("mq"))]
 
     def become(self, *numbers: int, writes: list[int] | None = None) -> None:
-        """Have these servers in the sets, and no others."""
+        """Replace the members of the sets, and let the client see it."""
         self.tell(*numbers, writes=writes)
         self.settle()
 
     def tell(self, *numbers: int, writes: list[int] | None = None) -> None:
-        """The same, and the reactor has not heard of it yet."""
+        """Replace the members of the sets. The client sees it when the reactor settles."""
         to_write = [f"mq{number}:1" for number in (numbers if writes is None else writes)]
         self.sets.become(members(*[f"mq{number}:1" for number in numbers], writes=to_write, protocol=self.protocol))
 
     def have_put(self, number: int, *items: bytes) -> None:
-        """Another client has put these at a server."""
-        other = self.servers[number].connect()
-        for data in items:
-            assert other.ask(b"set work 0 0 %d\r\n%b\r\n" % (len(data), data)) == b"STORED\r\n"
+        """Put items at a server with another client."""
+        put(self.servers[number].connect(), b"work", *items)
 
     def settle(self) -> None:
         self.reactor.settle()
@@ -93,7 +93,7 @@ class World:
         self.settle()
 
     def connections(self) -> list[int]:
-        """How many each server has."""
+        """Return the number of connections of each server."""
         self.settle()
         self.reactor.advance(0)
         self.settle()
@@ -110,10 +110,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-# Who the servers are.
+# Members.
 
 
-def test_nothing_is_followed_before_somebody_wants_to_know(world: World) -> None:
+def test_server_set_is_followed_at_first_use(world: World) -> None:
     assert not world.sets.followers
     world.become(0)
     assert world.run(world.client.put("work", b"a"))
@@ -121,7 +121,7 @@ def test_nothing_is_followed_before_somebody_wants_to_know(world: World) -> None
     assert len(world.sets.followers) == 1
 
 
-def test_requests_that_come_before_the_members_are_known_wait_for_them(world: World) -> None:
+def test_requests_wait_for_the_first_members(world: World) -> None:
     waiting = [world.begin(world.client.put("work", b"a")), world.begin(world.client.version())]
     world.advance(TIMEOUT_S - 1)
     assert not any(each.called for each in waiting)
@@ -131,7 +131,7 @@ def test_requests_that_come_before_the_members_are_known_wait_for_them(world: Wo
     assert len(world.sets.followers) == 1
 
 
-def test_where_they_stay_unknown_the_reason_is_said_and_later_requests_wait_again(world: World) -> None:
+def test_requests_fail_with_the_reason_while_members_are_unknown(world: World) -> None:
     for _ in range(2):
         waiting = world.begin(world.client.get("work", timeout=60))
         world.advance(TIMEOUT_S)
@@ -142,7 +142,7 @@ def test_where_they_stay_unknown_the_reason_is_said_and_later_requests_wait_agai
     assert len(world.sets.followers) == 1
 
 
-def test_a_request_that_is_cancelled_while_it_waits_is_over(world: World) -> None:
+def test_request_cancelled_while_members_are_unknown_ends(world: World) -> None:
     waiting = world.begin(world.client.put("work", b"a"))
     waiting.cancel()
     with pytest.raises(CancelledError):
@@ -151,7 +151,7 @@ def test_a_request_that_is_cancelled_while_it_waits_is_over(world: World) -> Non
     assert world.run(world.client.get("work")) is None
 
 
-def test_empty_sets_are_said_by_name(world: World) -> None:
+def test_empty_set_is_named_in_the_error(world: World) -> None:
     world.become(0, writes=[])
     with pytest.raises(NoServer, match="no server that speaks memcache is in the write set of zk://zk1:2181/services"):
         world.run(world.client.put_many("work", [b"a"]))
@@ -163,7 +163,7 @@ def test_empty_sets_are_said_by_name(world: World) -> None:
         world.run(world.client.stats())
 
 
-def test_puts_go_to_the_write_set_gets_to_the_read_set_and_all_else_to_both(world: World) -> None:
+def test_puts_use_the_write_set_gets_the_read_set_and_status_both(world: World) -> None:
     world.become(0, writes=[1])
     assert world.run(world.client.put("work", b"a"))
     assert world.run(world.client.get("work")) is None
@@ -171,7 +171,7 @@ def test_puts_go_to_the_write_set_gets_to_the_read_set_and_all_else_to_both(worl
     assert list(world.run(world.client.status())) == ["mq0:1", "mq1:1"]
 
 
-def test_a_server_that_stays_keeps_its_connection(world: World) -> None:
+def test_remaining_server_keeps_its_connection(world: World) -> None:
     world.become(0)
     world.run(world.client.put("work", b"a"))
     world.become(0, 1)
@@ -183,7 +183,7 @@ def test_a_server_that_stays_keeps_its_connection(world: World) -> None:
 # Servers that leave.
 
 
-def test_connections_to_a_server_that_left_end(world: World) -> None:
+def test_connections_of_a_removed_server_end(world: World) -> None:
     world.become(0)
     world.run(world.client.put("work", b"a"))
     world.run(world.client.get("work", timeout=1))
@@ -194,20 +194,14 @@ def test_connections_to_a_server_that_left_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
-def test_an_item_of_a_server_that_left_is_confirmed_and_then_its_connection_ends(
+def test_item_of_a_removed_server_is_confirmed_and_its_connection_ends(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(monkeypatch, protocol)
     world.become(0)
     world.run(world.client.put("work", b"a"))
     go_on: Deferred[None] = Deferred()
-
-    async def work() -> bytes | None:
-        async with world.client.reliable_get("work") as item:
-            await go_on
-        return item
-
-    working = world.begin(work())
+    working = world.begin(work_on(world.client, go_on))
     world.become(1)
     assert world.connections() == [1, 0, 0]
     go_on.callback(None)
@@ -217,30 +211,25 @@ def test_an_item_of_a_server_that_left_is_confirmed_and_then_its_connection_ends
     assert world.run(world.client.get("work")) is None
 
 
-def test_on_thrift_it_is_confirmed_over_another_connection_where_its_own_has_ended(
+def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch, "thrift")
     world.become(0)
     world.run(world.client.put("work", b"a"))
     go_on: Deferred[None] = Deferred()
-
-    async def work() -> None:
-        async with world.client.reliable_get("work"):
-            await go_on
-
-    working = world.begin(work())
+    working = world.begin(work_on(world.client, go_on))
     world.become(1)
     world.endpoints[0].disconnect()
     world.settle()
     go_on.callback(None)
-    assert world.result(working) is None
+    assert world.result(working) == b"a"
     assert world.connections() == [0, 0, 0]
     world.become(0)
     assert world.run(world.client.get("work")) is None
 
 
-def test_many_puts_go_on_elsewhere_when_their_server_leaves_and_none_is_lost_or_doubled(world: World) -> None:
+def test_put_many_survives_changes_without_loss_or_duplicates(world: World) -> None:
     world.become(0)
 
     def items() -> Any:
@@ -260,7 +249,7 @@ def test_many_puts_go_on_elsewhere_when_their_server_leaves_and_none_is_lost_or_
     assert got == {b"%d" % number for number in range(3000)}
 
 
-def test_a_monitor_goes_on_at_a_server_that_left(world: World) -> None:
+def test_monitor_of_a_removed_server_continues(world: World) -> None:
     world.become(0)
     seen: list[bytes] = []
 
@@ -278,7 +267,7 @@ def test_a_monitor_goes_on_at_a_server_that_left(world: World) -> None:
     assert world.run(world.client.get("work")) is None, "it was confirmed"
 
 
-def test_a_get_that_waits_finds_a_server_that_has_come(world: World) -> None:
+def test_waiting_get_finds_a_new_server(world: World) -> None:
     world.become(0)
     waiting = world.begin(world.client.get("work", timeout=60))
     world.become(1)
@@ -288,7 +277,7 @@ def test_a_get_that_waits_finds_a_server_that_has_come(world: World) -> None:
     assert world.connections()[0] == 0
 
 
-def test_a_request_that_stands_in_line_at_a_server_that_left_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_waiting_for_a_connection_of_a_removed_server_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.client = Client(world.reactor, SETS, timeout_s=TIMEOUT_S, max_connections=2)
     world.become(0)
@@ -301,7 +290,7 @@ def test_a_request_that_stands_in_line_at_a_server_that_left_is_carried_out(monk
     assert world.connections()[0] == 0
 
 
-def test_who_is_connecting_when_the_server_leaves_has_the_connection(world: World) -> None:
+def test_put_goes_elsewhere_if_its_server_is_removed_while_connecting(world: World) -> None:
     world.endpoints[0].is_silent = True
     world.become(0)
     putting = world.begin(world.client.put("work", b"a"))
@@ -312,7 +301,7 @@ def test_who_is_connecting_when_the_server_leaves_has_the_connection(world: Worl
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_a_connection_that_is_made_to_a_server_that_left_ends_when_its_request_is_answered(
+def test_connection_made_to_a_removed_server_ends_after_its_reply(
     is_waiting: bool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = world.endpoints[0]
@@ -338,17 +327,11 @@ def test_a_connection_that_is_made_to_a_server_that_left_ends_when_its_request_i
     assert world.connections()[0] == 0
 
 
-def test_a_server_that_comes_back_while_an_item_of_it_is_open_serves_as_before(world: World) -> None:
+def test_returning_server_with_an_open_item_is_used_again(world: World) -> None:
     world.become(0)
     world.have_put(0, b"a", b"b")
     go_on: Deferred[None] = Deferred()
-
-    async def work() -> bytes | None:
-        async with world.client.reliable_get("work") as item:
-            await go_on
-        return item
-
-    working = world.begin(work())
+    working = world.begin(work_on(world.client, go_on))
     world.become(1)
     world.become(0)
     assert world.run(world.client.get("work")) == b"b"
@@ -358,7 +341,7 @@ def test_a_server_that_comes_back_while_an_item_of_it_is_open_serves_as_before(w
     assert world.connections()[0] == 1
 
 
-def test_thousands_of_changes_leave_nothing_behind(world: World) -> None:
+def test_thousands_of_changes_leave_no_state(world: World) -> None:
     world.become(0)
     world.run(world.client.put("work", b"a"))
     for number in range(3000):
@@ -373,16 +356,16 @@ def test_thousands_of_changes_leave_nothing_behind(world: World) -> None:
 # The end.
 
 
-def test_a_close_ends_the_follower_in_another_thread_and_all_connections(world: World) -> None:
+def test_close_ends_the_follower_in_a_thread_and_all_connections(world: World) -> None:
     world.become(0)
     world.run(world.client.put("work", b"a"))
     threads: list[threading.Thread] = []
     follower = world.sets.followers[0]
-    monkeyed = follower.close
+    original = follower.close
 
     def close() -> None:
         threads.append(threading.current_thread())
-        monkeyed()
+        original()
 
     follower.close = close  # type: ignore[method-assign]
     world.close()
@@ -394,7 +377,7 @@ def test_a_close_ends_the_follower_in_another_thread_and_all_connections(world: 
     world.close()
 
 
-def test_a_close_while_somebody_waits_for_the_members_tells_him(world: World) -> None:
+def test_close_fails_requests_that_wait_for_members(world: World) -> None:
     waiting = world.begin(world.client.put("work", b"a"))
     world.close()
     with pytest.raises(CannotConnect, match="the client is closed"):
@@ -402,7 +385,7 @@ def test_a_close_while_somebody_waits_for_the_members_tells_him(world: World) ->
     assert not world.reactor.getDelayedCalls()
 
 
-def test_a_change_that_comes_behind_the_close_changes_nothing(world: World) -> None:
+def test_change_after_close_is_ignored(world: World) -> None:
     world.become(0)
     world.run(world.client.put("work", b"a"))
     world.tell(1)
@@ -414,7 +397,7 @@ def test_a_change_that_comes_behind_the_close_changes_nothing(world: World) -> N
         world.run(world.client.get("work"))
 
 
-def test_a_close_ends_what_is_under_way_at_a_server_that_left(world: World) -> None:
+def test_close_fails_requests_at_a_removed_server(world: World) -> None:
     world.become(0)
     waiting = world.begin(world.client.get("work", timeout=60))
     world.become(1)

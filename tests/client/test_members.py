@@ -1,4 +1,4 @@
-"""Who is asked: those that are named, or the members of a server set, for those who may block."""
+"""The blocking client with a server set instead of addresses."""
 
 from __future__ import annotations
 
@@ -21,15 +21,9 @@ from kestrel.cluster.member import Member
 from kestrel.cluster.uri import KazooMissing, parse_server_set
 from kestrel.testing.network import MemoryNetwork
 from tests.client.following import SETS, FakeSets, member, members
-from tests.client.scripted import scripted, talk, talk_and_stay
+from tests.client.scripted import GET, ITEM, PUT, READ_ONLY, scripted, talk, talk_and_stay
+from tests.memcache_text import END, STORED
 from tests.server.running import PATIENCE_S, Processes, Server
-
-PUT = b"set work 0 0 1\r\na\r\n"
-GET = b"get work\r\n"
-STORED = b"STORED\r\n"
-END = b"END\r\n"
-READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
-ITEM = b"VALUE work 0 1\r\na\r\nEND\r\n"
 
 
 @pytest.fixture
@@ -41,30 +35,30 @@ def follow(sets: FakeSets, protocol: str = "memcache") -> FollowedServers:
     return FollowedServers(parse_server_set(SETS), protocol, 7.0, sets.follow)
 
 
-# What callers say.
+# Arguments.
 
 
 @pytest.mark.parametrize("servers", [[SETS, "mq1"], ["mq1", SETS], [SETS, SETS]])
-def test_a_server_set_stands_alone(servers: list[str]) -> None:
+def test_server_set_must_be_the_only_server(servers: list[str]) -> None:
     for make in (BlockingClient, lambda given: Client(MemoryNetwork().clock, given)):
         with pytest.raises(ValueError, match="must be the only server given"):
             make(servers)
 
 
 @pytest.mark.parametrize("servers", ["zk://me:secret@zk1", "zk://me:secret@zk1,/k"])
-def test_a_server_set_that_makes_no_sense_is_said_without_the_password(servers: str) -> None:
+def test_error_for_an_invalid_server_set_hides_the_password(servers: str) -> None:
     for make in (BlockingClient, lambda given: Client(MemoryNetwork().clock, given)):
         with pytest.raises(ValueError) as caught:
             make(servers)
         assert "secret" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_used_is_said_when_the_client_is_made(tmp_path: Path) -> None:
+def test_missing_file_is_reported_by_the_constructor(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         BlockingClient(f"zks://zk1/k?ca={tmp_path}/none.pem")
 
 
-def test_without_kazoo_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_kazoo_is_reported_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("kestrel.cluster.uri.find_spec", lambda name: None)
     with pytest.raises(KazooMissing, match=r"pip install 'kestrel-mq\[cluster\]'"):
@@ -72,15 +66,10 @@ def test_without_kazoo_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     assert parse_single_server_set(["mq1"]) is None
 
 
-def test_no_servers_are_no_servers() -> None:
-    with pytest.raises(ValueError, match="at least one server"):
-        BlockingClient([])
-
-
 # Addresses.
 
 
-def test_members_are_asked_where_they_speak_the_protocol_and_each_address_once() -> None:
+def test_addresses_are_those_of_the_protocol_each_once() -> None:
     a, b = Address("a", 1), Address("b", 2)
     both = Member(a, {"memcache": a, "thrift": b})
     text = Member(Address("c", 3), {"text": Address("c", 3)})
@@ -94,7 +83,7 @@ def test_members_are_asked_where_they_speak_the_protocol_and_each_address_once()
 # Following.
 
 
-def test_it_is_followed_from_when_somebody_wants_to_know(sets: FakeSets) -> None:
+def test_server_set_is_followed_at_first_use(sets: FakeSets) -> None:
     followed = follow(sets)
     assert followed.known is None and not sets.followers
     sets.at_each_wait = lambda: sets.become(members("a:1"))
@@ -103,7 +92,7 @@ def test_it_is_followed_from_when_somebody_wants_to_know(sets: FakeSets) -> None
     assert followed.known is followed.wait() is followed.known
 
 
-def test_that_zookeeper_is_away_is_said_with_the_reason_and_it_is_asked_again(sets: FakeSets) -> None:
+def test_unreachable_zookeeper_is_an_error_and_is_retried(sets: FakeSets) -> None:
     followed = follow(sets)
     for _ in range(2):
         with pytest.raises(NoServer, match="zk1: Connection refused"):
@@ -122,9 +111,7 @@ def test_changes_are_seen_without_waiting(sets: FakeSets) -> None:
     assert not sets.waited_s
 
 
-def test_a_process_that_was_forked_follows_anew_and_leaves_its_parents_follower_alone(
-    sets: FakeSets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_process_follows_the_set_itself(sets: FakeSets, monkeypatch: pytest.MonkeyPatch) -> None:
     followed = follow(sets)
     sets.become(members("a:1"))
     followed.wait()
@@ -138,7 +125,7 @@ def test_a_process_that_was_forked_follows_anew_and_leaves_its_parents_follower_
     assert [follower.is_closed for follower in sets.followers] == [False, True]
 
 
-def test_who_is_closed_follows_anew_when_somebody_wants_to_know(sets: FakeSets) -> None:
+def test_closed_follower_can_be_used_again(sets: FakeSets) -> None:
     followed = follow(sets)
     sets.become(members("a:1"))
     followed.wait()
@@ -171,23 +158,25 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
         yield [processes.serve(f'queuePath = "queues{number}"\n') for number in range(2)]
 
 
-def test_puts_go_to_the_write_set_and_gets_to_the_read_set(client: BlockingClient, sets: FakeSets) -> None:
+def test_puts_use_the_write_set_and_gets_the_read_set(client: BlockingClient, sets: FakeSets) -> None:
     with scripted(talk((GET, END))) as reads, scripted(talk((PUT, STORED))) as writes, client:
         sets.become(members(reads.address, writes=[writes.address]))
         assert client.put("work", b"a")
         assert client.get("work") is None
 
 
-def test_what_is_for_all_servers_is_for_both_sets(client: BlockingClient, sets: FakeSets) -> None:
+def test_administration_uses_both_sets(client: BlockingClient, sets: FakeSets) -> None:
     version = talk((b"version\r\n", b"VERSION 1\r\n"))
     with scripted(version) as reads, scripted(version) as writes, client:
         sets.become(members(reads.address, writes=[writes.address]))
         assert client.version() == {reads.address: "1", writes.address: "1"}
 
 
-def test_empty_sets_are_said_by_name(client: BlockingClient, sets: FakeSets) -> None:
+def test_empty_set_is_named_in_the_error(client: BlockingClient, sets: FakeSets) -> None:
     sets.become(Members((member("a:1", "thrift"),), ()))
-    with pytest.raises(CannotConnect, match="no server that speaks memcache is in the read set of zk://zk1:2181/services"):
+    with pytest.raises(
+        CannotConnect, match="no server that speaks memcache is in the read set of zk://zk1:2181/services"
+    ):
         client.get("work", timeout=5)
     with pytest.raises(NoServer, match="is in the write set of zk://zk1:2181/services/kestrel"):
         client.put_many("work", [b"a"])
@@ -197,7 +186,7 @@ def test_empty_sets_are_said_by_name(client: BlockingClient, sets: FakeSets) -> 
         list(client.monitor("work", 1))
 
 
-def test_a_server_that_left_is_not_asked_and_its_connection_ends(client: BlockingClient, sets: FakeSets) -> None:
+def test_removed_server_is_not_asked_and_its_connection_ends(client: BlockingClient, sets: FakeSets) -> None:
     with scripted(talk_and_stay((PUT, STORED))) as one, scripted(talk((PUT, STORED))) as two, client:
         sets.become(members(one.address))
         assert client.put("work", b"a")
@@ -206,7 +195,7 @@ def test_a_server_that_left_is_not_asked_and_its_connection_ends(client: Blockin
         one.wait_until_over()
 
 
-def test_a_put_that_is_refused_finds_a_server_that_has_come_meanwhile(client: BlockingClient, sets: FakeSets) -> None:
+def test_refused_put_goes_to_a_new_server(client: BlockingClient, sets: FakeSets) -> None:
     with scripted(talk((PUT, STORED))) as two:
 
         def refuse(connection: Any) -> None:
@@ -218,20 +207,20 @@ def test_a_put_that_is_refused_finds_a_server_that_has_come_meanwhile(client: Bl
             assert client.put("work", b"a")
 
 
-def test_a_get_that_waits_goes_on_at_a_server_that_has_come(client: BlockingClient, sets: FakeSets) -> None:
+def test_waiting_get_continues_at_a_new_server(client: BlockingClient, sets: FakeSets) -> None:
     with scripted(talk((b"get work/t=1000\r\n", ITEM))) as two:
 
         def leave(connection: Any) -> None:
             talk((GET, END), (b"get work/t=1000\r\n", b""))(connection)
             sets.become(members(two.address))
-            connection.sendall(END)  # which a server says to all who wait when it stops
+            connection.sendall(END)  # as a stopping server does for all waiters
 
         with scripted(leave) as one, client:
             sets.become(members(one.address))
             assert client.get("work", timeout=2) == b"a"
 
 
-def test_an_item_of_a_server_that_left_is_confirmed(client: BlockingClient, sets: FakeSets) -> None:
+def test_item_of_a_removed_server_is_confirmed(client: BlockingClient, sets: FakeSets) -> None:
     reliable_read = talk_and_stay((b"get work/open\r\n", ITEM), (b"confirm work 1\r\n", END))
     with scripted(reliable_read) as one, scripted(talk((GET, END))) as two, client:
         sets.become(members(one.address))
@@ -242,7 +231,7 @@ def test_an_item_of_a_server_that_left_is_confirmed(client: BlockingClient, sets
         one.wait_until_over()
 
 
-def test_an_item_of_a_server_that_left_is_confirmed_on_thrift_over_a_connection_that_is_not_kept(
+def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(
     servers: list[Server], sets: FakeSets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = [f"127.0.0.1:{server.port_of('thrift')}" for server in servers]
@@ -259,7 +248,7 @@ def test_an_item_of_a_server_that_left_is_confirmed_on_thrift_over_a_connection_
         assert client.get("work") is None
 
 
-def test_thousands_of_changes_leave_nothing_behind(client: BlockingClient, sets: FakeSets) -> None:
+def test_thousands_of_changes_leave_no_state(client: BlockingClient, sets: FakeSets) -> None:
     with scripted(talk((PUT, STORED), (PUT, STORED))) as one, client:
         for number in range(1, 3000):
             sets.become(members(f"gone:{number}"))

@@ -1,8 +1,7 @@
-"""One server that is asked again and again: when, how often, and when not."""
+"""RetryingServer: when and how often it repeats a request."""
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.client.scripted import Connection, scripted, talk, talk_and_stay
 from tests.client.sleeping import Time
-from tests.client.test_tls import HOST, served_by
+from tests.client.test_tls import HOST, refused, served_by
 from tests.server.running import PATIENCE_S, own_port
 
 
@@ -45,48 +44,43 @@ def version(calls: ThriftCalls) -> Any:
     return calls.version()
 
 
-def asked(number: int) -> bytes:
-    """The request for the version, as the call of that number."""
+def request(number: int) -> bytes:
+    """Return the request for the version with a call number."""
     return binary.frame(binary.header(b"get_version", binary.CALL, number), binary.END)
 
 
 def answer(number: int) -> tuple[bytes, bytes]:
-    """That request, and an answer to it."""
+    """Return a request and its reply."""
     header = binary.header(b"get_version", binary.REPLY, number)
-    return asked(number), binary.frame(header, binary.binary_field(0, b"1.0"), binary.END)
+    return request(number), binary.frame(header, binary.binary_field(0, b"1.0"), binary.END)
 
 
 def refusal(number: int, why: str = "the server is Quiescent", type_: int = binary.INTERNAL_ERROR) -> Connection:
-    """That request, and no."""
+    """Return a script that refuses a request."""
     header = binary.header(b"get_version", binary.EXCEPTION, number)
-    return talk((asked(number), binary.frame(header, binary.application_exception(type_, why))))
+    return talk((request(number), binary.frame(header, binary.application_exception(type_, why))))
 
 
 def silence(number: int) -> Connection:
-    """That request, and the server hangs up."""
-    return talk((asked(number), b""))
+    """Return a script that closes the connection after a request."""
+    return talk((request(number), b""))
 
 
-def test_an_answer_is_returned_at_once_and_the_connection_used_again(time: Time) -> None:
+def test_reply_is_returned_at_once_and_the_connection_kept(time: Time) -> None:
     with scripted(talk_and_stay(answer(1), answer(2))) as server, patient(server.address, time) as asking:
         assert [asking.ask(version), asking.ask(version)] == ["1.0", "1.0"]
     assert time.pauses_s == []
 
 
-def test_it_is_asked_again_on_a_new_connection_while_it_refuses_or_hangs_up(time: Time) -> None:
-    script = (refusal(1), silence(2), silence(3), talk(answer(4)))
+def test_failed_request_is_repeated_on_a_new_connection(time: Time) -> None:
+    garbage = talk((request(3), b"\x00\x00\x00\x04abcd"))
+    script = (refusal(1), silence(2), garbage, silence(4), talk(answer(5)))
     with scripted(*script) as server, patient(server.address, time) as asking:
         assert asking.ask(version) == "1.0"
-    assert len(time.pauses_s) == 3
+    assert len(time.pauses_s) == 4
 
 
-def test_it_is_asked_again_where_a_reply_is_none(time: Time) -> None:
-    garbled = talk((asked(1), b"\x00\x00\x00\x04abcd"))
-    with scripted(garbled, talk(answer(2))) as server, patient(server.address, time) as asking:
-        assert asking.ask(version) == "1.0"
-
-
-def test_pauses_double_up_to_the_longest_and_a_part_of_each_is_chance(time: Time) -> None:
+def test_pauses_double_up_to_a_maximum_with_random_parts(time: Time) -> None:
     with own_port() as port, patient(f"127.0.0.1:{port}", time, 60) as asking, pytest.raises(CannotConnect):
         asking.ask(version)
     whole_s = [0.5, 1, 2, 4, *[LONGEST_PAUSE_S] * 20]
@@ -97,16 +91,14 @@ def test_pauses_double_up_to_the_longest_and_a_part_of_each_is_chance(time: Time
 
 
 @pytest.mark.parametrize("patience_s", [0.1, 7, 3600])
-def test_when_the_patience_is_over_it_has_been_asked_once_more_and_the_failure_is_that_one(
-    time: Time, patience_s: float
-) -> None:
+def test_last_attempt_is_at_the_end_of_the_patience(time: Time, patience_s: float) -> None:
     with own_port() as port, patient(f"127.0.0.1:{port}", time, patience_s) as asking:
         with pytest.raises(CannotConnect, match=f"^127.0.0.1:{port}: .*refused"):
             asking.ask(version)
         assert sum(time.pauses_s) == pytest.approx(patience_s)
 
 
-def test_without_patience_it_is_asked_once(time: Time) -> None:
+def test_without_patience_there_is_one_attempt(time: Time) -> None:
     with (
         scripted(silence(1)) as server,
         patient(server.address, time, 0) as asking,
@@ -116,11 +108,11 @@ def test_without_patience_it_is_asked_once(time: Time) -> None:
     assert time.pauses_s == []
 
 
-def test_after_an_answer_the_patience_and_the_pauses_begin_anew(time: Time) -> None:
+def test_reply_resets_the_patience_and_the_pauses(time: Time) -> None:
     script = (silence(1), silence(2), talk(answer(3)), silence(4), talk(answer(5)))
     with scripted(*script) as server, patient(server.address, time, 2) as asking:
         assert asking.ask(version) == "1.0"
-        asking.close()  # the server hangs up as well, sooner or later
+        asking.close()  # the server closes it too
         time.now_s += 100
         assert asking.ask(version) == "1.0"
     assert time.pauses_s[2] <= 0.5
@@ -129,7 +121,7 @@ def test_after_an_answer_the_patience_and_the_pauses_begin_anew(time: Time) -> N
 @pytest.mark.parametrize(
     ("why", "type_"), [("unknown method", binary.UNKNOWN_METHOD), ("item too large; limit=1", binary.INTERNAL_ERROR)]
 )
-def test_a_request_that_is_wrong_is_told_at_once_and_by_whom(time: Time, why: str, type_: int) -> None:
+def test_invalid_request_fails_at_once_and_names_the_server(time: Time, why: str, type_: int) -> None:
     with (
         scripted(refusal(1, why, type_)) as server,
         patient(server.address, time) as asking,
@@ -147,7 +139,7 @@ def test_a_request_that_is_wrong_is_told_at_once_and_by_whom(time: Time, why: st
         (lambda calls: calls.put(b"work", [b"x"], 1 << 31), RequestError),
     ],
 )
-def test_a_request_that_cannot_be_made_makes_no_connection(
+def test_request_that_cannot_be_encoded_makes_no_connection(
     time: Time, make_call: Callable[[ThriftCalls], Any], error: type[Exception]
 ) -> None:
     with scripted() as server, patient(server.address, time, max_item_bytes=10) as asking, pytest.raises(error):
@@ -155,7 +147,7 @@ def test_a_request_that_cannot_be_made_makes_no_connection(
     assert time.pauses_s == []
 
 
-def test_asking_once_is_asking_once_and_every_failure_says_of_whom(time: Time) -> None:
+def test_ask_once_does_not_retry_and_names_the_server(time: Time) -> None:
     with scripted(refusal(1), silence(2)) as server, patient(server.address, time) as asking:
         failures: list[type[ClientFailure]] = [ServerError, ConnectionFailed]
         for failure in failures:
@@ -164,9 +156,7 @@ def test_asking_once_is_asking_once_and_every_failure_says_of_whom(time: Time) -
     assert time.pauses_s == []
 
 
-def test_what_breaks_off_an_attempt_leaves_no_half_connection_behind(time: Time) -> None:
-    """As Ctrl-C does in a pause."""
-
+def test_interrupted_attempt_closes_its_connection(time: Time) -> None:
     def interrupted(pause_s: float) -> None:
         raise KeyboardInterrupt
 
@@ -177,7 +167,7 @@ def test_what_breaks_off_an_attempt_leaves_no_half_connection_behind(time: Time)
         assert asking.ask(version) == "1.0"
 
 
-def test_closing_hangs_up_and_it_can_be_used_again(time: Time) -> None:
+def test_closed_server_can_be_used_again(time: Time) -> None:
     with scripted(talk_and_stay(answer(1)), talk(answer(2))) as server:
         asking = patient(server.address, time)
         assert asking.ask(version) == "1.0"
@@ -186,12 +176,12 @@ def test_closing_hangs_up_and_it_can_be_used_again(time: Time) -> None:
         asking.close()
 
 
-def test_it_is_known_by_its_address_with_the_port_of_thrift_where_none_is_given(time: Time) -> None:
+def test_name_is_the_address_with_the_thrift_port(time: Time) -> None:
     assert str(patient("mq1", time)) == "mq1:2229"
     assert str(patient("[::1]:22", time)) == "[::1]:22"
 
 
-def test_a_server_that_proves_who_it_is_is_asked_by_tls(time: Time, tmp_path: Path) -> None:
+def test_tls_server_is_verified(time: Time, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     options = TlsOptions(authority.ca_file, server_name=HOST)
     script = talk(answer(1))
@@ -199,17 +189,13 @@ def test_a_server_that_proves_who_it_is_is_asked_by_tls(time: Time, tmp_path: Pa
         assert asking.ask(version) == "1.0"
 
 
-def test_one_that_proves_to_be_another_is_told_when_the_patience_is_over(time: Time, tmp_path: Path) -> None:
+def test_untrusted_tls_server_fails(time: Time, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     options = TlsOptions(authority.ca_file, server_name=HOST)
     tls = served_by(authority, "other.example")
-
-    def hears_nothing(connection: socket.socket) -> None:
-        raise AssertionError("the client talks to a server that it should not trust")
-
     with (
         pytest.raises(ssl.SSLError),  # at the end of the server
-        scripted(hears_nothing, tls=tls) as server,
+        scripted(refused, tls=tls) as server,
         patient(server.address, time, 0, tls=options) as asking,
         pytest.raises(CannotConnect, match="Hostname mismatch"),
     ):
@@ -217,6 +203,6 @@ def test_one_that_proves_to_be_another_is_told_when_the_patience_is_over(time: T
 
 
 @pytest.mark.parametrize(("server", "timeout_s"), [("a b", 1.0), ("mq1:0", 1.0), ("mq1", 0.0), ("mq1", float("inf"))])
-def test_what_is_no_server_or_no_time_is_told_when_it_is_made(server: str, timeout_s: float) -> None:
+def test_constructor_rejects_invalid_arguments(server: str, timeout_s: float) -> None:
     with pytest.raises(ValueError):
         RetryingServer(server, timeout_s=timeout_s)

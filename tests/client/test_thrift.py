@@ -1,4 +1,4 @@
-"""The thrift service from the client's side: bytes of requests, values of replies."""
+"""The thrift service of the client: bytes of requests, values of replies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INFO = (
 )
 
 EVERY_CALL: dict[str, tuple[Callable[[ThriftCalls], Call[Any]], bytes, bytes, bytes, object]] = {
-    # what it is: how it is made, its method, its arguments, the result, the value
+    # name: call, method, arguments, result, value
     "put": (
         lambda calls: calls.put(b"work", [b"hello", b""], 30_000),
         b"put",
@@ -126,7 +126,7 @@ def test_every_request_and_its_reply(
 @pytest.mark.parametrize(
     ("type_", "error"), [(6, ServerError), (1, RequestError), (2, RequestError), (7, RequestError), (0, RequestError)]
 )
-def test_a_refusal_is_raised_by_every_call_and_leaves_the_buffer_in_step(
+def test_refusal_is_raised_and_consumed_by_every_call(
     make_call: Callable[[ThriftCalls], Call[Any]], method: bytes, type_: int, error: type[Refused]
 ) -> None:
     buffer = ReceiveBuffer()
@@ -138,7 +138,7 @@ def test_a_refusal_is_raised_by_every_call_and_leaves_the_buffer_in_step(
 
 
 @pytest.mark.parametrize(("make_call", "method"), MAKERS)
-def test_what_is_no_reply_is_a_bad_reply(make_call: Callable[[ThriftCalls], Call[Any]], method: bytes) -> None:
+def test_invalid_reply_is_rejected(make_call: Callable[[ThriftCalls], Call[Any]], method: bytes) -> None:
     for reply in (
         b"STORED\r\n",  # another protocol
         b"\xff\xff\xff\xff",  # a frame of negative length
@@ -154,17 +154,13 @@ def test_what_is_no_reply_is_a_bad_reply(make_call: Callable[[ThriftCalls], Call
             answered(make_call(ThriftCalls(max_frame_bytes=1000)), reply)
 
 
-def test_a_list_of_anything_but_items_is_a_bad_reply() -> None:
+@pytest.mark.parametrize("items", [b"\3\0\0\0\1\0\0", b"\x0c\x7f\xff\xff\xff\0"], ids=["bytes", "more than the frame"])
+def test_invalid_list_of_items_is_rejected(items: bytes) -> None:
     with pytest.raises(BadReply):
-        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, b"\x0f\0\0\3\0\0\0\1\0\0"))
+        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, b"\x0f\0\0" + items))
 
 
-def test_a_list_that_promises_more_than_its_frame_holds_is_a_bad_reply() -> None:
-    with pytest.raises(BadReply):
-        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, b"\x0f\0\0\x0c\x7f\xff\xff\xff\0"))
-
-
-def test_a_frame_longer_than_the_bound_is_given_up_before_it_is_there() -> None:
+def test_frame_that_is_too_long_is_rejected_before_it_is_complete() -> None:
     call, buffer = ThriftCalls(max_frame_bytes=100).version(), ReceiveBuffer()
     buffer.receive((100).to_bytes(4, "big"))
     assert call.read(buffer) is NOT_YET
@@ -172,12 +168,12 @@ def test_a_frame_longer_than_the_bound_is_given_up_before_it_is_there() -> None:
         answered(ThriftCalls(max_frame_bytes=100).version(), (101).to_bytes(4, "big"))
 
 
-def test_a_request_longer_than_the_bound_is_not_made() -> None:
+def test_request_that_is_too_long_is_rejected() -> None:
     with pytest.raises(RequestError, match="limit=100"):
         ThriftCalls(max_frame_bytes=100).put(b"work", [b"x" * 100])
 
 
-def test_the_requests_of_a_connection_have_numbers_of_their_own() -> None:
+def test_requests_of_a_connection_are_numbered() -> None:
     calls = ThriftCalls()
     first, second = calls.version(), calls.version()
     buffer = ReceiveBuffer()
@@ -187,13 +183,13 @@ def test_the_requests_of_a_connection_have_numbers_of_their_own() -> None:
     assert (first.read(buffer), second.read(buffer)) == ("a", "b")
 
 
-def test_the_time_that_a_get_waits_is_what_its_reply_may_take_longer() -> None:
+def test_wait_extends_the_time_for_the_reply() -> None:
     assert ThriftCalls().get(b"work", 1, 250).wait_ms == 250
     assert ThriftCalls().get(b"work", 1, -1).wait_ms == 0
 
 
 @pytest.mark.parametrize("name", [b"", b"a b", b"a/b", b"x" * 201])
-def test_a_name_that_cannot_be_is_never_sent(name: bytes) -> None:
+def test_invalid_queue_name_is_not_sent(name: bytes) -> None:
     calls = ThriftCalls()
     for make_call in (
         lambda: calls.put(name, []),
@@ -208,7 +204,7 @@ def test_a_name_that_cannot_be_is_never_sent(name: bytes) -> None:
             make_call()
 
 
-def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
+def test_invalid_argument_is_not_sent() -> None:
     with pytest.raises(RequestError, match="is out of range"):
         ThriftCalls().get(b"work", 1, 1 << 31)
     for status in ("WriteAvoid", "NotConfigured", "down"):
@@ -217,7 +213,7 @@ def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
 
 
 @given(st.binary(max_size=100), st.sampled_from(MAKERS))
-def test_any_result_is_a_reply_or_a_bad_one(
+def test_any_result_is_a_reply_or_an_error(
     result: bytes, made_by: tuple[Callable[[ThriftCalls], Call[Any]], bytes]
 ) -> None:
     make_call, method = made_by
@@ -227,13 +223,13 @@ def test_any_result_is_a_reply_or_a_bad_one(
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_the_beginning_of_a_reply_or_a_bad_one(data: bytes) -> None:
+def test_any_bytes_are_a_part_of_a_reply_or_an_error(data: bytes) -> None:
     with suppress(BadReply):
         answered(ThriftCalls().version(), data)
 
 
 @given(st.sampled_from(list(EVERY_CALL.values())), st.data())
-def test_any_damage_to_a_reply_leaves_a_reply_or_a_bad_one(made_by: tuple[Any, ...], data: st.DataObject) -> None:
+def test_damaged_reply_is_a_reply_or_an_error(made_by: tuple[Any, ...], data: st.DataObject) -> None:
     make_call, method, _, result, _ = made_by
     reply = bytearray(message(method, binary.REPLY, result))
     reply[data.draw(st.integers(0, len(reply) - 1))] = data.draw(st.integers(0, 255))
@@ -241,7 +237,7 @@ def test_any_damage_to_a_reply_leaves_a_reply_or_a_bad_one(made_by: tuple[Any, .
         answered(make_call(ThriftCalls(max_frame_bytes=1000)), bytes(reply))
 
 
-def test_an_item_that_is_too_large_is_refused_before_it_is_sent() -> None:
+def test_item_that_is_too_large_is_not_sent() -> None:
     calls = ThriftCalls(max_item_bytes=5)
     calls.put(b"work", [b"x" * 5])
     with pytest.raises(RequestError, match="item too large; limit=5"):
@@ -251,13 +247,13 @@ def test_an_item_that_is_too_large_is_refused_before_it_is_sent() -> None:
 @pytest.mark.parametrize(
     "words", ["item too large; limit=9", "frame too large; limit=9", "too many items in one call; limit=9"]
 )
-def test_what_is_too_large_for_the_server_will_never_do(words: str) -> None:
+def test_refusals_of_large_requests_are_request_errors(words: str) -> None:
     exception = binary.application_exception(binary.INTERNAL_ERROR, words)
     with pytest.raises(RequestError, match=words):
         answered(ThriftCalls().put(b"work", [b"a"]), message(b"put", binary.EXCEPTION, exception))
 
 
-def test_a_reply_with_more_items_than_were_asked_for_is_none_and_makes_no_items() -> None:
+def test_reply_with_too_many_items_is_rejected() -> None:
     items = binary.list_field(0, binary.STRUCT, 2) + binary.END * 2 + binary.END
     assert len(answered(ThriftCalls().get(b"work", 2), message(b"get", binary.REPLY, items))) == 2
     with pytest.raises(BadReply, match="2 items; limit=1"):
@@ -273,13 +269,13 @@ def test_a_reply_with_more_items_than_were_asked_for_is_none_and_makes_no_items(
         (b"abort", lambda: ThriftCalls().abort(b"work", [7])),
     ],
 )
-def test_a_reply_that_counts_what_was_not_asked_for_is_none(
+def test_reply_with_an_impossible_count_is_rejected(
     method: bytes, make_call: Callable[[], Call[int]], count: int
 ) -> None:
     with pytest.raises(BadReply, match=f"a count of {count}; limit=1"):
         answered(make_call(), message(method, binary.REPLY, binary.i32_field(0, count) + binary.END))
 
 
-def test_a_status_may_be_written_in_any_case() -> None:
+def test_status_is_case_insensitive() -> None:
     requests = {ThriftCalls().set_status(status).request for status in ("ReadOnly", "readonly", "READONLY")}
     assert len(requests) == 1

@@ -1,4 +1,4 @@
-"""TLS: who the server is, is always verified."""
+"""The blocking client with TLS: it always verifies the server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HOST = "mq.example"
 VERSION = (b"version\r\n", b"VERSION 1\r\n")
 
 
-def served_by(authority: Authority, host: str = HOST) -> ssl.SSLContext:
+def served_by(authority: Authority, host: str = HOST, names: list[str] | None = None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.sign(host))
+    context.load_cert_chain(*authority.sign(host, names=names))
     return context
 
 
@@ -28,7 +28,7 @@ def make_client(address: str, options: TlsOptions) -> BlockingClient:
     return BlockingClient(address, tls=options, timeout_s=PATIENCE_S)
 
 
-def test_items_go_to_a_server_and_come_back(processes: Processes, authority: Authority) -> None:
+def test_items_are_put_and_taken(processes: Processes, authority: Authority) -> None:
     cert_file, key_file = authority.sign(HOST)
     server = processes.serve(
         'queuePath = "queues"\n', endpoint=f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={cert_file}"
@@ -41,7 +41,7 @@ def test_items_go_to_a_server_and_come_back(processes: Processes, authority: Aut
             assert item is None
 
 
-def test_a_kept_connection_is_used_again(authority: Authority) -> None:
+def test_kept_connection_is_reused(authority: Authority) -> None:
     with (
         scripted(talk_and_stay(VERSION, VERSION), tls=served_by(authority)) as server,
         make_client(server.address, TlsOptions(authority.ca_file, server_name=HOST)) as client,
@@ -53,30 +53,30 @@ def refused(connection: object) -> None:
     raise AssertionError("the client talks to a server that it should not trust")
 
 
-def refusing(authority: Authority, options: TlsOptions, host: str, reason: str) -> None:
-    """A client with these options must not talk to a server with a certificate for that host."""
+@pytest.mark.parametrize(
+    ("host", "names", "trusts", "server_name", "reason"),
+    [
+        ("other.example", None, True, HOST, "Hostname mismatch"),
+        (HOST, [], True, HOST, "Hostname mismatch"),
+        (HOST, None, True, None, "IP address mismatch"),
+        (HOST, None, False, HOST, "certificate verify failed"),
+    ],
+    ids=["another host", "name only in the subject", "host of the address", "unknown authority"],
+)
+def test_untrusted_certificate_is_refused(
+    authority: Authority, host: str, names: list[str] | None, trusts: bool, server_name: str | None, reason: str
+) -> None:
+    options = TlsOptions(authority.ca_file if trusts else None, server_name=server_name)
     with (
         pytest.raises(ssl.SSLError),  # at the end of the server
-        scripted(refused, tls=served_by(authority, host)) as server,
+        scripted(refused, tls=served_by(authority, host, names)) as server,
         make_client(server.address, options) as client,
         pytest.raises(CannotConnect, match=reason),
     ):
         client.version()
 
 
-def test_a_certificate_for_another_host_is_refused(authority: Authority) -> None:
-    refusing(authority, TlsOptions(authority.ca_file, server_name=HOST), "other.example", "Hostname mismatch")
-
-
-def test_the_host_that_is_connected_to_is_whose_certificate_is_wanted(authority: Authority) -> None:
-    refusing(authority, TlsOptions(authority.ca_file), HOST, "IP address mismatch")
-
-
-def test_a_certificate_that_nobody_known_has_signed_is_refused(authority: Authority) -> None:
-    refusing(authority, TlsOptions(server_name=HOST), HOST, "certificate verify failed")
-
-
-def test_the_client_shows_its_own_certificate_where_it_has_one(authority: Authority) -> None:
+def test_client_presents_its_certificate(authority: Authority) -> None:
     context = served_by(authority)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.ca_file)
@@ -86,23 +86,11 @@ def test_the_client_shows_its_own_certificate_where_it_has_one(authority: Author
         assert client.version() == {server.address: "1"}
 
 
-def test_no_connection_is_older_than_tls_1_2() -> None:
+def test_tls_1_2_is_the_oldest_version() -> None:
     assert TlsOptions().context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_a_certificate_that_names_nobody_but_in_its_subject_is_refused(authority: Authority) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.sign(HOST, names=[]))
-    with (
-        pytest.raises(ssl.SSLError),  # at the end of the server
-        scripted(refused, tls=context) as server,
-        make_client(server.address, TlsOptions(authority.ca_file, server_name=HOST)) as client,
-        pytest.raises(CannotConnect, match="Hostname mismatch"),
-    ):
-        client.version()
-
-
-def test_files_that_cannot_be_used_are_told_at_once_and_by_name(tmp_path: Path, authority: Authority) -> None:
+def test_unusable_files_are_reported_by_the_constructor(tmp_path: Path, authority: Authority) -> None:
     none, junk = str(tmp_path / "none.pem"), str(tmp_path / "junk.pem")
     Path(junk).write_bytes(b"not a certificate \xc3\xa9\n")
     (own, key), (_, other_key) = authority.sign("worker.example"), authority.sign("other.example")
@@ -124,9 +112,9 @@ def test_files_that_cannot_be_used_are_told_at_once_and_by_name(tmp_path: Path, 
         make_client("localhost", TlsOptions(key_file=key))
 
 
-def test_a_server_without_tls_is_no_server_with_it(authority: Authority) -> None:
+def test_server_without_tls_is_refused(authority: Authority) -> None:
     def play(connection: object) -> None:
-        """Hang up on whatever this is."""
+        """Close the connection."""
 
     with (
         scripted(play) as server,
