@@ -12,14 +12,7 @@ import pytest
 
 from kestrel.client.backoff import MAX_BACKOFF_S
 from kestrel.client.blocking import BlockingClient
-from kestrel.client.errors import (
-    BadReply,
-    CannotConnect,
-    ConnectionFailed,
-    OpenReadsError,
-    RequestError,
-    ServerError,
-)
+from kestrel.client.errors import BadReply, CannotConnect, ConnectionFailed, OpenReadsError, RequestError, ServerError
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.errors import BadQueueName
 from tests.client.first_choice import FirstOfAll
@@ -78,7 +71,7 @@ def make_client(
     return BlockingClient(servers, timeout_s=timeout_s, random=FirstOfAll(), seconds=seconds, **options)
 
 
-NOBODY: Final = "nobody"
+UNREACHABLE: Final = "unreachable"
 """In place of a script: the address of a server that is away."""
 
 Script = Sequence[Connection] | str
@@ -102,7 +95,7 @@ def sets(*items: bytes) -> bytes:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def unreachable() -> Iterator[str]:
     """Return an address where nothing listens."""
     with own_port() as port:
         yield f"127.0.0.1:{port}"
@@ -204,25 +197,25 @@ def test_requests_about_queues_and_the_server(client: BlockingClient, addresses:
     assert client.status() == {address: "Up"}
 
 
-def test_invalid_queue_name_is_rejected_without_connecting(nobody: str) -> None:
-    client = make_client(nobody)
+def test_invalid_queue_name_is_rejected_without_connecting(unreachable: str) -> None:
+    client = make_client(unreachable)
     for ask in (client.get, lambda name: client.put(name, b"x"), lambda name: client.put_many(name, [b"x"])):
         with pytest.raises(BadQueueName):
             ask("a\r\nflush_all")
 
 
-def test_invalid_argument_is_rejected_without_connecting(nobody: str) -> None:
+def test_invalid_argument_is_rejected_without_connecting(unreachable: str) -> None:
     for expires_in in (0, -1, 1_000_000):
         with pytest.raises(RequestError, match=r"expire|expiry"):
-            make_client(nobody).put("work", b"x", expires_in=expires_in)
+            make_client(unreachable).put("work", b"x", expires_in=expires_in)
     with pytest.raises(ValueError, match="unknown protocol"):
-        BlockingClient(nobody, "text")  # type: ignore[arg-type]
+        BlockingClient(unreachable, "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one server"):
         BlockingClient([])
     with pytest.raises(ValueError, match="timeout_s"):
-        BlockingClient(nobody, timeout_s=0)
+        BlockingClient(unreachable, timeout_s=0)
     with pytest.raises(TypeError, match="tls"):
-        BlockingClient(nobody, tls=True)  # type: ignore[arg-type]
+        BlockingClient(unreachable, tls=True)  # type: ignore[arg-type]
 
 
 # Requests to servers that play a script.
@@ -275,10 +268,7 @@ VALUES: Final = {
         [True, b"a"],
     ),
     "items behind a refusal that ends the connection go to another server": Case(
-        [
-            [talk((sets(b"a", b"b", b"c", b"d"), STORED + READ_ONLY))],
-            [talk((sets(b"b", b"c", b"d"), STORED * 3))],
-        ],
+        [[talk((sets(b"a", b"b", b"c", b"d"), STORED + READ_ONLY))], [talk((sets(b"b", b"c", b"d"), STORED * 3))]],
         lambda client: client.put_many("work", [b"a", b"b", b"c", b"d"]),
         4,
     ),
@@ -291,10 +281,7 @@ VALUES: Final = {
         2,
     ),
     "a connection is not used again after a refusal among many replies": Case(
-        [
-            [talk_and_stay((sets(b"a", b"b"), STORED + READ_ONLY)), talk((GET, ITEM))],
-            [talk((sets(b"b"), STORED))],
-        ],
+        [[talk_and_stay((sets(b"a", b"b"), STORED + READ_ONLY)), talk((GET, ITEM))], [talk((sets(b"b"), STORED))]],
         lambda client: [client.put_many("work", [b"a", b"b"]), get(client)],
         [2, b"a"],
     ),
@@ -315,7 +302,9 @@ VALUES: Final = {
         [[talk((b"get work/t=2500\r\n", END))]], lambda client: client.get("work", timeout=2.5), None
     ),
     "a failed get goes to another server": Case([[talk((GET, b""))], [talk((GET, ITEM))]], get, b"a"),
-    "a get finds nothing if one server fails and the other is empty": Case([NOBODY, [talk((GET, END))]], get, None),
+    "a get finds nothing if one server fails and the other is empty": Case(
+        [UNREACHABLE, [talk((GET, END))]], get, None
+    ),
     "a refused monitor goes to another server": Case(
         [[talk((MONITOR, READ_ONLY))], [talk(*[(MONITOR, ITEM + END), (CONFIRM, END)] * 2)]],
         lambda client: [monitor(client), monitor(client)],
@@ -356,27 +345,27 @@ FAILURES: Final = {
         [[talk((PUT, READ_ONLY))], [talk((PUT, b"SERVER_ERROR disk full\r\n"))]], put, ServerError, "disk full"
     ),
     "a wrong put goes to no other server": Failure(
-        [[talk((PUT, b"CLIENT_ERROR item too large\r\n"))], NOBODY], put, RequestError, "too large"
+        [[talk((PUT, b"CLIENT_ERROR item too large\r\n"))], UNREACHABLE], put, RequestError, "too large"
     ),
     **{
         f"a {name} without a reply is not repeated after a {end.__name__}": Failure(
-            [[end((PUT, b""))], NOBODY], ask, ConnectionFailed
+            [[end((PUT, b""))], UNREACHABLE], ask, ConnectionFailed
         )
         for name, ask in (("put", put), ("put of many", put_one_of_many))
         for end in (talk, reset)
     },
     "items without a reply are not put again": Failure(
-        [[talk((sets(b"a", b"b"), STORED))], NOBODY],
+        [[talk((sets(b"a", b"b"), STORED))], UNREACHABLE],
         lambda client: client.put_many("work", [b"a", b"b"]),
         ConnectionFailed,
     ),
     "a wrong item ends a put of many": Failure(
-        [[talk((sets(b"a", b"b", b"c"), STORED + b"CLIENT_ERROR item too large\r\n"))], NOBODY],
+        [[talk((sets(b"a", b"b", b"c"), STORED + b"CLIENT_ERROR item too large\r\n"))], UNREACHABLE],
         lambda client: client.put_many("work", [b"a", b"b", b"c"]),
         RequestError,
         "too large",
     ),
-    "a get fails if no server answers": Failure([[talk((GET, READ_ONLY))], NOBODY], get, CannotConnect),
+    "a get fails if no server answers": Failure([[talk((GET, READ_ONLY))], UNREACHABLE], get, CannotConnect),
     "a get without a reply times out": Failure([[talk_and_stay((GET, b""))]], get, ConnectionFailed, "timed out"),
     "a get with half a reply times out": Failure(
         [[talk_and_stay((GET, b"VALUE work 0 1\r\n"))]], get, ConnectionFailed, "timed out"
@@ -387,17 +376,14 @@ FAILURES: Final = {
 @pytest.mark.parametrize("case", FAILURES.values(), ids=list(FAILURES))
 def test_requests_fail_with_these_errors(case: Failure) -> None:
     timeout_s = 0.05 if case.match == "timed out" else PATIENCE_S
-    with (
-        client_of(*case.scripts, timeout_s=timeout_s) as client,
-        pytest.raises(case.error, match=case.match) as raised,
-    ):
+    with client_of(*case.scripts, timeout_s=timeout_s) as client, pytest.raises(case.error, match=case.match) as raised:
         case.ask(client)
     assert type(raised.value) is case.error
 
 
 @pytest.mark.parametrize("play", UNKNOWN.values(), ids=list(UNKNOWN))
 def test_items_after_a_refusal_are_uncertain_unless_it_closes_the_connection(play: Connection) -> None:
-    with client_of([play], NOBODY, timeout_s=0.1) as client, pytest.raises(ConnectionFailed) as raised:
+    with client_of([play], UNREACHABLE, timeout_s=0.1) as client, pytest.raises(ConnectionFailed) as raised:
         client.put_many("work", [b"a", b"b"])
     assert not isinstance(raised.value, CannotConnect)
 
@@ -434,8 +420,8 @@ def test_closed_client_can_be_used_again() -> None:
         assert get(client) == b"a"
 
 
-def test_error_names_the_server_that_cannot_be_reached(nobody: str) -> None:
-    for address in (nobody, "two..dots:1"):
+def test_error_names_the_server_that_cannot_be_reached(unreachable: str) -> None:
+    for address in (unreachable, "two..dots:1"):
         with make_client(address) as client, pytest.raises(CannotConnect, match=address):
             client.get("work")
 
@@ -467,7 +453,7 @@ def test_invalid_reply_ends_the_connection(reply: bytes) -> None:
 
 def test_requests_skip_a_server_that_is_away() -> None:
     peek = (b"get work/peek\r\n", ITEM)
-    with client_of(NOBODY, [talk((PUT, STORED), (sets(b"b", b"c"), STORED * 2), peek, (GET_OPEN, END))]) as client:
+    with client_of(UNREACHABLE, [talk((PUT, STORED), (sets(b"b", b"c"), STORED * 2), peek, (GET_OPEN, END))]) as client:
         assert put(client) and client.put_many("work", [b"b", b"c"]) == 2
         assert client.peek("work") == b"a"
         with client.reliable_get("work") as item:
@@ -494,7 +480,7 @@ def test_requests_use_all_servers(addresses: list[str], both: BlockingClient) ->
 
 
 def test_flush_reaches_all_servers_even_if_one_is_away() -> None:
-    with client_of(NOBODY, [talk((b"flush work\r\n", END))]) as client, pytest.raises(CannotConnect):
+    with client_of(UNREACHABLE, [talk((b"flush work\r\n", END))]) as client, pytest.raises(CannotConnect):
         client.flush("work")
 
 
@@ -528,11 +514,7 @@ def test_confirm_that_cannot_be_sent_fails() -> None:
 
 
 def test_failed_abort_does_not_hide_the_exception() -> None:
-    with (
-        client_of([talk((GET_OPEN, ITEM))]) as client,
-        pytest.raises(ZeroDivisionError),
-        client.reliable_get("work"),
-    ):
+    with client_of([talk((GET_OPEN, ITEM))]) as client, pytest.raises(ZeroDivisionError), client.reliable_get("work"):
         raise ZeroDivisionError
 
 

@@ -47,7 +47,7 @@ def test_large_items_are_stored_and_returned(either: World) -> None:
     assert either.left() == [data] * 3
 
 
-def test_an_item_expires(either: World) -> None:
+def test_item_expires(either: World) -> None:
     assert either.run(either.client.put("work", b"a", expires_in=5))
     either.advance(6)
     assert either.run(either.client.get("work")) is None

@@ -70,6 +70,17 @@ class World(memory_world.World):
         return caught.value
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def pair() -> World:
+    """Return a world with two servers."""
+    return World(2)
+
+
 # Connections.
 
 
@@ -77,8 +88,7 @@ def test_client_connects_only_when_needed() -> None:
     assert World().attempts() == [0]
 
 
-def test_puts_share_a_connection_and_do_not_wait_for_each_other() -> None:
-    world = World()
+def test_puts_share_a_connection_and_do_not_wait_for_each_other(world: World) -> None:
     puts = [world.begin(world.client.put("work", b"%d" % number)) for number in range(100)]
     assert all(map(world.result, puts))
     assert world.attempts() == [1]
@@ -86,8 +96,7 @@ def test_puts_share_a_connection_and_do_not_wait_for_each_other() -> None:
     assert world.attempts() == [1]
 
 
-def test_all_requests_fail_when_the_connection_times_out() -> None:
-    world = World()
+def test_all_requests_fail_when_the_connection_times_out(world: World) -> None:
     world.endpoints[0].is_silent = True
     puts = [world.begin(world.client.put("work", b"a")) for _ in range(3)]
     assert world.attempts() == [1]
@@ -97,8 +106,7 @@ def test_all_requests_fail_when_the_connection_times_out() -> None:
             world.result(each)
 
 
-def test_cancelled_request_leaves_the_connection_to_the_others() -> None:
-    world = World()
+def test_cancelled_request_leaves_the_connection_to_the_others(world: World) -> None:
     world.endpoints[0].is_away = True
     world.failing(world.client.version())
     world.endpoints[0].is_away = False
@@ -111,8 +119,7 @@ def test_cancelled_request_leaves_the_connection_to_the_others() -> None:
     assert world.items() == [1]
 
 
-def test_waiting_get_does_not_block_other_requests() -> None:
-    world = World()
+def test_waiting_get_does_not_block_other_requests(world: World) -> None:
     waiting = world.begin(world.client.get("work", timeout=5))
     assert world.run(world.client.put("other", b"a"))
     assert world.run(world.client.peek("other")) == b"a"
@@ -122,15 +129,13 @@ def test_waiting_get_does_not_block_other_requests() -> None:
     assert world.connections() == [2]
 
 
-def test_connection_of_a_waiting_get_is_kept() -> None:
-    world = World()
+def test_connection_of_a_waiting_get_is_kept(world: World) -> None:
     for _ in range(3):
         world.wait_in_vain(5)
     assert world.attempts() == [1]
 
 
-def test_idle_connections_are_closed_after_a_while() -> None:
-    world = World()
+def test_idle_connections_are_closed_after_a_while(world: World) -> None:
     for seconds in (1, 1):
         waiting = [world.begin(world.client.get("work", timeout=seconds)) for _ in range(10)]
         world.advance(seconds)
@@ -197,8 +202,7 @@ def test_idle_connection_closed_by_the_server_is_not_reused() -> None:
     assert world.result(world.begin(world.client.get("work", timeout=5))) == b"a"
 
 
-def test_idle_connection_with_unexpected_data_is_not_reused() -> None:
-    world = World()
+def test_idle_connection_with_unexpected_data_is_not_reused(world: World) -> None:
     world.wait_in_vain(5)
     world.endpoints[0].connections[0].transport.arrive(b"END\r\n")
     world.wait_in_vain(5)
@@ -208,16 +212,14 @@ def test_idle_connection_with_unexpected_data_is_not_reused() -> None:
 # A server that is away.
 
 
-def test_put_to_an_unreachable_server_raises_cannot_connect() -> None:
-    world = World()
+def test_put_to_an_unreachable_server_raises_cannot_connect(world: World) -> None:
     world.endpoints[0].is_away = True
     error = world.failing(world.client.put("work", b"a"))
     assert isinstance(error, CannotConnect)
     assert str(error).startswith("servers[0]: Connection was refused")
 
 
-def test_pauses_between_attempts_grow() -> None:
-    world = World()
+def test_pauses_between_attempts_grow(world: World) -> None:
     world.endpoints[0].is_away = True
     world.failing(world.client.version())
     for attempts, pause_s in enumerate([0.5, 1, 2, 4, 8, 10, 10], start=1):
@@ -230,8 +232,7 @@ def test_pauses_between_attempts_grow() -> None:
                 world.result(each)
 
 
-def test_waiting_request_is_sent_when_the_server_returns() -> None:
-    world = World()
+def test_waiting_request_is_sent_when_the_server_returns(world: World) -> None:
     assert world.run(world.client.put("work", b"a"))
     for data in (b"b", b"c"):  # the second failure has a short pause again
         world.end_connections()
@@ -245,8 +246,7 @@ def test_waiting_request_is_sent_when_the_server_returns() -> None:
     assert world.items() == [3]
 
 
-def test_lost_connection_leaves_a_sent_request_uncertain() -> None:
-    world = World()
+def test_lost_connection_leaves_a_sent_request_uncertain(world: World) -> None:
     waiting = world.begin(world.client.get("work", timeout=5))
     world.end_connections()
     with pytest.raises(ConnectionFailed) as caught:
@@ -257,39 +257,35 @@ def test_lost_connection_leaves_a_sent_request_uncertain() -> None:
 # Several servers.
 
 
-def test_put_goes_to_another_server_during_the_pause_of_one_that_is_away() -> None:
-    world = World(2)
-    world.endpoints[0].is_away = True
-    assert all(world.run(world.client.put("work", b"a")) for _ in range(3))
-    assert world.items() == [0, 3]
-    assert world.attempts() == [1, 1]
-    world.endpoints[0].is_away = False
-    world.advance(0.5)
-    assert world.run(world.client.put("work", b"a"))
-    assert world.items() == [1, 3]
+def test_put_goes_to_another_server_during_the_pause_of_one_that_is_away(pair: World) -> None:
+    pair.endpoints[0].is_away = True
+    assert all(pair.run(pair.client.put("work", b"a")) for _ in range(3))
+    assert pair.items() == [0, 3]
+    assert pair.attempts() == [1, 1]
+    pair.endpoints[0].is_away = False
+    pair.advance(0.5)
+    assert pair.run(pair.client.put("work", b"a"))
+    assert pair.items() == [1, 3]
 
 
-def test_refused_puts_go_to_another_server_once() -> None:
-    world = World(2)
-    world.refuse_writes(0)
-    assert world.run(world.client.put("work", b"first"))
+def test_refused_puts_go_to_another_server_once(pair: World) -> None:
+    pair.refuse_writes(0)
+    assert pair.run(pair.client.put("work", b"first"))
     items = [b"%d" % number for number in range(1200)]
-    assert world.run(world.client.put_many("work", items)) == 1200
-    assert world.items() == [0, 1201]
-    assert [world.run(world.client.get("work")) for _ in range(1201)] == [b"first", *items]
+    assert pair.run(pair.client.put_many("work", items)) == 1200
+    assert pair.items() == [0, 1201]
+    assert [pair.run(pair.client.get("work")) for _ in range(1201)] == [b"first", *items]
 
 
-def test_pipelined_puts_after_a_refusal_go_to_another_server() -> None:
-    world = World(2)
-    world.run(world.client.version())
-    world.refuse_writes(0)
-    puts = [world.begin(world.client.put("work", b"%d" % number)) for number in range(10)]
-    assert all(map(world.result, puts))
-    assert world.items() == [0, 10]
+def test_pipelined_puts_after_a_refusal_go_to_another_server(pair: World) -> None:
+    pair.run(pair.client.version())
+    pair.refuse_writes(0)
+    puts = [pair.begin(pair.client.put("work", b"%d" % number)) for number in range(10)]
+    assert all(map(pair.result, puts))
+    assert pair.items() == [0, 10]
 
 
-def test_bad_request_does_not_fail_requests_after_it() -> None:
-    world = World()
+def test_bad_request_does_not_fail_requests_after_it(world: World) -> None:
     world.run(world.client.version())
     bad = Deferred.fromCoroutine(world.client.set_status("sleepy"))
     bad.addErrback(lambda failure: failure.trap(RequestError))
@@ -301,8 +297,7 @@ def test_bad_request_does_not_fail_requests_after_it() -> None:
     assert world.attempts() == [2]
 
 
-def test_read_only_server_serves_gets_and_gives_the_reason_to_puts() -> None:
-    world = World()
+def test_read_only_server_serves_gets_and_gives_the_reason_to_puts(world: World) -> None:
     world.have_put(0, b"a", b"b", b"c")
     world.run(world.client.version())
     world.refuse_writes(0)
@@ -319,12 +314,11 @@ def test_read_only_server_serves_gets_and_gives_the_reason_to_puts() -> None:
     assert results[3::4] == [{"servers[0]": "ReadOnly"}] * 3
 
 
-def test_put_that_all_servers_refuse_fails_with_server_error() -> None:
-    world = World(2)
-    world.refuse_writes(0)
-    world.refuse_writes(1)
-    assert isinstance(world.failing(world.client.put("work", b"a")), ServerError)
-    assert isinstance(world.failing(world.client.put_many("work", [b"a"])), ServerError)
+def test_put_that_all_servers_refuse_fails_with_server_error(pair: World) -> None:
+    pair.refuse_writes(0)
+    pair.refuse_writes(1)
+    assert isinstance(pair.failing(pair.client.put("work", b"a")), ServerError)
+    assert isinstance(pair.failing(pair.client.put_many("work", [b"a"])), ServerError)
 
 
 def silence(world: World) -> None:
@@ -333,18 +327,17 @@ def silence(world: World) -> None:
         connection.server_end.transport.pauseProducing()
 
 
-def test_requests_that_fail_together_count_as_one_failure() -> None:
-    world = World(2)
-    world.run(world.client.version())
-    silence(world)
-    puts = [world.begin(world.client.put("work", b"a")) for _ in range(40)]
-    world.advance(TIMEOUT_S)
+def test_requests_that_fail_together_count_as_one_failure(pair: World) -> None:
+    pair.run(pair.client.version())
+    silence(pair)
+    puts = [pair.begin(pair.client.put("work", b"a")) for _ in range(40)]
+    pair.advance(TIMEOUT_S)
     for each in puts:
         with pytest.raises(ConnectionFailed):
-            world.result(each)
-    world.advance(0.5)
-    assert world.run(world.client.put("work", b"b"))
-    assert world.items() == [1, 0]
+            pair.result(each)
+    pair.advance(0.5)
+    assert pair.run(pair.client.put("work", b"b"))
+    assert pair.items() == [1, 0]
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -372,54 +365,49 @@ def test_gets_change_server_after_gets_per_server() -> None:
     assert [world.run(world.client.get("work")) for _ in range(9)] == [b"0"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
-def test_gets_move_on_from_an_empty_server() -> None:
-    world = World(2)
-    world.have_put(0, b"a")
-    world.have_put(1, b"b", b"c")
-    assert [world.run(world.client.get("work")) for _ in range(4)] == [b"a", b"b", b"c", None]
+def test_gets_move_on_from_an_empty_server(pair: World) -> None:
+    pair.have_put(0, b"a")
+    pair.have_put(1, b"b", b"c")
+    assert [pair.run(pair.client.get("work")) for _ in range(4)] == [b"a", b"b", b"c", None]
 
 
-def test_gets_move_on_from_a_server_that_is_away() -> None:
-    world = World(2)
-    world.endpoints[0].is_away = True
-    world.have_put(1, b"a")
-    assert world.run(world.client.get("work")) == b"a"
-    assert world.run(world.client.get("work")) is None
-    assert world.attempts() == [1, 1]
+def test_gets_move_on_from_a_server_that_is_away(pair: World) -> None:
+    pair.endpoints[0].is_away = True
+    pair.have_put(1, b"a")
+    assert pair.run(pair.client.get("work")) == b"a"
+    assert pair.run(pair.client.get("work")) is None
+    assert pair.attempts() == [1, 1]
 
 
-def test_get_waits_a_second_at_each_server_until_the_timeout() -> None:
-    world = World(2)
-    waiting = world.begin(world.client.get("work", timeout=2.5))
-    world.advance(1)  # at the first
-    world.have_put(1, b"a")
-    world.settle()
-    assert world.result(waiting) == b"a"
-    waiting = world.begin(world.client.get("work", timeout=2.5))
+def test_get_waits_a_second_at_each_server_until_the_timeout(pair: World) -> None:
+    waiting = pair.begin(pair.client.get("work", timeout=2.5))
+    pair.advance(1)  # at the first
+    pair.have_put(1, b"a")
+    pair.settle()
+    assert pair.result(waiting) == b"a"
+    waiting = pair.begin(pair.client.get("work", timeout=2.5))
     for pause_s in (1, 1, 0.25):
-        world.advance(pause_s)
+        pair.advance(pause_s)
         assert not waiting.called
-    world.advance(0.25)
-    assert world.result(waiting) is None
+    pair.advance(0.25)
+    assert pair.result(waiting) is None
 
 
-def test_statistics_are_returned_for_each_server() -> None:
-    world = World(2)
-    world.have_put(1, b"a")
-    stats = world.run(world.client.stats())
+def test_statistics_are_returned_for_each_server(pair: World) -> None:
+    pair.have_put(1, b"a")
+    stats = pair.run(pair.client.stats())
     assert {name: figures["curr_items"] for name, figures in stats.items()} == {"servers[0]": "0", "servers[1]": "1"}
-    assert world.run(world.client.version()) == {"servers[0]": "1.2.3", "servers[1]": "1.2.3"}
-    world.run(world.client.set_status("ReadOnly"))
-    assert world.run(world.client.status()) == {"servers[0]": "ReadOnly", "servers[1]": "ReadOnly"}
-    assert set(world.run(world.client.dump_config("work"))) == {"servers[0]", "servers[1]"}
+    assert pair.run(pair.client.version()) == {"servers[0]": "1.2.3", "servers[1]": "1.2.3"}
+    pair.run(pair.client.set_status("ReadOnly"))
+    assert pair.run(pair.client.status()) == {"servers[0]": "ReadOnly", "servers[1]": "ReadOnly"}
+    assert set(pair.run(pair.client.dump_config("work"))) == {"servers[0]", "servers[1]"}
 
 
-def test_flush_reaches_all_servers_even_if_one_fails() -> None:
-    world = World(2)
-    world.have_put(1, b"a")
-    world.endpoints[0].is_away = True
-    assert isinstance(world.failing(world.client.flush("work")), CannotConnect)
-    assert world.items() == [0, 0]
+def test_flush_reaches_all_servers_even_if_one_fails(pair: World) -> None:
+    pair.have_put(1, b"a")
+    pair.endpoints[0].is_away = True
+    assert isinstance(pair.failing(pair.client.flush("work")), CannotConnect)
+    assert pair.items() == [0, 0]
 
 
 # TLS: the connection exists before the server is verified.
@@ -486,19 +474,17 @@ def test_close_fails_pending_requests_and_leaves_no_timer() -> None:
     world.run(world.client.close())
 
 
-def test_close_cancels_connection_attempts() -> None:
-    world = World(2)
-    for endpoint in world.endpoints:
+def test_close_cancels_connection_attempts(pair: World) -> None:
+    for endpoint in pair.endpoints:
         endpoint.is_silent = True
-    asked = world.begin(world.client.version())
-    world.run(world.client.close())
+    asked = pair.begin(pair.client.version())
+    pair.run(pair.client.close())
     with pytest.raises(CannotConnect, match="the client is closed"):
-        world.result(asked)
-    assert world.network.clock.getDelayedCalls() == []
+        pair.result(asked)
+    assert pair.network.clock.getDelayedCalls() == []
 
 
-def test_close_fails_a_request_that_waits_for_a_server() -> None:
-    world = World()
+def test_close_fails_a_request_that_waits_for_a_server(world: World) -> None:
     world.endpoints[0].is_away = True
     world.failing(world.client.version())
     waiting = world.begin(world.client.put("work", b"a"))
@@ -508,8 +494,7 @@ def test_close_fails_a_request_that_waits_for_a_server() -> None:
     assert world.network.clock.getDelayedCalls() == []
 
 
-def test_closed_client_does_not_connect() -> None:
-    world = World()
+def test_closed_client_does_not_connect(world: World) -> None:
     assert world.run(world.client.put("work", b"a"))
 
     async def use_it() -> None:
@@ -522,8 +507,7 @@ def test_closed_client_does_not_connect() -> None:
     assert world.attempts() == [1]
 
 
-def test_cancelled_waiting_get_takes_no_item() -> None:
-    world = World()
+def test_cancelled_waiting_get_takes_no_item(world: World) -> None:
     waiting = world.begin(world.client.get("work", timeout=60))
     waiting.cancel()
     with pytest.raises(CancelledError):
@@ -537,9 +521,7 @@ def test_cancelled_waiting_get_takes_no_item() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
-def test_get_cancelled_before_it_is_sent_takes_no_item(
-    protocol: str,
-) -> None:
+def test_get_cancelled_before_it_is_sent_takes_no_item(protocol: str) -> None:
     network = MemoryNetwork()
     servers = [MemoryServer(clock=network.clock) for _ in range(2)]
     client = Client(network.clock, [network.endpoint(each, protocol) for each in servers], protocol)
@@ -564,7 +546,7 @@ def test_closed_client_asks_no_other_server() -> None:
     assert world.items() == [0, 1, 1]
 
 
-# What a client is made of.
+# Construction.
 
 
 def test_constructor_rejects_invalid_arguments() -> None:

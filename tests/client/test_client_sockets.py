@@ -191,11 +191,7 @@ def test_example_prints_a_line_if_the_server_is_away() -> None:
 
 def test_ctrl_c_ends_the_example_and_returns_its_pages(served: Served) -> None:
     with Child(
-        [*EXAMPLE, served.memcache],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=EXAMPLE_ENVIRONMENT,
+        [*EXAMPLE, served.memcache], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=EXAMPLE_ENVIRONMENT
     ) as running:
         done = 0
         while done < 2:
@@ -335,10 +331,7 @@ async def test_client_closes_the_connection_after_a_refusal(tmp_path: Path, monk
     monkeypatch.setattr(Wary, "reply", b"SERVER_ERROR disk full\r\n")
     authority = Authority(tmp_path)
     tls = TlsOptions(authority.ca_file, server_name=HOST)
-    async with (
-        listening(*authority.sign(HOST)) as port,
-        client_of(f"127.0.0.1:{port}", tls=tls) as client,
-    ):
+    async with listening(*authority.sign(HOST)) as port, client_of(f"127.0.0.1:{port}", tls=tls) as client:
         with pytest.raises(ServerError):
             await client.put("work", b"a")
         await Wary.ended.addTimeout(PATIENCE_S, reactor)

@@ -1,4 +1,4 @@
-"""What differs on thrift for the Twisted client, with servers in memory."""
+"""The Twisted client on thrift, with servers in memory: differences from memcache."""
 
 from __future__ import annotations
 

@@ -22,12 +22,7 @@ HANGS_UP = [
     b"status sleepy\r\n",
     b"set work 0 0 999999999\r\n",
 ]
-GOES_ON = [
-    b"get\r\n",
-    b"get a.b\r\n",
-    b"set work x 0 1\r\na\r\n",
-    b"get work/t=x\r\n",
-]
+GOES_ON = [b"get\r\n", b"get a.b\r\n", b"set work x 0 1\r\na\r\n", b"get work/t=x\r\n"]
 
 
 @pytest.mark.parametrize("request_", HANGS_UP + GOES_ON)

@@ -211,9 +211,7 @@ def test_item_of_a_removed_server_is_confirmed_and_its_connection_ends(
     assert world.run(world.client.get("work")) is None
 
 
-def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "thrift")
     world.become(0)
     world.run(world.client.put("work", b"a"))

@@ -74,13 +74,7 @@ EVERY_CALL: dict[str, tuple[Callable[[ThriftCalls], Call[Any]], bytes, bytes, by
         b"\x08\0\0\0\0\0\0\0",
         0,
     ),
-    "peek": (
-        lambda calls: calls.peek(b"work"),
-        b"peek",
-        QUEUE + b"\0",
-        INFO,
-        QueueInfo(b"a", 1, 2, 3, 4, 5, 6),
-    ),
+    "peek": (lambda calls: calls.peek(b"work"), b"peek", QUEUE + b"\0", INFO, QueueInfo(b"a", 1, 2, 3, 4, 5, 6)),
     "peek, nothing": (
         lambda calls: calls.peek(b"work"),
         b"peek",
