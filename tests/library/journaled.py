@@ -1,4 +1,4 @@
-"""Journaled queues in a program whose reactor and disk are the test's."""
+"""Journaled queues in a program, with a reactor and a disk for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORK = b"work"
 def config(
     name: bytes = WORK, reader: JournaledQueueReaderConfig | None = None, **options: Any
 ) -> JournaledQueueConfig:
-    """The config of a queue whose readers all go by that."""
+    """Return the config of a queue whose readers all have the given config."""
     return JournaledQueueConfig(name=name, default_reader_config=reader or JournaledQueueReaderConfig(), **options)
 
 
@@ -37,7 +37,7 @@ class Program(OpenedFolders):
         self.folder_path = tmp_path / "queues"
 
     def queue(self, settings: JournaledQueueConfig | None = None, reserve_bytes: int = 1) -> JournaledQueue:
-        """A queue with the folder to itself, set up."""
+        """Return a queue, set up, with a folder of its own."""
         options = {**self.options, "reserve_bytes": reserve_bytes}
         queue = JournaledQueue(settings or config(), self.folder_path, self.reactor, **options)
         self._opened.append(queue)
@@ -45,48 +45,53 @@ class Program(OpenedFolders):
         return queue
 
     def in_memory(self) -> JournaledQueue:
-        """A queue without any folder."""
+        """Return a queue without a folder."""
         queue = JournaledQueue(config(), None, self.reactor, now_ms=self.reactor.now_ms)
         self._opened.append(queue)
         self.reactor.result(queue.setup())
         return queue
 
     def reader(self, **options: Any) -> tuple[JournaledQueue, Reader]:
-        """A queue whose default reader goes by these options, and that reader."""
+        """Return a queue, and its default reader with these options."""
         queue = self.queue(config(reader=JournaledQueueReaderConfig(**options)))
         return queue, queue.reader()
 
     def folder(self, **options: Any) -> ScrollFolder:
-        """The folder, open."""
+        """Return the folder, open."""
         folder = ScrollFolder(self.folder_path, self.reactor, **self.options, **options)
         self._opened.append(folder)
         self.reactor.result(folder.open())
         return folder
 
     def restart(self, queue: JournaledQueue, settings: JournaledQueueConfig | None = None) -> JournaledQueue:
-        """Stop in order, and begin again over the same folder."""
+        """Close a queue, and open it again."""
         self.reactor.result(queue.close())
         return self.queue(settings or queue.config)
 
     def put(self, queue: FolderJournaledQueue, *items: bytes) -> None:
-        """Put them; they are safe."""
+        """Put items, and wait until they are safe."""
         for data in items:
             safe = queue.put(data)
             assert safe is not None
             self.reactor.result(safe)
 
+    def put_expiring(self, queue: FolderJournaledQueue, count: int) -> None:
+        """Put items that expire after a second, without waiting until they are safe."""
+        for number in range(count):
+            queue.put(b"%d" % number, START_MS + 1000)
+
     def get(self, reader: Reader) -> QueueItem:
-        """The item that is at hand, as an open read."""
+        """Return the head of a reader as an open read."""
         item = self.result(reader.get(0))
         assert isinstance(item, QueueItem)
         return item
 
     def result(self, deferred: Deferred[Any]) -> Any:
-        """What it fires with when all is settled."""
+        """Settle, and return the result of a Deferred."""
         return self.reactor.result(deferred)
 
     def drain(self, reader: Reader) -> list[bytes]:
-        """All that it gives, one after the other, each committed."""
+        """Get and commit all items of a reader."""
         found = []
         while (item := self.result(reader.get(0))) is not None:
             found.append(item.data)
@@ -95,7 +100,7 @@ class Program(OpenedFolders):
 
     @property
     def files(self) -> list[str]:
-        """The names of the files in the folder, those of the items without their numbers; none without a folder."""
+        """The names of the files in the folder, without the numbers of the segments."""
         if not self.folder_path.exists():
             return []
         names = [path.name for path in self.folder_path.iterdir() if path.is_file()]

@@ -1,4 +1,4 @@
-"""A journaled queue of objects: with a codec, with transactions or without."""
+"""A journaled queue of objects, with a codec, with and without transactions."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tests.programs import arrivals
 
 
 class Json:
-    """A codec."""
+    """A codec for JSON."""
 
     def encode(self, item: Any) -> bytes:
-        """As JSON."""
+        """Encode an object."""
         return json.dumps(item).encode()
 
     def decode(self, data: bytes) -> Any:
-        """From JSON."""
+        """Decode an object."""
         return json.loads(data)
 
 
-BOTH = pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+BOTH = pytest.mark.parametrize("kind", ["to_blocking_queue", "to_transactional_blocking_queue"])
 TAKES = pytest.mark.parametrize("take", [lambda objects: objects.get(0), lambda objects: objects.poll()])
 
 # Both.
 
 
 @BOTH
-def test_a_put_is_true_when_it_is_safe_and_false_when_it_is_refused(program: Program, face: str) -> None:
+def test_put_returns_true_when_safe_and_false_when_refused(program: Program, kind: str) -> None:
     queue = program.queue(config(max_item_size_bytes=5))
-    objects = getattr(queue, face)(Json())
+    objects = getattr(queue, kind)(Json())
     told = arrivals(objects.put([1]))
     assert told == []
     program.reactor.settle()
@@ -47,9 +47,9 @@ def test_a_put_is_true_when_it_is_safe_and_false_when_it_is_refused(program: Pro
 
 
 @BOTH
-def test_a_put_that_is_lost_fails(program: Program, face: str) -> None:
+def test_lost_put_fails(program: Program, kind: str) -> None:
     queue = program.queue()
-    objects = getattr(queue, face)(Json())
+    objects = getattr(queue, kind)(Json())
     program.disk.fail("write", errno.EIO, times=1)
     with pytest.raises(QueueFailed):
         program.result(objects.put(1))
@@ -58,13 +58,13 @@ def test_a_put_that_is_lost_fails(program: Program, face: str) -> None:
 
 
 @BOTH
-def test_what_a_journal_cannot_do_is_a_type_error(program: Program, face: str) -> None:
-    objects = getattr(program.queue(), face)(Json())
+def test_put_head_is_a_type_error(program: Program, kind: str) -> None:
+    objects = getattr(program.queue(), kind)(Json())
     with pytest.raises(TypeError, match="head"):
         objects.put_head(1)
 
 
-def test_none_is_no_item_where_a_get_would_bring_it_as_such(program: Program) -> None:
+def test_none_is_rejected_without_transactions(program: Program) -> None:
     objects = program.queue().to_blocking_queue(Json())
     with pytest.raises(TypeError, match="None"):
         objects.put(None)
@@ -77,23 +77,23 @@ def test_none_is_an_item_of_a_transaction(program: Program) -> None:
     assert program.result(objects.poll()).item is None
 
 
-def test_a_journal_is_not_asked_with_a_predicate(program: Program) -> None:
+def test_poll_if_is_a_type_error(program: Program) -> None:
     objects = program.queue().to_blocking_queue(Json())
     with pytest.raises(TypeError, match="predicate"):
         objects.poll_if(lambda item: True)
 
 
 @BOTH
-def test_a_queue_of_objects_has_the_default_reader_alone(program: Program, face: str) -> None:
+def test_queue_of_objects_uses_only_the_default_reader(program: Program, kind: str) -> None:
     queue = program.queue()
     queue.reader(b"a")
     with pytest.raises(BadQueueName):
-        getattr(queue, face)(Json())
+        getattr(queue, kind)(Json())
 
 
 @BOTH
-def test_who_waits_is_counted_timed_out_evicted_and_cancelled(program: Program, face: str) -> None:
-    objects = getattr(program.queue(), face)(Json())
+def test_waiters_time_out_and_are_evicted_and_cancelled(program: Program, kind: str) -> None:
+    objects = getattr(program.queue(), kind)(Json())
     timed, gone, evicted = objects.get(5), objects.get(), objects.get()
     seen = [arrivals(each) for each in (timed, gone, evicted)]
     assert objects.waiter_count == 3
@@ -104,9 +104,9 @@ def test_who_waits_is_counted_timed_out_evicted_and_cancelled(program: Program, 
 
 
 @BOTH
-def test_a_flush_and_a_close_are_those_of_the_queue_behind(program: Program, face: str) -> None:
+def test_flush_and_close_affect_the_queue(program: Program, kind: str) -> None:
     queue = program.queue()
-    objects = getattr(queue, face)(Json())
+    objects = getattr(queue, kind)(Json())
     program.result(objects.put(1))
     objects.flush()
     assert objects.size == 0
@@ -116,11 +116,9 @@ def test_a_flush_and_a_close_are_those_of_the_queue_behind(program: Program, fac
 
 @BOTH
 @TAKES
-def test_what_cannot_be_decoded_goes_back_with_one_more_error(
-    program: Program, face: str, take: Callable[[Any], Any]
-) -> None:
+def test_undecodable_item_returns_with_one_more_error(program: Program, kind: str, take: Callable[[Any], Any]) -> None:
     queue = program.queue(config(reader=JournaledQueueReaderConfig(error_handler=lambda item: item.errors > 1)))
-    objects = getattr(queue, face)(Json())
+    objects = getattr(queue, kind)(Json())
     program.put(queue, b"{")
     for size in (1, 0):
         with pytest.raises(json.JSONDecodeError):
@@ -132,7 +130,7 @@ def test_what_cannot_be_decoded_goes_back_with_one_more_error(
 
 
 @TAKES
-def test_an_item_is_done_when_it_is_given(program: Program, take: Callable[[Any], Any]) -> None:
+def test_item_is_done_when_it_is_returned(program: Program, take: Callable[[Any], Any]) -> None:
     queue = program.queue()
     objects = queue.to_blocking_queue(Json())
     for item in (["first"], {"second": 2}, "third"):
@@ -144,7 +142,7 @@ def test_an_item_is_done_when_it_is_given(program: Program, take: Callable[[Any]
     assert [program.result(take(objects)) for _ in range(2)] == ["third", None]
 
 
-def test_who_waits_is_given_what_is_put(program: Program) -> None:
+def test_waiter_gets_the_next_item(program: Program) -> None:
     objects = program.queue().to_blocking_queue(Json())
     waiting = arrivals(objects.get())
     objects.put(7)
@@ -155,7 +153,7 @@ def test_who_waits_is_given_what_is_put(program: Program) -> None:
 
 
 @TAKES
-def test_a_transaction_is_committed(program: Program, take: Callable[[Any], Any]) -> None:
+def test_transaction_is_committed(program: Program, take: Callable[[Any], Any]) -> None:
     queue = program.queue()
     objects = queue.to_transactional_blocking_queue(Json())
     for item in (1, 2):
@@ -171,7 +169,7 @@ def test_a_transaction_is_committed(program: Program, take: Callable[[Any], Any]
 
 
 @TAKES
-def test_a_transaction_is_rolled_back(program: Program, take: Callable[[Any], Any]) -> None:
+def test_transaction_is_rolled_back(program: Program, take: Callable[[Any], Any]) -> None:
     seen: list[QueueItem] = []
     handler = JournaledQueueReaderConfig(error_handler=lambda item: bool(seen.append(item)))  # type: ignore[func-returns-value]
     objects = program.queue(config(reader=handler)).to_transactional_blocking_queue(Json())

@@ -1,4 +1,4 @@
-"""A queue of objects in memory: nobody is ever blocked, nothing is lost, and everyone is served in turn."""
+"""A queue of objects in memory: items, limits, waiters, and callbacks that use the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.programs import arrivals
 
 
 def queue_of(*items: object, **options: Any) -> tuple[ConcurrentBlockingQueue[Any], Clock]:
-    """A queue with these items, and its clock."""
+    """Return a queue with these items, and its clock."""
     clock = Clock()
     queue: ConcurrentBlockingQueue[Any] = ConcurrentBlockingQueue(clock, **options)
     for item in items:
@@ -24,7 +24,7 @@ def queue_of(*items: object, **options: Any) -> tuple[ConcurrentBlockingQueue[An
 
 
 def drained(queue: ConcurrentBlockingQueue[Any]) -> list[object]:
-    """All that is in it, head first."""
+    """Take all items, head first."""
     found = []
     while (item := arrivals(queue.poll())[0]) is not None:
         found.append(item)
@@ -34,7 +34,7 @@ def drained(queue: ConcurrentBlockingQueue[Any]) -> list[object]:
 # Items in, items out.
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
+def test_items_are_taken_in_order() -> None:
     queue, _ = queue_of()
     assert [queue.put(item) for item in ("first", ["second"], 3)] == [True] * 3
     assert (queue.size, len(queue)) == (3, 3)
@@ -48,7 +48,7 @@ def test_any_object_is_an_item() -> None:
 
 
 @pytest.mark.parametrize("what", [None, Deferred(), Failure(ValueError())])
-def test_but_not_what_would_be_the_answer_of_a_get_itself(what: object) -> None:
+def test_none_deferreds_and_failures_are_rejected(what: object) -> None:
     queue, _ = queue_of()
     waiting = arrivals(queue.get())
     for put in (queue.put, queue.put_head):
@@ -57,7 +57,7 @@ def test_but_not_what_would_be_the_answer_of_a_get_itself(what: object) -> None:
     assert (waiting, queue.size) == ([], 0)
 
 
-def test_a_predicate_that_raises_fails_its_own_poll_and_the_item_stays() -> None:
+def test_predicate_that_raises_fails_its_poll_and_keeps_the_item() -> None:
     queue, _ = queue_of("x")
     (error,) = arrivals(queue.poll_if(lambda item: 1 / 0 > 0))
     assert isinstance(error, ZeroDivisionError)
@@ -65,7 +65,7 @@ def test_a_predicate_that_raises_fails_its_own_poll_and_the_item_stays() -> None
 
 
 @pytest.mark.parametrize("do", [ConcurrentBlockingQueue.flush, ConcurrentBlockingQueue.close])
-def test_a_predicate_that_drops_what_it_is_asked_about_brings_nothing(do: Callable[[Any], None]) -> None:
+def test_predicate_that_empties_the_queue_gets_nothing(do: Callable[[Any], None]) -> None:
     queue, _ = queue_of("x", "y")
     assert arrivals(queue.poll_if(lambda item: do(queue) is None)) == [None]
     assert queue.size == 0
@@ -76,10 +76,10 @@ def test_a_predicate_that_drops_what_it_is_asked_about_brings_nothing(do: Callab
 
 @pytest.mark.parametrize("take", [ConcurrentBlockingQueue.get, ConcurrentBlockingQueue.poll])
 @pytest.mark.parametrize("full_policy", FullPolicy)
-def test_it_is_not_full_of_what_is_for_those_in_line(full_policy: FullPolicy, take: Callable[[Any], Any]) -> None:
+def test_items_for_waiters_do_not_count_as_full(full_policy: FullPolicy, take: Callable[[Any], Any]) -> None:
     queue, clock = queue_of(max_items=1, full_policy=full_policy)
     taken = []
-    for item in range(300):  # after a hundred at once the rest is handed over in the next turn
+    for item in range(300):  # after a hundred items, the others follow in the next turn
         assert queue.put(item)
         taken.append(arrivals(take(queue)))
     clock.advance(0)
@@ -87,7 +87,7 @@ def test_it_is_not_full_of_what_is_for_those_in_line(full_policy: FullPolicy, ta
     assert (queue.size, queue.dropped_count) == (0, 0)
 
 
-def test_it_is_full_of_what_those_in_line_may_not_take() -> None:
+def test_items_that_waiters_may_not_take_count_as_full() -> None:
     queue, clock = queue_of(max_items=1)
     for _ in range(100):
         assert queue.put(0)
@@ -99,23 +99,23 @@ def test_it_is_full_of_what_those_in_line_may_not_take() -> None:
     assert (refused, queue.size) == ([None], 1)
 
 
-def test_a_number_of_items_is_not_negative() -> None:
+def test_max_items_must_not_be_negative() -> None:
     with pytest.raises(ValueError, match="max_items"):
         queue_of(max_items=-1)
 
 
-# Those who wait.
+# Waiters.
 
 
 @pytest.mark.parametrize("deadline_s", [0, -1])
-def test_a_deadline_that_is_over_is_a_poll(deadline_s: float) -> None:
+def test_get_without_time_is_a_poll(deadline_s: float) -> None:
     queue, clock = queue_of("x")
     assert arrivals(queue.get(deadline_s)) == ["x"]
     assert arrivals(queue.get(deadline_s)) == [None]
     assert not clock.getDelayedCalls()
 
 
-def test_a_closed_queue_has_nothing_and_takes_nothing() -> None:
+def test_closed_queue_is_empty_and_refuses_puts() -> None:
     queue, clock = queue_of()
     waiting = [arrivals(queue.get()), arrivals(queue.get(60))]
     queue.close()
@@ -124,9 +124,6 @@ def test_a_closed_queue_has_nothing_and_takes_nothing() -> None:
     assert (queue.put("x"), queue.put_head("x"), queue.size) == (False, False, 0)
     assert [arrivals(queue.get()), arrivals(queue.get(5)), arrivals(queue.poll())] == [[None]] * 3
     assert not clock.getDelayedCalls()
-
-
-def test_a_close_drops_what_is_left() -> None:
     queue, _ = queue_of("x")
     queue.close()
     assert (queue.size, arrivals(queue.get())) == (0, [None])
@@ -137,7 +134,7 @@ def test_a_close_drops_what_is_left() -> None:
 CHAIN = 10_000
 
 
-def test_ten_thousand_gets_in_a_chain_end() -> None:
+def test_ten_thousand_gets_in_a_callback_chain_end() -> None:
     queue, clock = queue_of(*range(1, CHAIN + 1))
     seen: list[int] = []
 
@@ -147,12 +144,12 @@ def test_ten_thousand_gets_in_a_chain_end() -> None:
             queue.get().addCallback(got)
 
     queue.get().addCallback(got)
-    assert len(seen) == 100  # the rest is for the next turn
+    assert len(seen) == 100  # the others follow in the next turn
     clock.advance(0)
     assert seen == list(range(1, CHAIN + 1))
 
 
-def test_ten_thousand_who_wait_and_put_for_the_next_are_all_served_within_the_first_put() -> None:
+def test_ten_thousand_waiters_that_put_for_the_next_are_served() -> None:
     queue, clock = queue_of()
     seen: list[int] = []
 
@@ -167,7 +164,7 @@ def test_ten_thousand_who_wait_and_put_for_the_next_are_all_served_within_the_fi
     assert (queue.size, clock.getDelayedCalls()) == (1, [])
 
 
-def test_ten_thousand_puts_and_gets_in_the_callbacks_of_each_other_end() -> None:
+def test_ten_thousand_puts_and_gets_in_callbacks_end() -> None:
     queue, _ = queue_of()
     seen: list[int] = []
 
@@ -182,7 +179,7 @@ def test_ten_thousand_puts_and_gets_in_the_callbacks_of_each_other_end() -> None
     assert seen == list(range(1, CHAIN + 1))
 
 
-def test_what_a_callback_puts_and_asks_for_keeps_its_place() -> None:
+def test_calls_in_callbacks_keep_their_order() -> None:
     queue, _ = queue_of()
     seen: list[tuple[str, object]] = []
 
@@ -202,7 +199,7 @@ def test_what_a_callback_puts_and_asks_for_keeps_its_place() -> None:
     assert seen == [("first", "a"), ("second", "c"), ("poller", None), ("third", "b")]
 
 
-def test_a_callback_that_cancels_another_takes_nothing_from_it() -> None:
+def test_callback_may_cancel_another_waiter() -> None:
     queue, _ = queue_of()
     first, second, third = queue.get(), queue.get(), queue.get()
     seen = arrivals(second)
@@ -214,7 +211,7 @@ def test_a_callback_that_cancels_another_takes_nothing_from_it() -> None:
     assert last == ["b"]
 
 
-def test_a_callback_that_closes_the_queue_ends_the_line() -> None:
+def test_callback_may_close_the_queue() -> None:
     queue, _ = queue_of()
     first, second = queue.get(), queue.get()
     first.addCallback(lambda item: queue.close())
@@ -224,7 +221,7 @@ def test_a_callback_that_closes_the_queue_ends_the_line() -> None:
     assert not queue.put("b")
 
 
-def test_a_callback_that_fails_keeps_nobody_from_being_served() -> None:
+def test_callback_that_raises_does_not_affect_other_waiters() -> None:
     queue, _ = queue_of()
     first, second = queue.get(), queue.get()
     first.addCallback(lambda item: 1 / 0)

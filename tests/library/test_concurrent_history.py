@@ -1,4 +1,4 @@
-"""Whatever is done to a concurrent queue, in whatever order: it does as a plain list with a line before it does."""
+"""Random histories of a concurrent queue, compared with a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.programs import arrivals
 
 
 class Model:
-    """A list of items, and a line of (number, when its time is over); `answers` has what each was told."""
+    """A list of items and a list of waiters with deadlines. `answers` has the result of each get."""
 
     def __init__(self, max_items: int | None, full_policy: FullPolicy) -> None:
         self.max_items = max_items
@@ -33,7 +33,7 @@ class Model:
         self.dropped = 0
 
     def put(self, item: int) -> bool:
-        """Serve the first in line, or keep it, within the limit."""
+        """Give an item to the first waiter or append it, within the limit."""
         full = self.max_items is not None and len(self.items) >= self.max_items
         if full and self.full_policy is FullPolicy.REFUSE_PUTS:
             return False
@@ -45,28 +45,28 @@ class Model:
         return True
 
     def serve(self) -> None:
-        """First come, first served."""
+        """Give items to the waiters, in order."""
         while self.items and self.line:
             self.answers[self.line.pop(0)[0]] = [self.items.pop(0)]
 
     def get(self, number: int, ends_at: float | None) -> None:
-        """Stand in line."""
+        """Add a waiter."""
         self.answers[number] = []
         self.line.append((number, ends_at))
         self.serve()
 
     def poll(self, number: int) -> None:
-        """Take the head, or nothing."""
+        """Take the head, or None."""
         self.answers[number] = [self.items.pop(0) if self.items else None]
 
     def leave(self, number: int) -> bool:
-        """Stand in line no longer."""
+        """Remove a waiter, and return whether it was waiting."""
         before = len(self.line)
         self.line = [each for each in self.line if each[0] != number]
         return len(self.line) < before
 
     def now_is(self, now: float) -> None:
-        """Those whose time is over have got nothing."""
+        """End the waiters whose deadline has passed."""
         for number, ends_at in list(self.line):
             if ends_at is not None and ends_at <= now:
                 self.leave(number)
@@ -74,7 +74,7 @@ class Model:
 
 
 class ConcurrentHistory(RuleBasedStateMachine):
-    """The queue and the model, side by side."""
+    """Applies each operation to the queue and the model."""
 
     @initialize(max_items=st.sampled_from([None, 0, 1, 3]), full_policy=st.sampled_from(FullPolicy))
     def begin(self, max_items: int | None, full_policy: FullPolicy) -> None:
@@ -88,7 +88,7 @@ class ConcurrentHistory(RuleBasedStateMachine):
         self.last_item = 0
 
     def asked(self, get: Deferred[int | None]) -> None:
-        """One more was asked."""
+        """Record a get."""
         self.gets.append(get)
         self.answers.append(arrivals(get))
 
@@ -153,21 +153,21 @@ class ConcurrentHistory(RuleBasedStateMachine):
         self.model.line.clear()
 
     @invariant()
-    def everyone_was_told_the_same(self) -> None:
+    def results_are_equal(self) -> None:
         assert dict(enumerate(self.answers)) == self.model.answers
 
     @invariant()
-    def the_figures_are_the_same(self) -> None:
+    def counts_are_equal(self) -> None:
         assert self.queue.size == len(self.model.items)
         assert self.queue.waiter_count == len(self.model.line)
         assert self.queue.dropped_count == self.model.dropped
 
     @invariant()
-    def no_timer_is_left_behind(self) -> None:
+    def only_waiters_have_timers(self) -> None:
         assert len(self.clock.getDelayedCalls()) == sum(ends_at is not None for _, ends_at in self.model.line)
 
 
-def test_a_queue_does_as_a_list_with_a_line_before_it_does() -> None:
+def test_queue_behaves_like_its_model() -> None:
     run_state_machine_as_test(
         ConcurrentHistory, settings=settings(max_examples=100, stateful_step_count=50, deadline=None)
     )

@@ -1,4 +1,4 @@
-"""The programs to start from run to their end, and say what they say."""
+"""The example programs of the library run and print the expected lines."""
 
 from __future__ import annotations
 
@@ -46,34 +46,33 @@ a step: knead the dough
 
 
 def start(name: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """The example, when it has ended."""
+    """Run an example until it ends."""
     program = [sys.executable, str(ROOT / "examples" / name), *args]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
 
 
 def run(name: str, *args: str) -> str:
-    """What the example prints; it must end well and say nothing else."""
+    """Return the output of an example, which must succeed without errors."""
     done = start(name, *args)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_the_example_of_a_blocking_queue_runs_to_its_end() -> None:
-    assert run("blocking_queue.py") == BLOCKING_QUEUE
+@pytest.mark.parametrize(
+    ("name", "output"), [("blocking_queue.py", BLOCKING_QUEUE), ("journaled_queue.py", FIRST_TIME)]
+)
+def test_example_runs_to_its_end(name: str, output: str) -> None:
+    assert run(name) == output
 
 
-def test_the_example_of_a_journaled_queue_runs_to_its_end() -> None:
-    assert run("journaled_queue.py") == FIRST_TIME
-
-
-def test_it_goes_on_where_it_was_over_the_folder_that_it_is_given(tmp_path: Path) -> None:
+def test_example_continues_with_its_folder(tmp_path: Path) -> None:
     folder = str(tmp_path / "events")
     assert [run("journaled_queue.py", folder) for _ in range(2)] == [FIRST_TIME, SECOND_TIME]
 
 
 @pytest.mark.parametrize("name", ["library.py", "journaled_queue.py"])
-def test_an_example_whose_folder_is_in_use_says_so_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_example_reports_a_folder_in_use_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / ".kestrel").mkdir()
     lock = FolderLock(os.fsencode(tmp_path / ".kestrel" / "lock"))
     try:

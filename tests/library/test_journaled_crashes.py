@@ -1,8 +1,7 @@
-"""Wherever a process dies that has a journaled queue: what was safe is there, and all else happened or did not.
+"""Crashes of a process with a journaled queue, at each operation of the disk.
 
-A life has steps, one after the other is done and made safe. It is lived again and again, and dies one operation of the
-disk later each time. What a restart finds must be what the queue was after the last step that was safe, or after the
-one that was under way.
+A history has steps, each of which is done and made safe. Each run of a history crashes one operation of the disk later.
+After a restart the queue must have the state after the last safe step, or after the step that was under way.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from kestrel.testing.faults import KillableDisk, ProcessDied
 from tests.library.journaled import WORK, Program, config
 
 State: TypeAlias = dict[bytes, list[bytes]]
-"""What each reader has, by name."""
+"""The items of each reader, by name."""
 
 Step: TypeAlias = Callable[[Program, JournaledQueue], Deferred[None] | None]
-"""Does something; what it returns fires when that is safe."""
+"""Changes the queue. The result fires when the change is safe."""
 
 PACES = (None, 0)
-"""`syncJournal`: when the system likes, and before anybody is told."""
+"""Values of `syncJournal`: never, and before each reply."""
 
 
 @pytest.fixture(autouse=True)
-def last_words() -> Iterator[None]:
-    """What Deferreds of the dead have to say they say now and not later."""
+def collect_deferreds() -> Iterator[None]:
+    """Have Deferreds of crashed programs log their errors now and not in a later test."""
     yield
     gc.collect()
 
@@ -45,7 +44,7 @@ def put(data: bytes) -> Step:
 
 
 def commit(reader: bytes, items: int = 1) -> Step:
-    """Get so many items, and commit the last."""
+    """Get some items, and commit the last one."""
 
     def step(program: Program, queue: JournaledQueue) -> Deferred[None]:
         given = [program.get(queue.reader(reader)) for _ in range(items)]
@@ -56,7 +55,7 @@ def commit(reader: bytes, items: int = 1) -> Step:
 
 
 def reader(name: bytes) -> Step:
-    """Let there be that reader."""
+    """Create a reader."""
 
     def step(program: Program, queue: JournaledQueue) -> Deferred[None]:
         queue.reader(name)
@@ -71,7 +70,7 @@ def flush(program: Program, queue: JournaledQueue) -> Deferred[None]:
 
 
 def drop(name: bytes) -> Step:
-    """Let that reader be gone."""
+    """Drop a reader."""
     return lambda program, queue: queue.drop_reader(name)
 
 
@@ -99,11 +98,7 @@ LIVES: dict[str, tuple[list[tuple[Step, State]], JournaledQueueConfig]] = {
         config(),
     ),
     "a takeover before anything": (
-        [
-            (reader(b"a"), {b"a": []}),
-            (reader(b"b"), {b"a": [], b"b": []}),
-            (put(b"1"), {b"a": [b"1"], b"b": [b"1"]}),
-        ],
+        [(reader(b"a"), {b"a": []}), (reader(b"b"), {b"a": [], b"b": []}), (put(b"1"), {b"a": [b"1"], b"b": [b"1"]})],
         config(),
     ),
     "readers come and go": (
@@ -136,7 +131,7 @@ LIVES: dict[str, tuple[list[tuple[Step, State]], JournaledQueueConfig]] = {
 
 
 def live(tmp_path: Path, life: str, sync_journal_ms: int | None, dies_after: int) -> tuple[int, bool]:
-    """Live that life up to its death. Returns how many steps were safe, and whether it died."""
+    """Run a history until it crashes. Return the number of safe steps, and whether it crashed."""
     steps, settings = LIVES[life]
     disk = KillableDisk()
     disk.die_after(dies_after)
@@ -169,7 +164,7 @@ def with_pace(settings: JournaledQueueConfig, sync_journal_ms: int | None) -> Jo
 
 
 def bury(program: Program) -> None:
-    """Close what the system closes when a process ends: its files, and the lock, which nobody else knows of."""
+    """Close the files and the lock of a crashed program, as the system does."""
     for descriptor in list(program.disk.open_descriptors):
         os.close(descriptor)
     lock = os.path.realpath(program.folder_path / ".kestrel" / "lock")
@@ -180,7 +175,7 @@ def bury(program: Program) -> None:
 
 
 def found(tmp_path: Path) -> State:
-    """What a restart finds, and that it can go on from there."""
+    """Return the state after a restart, and check that the queue is usable."""
     program = Program(tmp_path)
     queue = program.queue()
     state = {reader.name: program.drain(reader) for reader in queue.readers}
@@ -192,9 +187,7 @@ def found(tmp_path: Path) -> State:
 
 @pytest.mark.parametrize("sync_journal_ms", PACES)
 @pytest.mark.parametrize("life", LIVES)
-def test_what_was_safe_is_there_wherever_the_process_dies(
-    tmp_path: Path, life: str, sync_journal_ms: int | None
-) -> None:
+def test_safe_changes_survive_a_crash_at_any_operation(tmp_path: Path, life: str, sync_journal_ms: int | None) -> None:
     states = [{b"": []}, *(state for _, state in LIVES[life][0])]
     deaths = 0
     while True:
@@ -213,7 +206,7 @@ DROPS_OLDEST = config(reader=JournaledQueueReaderConfig(max_items=1, full_policy
 
 
 def ends(first: list[Step], last: Step, settings: JournaledQueueConfig, tmp_path: Path) -> list[State]:
-    """What a process leaves that dies anywhere in the last step, in the order of its deaths."""
+    """Return the states after crashes at each operation of the last step, in order."""
     left: list[State] = []
     while True:
         folder = tmp_path / str(len(left))
@@ -237,13 +230,13 @@ def ends(first: list[Step], last: Step, settings: JournaledQueueConfig, tmp_path
             return left
 
 
-def test_a_crash_may_leave_the_oldest_beside_the_newest_until_the_next_put(tmp_path: Path) -> None:
+def test_crash_may_leave_the_oldest_item_until_the_next_put(tmp_path: Path) -> None:
     left = ends([put(b"1")], put(b"2"), DROPS_OLDEST, tmp_path)
     states: list[State] = [{b"": [b"1"]}, {b"": [b"1", b"2"]}, {b"": [b"2"]}]
     assert [state for state, _ in groupby(left)] == states
 
 
-def test_a_last_reader_that_is_dropped_loses_its_items_before_its_name(tmp_path: Path) -> None:
+def test_dropping_the_last_reader_removes_its_items_before_its_name(tmp_path: Path) -> None:
     left = ends([reader(b"a"), put(b"1")], drop(b"a"), config(), tmp_path)
     states: list[State] = [{b"a": [b"1"]}, {b"a": []}, {b"": []}]
     assert [state for state, _ in groupby(left)] == states

@@ -1,4 +1,4 @@
-"""The files of a journaled queue: they are libkestrel's own, they outlive the program, and they go in time."""
+"""The files of a journaled queue: format, restarts, archive, and several queues in a folder."""
 
 from __future__ import annotations
 
@@ -9,26 +9,22 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from twisted.internet.task import Clock
 
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, ScrollFolder
 from kestrel.scroll.reader_file import read_state
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
-from kestrel.testing.threads import SteppedThreads
 from tests.journal.handwritten import BytesReader
 from tests.library.journaled import START_MS, WORK, Program, config
 from tests.scroll.independent import puts_in
 from tests.storage.scroll.test_recorded import DIFFERENCES, EACH, Recorded, items_of
 
-# What libkestrel wrote.
+# Files of libkestrel.
 
 
 @EACH
-def test_a_folder_of_libkestrel_gives_what_it_gave_there_but_for_what_is_listed(
-    program: Program, case: Recorded
-) -> None:
+def test_folder_of_libkestrel_has_the_recorded_items(program: Program, case: Recorded) -> None:
     shutil.copytree(case.path, program.folder_path)
     program.reactor.advance((case.expected["now"] - START_MS) / 1000)
     queue = program.queue()
@@ -45,18 +41,10 @@ def test_a_folder_of_libkestrel_gives_what_it_gave_there_but_for_what_is_listed(
     assert differing == {what for what in listed if what.startswith("items of ")}
 
 
-# What it could read.
+# File format.
 
 
-def test_names_stand_in_file_names_as_they_are(program: Program) -> None:
-    queue = program.queue(config(b"a:b_C-1"))
-    queue.reader(b"x:y_Z-2"), queue.reader(b"other")
-    program.put(queue, b"x")
-    assert program.files == ["a:b_C-1", "a:b_C-1.read.other", "a:b_C-1.read.x:y_Z-2"]
-
-
-def test_an_item_is_one_record_that_is_for_all_readers_whoever_comes_and_goes(program: Program) -> None:
-    queue = program.queue()
+def test_item_is_one_record_for_all_readers(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"one")
     queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"two")
@@ -71,8 +59,7 @@ def test_an_item_is_one_record_that_is_for_all_readers_whoever_comes_and_goes(pr
     ]
 
 
-def test_a_reader_file_says_what_is_done_and_no_more(program: Program) -> None:
-    queue = program.queue()
+def test_reader_file_has_the_done_items(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"1", b"2", b"3", b"4")
     reader = queue.reader()
     items = [program.get(reader) for _ in range(4)]
@@ -84,30 +71,16 @@ def test_a_reader_file_says_what_is_done_and_no_more(program: Program) -> None:
 
 
 def ask_a_server(folder: Path, *requests: bytes) -> list[bytes]:
-    """What a server answers that has the folder."""
-    clock, threads = Clock(), SteppedThreads()
-    server = MemoryServer(ScrollStorage(str(folder).encode(), clock, threads, reserve_bytes=1), clock=clock)
-
-    def settle() -> None:
-        while len(threads):
-            threads.run_all()
-            server.settle()
-
-    settle()
+    """Return the replies of a server with the folder."""
+    server = MemoryServer(folder=folder, make_storage=ScrollStorage)
     client = server.connect()
-    answers = []
-    for request in requests:
-        answer = client.ask(request)
-        settle()
-        answers.append(answer + client.take())
+    replies = [client.ask(request) for request in requests]
     server.stop()
     server.settle()
-    settle()
-    return answers
+    return replies
 
 
-def test_a_server_can_have_the_folder_next(program: Program) -> None:
-    queue = program.queue()
+def test_server_can_use_the_folder(program: Program, queue: JournaledQueue) -> None:
     queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"1", b"2")
     queue.reader(b"b").commit(program.get(queue.reader(b"b")).id)
@@ -116,7 +89,7 @@ def test_a_server_can_have_the_folder_next(program: Program) -> None:
     assert answers == [b"VALUE work+a 0 1\r\n1\r\nEND\r\n", b"VALUE work+b 0 1\r\n2\r\nEND\r\n", b"END\r\n"]
 
 
-def test_the_parent_in_a_folder_of_a_server_is_a_reader_beside_its_children(program: Program) -> None:
+def test_parent_queue_of_a_server_becomes_a_reader(program: Program) -> None:
     puts = [b"set work 0 0 1\r\n1\r\n", b"set work+x 0 0 1\r\n2\r\n", b"set work 0 0 1\r\n3\r\n"]
     assert ask_a_server(program.folder_path, *puts) == [b"STORED\r\n"] * 3
     queue = program.queue()
@@ -130,8 +103,7 @@ def test_the_parent_in_a_folder_of_a_server_is_a_reader_beside_its_children(prog
 # Restarts.
 
 
-def test_readers_items_and_ids_are_there_after_a_restart(program: Program) -> None:
-    queue = program.queue()
+def test_readers_items_and_ids_survive_a_restart(program: Program, queue: JournaledQueue) -> None:
     for name in (b"a", b"b"):
         queue.reader(name)
     program.put(queue, b"1", b"2", b"3")
@@ -144,8 +116,7 @@ def test_readers_items_and_ids_are_there_after_a_restart(program: Program) -> No
     assert [program.get(queue.reader(b"b")).id for _ in range(4)] == [1, 2, 3, 4]
 
 
-def test_ids_go_on_when_all_items_are_gone(program: Program) -> None:
-    queue = program.queue()
+def test_ids_continue_after_all_items_are_done(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"1", b"2")
     program.drain(queue.reader())
     queue = program.restart(queue)
@@ -153,8 +124,7 @@ def test_ids_go_on_when_all_items_are_gone(program: Program) -> None:
     assert program.get(queue.reader()).id == 3
 
 
-def test_a_default_reader_that_was_taken_over_is_not_there_after_a_restart(program: Program) -> None:
-    queue = program.queue()
+def test_default_reader_is_gone_after_a_takeover_and_a_restart(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     queue.reader(b"a")
     program.result(queue.checkpoint())
@@ -163,8 +133,7 @@ def test_a_default_reader_that_was_taken_over_is_not_there_after_a_restart(progr
     assert program.drain(queue.reader(b"a")) == [b"x"]
 
 
-def test_of_default_and_named_readers_the_named_ones_count(program: Program) -> None:
-    queue = program.queue()
+def test_leftover_file_of_the_default_reader_is_ignored(program: Program, queue: JournaledQueue) -> None:
     queue.reader(b"a")
     program.put(queue, b"x")
     program.result(queue.close())
@@ -175,8 +144,7 @@ def test_of_default_and_named_readers_the_named_ones_count(program: Program) -> 
     assert program.files == ["work", "work.read.a"]
 
 
-def test_a_takeover_that_the_disk_refuses_changes_nothing(program: Program) -> None:
-    queue = program.queue()
+def test_failed_takeover_changes_nothing(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     program.disk.fail("rename", errno.EIO, times=1)
     with pytest.raises(QueueFailed):
@@ -186,39 +154,41 @@ def test_a_takeover_that_the_disk_refuses_changes_nothing(program: Program) -> N
     assert queue.reader(b"a").name == b"a"
 
 
+def after_power_failure(program: Program) -> Program:
+    """Return a program with the synced contents of the folder."""
+    after = Program(program.path)
+    after.folder_path = program.path / "left"
+    program.disk.medium.copy(str(program.folder_path).encode(), str(after.folder_path).encode())
+    return after
+
+
 @pytest.mark.parametrize("name", [b"", b"a"])
-def test_what_is_synced_before_it_is_told_survives_a_power_failure(program: Program, name: bytes) -> None:
+def test_synced_changes_survive_a_power_failure(program: Program, name: bytes) -> None:
     queue = program.queue(config(sync_journal_ms=0))
     program.put(queue, b"1", b"2")
     reader = queue.reader(name)
     reader.commit(program.get(reader).id)
     program.put(queue, b"3")
     program.result(queue.checkpoint())
-    left = program.path / "left"
-    program.disk.medium.copy(str(program.folder_path).encode(), str(left).encode())
-    after = Program(program.path)
-    after.folder_path = left
-    again = after.queue()
-    assert {each.name: after.drain(each) for each in again.readers} == {name: [b"2", b"3"]}
+    after = after_power_failure(program)
+    assert {each.name: after.drain(each) for each in after.queue().readers} == {name: [b"2", b"3"]}
     after.stop()
 
 
-def test_an_error_that_was_told_to_be_safe_survives_a_power_failure(program: Program) -> None:
+def test_synced_error_count_survives_a_power_failure(program: Program) -> None:
     queue = program.queue(config(sync_journal_ms=0))
     program.put(queue, b"x")
     assert queue.reader().unget(program.get(queue.reader()).id)
     program.result(queue.checkpoint())
-    after = Program(program.path)
-    after.folder_path = program.path / "left"
-    program.disk.medium.copy(str(program.folder_path).encode(), str(after.folder_path).encode())
+    after = after_power_failure(program)
     assert after.get(after.queue().reader()).errors == 1
     after.stop()
 
 
-# Files come and go.
+# Removal of files.
 
 
-def test_files_stay_until_the_slowest_reader_is_done_with_them(program: Program) -> None:
+def test_segments_stay_until_the_slowest_reader_is_done(program: Program) -> None:
     queue = program.queue(config(journal_size_bytes=100))
     slow, fast = queue.reader(b"slow"), queue.reader(b"fast")
     for number in range(20):
@@ -232,7 +202,7 @@ def test_files_stay_until_the_slowest_reader_is_done_with_them(program: Program)
     assert program.files.count("work") <= 1
 
 
-def test_files_that_no_reader_needs_go_to_the_archive(program: Program) -> None:
+def test_unneeded_segments_move_to_the_archive(program: Program) -> None:
     archive = program.path / "archive"
     queue = program.queue(config(journal_size_bytes=100, save_archived_journals=archive))
     for number in range(10):
@@ -244,8 +214,7 @@ def test_files_that_no_reader_needs_go_to_the_archive(program: Program) -> None:
     assert ids and all(later == earlier + 1 for earlier, later in pairwise(ids))
 
 
-def test_what_is_done_is_made_short_again(program: Program) -> None:
-    queue = program.queue()
+def test_close_compacts_the_reader_file(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, *(b"%d" % number for number in range(2000)))
     program.drain(queue.reader())
     program.result(queue.close())
@@ -255,7 +224,7 @@ def test_what_is_done_is_made_short_again(program: Program) -> None:
 # Several queues in one folder.
 
 
-def test_queues_that_share_a_folder_know_nothing_of_each_other(program: Program) -> None:
+def test_queues_of_a_folder_are_independent(program: Program) -> None:
     folder = program.folder()
     work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
     assert folder.queue(config(b"work")) is work
@@ -269,7 +238,7 @@ def test_queues_that_share_a_folder_know_nothing_of_each_other(program: Program)
     assert program.drain(folder.queue(config(b"mail")).reader()) == [b"two"]
 
 
-def test_some_of_them_may_be_in_memory(program: Program) -> None:
+def test_queue_in_memory_may_share_the_folder(program: Program) -> None:
     folder = program.folder()
     kept, gone = folder.queue(config(b"kept")), folder.queue(config(b"gone", journaled=False))
     program.put(kept, b"x")
@@ -277,7 +246,7 @@ def test_some_of_them_may_be_in_memory(program: Program) -> None:
     assert program.files == ["kept", "kept.read."]
 
 
-def test_one_of_them_can_be_closed_and_had_again(program: Program) -> None:
+def test_closed_queue_can_be_opened_again(program: Program) -> None:
     folder = program.folder()
     work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
     program.put(work, b"one", b"two")
@@ -293,7 +262,7 @@ def test_one_of_them_can_be_closed_and_had_again(program: Program) -> None:
     assert program.drain(again.reader()) == [b"one", b"two", b"three"]
 
 
-def test_one_of_them_can_be_erased_and_made_again(program: Program) -> None:
+def test_erased_queue_can_be_created_again(program: Program) -> None:
     folder = program.folder()
     work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
     program.put(work, b"x")
@@ -307,7 +276,7 @@ def test_one_of_them_can_be_erased_and_made_again(program: Program) -> None:
     assert program.drain(folder.queue(config(b"work")).reader()) == [b"z"]
 
 
-def test_a_folder_that_was_closed_before_it_was_open_stays_closed(program: Program) -> None:
+def test_folder_closed_before_it_is_open_stays_closed(program: Program) -> None:
     folder = ScrollFolder(program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
     program.result(folder.close())
     with pytest.raises(StorageError, match="opened only once"):
@@ -315,7 +284,7 @@ def test_a_folder_that_was_closed_before_it_was_open_stays_closed(program: Progr
     assert program.disk.calls == []
 
 
-def test_a_folder_that_is_closed_tells_of_a_loss_in_one_queue_and_lets_go_all_the_same(program: Program) -> None:
+def test_close_of_the_folder_reports_a_loss_and_releases_it(program: Program) -> None:
     folder = program.folder()
     work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
     program.put(work, b"one")
@@ -331,13 +300,13 @@ def test_a_folder_that_is_closed_tells_of_a_loss_in_one_queue_and_lets_go_all_th
     assert found == [[b"one"], [b"two"]]
 
 
-def test_they_share_its_archive(program: Program) -> None:
+def test_queues_share_the_archive_of_the_folder(program: Program) -> None:
     folder = program.folder(archive=program.path / "archive")
     with pytest.raises(ValueError, match="archive"):
         folder.queue(config(save_archived_journals=program.path / "another"))
 
 
-def test_a_folder_that_is_not_open_has_no_queues(program: Program) -> None:
+def test_closed_folder_has_no_queues(program: Program) -> None:
     folder = program.folder()
     program.result(folder.close())
     with pytest.raises(StorageError):
@@ -347,11 +316,10 @@ def test_a_folder_that_is_not_open_has_no_queues(program: Program) -> None:
     assert folder.is_closed
 
 
-# Whose folder it is.
+# Folders that cannot be used.
 
 
-def test_a_folder_that_another_has_is_refused(program: Program) -> None:
-    queue = program.queue()
+def test_folder_in_use_is_refused(program: Program, queue: JournaledQueue) -> None:
     other = JournaledQueue(config(), program.folder_path, program.reactor, reserve_bytes=1)
     with pytest.raises(FolderInUse):
         program.result(other.setup())
@@ -360,7 +328,7 @@ def test_a_folder_that_another_has_is_refused(program: Program) -> None:
     program.put(queue, b"x")
 
 
-def test_a_folder_of_kestrels_journals_is_refused_and_left_as_it_is(program: Program) -> None:
+def test_folder_with_journals_is_refused_and_unchanged(program: Program) -> None:
     server = MemoryServer(folder=program.folder_path)
     server.connect().ask(b"set work 0 0 1\r\nx\r\n")
     server.stop()
@@ -371,8 +339,7 @@ def test_a_folder_of_kestrels_journals_is_refused_and_left_as_it_is(program: Pro
     assert (program.folder_path / "work").read_bytes() == before
 
 
-def test_a_journal_that_cannot_be_read_is_refused_and_can_be_had_when_it_can(program: Program) -> None:
-    queue = program.queue()
+def test_unreadable_queue_can_be_opened_after_the_repair(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     program.result(queue.close())
     program.disk.fail("read", errno.EIO)

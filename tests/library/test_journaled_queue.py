@@ -1,4 +1,4 @@
-"""A journaled queue: what is put is for every reader, what a put is told, and where readers begin."""
+"""A journaled queue: puts, the creation and removal of readers, and the end of the queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kestrel.errors import BadQueueName, ItemTooLarge, QueueFailed, StorageError, StorageRefused
-from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
+from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, Reader
 from tests.library.journaled import START_MS, WORK, Program, config
 from tests.programs import arrivals
 
@@ -17,26 +17,23 @@ from tests.programs import arrivals
 
 
 @pytest.mark.parametrize("name", [b"", b"a.b", b"a b", b"a+b", b"a/b", b"a~b", b"\xc3\xa9", b"x" * 181])
-def test_a_name_is_made_of_letters_digits_colon_underscore_and_dash(name: bytes) -> None:
+def test_queue_name_with_other_characters_is_rejected(name: bytes) -> None:
     with pytest.raises(BadQueueName):
         JournaledQueueConfig(name=name)
 
 
 @pytest.mark.parametrize("name", [b"work", b"A-Z_0:9", b"x" * 180])
-def test_such_a_name_stands_in_file_names_as_it_is(program: Program, name: bytes) -> None:
+def test_name_is_used_in_file_names(program: Program, name: bytes) -> None:
     queue = program.queue(config(name))
     program.put(queue, b"x")
     assert program.files == [name.decode(), name.decode() + ".read."]
-
-
-def test_names_are_bytes() -> None:
-    with pytest.raises(TypeError):
-        JournaledQueueConfig(name="work")  # type: ignore[arg-type]
+    queue.reader(b"x:y_Z-2")
+    program.result(queue.checkpoint())
+    assert program.files == [name.decode(), name.decode() + ".read.x:y_Z-2"]
 
 
 @pytest.mark.parametrize("name", [b"a.b", b"a+b", b"x" * 217])
-def test_a_readers_name_is_made_of_the_same(program: Program, name: bytes) -> None:
-    queue = program.queue()
+def test_reader_name_with_other_characters_is_rejected(queue: JournaledQueue, name: bytes) -> None:
     with pytest.raises(BadQueueName):
         queue.reader(name)
     with pytest.raises(BadQueueName):
@@ -47,8 +44,7 @@ def test_a_readers_name_is_made_of_the_same(program: Program, name: bytes) -> No
 # Puts.
 
 
-def test_what_is_put_is_for_every_reader(program: Program) -> None:
-    queue = program.queue()
+def test_every_reader_gets_each_item(program: Program, queue: JournaledQueue) -> None:
     readers = [queue.reader(name) for name in (b"a", b"b", b"c")]
     program.put(queue, b"one", b"two")
     assert (queue.items, queue.bytes) == (6, 18)
@@ -56,9 +52,7 @@ def test_what_is_put_is_for_every_reader(program: Program) -> None:
     assert (queue.items, queue.bytes) == (0, 0)
 
 
-def test_an_item_has_its_number_its_times_and_its_errors(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_item_has_an_id_times_and_errors(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     program.put(queue, b"first")
     program.reactor.pass_time(1)
     queue.put(b"second", START_MS + 9000)
@@ -69,7 +63,7 @@ def test_an_item_has_its_number_its_times_and_its_errors(program: Program) -> No
 
 
 @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
-def test_a_put_is_told_when_it_is_as_safe_as_is_promised(program: Program, sync_journal_ms: int | None) -> None:
+def test_put_fires_when_it_is_as_safe_as_configured(program: Program, sync_journal_ms: int | None) -> None:
     queue = program.queue(config(sync_journal_ms=sync_journal_ms))
     program.reactor.result(queue.checkpoint())
     program.disk.calls.clear()
@@ -82,8 +76,7 @@ def test_a_put_is_told_when_it_is_as_safe_as_is_promised(program: Program, sync_
     assert program.disk.calls.count("sync") == (1 if sync_journal_ms == 0 else 0)
 
 
-def test_a_put_whose_write_fails_fails_and_no_reader_has_the_item(program: Program) -> None:
-    queue = program.queue()
+def test_failed_put_reaches_no_reader(program: Program, queue: JournaledQueue) -> None:
     readers = [queue.reader(b"a"), queue.reader(b"b")]
     program.put(queue, b"kept")
     program.disk.fail("write", errno.EIO, times=1)
@@ -97,12 +90,12 @@ def test_a_put_whose_write_fails_fails_and_no_reader_has_the_item(program: Progr
     assert [program.drain(reader) for reader in readers] == [[b"kept", b"later"]] * 2
 
 
-def test_puts_are_refused_while_the_disk_is_full_and_items_can_be_taken(program: Program) -> None:
+def test_full_disk_refuses_puts_but_not_gets(program: Program) -> None:
     queue = program.queue(reserve_bytes=4096)
     reader = queue.reader()
     program.put(queue, b"one")
     program.disk.room = 0
-    program.put(queue, b"two")  # with room that was put by
+    program.put(queue, b"two")  # in the reserve
     with pytest.raises(StorageRefused):
         queue.put(b"three")
     assert program.drain(reader) == [b"one", b"two"]
@@ -110,21 +103,20 @@ def test_puts_are_refused_while_the_disk_is_full_and_items_can_be_taken(program:
 
 
 @pytest.mark.parametrize("journaled", [True, False])
-def test_an_item_that_is_too_large_is_refused(program: Program, journaled: bool) -> None:
+def test_item_over_the_limit_is_refused(program: Program, journaled: bool) -> None:
     queue = program.queue(config(max_item_size_bytes=3, journaled=journaled))
     assert queue.put(b"1234") is None
     assert queue.put(b"123") is not None
     assert queue.items == 1
 
 
-def test_no_journal_takes_an_item_of_more_than_16_mib(program: Program) -> None:
-    queue = program.queue()
+def test_item_over_16_mib_is_an_error(queue: JournaledQueue) -> None:
     with pytest.raises(ItemTooLarge):
         queue.put(bytes((16 << 20) + 1))
     assert queue.items == 0
 
 
-def test_a_put_that_one_reader_refuses_is_refused_for_all(program: Program) -> None:
+def test_put_refused_by_one_reader_reaches_none(program: Program) -> None:
     queue = program.queue(config(reader_configs={b"small": JournaledQueueReaderConfig(max_items=1)}))
     small, large = queue.reader(b"small"), queue.reader(b"large")
     program.put(queue, b"one")
@@ -136,9 +128,7 @@ def test_a_put_that_one_reader_refuses_is_refused_for_all(program: Program) -> N
 
 
 @pytest.mark.parametrize("use", [lambda queue: queue.put(b"new"), JournaledQueue.discard_expired])
-def test_a_reader_that_is_dropped_on_the_way_is_passed_over(
-    program: Program, use: Callable[[JournaledQueue], Any]
-) -> None:
+def test_reader_dropped_by_a_hook_is_skipped(program: Program, use: Callable[[JournaledQueue], Any]) -> None:
     reader = JournaledQueueReaderConfig(max_age_ms=1000, process_expired_item=lambda item: queue.drop_reader(b"b"))
     queue = program.queue(config(reader_configs={b"a": reader}))
     queue.reader(b"a")
@@ -150,7 +140,7 @@ def test_a_reader_that_is_dropped_on_the_way_is_passed_over(
 
 
 @pytest.mark.parametrize("data", ["text", None, bytearray(b"x")])
-def test_an_item_is_bytes(program: Program, data: Any) -> None:
+def test_item_must_be_bytes(program: Program, data: Any) -> None:
     with pytest.raises(TypeError):
         program.queue().put(data)
 
@@ -158,7 +148,7 @@ def test_an_item_is_bytes(program: Program, data: Any) -> None:
 @pytest.mark.parametrize("journaled", [True, False])
 @pytest.mark.parametrize("time", ["expiry_ms", "add_ms"])
 @pytest.mark.parametrize("wrong, error", [(1.5, TypeError), ("1", TypeError), (-1, ValueError), (1 << 63, ValueError)])
-def test_a_time_that_no_record_can_hold_is_refused_before_anything_is_done(
+def test_invalid_time_is_rejected(
     program: Program, wrong: Any, error: type[Exception], time: str, journaled: bool
 ) -> None:
     queue = program.queue() if journaled else program.in_memory()
@@ -168,7 +158,7 @@ def test_a_time_that_no_record_can_hold_is_refused_before_anything_is_done(
     assert program.get(queue.reader()).id == 1
 
 
-# What queues and readers go by.
+# Settings.
 
 
 @pytest.mark.parametrize(
@@ -182,6 +172,7 @@ def test_a_time_that_no_record_can_hold_is_refused_before_anything_is_done(
         (JournaledQueueReaderConfig, "max_memory_size_bytes", None),
         (JournaledQueueReaderConfig, "full_policy", "drop the oldest"),
         (JournaledQueueReaderConfig, "error_handler", True),
+        (config, "name", "work"),
         (config, "max_item_size_bytes", -1),
         (config, "journal_size_bytes", None),
         (config, "sync_journal_ms", 0.5),
@@ -194,11 +185,10 @@ def test_invalid_settings_are_refused_by_name(make: Callable[..., object], setti
         make(**{setting: value})
 
 
-# Where readers begin.
+# Creation of readers.
 
 
-def test_there_is_a_default_reader_until_there_is_a_named_one(program: Program) -> None:
-    queue = program.queue()
+def test_default_reader_exists_until_there_is_a_named_one(queue: JournaledQueue) -> None:
     assert [reader.name for reader in queue.readers] == [b""]
     assert queue.reader() is queue.reader(b"")
     queue.reader(b"a")
@@ -208,7 +198,7 @@ def test_there_is_a_default_reader_until_there_is_a_named_one(program: Program) 
 
 
 @pytest.mark.parametrize("journaled", [True, False])
-def test_the_first_named_reader_takes_over_what_the_default_reader_has(program: Program, journaled: bool) -> None:
+def test_first_named_reader_takes_over_the_default_reader(program: Program, journaled: bool) -> None:
     queue = program.queue(config(journaled=journaled))
     default = queue.reader()
     program.put(queue, b"done", b"open", b"left")
@@ -220,15 +210,14 @@ def test_the_first_named_reader_takes_over_what_the_default_reader_has(program: 
     assert program.drain(named) == [b"left"]
 
 
-def test_who_waited_at_the_default_reader_waits_at_the_named_one(program: Program) -> None:
-    queue = program.queue()
+def test_waiter_of_the_default_reader_is_taken_over(program: Program, queue: JournaledQueue) -> None:
     arrival = arrivals(queue.reader().get())
     queue.reader(b"a")
     program.put(queue, b"x")
     assert arrival == [b"x"]
 
 
-def test_the_first_named_reader_goes_by_its_own_config_from_then_on(program: Program) -> None:
+def test_first_named_reader_uses_its_own_config(program: Program) -> None:
     queue = program.queue(config(reader_configs={b"small": JournaledQueueReaderConfig(max_items=2)}))
     program.put(queue, b"1", b"2")
     assert queue.put(b"3") is not None
@@ -237,7 +226,7 @@ def test_the_first_named_reader_goes_by_its_own_config_from_then_on(program: Pro
 
 
 @pytest.mark.parametrize("journaled", [True, False])
-def test_a_later_reader_begins_behind_the_last_item(program: Program, journaled: bool) -> None:
+def test_later_reader_starts_after_the_last_item(program: Program, journaled: bool) -> None:
     queue = program.queue(config(journaled=journaled))
     first = queue.reader(b"first")
     program.put(queue, b"one", b"two")
@@ -248,11 +237,11 @@ def test_a_later_reader_begins_behind_the_last_item(program: Program, journaled:
     assert program.drain(first) == [b"one", b"two", b"three"]
 
 
-# Where readers end.
+# Removal of readers.
 
 
 @pytest.mark.parametrize("journaled", [True, False])
-def test_a_dropped_reader_is_gone_and_so_are_its_files_and_those_in_line(program: Program, journaled: bool) -> None:
+def test_dropped_reader_loses_its_files_and_waiters(program: Program, journaled: bool) -> None:
     queue = program.queue(config(journaled=journaled))
     kept, gone = queue.reader(b"kept"), queue.reader(b"gone")
     program.put(queue, b"x")
@@ -270,8 +259,7 @@ def test_a_dropped_reader_is_gone_and_so_are_its_files_and_those_in_line(program
     assert again is not gone and again.items == 0
 
 
-def test_the_last_reader_that_is_dropped_is_an_empty_default_reader(program: Program) -> None:
-    queue = program.queue()
+def test_dropping_the_last_reader_leaves_an_empty_default_reader(program: Program, queue: JournaledQueue) -> None:
     named = queue.reader(b"a")
     program.put(queue, b"open", b"left")
     held = program.get(named)
@@ -283,8 +271,7 @@ def test_the_last_reader_that_is_dropped_is_an_empty_default_reader(program: Pro
     assert program.drain(queue.reader()) == [b"next"]
 
 
-def test_who_is_answered_because_a_reader_is_dropped_finds_a_queue_without_it(program: Program) -> None:
-    queue = program.queue()
+def test_callback_of_a_dropped_reader_sees_the_queue_without_it(program: Program, queue: JournaledQueue) -> None:
     queue.reader(b"kept")
     gone = queue.reader(b"gone")
     gone.get().addCallback(lambda _: queue.put(b"x"))
@@ -296,7 +283,7 @@ def test_who_is_answered_because_a_reader_is_dropped_finds_a_queue_without_it(pr
 
 
 @pytest.mark.parametrize("journaled", [True, False])
-def test_a_flush_drops_all_items_but_open_reads(program: Program, journaled: bool) -> None:
+def test_flush_drops_all_items_except_open_reads(program: Program, journaled: bool) -> None:
     queue = program.queue(config(journaled=journaled))
     a, b = queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"one", b"two")
@@ -307,8 +294,7 @@ def test_a_flush_drops_all_items_but_open_reads(program: Program, journaled: boo
     assert program.drain(a) == [b"one"]
 
 
-def test_expired_items_are_discarded_and_counted_across_readers(program: Program) -> None:
-    queue = program.queue()
+def test_discard_expired_counts_items_of_all_readers(program: Program, queue: JournaledQueue) -> None:
     queue.reader(b"a"), queue.reader(b"b")
     for number in range(4):
         queue.put(b"%d" % number, START_MS + 1000)
@@ -318,8 +304,7 @@ def test_expired_items_are_discarded_and_counted_across_readers(program: Program
     assert queue.items == 2
 
 
-def test_waiters_are_evicted_with_nothing(program: Program) -> None:
-    queue = program.queue()
+def test_evicted_waiters_get_none(queue: JournaledQueue) -> None:
     waiting = [arrivals(queue.reader(name).get(60)) for name in (b"a", b"b")]
     queue.evict_waiters()
     assert waiting == [[None], [None]]
@@ -339,7 +324,7 @@ CALLS: list[Callable[[JournaledQueue], object]] = [
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("journaled", [True, False])
-def test_a_closed_queue_takes_nothing(
+def test_closed_queue_rejects_all_calls(
     program: Program, call: Callable[[JournaledQueue], object], journaled: bool
 ) -> None:
     queue = program.queue(config(journaled=journaled))
@@ -359,8 +344,7 @@ def test_a_closed_queue_takes_nothing(
     assert queue.is_closed
 
 
-def test_closing_twice_is_closing_once_and_the_second_waits_for_the_first(program: Program) -> None:
-    queue = program.queue()
+def test_second_close_waits_for_the_first(program: Program, queue: JournaledQueue) -> None:
     queue.put(b"x")
     closings = [arrivals(queue.close()), arrivals(queue.close()), arrivals(queue.folder.close())]
     assert closings == [[], [], []]
@@ -370,7 +354,7 @@ def test_closing_twice_is_closing_once_and_the_second_waits_for_the_first(progra
     assert program.drain(program.queue().reader()) == [b"x"]
 
 
-def test_close_during_setup_comes_after_it(program: Program) -> None:
+def test_close_during_setup_follows_it(program: Program) -> None:
     queue = JournaledQueue(config(), program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
     told = [arrivals(queue.setup()), arrivals(queue.close())]
     program.reactor.settle()
@@ -379,16 +363,14 @@ def test_close_during_setup_comes_after_it(program: Program) -> None:
     program.put(program.queue(), b"x")
 
 
-def test_a_folder_that_is_closed_closes_its_queue(program: Program) -> None:
-    queue = program.queue()
+def test_closing_the_folder_closes_the_queue(program: Program, queue: JournaledQueue) -> None:
     queue.put(b"x")
     program.result(queue.folder.close())
     assert queue.is_closed
     assert program.drain(program.queue().reader()) == [b"x"]
 
 
-def test_a_close_tells_of_a_loss_since_the_last_checkpoint_and_closes_all_the_same(program: Program) -> None:
-    queue = program.queue()
+def test_close_reports_a_loss_since_the_last_checkpoint(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     item = program.get(queue.reader())
     program.disk.fail("write", errno.EIO)
@@ -399,8 +381,7 @@ def test_a_close_tells_of_a_loss_since_the_last_checkpoint_and_closes_all_the_sa
     assert program.drain(program.queue().reader()) == [b"x"]
 
 
-def test_an_erased_queue_leaves_no_file_and_begins_anew(program: Program) -> None:
-    queue = program.queue()
+def test_erased_queue_leaves_no_file(program: Program, queue: JournaledQueue) -> None:
     queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"x")
     program.result(queue.erase())
@@ -409,7 +390,7 @@ def test_an_erased_queue_leaves_no_file_and_begins_anew(program: Program) -> Non
     assert ([reader.name for reader in queue.readers], queue.items) == ([b""], 0)
 
 
-def test_a_queue_that_cannot_be_erased_keeps_what_is_left(program: Program) -> None:
+def test_failed_erase_can_be_repeated(program: Program) -> None:
     folder = program.folder()
     queue = folder.queue(config())
     queue.reader(b"a"), queue.reader(b"b")
@@ -423,7 +404,7 @@ def test_a_queue_that_cannot_be_erased_keeps_what_is_left(program: Program) -> N
     assert program.files == []
 
 
-def test_a_queue_that_is_not_set_up_takes_nothing(program: Program) -> None:
+def test_queue_before_setup_rejects_puts(program: Program) -> None:
     queue = JournaledQueue(config(), program.folder_path, program.reactor, disk=program.disk)
     with pytest.raises(StorageError):
         queue.put(b"x")
@@ -435,7 +416,7 @@ def test_a_queue_that_is_not_set_up_takes_nothing(program: Program) -> None:
 # In memory.
 
 
-def test_without_a_path_nothing_is_written_anywhere(program: Program) -> None:
+def test_queue_without_a_path_writes_nothing(program: Program) -> None:
     queue = program.in_memory()
     reader = queue.reader()
     program.put(queue, b"one", b"two")
@@ -445,7 +426,7 @@ def test_without_a_path_nothing_is_written_anywhere(program: Program) -> None:
     assert (queue.journal_bytes, program.folder_path.exists(), program.disk.calls) == (0, False, [])
 
 
-def test_a_queue_that_is_not_journaled_leaves_its_path_alone(program: Program) -> None:
+def test_queue_that_is_not_journaled_writes_nothing(program: Program) -> None:
     queue = program.queue(config(journaled=False))
     program.put(queue, b"x")
     queue = program.restart(queue)

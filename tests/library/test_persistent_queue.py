@@ -1,4 +1,4 @@
-"""A queue inside a program: what is taken, waited for, finished, safe, lost, and moved; and who owns the folder."""
+"""A queue inside a program: items, waiters, open reads, durability, failures, moves, and its folder."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import (
-    BadQueueName,
-    FolderInUse,
-    QueueFailed,
-    StorageError,
-    StorageRefused,
-    TooFewOpenReads,
-)
+from kestrel.errors import BadQueueName, FolderInUse, QueueFailed, StorageError, StorageRefused, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.library import XIDS, FolderQueue, PersistentQueue, QueueFolder
 from kestrel.testing.contract.samples import huge_item
@@ -33,10 +26,10 @@ SYNCED = QueueSettings(sync_journal_ms=0)
 
 
 class Program(OpenedFolders):
-    """A program with the queue "work" and the folders that it asks for."""
+    """A program with the queue "work" and folders."""
 
     def queue(self, settings: QueueSettings | None = None, where: str = "queues", **options: Any) -> PersistentQueue:
-        """A queue in that folder, set up."""
+        """Return a queue, set up, in a folder of its own."""
         options = {"settings": settings, **self.options, **options}
         queue = PersistentQueue(b"work", self.path / where, self.reactor, **options)
         self.reactor.result(queue.setup())
@@ -44,19 +37,19 @@ class Program(OpenedFolders):
         return queue
 
     def folder(self, where: str = "queues", /, **options: Any) -> QueueFolder:
-        """A folder, open."""
+        """Return a folder, open."""
         folder = QueueFolder(self.path / where, self.reactor, **{**self.options, **options})
         self.reactor.result(folder.open())
         self._opened.append(folder)
         return folder
 
     def restart(self, queue: PersistentQueue, settings: QueueSettings | None = None) -> PersistentQueue:
-        """Stop in order, and begin again over the same folder."""
+        """Close a queue, and open it again."""
         self.reactor.result(queue.close())
         return self.queue(settings)
 
     def journal(self) -> bytes:
-        """What is in the current file of the queue "work"."""
+        """Return the contents of the current file of the queue "work"."""
         return (self.path / "queues" / "work").read_bytes()
 
 
@@ -67,15 +60,20 @@ def program(tmp_path: Path) -> Iterator[Program]:
     program.stop()
 
 
+@pytest.fixture
+def queue(program: Program) -> PersistentQueue:
+    return program.queue()
+
+
 def opened(queue: FolderQueue) -> Item:
-    """The head of a queue, as an open read."""
+    """Return the head of a queue as an open read."""
     item = queue.remove(opened=True)
     assert item is not None
     return item
 
 
 def all_of(queue: FolderQueue) -> list[bytes]:
-    """What is at hand, head first; it is taken."""
+    """Take the items that are in memory, head first."""
     return [item.data for item in iter(queue.remove, None)]
 
 
@@ -85,7 +83,7 @@ def add(queue: FolderQueue, *items: bytes) -> None:
 
 
 def on_disk_alone(program: Program) -> PersistentQueue:
-    """A queue with the items 1 to 9, of which none is in memory."""
+    """Return a queue with the items 1 to 9, none of which is in memory."""
     queue = program.queue()
     add(queue, *(b"%d" % number for number in range(10)))
     queue = program.restart(queue, QueueSettings(max_memory_size_bytes=1))
@@ -94,7 +92,7 @@ def on_disk_alone(program: Program) -> PersistentQueue:
 
 
 def drained(program: Program, queue: FolderQueue) -> list[bytes]:
-    """Every item, waited for one by one."""
+    """Take all items one by one, and wait for each."""
     found = []
     while (item := program.reactor.result(queue.wait_remove(0))) is not None:
         found.append(item.data)
@@ -104,25 +102,21 @@ def drained(program: Program, queue: FolderQueue) -> list[bytes]:
 # Items in, items out.
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in(program: Program) -> None:
-    queue = program.queue()
+def test_items_are_removed_in_order(queue: PersistentQueue) -> None:
     add(queue, b"one", b"two", b"three")
     assert queue.items == 3
     assert all_of(queue) == [b"one", b"two", b"three"]
     assert queue.items == 0
 
 
-def test_a_look_leaves_the_head(program: Program) -> None:
-    queue = program.queue()
+def test_peek_leaves_the_head(queue: PersistentQueue) -> None:
     assert queue.peek() is None
     add(queue, b"one")
-    looks = [queue.peek(), queue.peek()]
-    assert [look.data if look else None for look in looks] == [b"one", b"one"]
+    assert [item.data for item in (queue.peek(), queue.peek()) if item is not None] == [b"one", b"one"]
     assert all_of(queue) == [b"one"]
 
 
-def test_an_item_carries_when_it_was_added_and_when_it_expires(program: Program) -> None:
-    queue = program.queue()
+def test_item_has_its_add_time_and_expiry(program: Program, queue: PersistentQueue) -> None:
     program.reactor.pass_time(1.5)
     queue.add(b"one", START_MS + 2000)
     item = queue.peek()
@@ -133,20 +127,20 @@ def test_an_item_carries_when_it_was_added_and_when_it_expires(program: Program)
 @pytest.mark.parametrize(
     "settings", [QueueSettings(max_items=1), QueueSettings(max_size_bytes=3), QueueSettings(max_item_size_bytes=4)]
 )
-def test_what_a_limit_refuses_is_not_added_and_that_is_no_error(program: Program, settings: QueueSettings) -> None:
+def test_add_is_refused_at_each_limit(program: Program, settings: QueueSettings) -> None:
     queue = program.queue(settings)
     add(queue, b"one")
     assert not queue.add(b"three")
     assert all_of(queue) == [b"one"]
 
 
-def test_the_oldest_are_discarded_for_the_newest_where_the_settings_say_so(program: Program) -> None:
+def test_oldest_items_are_discarded_if_configured(program: Program) -> None:
     queue = program.queue(QueueSettings(max_items=2, discard_old_when_full=True))
     add(queue, b"one", b"two", b"three")
     assert all_of(queue) == [b"two", b"three"]
 
 
-def test_items_expire_by_their_own_expiry_and_by_max_age(program: Program) -> None:
+def test_items_expire_by_expiry_and_maximum_age(program: Program) -> None:
     queue = program.queue(QueueSettings(max_age_ms=5000))
     queue.add(b"own", START_MS + 1000)
     add(queue, b"by age")
@@ -157,7 +151,7 @@ def test_items_expire_by_their_own_expiry_and_by_max_age(program: Program) -> No
     assert queue.remove() is None
 
 
-def test_what_has_expired_leaves_by_itself_where_the_program_asks_for_it(program: Program) -> None:
+def test_expired_items_are_discarded_periodically_if_configured(program: Program) -> None:
     used, timed = program.queue(where="used"), program.queue(expire_every_s=1)
     for queue in (used, timed):
         queue.add(b"short", START_MS + 1000)
@@ -165,8 +159,7 @@ def test_what_has_expired_leaves_by_itself_where_the_program_asks_for_it(program
     assert (used.items, timed.items) == (1, 0)
 
 
-def test_an_item_that_no_journal_can_hold_is_an_error(program: Program) -> None:
-    queue = program.queue()
+def test_item_too_large_for_a_journal_is_an_error(queue: PersistentQueue) -> None:
     with pytest.raises(StorageError, match="at most"):
         queue.add(huge_item())
     assert queue.items == 0
@@ -175,16 +168,16 @@ def test_an_item_that_no_journal_can_hold_is_an_error(program: Program) -> None:
 # Waiting.
 
 
-def test_who_waits_is_given_what_is_added_first_come_first_served(program: Program) -> None:
-    queue = program.queue()
+def test_waiters_are_served_in_order(program: Program, queue: PersistentQueue) -> None:
     waiting = [arrivals(queue.wait_remove()) for _ in range(3)]
+    program.reactor.pass_time(1e6)
     add(queue, b"one", b"two")
     program.reactor.settle()
     assert waiting == [[b"one"], [b"two"], []]
     assert queue.items == 0
 
 
-def test_nothing_is_taken_past_those_who_wait(program: Program) -> None:
+def test_remove_does_not_overtake_waiters(program: Program) -> None:
     queue = on_disk_alone(program)
     first = arrivals(queue.wait_remove(0))
     program.reactor.end_turn()
@@ -193,16 +186,14 @@ def test_nothing_is_taken_past_those_who_wait(program: Program) -> None:
     assert first == [b"1"]
 
 
-def test_an_item_that_is_there_arrives_at_once(program: Program) -> None:
-    queue = program.queue()
+def test_available_item_arrives_at_once(queue: PersistentQueue) -> None:
     add(queue, b"one")
     assert arrivals(queue.wait_peek()) == [b"one"]
     assert arrivals(queue.wait_remove(5)) == [b"one"]
     assert queue.items == 0
 
 
-def test_who_has_waited_to_the_deadline_is_told_that_there_is_none(program: Program) -> None:
-    queue = program.queue()
+def test_waiter_gets_none_at_its_deadline(program: Program, queue: PersistentQueue) -> None:
     waiting = arrivals(queue.wait_remove(deadline_s=2.5))
     program.reactor.pass_time(2.49)
     assert waiting == []
@@ -214,31 +205,19 @@ def test_who_has_waited_to_the_deadline_is_told_that_there_is_none(program: Prog
 
 
 @pytest.mark.parametrize("deadline_s", [0, -1])
-def test_without_time_to_wait_an_empty_queue_is_told_at_once(program: Program, deadline_s: float) -> None:
-    queue = program.queue()
+def test_wait_without_time_returns_none_at_once(queue: PersistentQueue, deadline_s: float) -> None:
     assert arrivals(queue.wait_remove(deadline_s)) == [None]
     assert arrivals(queue.wait_peek(deadline_s)) == [None]
 
 
-def test_without_a_deadline_one_waits_for_ever(program: Program) -> None:
-    queue = program.queue()
-    waiting = arrivals(queue.wait_remove())
-    program.reactor.pass_time(1e6)
-    assert waiting == []
-    add(queue, b"at last")
-    assert waiting == [b"at last"]
-
-
-def test_who_waits_to_look_leaves_the_item(program: Program) -> None:
-    queue = program.queue()
+def test_waiting_peek_leaves_the_item(queue: PersistentQueue) -> None:
     waiting = [arrivals(queue.wait_peek()), arrivals(queue.wait_remove())]
     add(queue, b"one")
     assert waiting == [[b"one"], [b"one"]]
     assert queue.items == 0
 
 
-def test_who_is_cancelled_leaves_the_line_and_no_item_goes_with_it(program: Program) -> None:
-    queue = program.queue()
+def test_cancelled_waiter_takes_no_item(queue: PersistentQueue) -> None:
     first, second = queue.wait_remove(), queue.wait_remove(10, opened=True)
     told = [arrivals(first), arrivals(second)]
     first.cancel()
@@ -248,7 +227,7 @@ def test_who_is_cancelled_leaves_the_line_and_no_item_goes_with_it(program: Prog
     assert (queue.items, queue.open_reads) == (0, 1)
 
 
-def test_who_is_cancelled_while_the_disk_is_read_takes_nothing(program: Program) -> None:
+def test_waiter_cancelled_during_a_read_takes_no_item(program: Program) -> None:
     queue = on_disk_alone(program)
     waiting = queue.wait_remove()
     told = arrivals(waiting)
@@ -258,8 +237,7 @@ def test_who_is_cancelled_while_the_disk_is_read_takes_nothing(program: Program)
     assert drained(program, queue) == [b"%d" % number for number in range(1, 10)]
 
 
-def test_who_is_given_up_by_a_timeout_of_the_programs_own_takes_nothing(program: Program) -> None:
-    queue = program.queue()
+def test_waiter_with_a_timeout_of_the_program_takes_no_item(program: Program, queue: PersistentQueue) -> None:
     told = arrivals(queue.wait_remove().addTimeout(1, program.reactor))
     program.reactor.pass_time(1)
     add(queue, b"one")
@@ -267,7 +245,7 @@ def test_who_is_given_up_by_a_timeout_of_the_programs_own_takes_nothing(program:
     assert all_of(queue) == [b"one"]
 
 
-# The head on the disk alone.
+# The head is only on disk.
 
 
 def test_remove_and_peek_do_not_wait_for_the_disk(program: Program) -> None:
@@ -276,7 +254,7 @@ def test_remove_and_peek_do_not_wait_for_the_disk(program: Program) -> None:
     assert (queue.peek(), queue.remove(), queue.remove(opened=True)) == (None, None, None)
 
 
-def test_waiting_without_a_deadline_of_its_own_waits_for_the_disk_alone(program: Program) -> None:
+def test_wait_with_deadline_zero_waits_only_for_the_disk(program: Program) -> None:
     queue = on_disk_alone(program)
     looked = arrivals(queue.wait_peek(0))
     assert looked == []
@@ -285,7 +263,7 @@ def test_waiting_without_a_deadline_of_its_own_waits_for_the_disk_alone(program:
     assert drained(program, queue) == [b"%d" % number for number in range(1, 10)]
 
 
-def test_a_deadline_that_comes_while_the_disk_is_read_is_no_reason_to_call_the_queue_empty(program: Program) -> None:
+def test_deadline_during_a_read_does_not_lose_the_item(program: Program) -> None:
     queue = on_disk_alone(program)
     waiting = arrivals(queue.wait_remove(1))
     program.reactor.advance(2)
@@ -294,7 +272,7 @@ def test_a_deadline_that_comes_while_the_disk_is_read_is_no_reason_to_call_the_q
     assert waiting == [b"1"]
 
 
-def test_a_head_that_cannot_be_read_is_an_error_and_not_an_empty_queue(program: Program) -> None:
+def test_unreadable_head_is_an_error(program: Program) -> None:
     queue = on_disk_alone(program)
     program.disk.fail("read", errno.EIO)
     with pytest.raises(QueueFailed):
@@ -303,8 +281,7 @@ def test_a_head_that_cannot_be_read_is_an_error_and_not_an_empty_queue(program: 
     assert drained(program, queue) == [b"%d" % number for number in range(1, 10)]
 
 
-def test_who_takes_item_after_item_lets_the_reactor_go_on_in_between(program: Program) -> None:
-    queue = program.queue()
+def test_consumer_yields_to_the_reactor(program: Program, queue: PersistentQueue) -> None:
     add(queue, *[b"item"] * 1000)
     taken_at_turns: list[int] = []
     taken = 0
@@ -313,7 +290,7 @@ def test_who_takes_item_after_item_lets_the_reactor_go_on_in_between(program: Pr
         nonlocal taken
         while await queue.wait_remove(0) is not None:
             taken += 1
-            program.reactor.rightNow += 0.0001  # it works on it
+            program.reactor.rightNow += 0.0001  # the work on an item
 
     def other_work() -> None:
         taken_at_turns.append(taken)
@@ -327,8 +304,7 @@ def test_who_takes_item_after_item_lets_the_reactor_go_on_in_between(program: Pr
     assert max(after - before for before, after in pairwise(taken_at_turns)) <= 21
 
 
-def test_ten_thousand_gets_in_a_chain_of_callbacks_end(program: Program) -> None:
-    queue = program.queue()
+def test_ten_thousand_gets_in_a_callback_chain_end(program: Program, queue: PersistentQueue) -> None:
     items = [b"%d" % number for number in range(10_000)]
     add(queue, *items)
     taken: list[bytes] = []
@@ -343,8 +319,7 @@ def test_ten_thousand_gets_in_a_chain_of_callbacks_end(program: Program) -> None
     assert taken == items
 
 
-def test_who_must_wait_for_the_next_turn_keeps_the_place_in_line(program: Program) -> None:
-    queue = program.queue()
+def test_waiters_for_the_next_turn_keep_their_order(program: Program, queue: PersistentQueue) -> None:
     assert arrivals(queue.wait_remove(0)) == [None]
     program.reactor.rightNow += 1  # the turn is used up
     waiting = [queue.wait_remove(10) for _ in range(3)]
@@ -357,10 +332,7 @@ def test_who_must_wait_for_the_next_turn_keeps_the_place_in_line(program: Progra
     assert isinstance(told[1][0], CancelledError)
 
 
-def test_a_deadline_that_comes_before_it_is_a_waiters_turn_is_no_reason_to_call_the_queue_empty(
-    program: Program,
-) -> None:
-    queue = program.queue()
+def test_deadline_before_the_next_turn_does_not_lose_the_item(program: Program, queue: PersistentQueue) -> None:
     add(queue, b"one")
     queue.wait_peek(0)
     program.reactor.rightNow += 1  # the turn is used up
@@ -370,8 +342,7 @@ def test_a_deadline_that_comes_before_it_is_a_waiters_turn_is_no_reason_to_call_
     assert waiting == [b"one"]
 
 
-def test_a_queue_that_fails_before_it_is_a_waiters_turn_is_opened_anew_for_it(program: Program) -> None:
-    queue = program.queue()
+def test_queue_that_fails_before_the_next_turn_is_opened_again(program: Program, queue: PersistentQueue) -> None:
     add(queue, b"safe")
     program.reactor.settle()
     program.disk.fail("write", errno.EIO, times=1)
@@ -388,8 +359,7 @@ def test_a_queue_that_fails_before_it_is_a_waiters_turn_is_opened_anew_for_it(pr
 # Open reads.
 
 
-def test_an_open_read_that_is_confirmed_is_gone_for_good(program: Program) -> None:
-    queue = program.queue()
+def test_confirmed_read_is_removed(program: Program, queue: PersistentQueue) -> None:
     add(queue, b"one", b"two")
     item = opened(queue)
     assert (item.data, queue.items, queue.open_reads) == (b"one", 1, 1)
@@ -398,8 +368,7 @@ def test_an_open_read_that_is_confirmed_is_gone_for_good(program: Program) -> No
     assert all_of(program.restart(queue)) == [b"two"]
 
 
-def test_an_open_read_that_is_put_back_is_the_head_again_and_has_failed_once_more(program: Program) -> None:
-    queue = program.queue()
+def test_unremoved_item_is_the_head_again_with_one_more_error(queue: PersistentQueue) -> None:
     add(queue, b"one", b"two")
     waiting = [opened(queue).xid, opened(queue).xid]
     told = arrivals(queue.wait_remove(opened=True))
@@ -411,10 +380,7 @@ def test_an_open_read_that_is_put_back_is_the_head_again_and_has_failed_once_mor
 
 
 @pytest.mark.parametrize("end", [FolderQueue.confirm_remove, FolderQueue.unremove])
-def test_what_is_not_open_cannot_be_ended_and_that_is_no_error(
-    program: Program, end: Callable[[FolderQueue, int], bool]
-) -> None:
-    queue = program.queue()
+def test_read_that_is_not_open_cannot_be_ended(queue: PersistentQueue, end: Callable[[FolderQueue, int], bool]) -> None:
     add(queue, b"one")
     item = opened(queue)
     assert end(queue, item.xid)
@@ -424,7 +390,7 @@ def test_what_is_not_open_cannot_be_ended_and_that_is_no_error(
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_an_open_read_times_out_and_who_comes_too_late_ends_nobody_elses(program: Program, waits: bool) -> None:
+def test_open_read_times_out_and_cannot_be_ended_later(program: Program, waits: bool) -> None:
     queue = program.queue(QueueSettings(open_transaction_timeout_ms=2000))
     waiting = queue.wait_remove(opened=True) if waits else None
     add(queue, b"one")
@@ -438,7 +404,7 @@ def test_an_open_read_times_out_and_who_comes_too_late_ends_nobody_elses(program
     assert queue.open_reads == 1
 
 
-def test_an_item_that_failed_too_often_moves_to_the_error_queue(program: Program) -> None:
+def test_item_with_too_many_errors_moves_to_the_error_queue(program: Program) -> None:
     queue = program.queue(QueueSettings(max_redeliveries=2, error_queue=b"bad"))
     add(queue, b"one")
     for _ in range(2):
@@ -448,8 +414,7 @@ def test_an_item_that_failed_too_often_moves_to_the_error_queue(program: Program
     assert all_of(queue.folder.queue(b"bad")) == [b"one"]
 
 
-def test_an_item_in_hand_stays_as_it_is_whoever_has_it_next(program: Program) -> None:
-    queue = program.queue()
+def test_returned_items_do_not_change(queue: PersistentQueue) -> None:
     add(queue, b"one")
     looked_at, first = queue.peek(), opened(queue)
     queue.unremove(first.xid)
@@ -462,8 +427,7 @@ def test_an_item_in_hand_stays_as_it_is_whoever_has_it_next(program: Program) ->
 # Confirm and add in one.
 
 
-def test_a_read_is_finished_and_an_item_added_in_one_record(program: Program) -> None:
-    queue = program.queue()
+def test_continue_confirms_and_adds_in_one_record(program: Program, queue: PersistentQueue) -> None:
     add(queue, b"first", b"other")
     item = opened(queue)
     assert queue.continue_(item.xid, b"next", START_MS + 5000)
@@ -474,7 +438,7 @@ def test_a_read_is_finished_and_an_item_added_in_one_record(program: Program) ->
     assert all_of(program.restart(queue)) == [b"other", b"next"]
 
 
-def test_where_a_limit_refuses_the_next_item_the_read_stays_open(program: Program) -> None:
+def test_refused_continue_leaves_the_read_open(program: Program) -> None:
     queue = program.queue(QueueSettings(max_items=2, max_item_size_bytes=10))
     add(queue, b"first")
     item = opened(queue)
@@ -487,7 +451,7 @@ def test_where_a_limit_refuses_the_next_item_the_read_stays_open(program: Progra
     assert all_of(queue) == [b"two", b"next"]
 
 
-def test_of_a_read_that_is_not_open_any_more_nothing_is_added(program: Program) -> None:
+def test_continue_of_a_read_that_timed_out_adds_nothing(program: Program) -> None:
     queue = program.queue(QueueSettings(open_transaction_timeout_ms=1000))
     add(queue, b"first")
     item = opened(queue)
@@ -497,8 +461,7 @@ def test_of_a_read_that_is_not_open_any_more_nothing_is_added(program: Program) 
     assert all_of(queue) == [b"first"]
 
 
-def test_who_waits_is_given_the_next_item(program: Program) -> None:
-    queue = program.queue()
+def test_waiter_gets_the_item_of_continue(queue: PersistentQueue) -> None:
     add(queue, b"first")
     item = opened(queue)
     told = arrivals(queue.wait_remove())
@@ -506,7 +469,7 @@ def test_who_waits_is_given_the_next_item(program: Program) -> None:
     assert told == [b"next"]
 
 
-def test_the_next_item_reaches_the_children_and_the_read_is_finished_when_it_is_safe(program: Program) -> None:
+def test_continue_adds_to_children_and_confirms_when_safe(program: Program) -> None:
     folder = program.folder(settings_for=lambda name: SYNCED)
     parent, child = folder.queue(b"work"), folder.queue(b"work+audit")
     add(parent, b"first")
@@ -521,7 +484,7 @@ def test_the_next_item_reaches_the_children_and_the_read_is_finished_when_it_is_
     assert (all_of(parent), all_of(child)) == ([b"next"], [b"first", b"next"])
 
 
-def test_the_next_item_of_a_parent_with_a_limit_leaves_the_read_open(program: Program) -> None:
+def test_refused_continue_of_a_parent_leaves_the_read_open(program: Program) -> None:
     folder = program.folder(settings_for=lambda name: QueueSettings(max_items=1))
     parent, _ = folder.queue(b"work"), folder.queue(b"work+audit")
     add(parent, b"first")
@@ -537,7 +500,7 @@ def test_the_next_item_of_a_parent_with_a_limit_leaves_the_read_open(program: Pr
 # Safe, or lost.
 
 
-def test_what_is_safe_already_is_said_at_once(program: Program) -> None:
+def test_safe_fires_at_once_without_pending_changes(program: Program) -> None:
     queue = program.queue(SYNCED)
     assert arrivals(queue.safe()) == [None]
     add(queue, b"one")
@@ -545,11 +508,11 @@ def test_what_is_safe_already_is_said_at_once(program: Program) -> None:
     assert arrivals(queue.safe()) == [None]
 
 
-def test_all_that_changes_a_queue_has_to_become_safe(program: Program) -> None:
+def test_every_change_must_become_safe(program: Program) -> None:
     queue = program.queue(SYNCED)
     add(queue, b"one", b"two", b"three")
     program.reactor.settle()
-    deeds: list[Callable[[], object]] = [
+    actions: list[Callable[[], object]] = [
         lambda: queue.add(b"four"),
         lambda: queue.remove(),
         lambda: arrivals(queue.wait_remove()),
@@ -560,8 +523,8 @@ def test_all_that_changes_a_queue_has_to_become_safe(program: Program) -> None:
         lambda: queue.remove(opened=True),
         lambda: queue.confirm_remove(3),
     ]
-    for deed in deeds:
-        deed()
+    for action in actions:
+        action()
         safe = arrivals(queue.safe())
         program.reactor.end_turn()
         assert safe == []
@@ -570,7 +533,7 @@ def test_all_that_changes_a_queue_has_to_become_safe(program: Program) -> None:
     assert all_of(queue) == [b"five"]
 
 
-def test_what_was_lost_is_told_once_to_each_who_asks_and_the_queue_is_what_it_was_before(program: Program) -> None:
+def test_failed_sync_fails_each_safe_once_and_restores_the_queue(program: Program) -> None:
     queue = program.queue(SYNCED)
     add(queue, b"safe")
     program.reactor.settle()
@@ -583,7 +546,7 @@ def test_what_was_lost_is_told_once_to_each_who_asks_and_the_queue_is_what_it_wa
     assert all_of(queue) == [b"safe"]
 
 
-def test_what_was_lost_before_anybody_asked_is_told_by_the_next_who_does(program: Program) -> None:
+def test_failure_is_reported_by_the_next_safe(program: Program) -> None:
     queue = program.queue(SYNCED)
     program.disk.fail("sync", errno.EIO, times=1)
     add(queue, b"lost")
@@ -595,13 +558,13 @@ def test_what_was_lost_before_anybody_asked_is_told_by_the_next_who_does(program
 
 
 def arrivals_after_settling(program: Program, deferred: Deferred[Any]) -> list[Any]:
-    """What it fires with when all is settled."""
+    """Settle, and return the result of a Deferred as `arrivals` does."""
     told = arrivals(deferred)
     program.reactor.settle()
     return told
 
 
-def test_who_stops_waiting_for_safety_stops_nothing(program: Program) -> None:
+def test_cancelled_safe_cancels_nothing_else(program: Program) -> None:
     queue = program.queue(SYNCED)
     add(queue, b"one")
     waiting = queue.safe()
@@ -611,7 +574,7 @@ def test_who_stops_waiting_for_safety_stops_nothing(program: Program) -> None:
     assert isinstance(told[0], CancelledError)
 
 
-def test_a_read_whose_storage_failed_ends_nothing_that_was_opened_since(program: Program) -> None:
+def test_read_of_a_failed_queue_cannot_be_ended(program: Program) -> None:
     queue = program.queue(SYNCED)
     add(queue, b"one", b"two")
     program.reactor.settle()
@@ -629,8 +592,7 @@ def test_a_read_whose_storage_failed_ends_nothing_that_was_opened_since(program:
     assert all_of(queue) == [b"two"]
 
 
-def test_on_a_full_disk_nothing_is_added_and_the_rest_goes_on(program: Program) -> None:
-    queue = program.queue()
+def test_full_disk_refuses_only_additions(program: Program, queue: PersistentQueue) -> None:
     add(queue, b"one", b"two")
     program.reactor.settle()
     program.disk.room = 0
@@ -650,22 +612,28 @@ def test_on_a_full_disk_nothing_is_added_and_the_rest_goes_on(program: Program) 
     assert all_of(queue) == [b"two", b"next"]
 
 
-# The folder: whose it is, from when, until when.
+# Opening and closing the folder.
 
 
-def test_nothing_can_be_done_before_the_folder_is_open(program: Program) -> None:
+def test_nothing_works_before_the_folder_is_open(program: Program) -> None:
     queue = PersistentQueue(b"work", program.path, program.reactor)
     folder = QueueFolder(program.path, program.reactor)
     assert (queue.is_closed, folder.is_closed) == (False, False)
-    for deed in (lambda: queue.add(b"one"), queue.remove, queue.peek, lambda: queue.items, lambda: folder.queue(b"a")):
+    for action in (
+        lambda: queue.add(b"one"),
+        queue.remove,
+        queue.peek,
+        lambda: queue.items,
+        lambda: folder.queue(b"a"),
+    ):
         with pytest.raises(StorageError, match="not open yet"):
-            deed()
+            action()
     (error,) = arrivals(queue.wait_remove())
     assert isinstance(error, StorageError)
     assert not (program.path / ".kestrel").exists()
 
 
-def test_a_name_that_no_queue_can_have_is_refused_before_the_folder_is_touched(program: Program) -> None:
+def test_invalid_queue_name_is_rejected(program: Program) -> None:
     with pytest.raises(BadQueueName):
         PersistentQueue(b"a/b", program.path, program.reactor)
     folder = program.folder()
@@ -673,14 +641,14 @@ def test_a_name_that_no_queue_can_have_is_refused_before_the_folder_is_touched(p
         folder.queue(b"a.b")
 
 
-def test_a_name_that_is_too_long_for_a_file_is_refused_and_the_folder_is_let_go(program: Program) -> None:
+def test_name_too_long_for_a_file_is_rejected_and_the_folder_released(program: Program) -> None:
     long = PersistentQueue(b"\xff" * 200, program.path / "queues", program.reactor, reserve_bytes=1)
     with pytest.raises(BadQueueName):
         program.reactor.result(long.setup())
     assert program.queue().add(b"one")
 
 
-def test_a_folder_stays_where_it_was_when_it_was_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_resolved_by_the_constructor(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(program.path)
     queue = PersistentQueue(b"work", "queues", program.reactor, reserve_bytes=1)
     (program.path / "elsewhere").mkdir()
@@ -691,8 +659,7 @@ def test_a_folder_stays_where_it_was_when_it_was_named(program: Program, monkeyp
     assert all_of(program.queue()) == [b"one"]
 
 
-def test_a_folder_is_opened_once(program: Program) -> None:
-    queue = program.queue()
+def test_folder_can_be_opened_only_once(program: Program, queue: PersistentQueue) -> None:
     with pytest.raises(StorageError, match="once"):
         program.reactor.result(queue.setup())
     assert queue.add(b"one")
@@ -701,14 +668,14 @@ def test_a_folder_is_opened_once(program: Program) -> None:
         program.reactor.result(queue.setup())
 
 
-def test_a_folder_that_cannot_be_used_is_an_error(program: Program) -> None:
+def test_unusable_folder_is_an_error(program: Program) -> None:
     (program.path / "file").write_bytes(b"")
     queue = PersistentQueue(b"work", program.path / "file", program.reactor)
     with pytest.raises(StorageError, match="cannot be used"):
         program.reactor.result(queue.setup())
 
 
-def test_a_journal_that_cannot_be_read_is_an_error_and_the_folder_is_let_go(program: Program) -> None:
+def test_unreadable_journal_is_an_error_and_the_folder_is_released(program: Program) -> None:
     add(program.queue(), b"one")
     program.stop()
     program.disk.fail("read", errno.EIO)
@@ -720,7 +687,7 @@ def test_a_journal_that_cannot_be_read_is_an_error_and_the_folder_is_let_go(prog
     assert all_of(program.queue()) == [b"one"]
 
 
-def test_who_stops_waiting_for_the_folder_has_it_all_the_same_and_can_let_it_go(program: Program) -> None:
+def test_cancelled_setup_completes_and_can_be_closed(program: Program) -> None:
     queue = PersistentQueue(b"work", program.path, program.reactor, reserve_bytes=1)
     setup = queue.setup()
     told = arrivals(setup)
@@ -730,7 +697,7 @@ def test_who_stops_waiting_for_the_folder_has_it_all_the_same_and_can_let_it_go(
     assert program.queue(where=".").add(b"one")
 
 
-def test_a_close_while_the_folder_is_being_opened_comes_after_it(program: Program) -> None:
+def test_close_during_setup_follows_it(program: Program) -> None:
     queue = PersistentQueue(b"work", program.path, program.reactor, reserve_bytes=1)
     told = [arrivals(queue.setup()), arrivals(queue.close())]
     program.reactor.settle()
@@ -738,22 +705,22 @@ def test_a_close_while_the_folder_is_being_opened_comes_after_it(program: Progra
     assert program.queue(where=".").add(b"one")
 
 
-def test_what_was_never_opened_can_be_closed(program: Program) -> None:
+def test_unopened_queue_can_be_closed(program: Program) -> None:
     queue = PersistentQueue(b"work", program.path, program.reactor)
     assert arrivals(queue.close()) == [None]
     assert queue.is_closed
 
 
-def test_a_close_makes_safe_what_was_done_and_lets_the_folder_go(program: Program) -> None:
+def test_close_makes_changes_safe_and_releases_the_folder(program: Program) -> None:
     queue = program.queue(SYNCED)
     add(queue, b"one")
     program.reactor.end_turn()
     add(queue, b"two")  # while the sync of the first is under way
     told = [arrivals(queue.safe()), arrivals(queue.close()), arrivals(queue.close())]
     assert queue.is_closed
-    for deed in (lambda: queue.add(b"three"), queue.remove, lambda: queue.confirm_remove(1)):
+    for action in (lambda: queue.add(b"three"), queue.remove, lambda: queue.confirm_remove(1)):
         with pytest.raises(StorageError, match="closed"):
-            deed()
+            action()
     assert told == [[], [], []]
     program.reactor.settle()
     assert told == [[None], [None], [None]]
@@ -761,17 +728,16 @@ def test_a_close_makes_safe_what_was_done_and_lets_the_folder_go(program: Progra
     assert all_of(program.queue()) == [b"one", b"two"]
 
 
-def test_a_close_answers_who_waits_as_an_empty_queue_does(program: Program) -> None:
-    queue = program.queue()
+def test_close_gives_waiters_none(program: Program, queue: PersistentQueue) -> None:
     queue.peek()
     waiting = [arrivals(queue.wait_remove()), arrivals(queue.wait_peek(100))]
     program.reactor.rightNow += 1
-    waiting.append(arrivals(queue.wait_remove(50)))  # it stands in no line yet
+    waiting.append(arrivals(queue.wait_remove(50)))  # it waits for the next turn
     program.reactor.result(queue.close())
     assert waiting == [[None], [None], [None]]
 
 
-def test_a_close_that_loses_something_says_so_and_lets_the_folder_go_all_the_same(program: Program) -> None:
+def test_close_reports_a_loss_and_releases_the_folder(program: Program) -> None:
     queue = program.queue(SYNCED)
     program.disk.fail("sync", errno.EIO, times=1)
     add(queue, b"lost")
@@ -780,8 +746,7 @@ def test_a_close_that_loses_something_says_so_and_lets_the_folder_go_all_the_sam
     assert all_of(program.queue()) == []
 
 
-def test_a_program_that_dies_finds_what_was_written_and_its_open_reads_in_the_queue(program: Program) -> None:
-    queue = program.queue()
+def test_crashed_program_finds_written_items_and_open_reads(program: Program, queue: PersistentQueue) -> None:
     add(queue, b"one", b"two")
     opened(queue)
     program.reactor.settle()
@@ -790,10 +755,10 @@ def test_a_program_that_dies_finds_what_was_written_and_its_open_reads_in_the_qu
     assert all_of(program.queue(where="copy")) == [b"one", b"two"]
 
 
-# Several queues of one folder, and of several.
+# Several queues and folders.
 
 
-def test_queues_of_one_folder_have_settings_and_items_of_their_own(program: Program) -> None:
+def test_queues_of_a_folder_have_separate_settings_and_items(program: Program) -> None:
     settings = {b"small": QueueSettings(max_items=1)}
     folder = program.folder(settings_for=lambda name: settings.get(name, QueueSettings()))
     small, large = folder.queue(b"small"), folder.queue(b"large")
@@ -810,7 +775,7 @@ def test_queues_of_one_folder_have_settings_and_items_of_their_own(program: Prog
     assert [all_of(again.queue(name)) for name in (b"small", b"large")] == [[b"one"], [b"two", b"three"]]
 
 
-def test_one_journal_that_cannot_be_read_keeps_no_other_queue_from_the_program(program: Program) -> None:
+def test_unreadable_journal_does_not_affect_other_queues(program: Program) -> None:
     folder = program.folder()
     add(folder.queue(b"a"), b"one")
     add(folder.queue(b"b"), b"two")
@@ -822,26 +787,30 @@ def test_one_journal_that_cannot_be_read_keeps_no_other_queue_from_the_program(p
     assert [all_of(again.queue(name)) for name in (b"a", b"b")] == [[b"one"], [b"two"]]
 
 
-def test_a_child_gets_what_is_added_to_its_parent(program: Program) -> None:
+def test_child_gets_items_of_its_parent(program: Program) -> None:
     folder = program.folder()
     parent, child = folder.queue(b"work"), folder.queue(b"work+audit")
     add(parent, b"one")
     assert (all_of(parent), all_of(child)) == ([b"one"], [b"one"])
 
 
-def test_expired_items_move_to_a_queue_of_the_same_folder(program: Program) -> None:
-    settings = {b"work": QueueSettings(expire_to_queue=b"late", max_age_ms=1000)}
-    folder = program.folder(settings_for=lambda name: settings.get(name, QueueSettings()))
-    work = folder.queue(b"work")
-    add(work, b"one")
-    waiting = arrivals(folder.queue(b"late").wait_remove())
+MOVES = QueueSettings(expire_to_queue=b"late", max_age_ms=1000)
+
+
+def expire_an_item(program: Program, queue: FolderQueue) -> None:
+    """Add an item, and start its move after its maximum age."""
+    add(queue, b"one")
     program.reactor.pass_time(2)
-    assert work.remove() is None
+    assert queue.remove() is None
+
+
+def test_expired_items_move_to_a_queue_of_the_same_folder(program: Program) -> None:
+    folder = program.folder(settings_for=lambda name: MOVES if name == b"work" else QueueSettings())
+    work = folder.queue(b"work")
+    waiting = arrivals(folder.queue(b"late").wait_remove())
+    expire_an_item(program, work)
     program.reactor.settle()
     assert (waiting, work.open_reads) == ([b"one"], 0)
-
-
-MOVES = QueueSettings(expire_to_queue=b"late", max_age_ms=1000)
 
 
 def test_expired_items_move_to_the_queue_that_lookup_finds(program: Program) -> None:
@@ -853,16 +822,14 @@ def test_expired_items_move_to_the_queue_that_lookup_finds(program: Program) -> 
         return elsewhere
 
     queue = program.queue(MOVES, lookup=lookup)
-    add(queue, b"one")
-    program.reactor.pass_time(2)
-    assert queue.remove() is None
+    expire_an_item(program, queue)
     program.reactor.settle()
     assert (asked, queue.open_reads) == ([b"late"], 0)
     assert all_of(elsewhere) == [b"one"]
 
 
 @pytest.mark.parametrize("how", ["there is none", "it is closed"])
-def test_an_item_whose_queue_is_not_found_is_kept_and_moves_when_it_is(program: Program, how: str) -> None:
+def test_move_to_an_unknown_queue_waits_until_it_is_found(program: Program, how: str) -> None:
     closed = program.queue(where="closed")
     program.reactor.result(closed.close())
     found: dict[bytes, FolderQueue] = {} if how == "there is none" else {b"late": closed}
@@ -879,25 +846,21 @@ def test_an_item_whose_queue_is_not_found_is_kept_and_moves_when_it_is(program: 
     assert (queue.open_reads, all_of(found[b"late"])) == (0, [b"one"])
 
 
-def test_an_item_whose_queue_is_never_found_outlives_the_program(program: Program) -> None:
+def test_item_of_an_unfinished_move_survives_a_restart(program: Program) -> None:
     queue = program.queue(MOVES, lookup=lambda name: None)
-    add(queue, b"one")
-    program.reactor.pass_time(2)
-    assert queue.remove() is None
+    expire_an_item(program, queue)
     assert all_of(program.restart(queue)) == [b"one"]
 
 
-def test_a_move_that_is_under_way_at_the_close_is_finished(program: Program) -> None:
+def test_close_finishes_a_move(program: Program) -> None:
     elsewhere = program.queue(SYNCED, where="elsewhere")
     queue = program.queue(MOVES, lookup=lambda name: elsewhere)
-    add(queue, b"one")
-    program.reactor.pass_time(2)
-    assert queue.remove() is None
+    expire_an_item(program, queue)
     program.reactor.result(queue.close())
     assert (all_of(elsewhere), all_of(program.queue())) == ([b"one"], [])
 
 
-def test_a_folder_of_somebody_else_is_refused_as_in_use(program: Program) -> None:
+def test_folder_in_use_is_refused(program: Program) -> None:
     program.folder()
     with pytest.raises(FolderInUse):
         program.reactor.result(QueueFolder(program.path / "queues", program.reactor, reserve_bytes=1).open())
@@ -912,11 +875,11 @@ def test_a_folder_of_somebody_else_is_refused_as_in_use(program: Program) -> Non
         (QueueSettings(error_queue=b"work"), "the items of queue b'work' would move to itself"),
     ],
 )
-def test_settings_that_no_file_could_give_are_refused_in_a_sentence(settings: QueueSettings, says: str) -> None:
+def test_invalid_settings_are_rejected(settings: QueueSettings, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(says)):
         PersistentQueue(b"work", "/nonexistent", None, settings=settings)
 
 
-def test_a_name_that_is_not_bytes_is_refused_in_a_sentence() -> None:
+def test_queue_name_must_be_bytes() -> None:
     with pytest.raises(TypeError, match="a queue's name must be bytes, such as b'work', not 'work'"):
         PersistentQueue("work", "/nonexistent", None)  # type: ignore[arg-type]

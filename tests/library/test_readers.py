@@ -1,4 +1,4 @@
-"""One reader: gets, open reads, limits, expiry, errors and figures, each in its own right."""
+"""One reader: gets, open reads, limits, expiry, errors and statistics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.errors import QueueFailed
@@ -17,23 +17,14 @@ from tests.programs import arrivals
 # Gets.
 
 
-def test_items_come_in_the_order_in_which_they_were_put(program: Program) -> None:
-    queue = program.queue()
-    program.put(queue, b"one", b"two", b"three")
-    assert program.drain(queue.reader()) == [b"one", b"two", b"three"]
-
-
-def test_who_waits_is_served_in_the_order_of_coming(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_waiters_are_served_in_order(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     first, second = arrivals(reader.get()), arrivals(reader.get(60))
     assert reader.waiter_count == 2
     program.put(queue, b"one", b"two")
     assert (first, second, reader.waiter_count) == ([b"one"], [b"two"], 0)
 
 
-def test_a_deadline_brings_nothing_when_its_time_has_come_and_not_before(program: Program) -> None:
-    queue = program.queue()
+def test_get_returns_none_at_its_deadline(program: Program, queue: JournaledQueue) -> None:
     arrival = arrivals(queue.reader().get(5))
     program.reactor.pass_time(4.9)
     assert arrival == []
@@ -43,8 +34,7 @@ def test_a_deadline_brings_nothing_when_its_time_has_come_and_not_before(program
     assert program.drain(queue.reader()) == [b"x"]
 
 
-def test_a_get_of_no_time_waits_for_the_disk_and_for_nothing_else(program: Program) -> None:
-    queue = program.queue()
+def test_get_without_a_deadline_waits_only_for_the_disk(program: Program, queue: JournaledQueue) -> None:
     assert program.result(queue.reader().get(0)) is None
     program.put(queue, b"on disk only")
     queue = program.restart(queue)
@@ -55,9 +45,7 @@ def test_a_get_of_no_time_waits_for_the_disk_and_for_nothing_else(program: Progr
     assert arrival == [b"on disk only"]
 
 
-def test_who_is_cancelled_leaves_the_line_and_no_item_goes_with_it(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_cancelled_waiter_takes_no_item(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     gone = reader.get(60)
     seen, stays = arrivals(gone), arrivals(reader.get())
     gone.cancel()
@@ -66,9 +54,7 @@ def test_who_is_cancelled_leaves_the_line_and_no_item_goes_with_it(program: Prog
     assert (stays, reader.waiter_count) == ([b"x"], 0)
 
 
-def test_a_peek_leaves_the_item_where_it_is(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_peek_leaves_the_item(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     waiting = arrivals(reader.peek(60))
     program.put(queue, b"one", b"two")
     assert waiting == [b"one"]
@@ -77,29 +63,23 @@ def test_a_peek_leaves_the_item_where_it_is(program: Program) -> None:
     assert program.drain(reader) == [b"one", b"two"]
 
 
-def test_ten_thousand_gets_in_a_chain_end(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_ten_thousand_gets_in_a_callback_chain_end(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     for number in range(10_000):
         queue.put(b"%d" % number)
     seen: list[bytes] = []
 
-    def got(item: QueueItem | None) -> Deferred[QueueItem | None] | None:
-        if item is None:
-            return None
-        seen.append(item.data)
-        reader.commit(item.id)
-        reader.get(0).addCallback(got)
-        return None
+    def got(item: QueueItem | None) -> None:
+        if item is not None:
+            seen.append(item.data)
+            reader.commit(item.id)
+            reader.get(0).addCallback(got)
 
     reader.get(0).addCallback(got)
     program.reactor.settle()
     assert seen == [b"%d" % number for number in range(10_000)]
 
 
-def test_what_is_done_inside_a_hand_over_keeps_its_order(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_calls_in_callbacks_keep_their_order(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     seen: list[tuple[int, bytes]] = []
 
     def waits(number: int) -> None:
@@ -123,9 +103,7 @@ def test_what_is_done_inside_a_hand_over_keeps_its_order(program: Program) -> No
 # Open reads.
 
 
-def test_an_open_read_is_counted_until_it_is_committed_or_given_back(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_open_read_is_counted_until_commit_or_unget(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     program.put(queue, b"one", b"three")
     one, three = program.get(reader), program.get(reader)
     assert (reader.open_items, reader.open_bytes, reader.items, reader.bytes) == (2, 8, 2, 8)
@@ -135,8 +113,7 @@ def test_an_open_read_is_counted_until_it_is_committed_or_given_back(program: Pr
     assert (reader.open_items, reader.open_bytes, reader.items) == (0, 0, 1)
 
 
-def test_items_can_be_committed_out_of_order_and_stay_so(program: Program) -> None:
-    queue = program.queue()
+def test_items_can_be_committed_out_of_order(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"1", b"2", b"3", b"4")
     reader = queue.reader()
     items = [program.get(reader) for _ in range(3)]
@@ -145,9 +122,7 @@ def test_items_can_be_committed_out_of_order_and_stay_so(program: Program) -> No
     assert program.drain(queue.reader()) == [b"2", b"4"]
 
 
-def test_an_item_that_is_given_back_goes_to_the_next_consumer_with_one_more_error(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_unget_returns_the_item_with_one_more_error(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     program.put(queue, b"one", b"two")
     item = program.get(reader)
     assert reader.unget(item.id)
@@ -157,9 +132,7 @@ def test_an_item_that_is_given_back_goes_to_the_next_consumer_with_one_more_erro
     assert [program.get(reader).errors for _ in range(2)] == [2, 0]
 
 
-def test_one_who_waits_is_given_what_another_gives_back(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_unget_item_goes_to_a_waiter(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     program.put(queue, b"x")
     item = program.get(reader)
     arrival = arrivals(reader.get(60))
@@ -168,27 +141,25 @@ def test_one_who_waits_is_given_what_another_gives_back(program: Program) -> Non
 
 
 @pytest.mark.parametrize("end", [Reader.commit, Reader.unget])
-def test_a_read_that_is_not_open_cannot_be_ended(program: Program, end: object) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_read_that_is_not_open_cannot_be_ended(
+    program: Program, queue: JournaledQueue, reader: Reader, end: Callable[[Reader, int], bool]
+) -> None:
     program.put(queue, b"x")
-    assert callable(end) and not end(reader, 1)
+    assert not end(reader, 1)
     item = program.get(reader)
     assert end(reader, item.id)
     assert not end(reader, item.id)
     assert not end(reader, 99)
 
 
-def test_errors_last_as_long_as_the_item(program: Program) -> None:
-    queue = program.queue()
+def test_error_counts_survive_a_restart(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     queue.reader().unget(program.get(queue.reader()).id)
     queue = program.restart(queue)
     assert program.get(queue.reader()).errors == 1
 
 
-def test_open_reads_are_back_after_a_restart_without_an_error(program: Program) -> None:
-    queue = program.queue()
+def test_open_reads_return_after_a_restart_without_an_error(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"one", b"two", b"three")
     for _ in range(2):
         program.get(queue.reader())
@@ -200,7 +171,7 @@ def test_open_reads_are_back_after_a_restart_without_an_error(program: Program) 
 # Errors.
 
 
-def test_an_item_that_the_error_handler_takes_care_of_is_gone(program: Program) -> None:
+def test_item_accepted_by_the_error_handler_is_removed(program: Program) -> None:
     seen: list[tuple[bytes, int]] = []
 
     def handler(item: QueueItem) -> bool:
@@ -217,7 +188,7 @@ def test_an_item_that_the_error_handler_takes_care_of_is_gone(program: Program) 
     assert (queue.items, reader.counts.canceled, reader.counts.committed) == (0, 3, 0)
 
 
-def test_an_error_handler_that_raises_has_not_taken_care_of_it(program: Program) -> None:
+def test_item_stays_if_the_error_handler_raises(program: Program) -> None:
     def handler(item: QueueItem) -> bool:
         raise ValueError(item.data)
 
@@ -246,9 +217,7 @@ def test_full_reader_refuses_puts(program: Program, limit: dict[str, int]) -> No
 
 @pytest.mark.parametrize("journaled", [True, False])
 @pytest.mark.parametrize("limit", [{"max_items": 3}, {"max_size_bytes": 3}])
-def test_a_reader_that_drops_the_oldest_keeps_the_newest(
-    program: Program, limit: dict[str, int], journaled: bool
-) -> None:
+def test_drop_oldest_policy_keeps_the_newest_items(program: Program, limit: dict[str, int], journaled: bool) -> None:
     reader_config = JournaledQueueReaderConfig(full_policy=FullPolicy.DROP_OLDEST, **limit)  # type: ignore[arg-type]
     queue = program.queue(config(reader=reader_config, journaled=journaled))
     for number in range(9):
@@ -258,14 +227,14 @@ def test_a_reader_that_drops_the_oldest_keeps_the_newest(
     assert program.drain(reader) == [b"6", b"7", b"8"]
 
 
-def test_what_was_dropped_stays_dropped(program: Program) -> None:
+def test_dropped_items_stay_dropped_after_a_restart(program: Program) -> None:
     queue, _ = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
     program.put(queue, b"1", b"2", b"3")
     queue = program.restart(queue, config())
     assert program.drain(queue.reader()) == [b"3"]
 
 
-def test_an_open_read_is_never_dropped(program: Program) -> None:
+def test_open_read_is_never_dropped(program: Program) -> None:
     queue, reader = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
     program.put(queue, b"open")
     item = program.get(reader)
@@ -275,7 +244,7 @@ def test_an_open_read_is_never_dropped(program: Program) -> None:
     assert program.drain(reader) == [b"open"]
 
 
-def test_items_on_the_disk_alone_are_dropped_too(program: Program) -> None:
+def test_items_only_on_disk_are_dropped(program: Program) -> None:
     queue, _ = program.reader(max_memory_size_bytes=1)
     program.put(queue, *(b"%d" % number for number in range(9)))
     limit = JournaledQueueReaderConfig(full_policy=FullPolicy.DROP_OLDEST, max_items=3, max_memory_size_bytes=1)
@@ -285,7 +254,7 @@ def test_items_on_the_disk_alone_are_dropped_too(program: Program) -> None:
     assert program.drain(queue.reader()) == [b"7", b"8", b"9"]
 
 
-def test_two_readers_have_limits_of_their_own(program: Program) -> None:
+def test_readers_have_separate_limits(program: Program) -> None:
     small = JournaledQueueReaderConfig(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
     queue = program.queue(config(reader_configs={b"small": small}))
     readers = queue.reader(b"small"), queue.reader(b"large")
@@ -293,7 +262,7 @@ def test_two_readers_have_limits_of_their_own(program: Program) -> None:
     assert [program.drain(reader) for reader in readers] == [[b"3"], [b"1", b"2", b"3"]]
 
 
-def test_no_more_than_a_window_of_a_reader_is_in_memory(program: Program) -> None:
+def test_memory_of_a_reader_is_limited(program: Program) -> None:
     queue, reader = program.reader(max_memory_size_bytes=10)
     program.put(queue, *(b"%05d" % number for number in range(100)))
     assert reader.store.mem_bytes <= 15
@@ -303,9 +272,7 @@ def test_no_more_than_a_window_of_a_reader_is_in_memory(program: Program) -> Non
 # Expiry.
 
 
-def test_an_item_expires_at_its_time(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_item_expires_at_its_expiry(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     queue.put(b"short", START_MS + 1000)
     queue.put(b"long")
     program.reactor.pass_time(0.999)
@@ -315,7 +282,7 @@ def test_an_item_expires_at_its_time(program: Program) -> None:
     assert (reader.counts.expired, reader.items) == (1, 0)
 
 
-def test_an_item_expires_at_the_end_of_its_age_or_earlier_if_it_says_so(program: Program) -> None:
+def test_item_expires_at_its_expiry_or_maximum_age(program: Program) -> None:
     queue, reader = program.reader(max_age_ms=2000)
     queue.put(b"own", START_MS + 1000)
     queue.put(b"age", START_MS + 9000)
@@ -330,15 +297,14 @@ def test_an_item_expires_at_the_end_of_its_age_or_earlier_if_it_says_so(program:
 @pytest.mark.parametrize("limit", [None, 5])
 def test_put_discards_expired_items_which_makes_room(program: Program, limit: int | None) -> None:
     queue, reader = program.reader(max_items=limit)
-    for number in range(5):
-        queue.put(b"%d" % number, START_MS + 1000)
+    program.put_expiring(queue, 5)
     program.reactor.pass_time(1)
     program.put(queue, b"new")
     assert (reader.items, reader.counts.expired) == (1, 5)
     assert program.drain(reader) == [b"new"]
 
 
-def test_after_a_restart_a_refused_put_sees_whether_what_is_on_the_disk_has_expired(program: Program) -> None:
+def test_put_refused_after_a_restart_finds_expired_items_on_disk(program: Program) -> None:
     queue, _ = program.reader(max_items=2, max_age_ms=1000)
     program.put(queue, b"old", b"older")
     queue = program.restart(queue)
@@ -349,7 +315,7 @@ def test_after_a_restart_a_refused_put_sees_whether_what_is_on_the_disk_has_expi
     assert program.drain(queue.reader()) == [b"newer"]
 
 
-def test_each_expired_item_is_processed_before_it_is_gone(program: Program) -> None:
+def test_hook_is_called_for_each_expired_item(program: Program) -> None:
     processed: list[QueueItem] = []
     queue, reader = program.reader(process_expired_item=processed.append)
     queue.put(b"one", START_MS + 1000)
@@ -362,7 +328,7 @@ def test_each_expired_item_is_processed_before_it_is_gone(program: Program) -> N
     ]
 
 
-def test_what_processes_an_item_may_put_and_get(program: Program) -> None:
+def test_hook_for_expired_items_may_put(program: Program) -> None:
     queue, reader = program.reader(process_expired_item=lambda item: queue.put(b"again " + item.data))
     queue.put(b"x", START_MS + 1000)
     program.reactor.pass_time(1)
@@ -398,15 +364,14 @@ def test_hook_for_expired_items_may_end_the_get(program: Program, end: Callable[
 
 def test_put_to_reader_full_of_expired_items_is_accepted(program: Program) -> None:
     queue, reader = program.reader(max_items=1000)
-    for number in range(1000):
-        queue.put(b"%d" % number, START_MS + 1000)
+    program.put_expiring(queue, 1000)
     assert queue.put(b"too much") is None
     program.reactor.pass_time(1)
     program.put(queue, b"new")
     assert program.drain(reader) == [b"new"]
 
 
-def test_what_processes_an_item_and_raises_is_logged_and_the_item_is_gone(program: Program) -> None:
+def test_hook_for_expired_items_that_raises_is_logged(program: Program) -> None:
     def process(item: QueueItem) -> None:
         raise ValueError(item.data)
 
@@ -418,20 +383,17 @@ def test_what_processes_an_item_and_raises_is_logged_and_the_item_is_gone(progra
     assert [event["log_level"] for event in events] == [LogLevel.critical]
 
 
-def test_one_sweep_discards_so_many_and_one_without_limit_all(program: Program) -> None:
+def test_sweep_limit_applies_unless_disabled(program: Program) -> None:
     queue, reader = program.reader(max_expire_sweep=3)
-    for number in range(10):
-        queue.put(b"%d" % number, START_MS + 1000)
+    program.put_expiring(queue, 10)
     program.reactor.pass_time(1)
     assert program.result(reader.discard_expired()) == 3
     assert program.result(reader.discard_expired(applies_limit=False)) == 7
     assert program.result(reader.discard_expired(applies_limit=False)) == 0
 
 
-def test_a_long_sweep_lets_the_reactor_go_on_in_between(program: Program) -> None:
-    queue, reader = program.reader()
-    for number in range(1000):
-        queue.put(b"%d" % number, START_MS + 1000)
+def test_long_sweep_yields_to_the_reactor(program: Program, queue: JournaledQueue, reader: Reader) -> None:
+    program.put_expiring(queue, 1000)
     program.reactor.pass_time(1)
     swept = arrivals(reader.discard_expired())
     assert swept == [] and 0 < reader.counts.expired < 1000
@@ -439,27 +401,25 @@ def test_a_long_sweep_lets_the_reactor_go_on_in_between(program: Program) -> Non
     assert swept == [1000]
 
 
-def test_a_get_discards_all_that_has_expired_whatever_one_sweep_may(program: Program) -> None:
+def test_get_discards_all_expired_items_despite_the_sweep_limit(program: Program) -> None:
     queue, reader = program.reader(max_expire_sweep=1)
-    for number in range(300):
-        queue.put(b"%d" % number, START_MS + 1000)
+    program.put_expiring(queue, 300)
     queue.put(b"stays")
     program.reactor.pass_time(1)
     assert program.drain(reader) == [b"stays"]
     assert reader.counts.expired == 300
 
 
-def test_expired_items_on_the_disk_alone_are_discarded_too(program: Program) -> None:
+def test_expired_items_only_on_disk_are_discarded(program: Program) -> None:
     queue, reader = program.reader(max_memory_size_bytes=1)
-    for number in range(9):
-        queue.put(b"%d" % number, START_MS + 1000)
+    program.put_expiring(queue, 9)
     program.put(queue, b"stays")
     program.reactor.pass_time(1)
     assert program.result(reader.discard_expired()) == 9
     assert program.drain(reader) == [b"stays"]
 
 
-def test_a_reader_without_items_is_ready_for_expiration_beyond_its_age(program: Program) -> None:
+def test_empty_reader_expires_after_its_maximum_age(program: Program) -> None:
     queue, reader = program.reader(max_queue_age_ms=1000)
     program.reactor.pass_time(1)
     assert not reader.is_ready_for_expiration
@@ -471,12 +431,10 @@ def test_a_reader_without_items_is_ready_for_expiration_beyond_its_age(program: 
     assert reader.is_ready_for_expiration
 
 
-# Figures and hooks.
+# Statistics and hooks.
 
 
-def test_gets_that_bring_an_item_and_those_that_do_not_are_counted(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_puts_gets_and_ends_of_reads_are_counted(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     assert program.result(reader.get(0)) is None
     program.put(queue, b"one", b"two")
     first = program.get(reader)
@@ -488,9 +446,7 @@ def test_gets_that_bring_an_item_and_those_that_do_not_are_counted(program: Prog
     assert (counts.opened, counts.committed, counts.canceled) == (3, 1, 1)
 
 
-def test_the_age_is_that_of_the_head(program: Program) -> None:
-    queue = program.queue()
-    reader = queue.reader()
+def test_age_is_that_of_the_head(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     assert reader.age_ms == 0
     program.put(queue, b"one")
     program.reactor.pass_time(2)
@@ -500,7 +456,7 @@ def test_the_age_is_that_of_the_head(program: Program) -> None:
     assert reader.age_ms == 0
 
 
-def test_hooks_are_told_how_long_an_item_and_a_consumer_had_waited(program: Program) -> None:
+def test_latency_hooks_get_the_waiting_times(program: Program) -> None:
     told: list[tuple[str, Reader, int]] = []
     queue, reader = program.reader(
         delivery_latency=lambda reader, ms: told.append(("item", reader, ms)),
@@ -514,7 +470,7 @@ def test_hooks_are_told_how_long_an_item_and_a_consumer_had_waited(program: Prog
     assert told == [("consumer", reader, 3000), ("item", reader, 2000)]
 
 
-def test_an_item_whose_time_is_still_to_come_has_waited_no_time(program: Program) -> None:
+def test_latency_of_an_item_from_the_future_is_zero(program: Program) -> None:
     told: list[int] = []
     queue, reader = program.reader(delivery_latency=lambda reader, ms: told.append(ms))
     queue.put(b"x", add_ms=START_MS + 5000)
@@ -523,7 +479,7 @@ def test_an_item_whose_time_is_still_to_come_has_waited_no_time(program: Program
     assert told == [0]
 
 
-def test_a_hook_that_is_told_of_an_item_can_no_longer_keep_it_from_its_consumer(program: Program) -> None:
+def test_latency_hook_that_cancels_the_get_does_not_lose_the_item(program: Program) -> None:
     queue, reader = program.reader(delivery_latency=lambda reader, ms: get.cancel())
     get = reader.get()
     given = arrivals(get)
@@ -534,8 +490,7 @@ def test_a_hook_that_is_told_of_an_item_can_no_longer_keep_it_from_its_consumer(
 # Failures.
 
 
-def test_when_the_disk_fails_every_reader_goes_on_with_what_was_safe(program: Program) -> None:
-    queue = program.queue()
+def test_failed_write_returns_the_safe_items_to_every_reader(program: Program, queue: JournaledQueue) -> None:
     a, b = queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"one", b"two")
     of_a, of_b = program.get(a), program.get(b)
@@ -549,8 +504,7 @@ def test_when_the_disk_fails_every_reader_goes_on_with_what_was_safe(program: Pr
     assert [program.drain(reader) for reader in (a, b)] == [[b"one", b"two"]] * 2
 
 
-def test_who_waits_while_the_disk_fails_is_served_by_what_is_put_later(program: Program) -> None:
-    queue = program.queue()
+def test_waiters_survive_a_failed_write(program: Program, queue: JournaledQueue) -> None:
     readers = queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"x")
     for reader in readers:
@@ -562,7 +516,7 @@ def test_who_waits_while_the_disk_fails_is_served_by_what_is_put_later(program: 
     assert lost is not None
     with pytest.raises(QueueFailed):
         program.result(lost)
-    assert waiting == [[b"lost"], [b"lost"]]  # given before it was safe, as is every item
+    assert waiting == [[b"lost"], [b"lost"]]  # items are given before they are safe
     waiting = [arrivals(reader.get(60)) for reader in readers]
     with pytest.raises(QueueFailed):
         program.result(queue.checkpoint())
@@ -570,8 +524,7 @@ def test_who_waits_while_the_disk_fails_is_served_by_what_is_put_later(program: 
     assert waiting == [[b"later"], [b"later"]]
 
 
-def test_who_waits_when_the_disk_fails_is_given_what_is_back_in_the_queue(program: Program) -> None:
-    queue = program.queue()
+def test_waiters_get_items_that_return_after_a_failed_write(program: Program, queue: JournaledQueue) -> None:
     a, b = queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"x")
     of_a, _ = program.get(a), program.get(b)
@@ -584,8 +537,7 @@ def test_who_waits_when_the_disk_fails_is_given_what_is_back_in_the_queue(progra
         program.result(queue.checkpoint())
 
 
-def test_who_waits_at_a_disk_that_fails_altogether_is_told_and_not_left_waiting(program: Program) -> None:
-    queue = program.queue()
+def test_waiters_fail_if_the_queue_cannot_be_opened_again(program: Program, queue: JournaledQueue) -> None:
     a, b = queue.reader(b"a"), queue.reader(b"b")
     program.put(queue, b"x")
     of_a, _ = program.get(a), program.get(b)
@@ -604,7 +556,7 @@ def test_who_waits_at_a_disk_that_fails_altogether_is_told_and_not_left_waiting(
         program.result(queue.checkpoint())
 
 
-def test_a_head_that_cannot_be_read_is_told_to_those_who_wait(program: Program) -> None:
+def test_waiters_fail_if_the_head_cannot_be_read(program: Program) -> None:
     queue, reader = program.reader(max_memory_size_bytes=1)
     program.put(queue, b"one", b"two")
     program.disk.fail("read", errno.EIO)
@@ -616,10 +568,9 @@ def test_a_head_that_cannot_be_read_is_told_to_those_who_wait(program: Program) 
     assert reader.commit(item.id)
 
 
-def test_a_sweep_that_comes_to_what_cannot_be_read_fails_and_can_be_done_again(program: Program) -> None:
+def test_failed_sweep_can_be_repeated(program: Program) -> None:
     queue, reader = program.reader(max_memory_size_bytes=1)
-    for number in range(9):
-        queue.put(b"%d" % number, START_MS + 1000)
+    program.put_expiring(queue, 9)
     program.result(queue.checkpoint())
     program.reactor.pass_time(1)
     program.disk.fail("read", errno.EIO)
