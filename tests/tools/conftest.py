@@ -1,4 +1,4 @@
-"""A server for the tests of kestrel-cli, and kestrel-cli and kestrel-convert in this process."""
+"""A server for the tests of kestrel-cli, and the tools in this process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from kestrel.disk.files import Disk
 from kestrel.escaping import unescape_name
 from kestrel.tools.cli.command import main
 from kestrel.tools.convert import command as convert
+from kestrel.tools.qdump import command as qdump
+from kestrel.tools.qpack import command as qpack
 from kestrel.tools.tool_runner import Clock
 from tests.journal.restarts import NOW_MS
 from tests.server.running import Processes, Server
 
 Convert = Callable[..., tuple[int, str, str]]
+Pack = Callable[..., tuple[int, str, str]]
 Cli = Callable[..., tuple[int, bytes, str]]
+Dump = Callable[..., tuple[int, bytes, str]]
 
 CONFIG = """
 queuePath = "queues"
@@ -44,7 +48,7 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(one_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """A server that has nothing in it, and that kestrel-cli asks if nothing else is said."""
+    """Return an empty server, which kestrel-cli asks by default."""
     with one_server.connect() as client:
         figures = "".join(f"{name}\n" for name in client.stats())
         for queue in re.findall(r"^queue_(.+)_open_transactions$", figures, re.MULTILINE):
@@ -55,7 +59,7 @@ def server(one_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    """Run it in this process: exit status, output, what was said."""
+    """Run kestrel-cli, and return its exit status, output and error output."""
 
     def run_here(*arguments: object, stdin: bytes | None = b"", clock: Clock | None = None) -> tuple[int, bytes, str]:
         monkeypatch.setattr(sys, "stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin)))
@@ -72,10 +76,70 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
 
 @pytest.fixture
 def convert_it(capsys: pytest.CaptureFixture[str]) -> Convert:
-    """Run it in this process: exit status, output, what was said."""
+    """Run kestrel-convert, and return its exit status, output and error output."""
 
     def run_here(*arguments: object, disk: Disk | None = None, now_ms: int = NOW_MS) -> tuple[int, str, str]:
         status = convert.main([str(each) for each in arguments], disk, lambda: now_ms)
         return status, *capsys.readouterr()
 
     return run_here
+
+
+@pytest.fixture
+def dump(capfdbinary: pytest.CaptureFixture[bytes]) -> Dump:
+    """Run kestrel-qdump, and return its exit status, output and error output."""
+
+    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, bytes, str]:
+        status = qdump.main([str(each) for each in arguments], disk)
+        out, err = capfdbinary.readouterr()
+        return status, out, err.decode()
+
+    return run_here
+
+
+@pytest.fixture
+def pack(capsys: pytest.CaptureFixture[str]) -> Pack:
+    """Run kestrel-qpack, and return its exit status, output and error output."""
+
+    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, str, str]:
+        status = qpack.main([str(each) for each in arguments], disk)
+        return status, *capsys.readouterr()
+
+    return run_here
+
+
+def put(server: Server, *items: bytes) -> None:
+    """Put items with another client."""
+    with server.connect() as client:
+        client.put(b"work", *items)
+
+
+def take_all(server: Server, queue: bytes) -> list[bytes]:
+    """Take all items of a queue with another client."""
+    with server.connect() as client:
+        return list(iter(lambda: client.get(queue), None))
+
+
+def pauses(paused: list[float], ends_after: int = 100) -> Callable[[float], None]:
+    """Return a replacement for a pause, which records it and raises KeyboardInterrupt at the last one."""
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == ends_after:
+            raise KeyboardInterrupt
+
+    return pause
+
+
+class RefusingDisk(Disk):
+    """A disk that refuses to create folders whose path contains `part`."""
+
+    def __init__(self, number: int, part: bytes) -> None:
+        super().__init__()
+        self._number = number
+        self._part = part
+
+    def make_folder(self, path: bytes) -> None:
+        if self._part in path:
+            raise OSError(self._number, os.strerror(self._number), path)
+        super().make_folder(path)

@@ -1,4 +1,4 @@
-"""What a server would serve of a folder, whichever kind it is: the real storages start in a copy of it."""
+"""The items that a server would find in a folder of any kind, read by a storage in a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.storage.backends import BACKENDS
 
 
 class Held(NamedTuple):
-    """An item as a server has it."""
+    """An item of a queue."""
 
     data: bytes
     add_ms: int
@@ -30,9 +30,9 @@ class Held(NamedTuple):
 
 
 def each_served(kind: str, folder: Path, now_ms: int = NOW_MS) -> Iterator[tuple[bytes, Iterator[Held]]]:
-    """The queues that a server finds at its start, and the items of each, which must be read before the next queue.
+    """Yield the queues that a server finds at its start, with their items, to be read before the next queue.
 
-    The start is given a copy, beside the folder.
+    The storage starts in a copy of the folder, next to it.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         copy = shutil.copytree(folder, Path(parent) / "queues")
@@ -48,7 +48,7 @@ def each_served(kind: str, folder: Path, now_ms: int = NOW_MS) -> Iterator[tuple
 
 
 def served(kind: str, folder: Path, now_ms: int = NOW_MS) -> dict[bytes, list[Held]]:
-    """The same, all at once."""
+    """Return the queues that a server finds at its start, with their items."""
     return {name: list(items) for name, items in each_served(kind, folder, now_ms)}
 
 

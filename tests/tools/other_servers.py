@@ -1,6 +1,6 @@
-"""Servers that speak like darner and siberite, as far as a client can tell, for tests without either.
+"""Imitations of darner and siberite servers.
 
-Both give out items as open reads, one a connection, and put them back at its end. They hang up after an error.
+Both have one open read for each connection, which returns at its end. They close the connection after an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY: Final = re.compile(rb"([^/]+)((?:/[a-z]+)*)")
 
 
 class OtherServer(ThreadingTCPServer):
-    """One of them, with its queues. `on_get` is called before each get is answered, with how many there were."""
+    """A server with queues. `on_get` is called with the number of gets before each reply to a get."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -29,7 +29,7 @@ class OtherServer(ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), _Connection)
         self.queues: dict[bytes, deque[bytes]] = {}
         self.held: dict[bytes, int] = {}
-        """How many are open."""
+        """The number of open reads of each queue."""
         self.lock = threading.RLock()
         self.on_get = on_get
         self.gets = 0
@@ -37,35 +37,35 @@ class OtherServer(ThreadingTCPServer):
 
     @property
     def address(self) -> str:
-        """As kestrel-cli takes it."""
+        """The address for kestrel-cli."""
         return f"127.0.0.1:{self.server_address[1]}"
 
     def fill(self, queue: bytes, *items: bytes) -> None:
-        """Put these."""
+        """Put items."""
         with self.lock:
             self.queues.setdefault(queue, deque()).extend(items)
 
     def items(self, queue: bytes) -> list[bytes]:
-        """What can be taken."""
+        """Return the items that are not open."""
         with self.lock:
             return list(self.queues.get(queue, ()))
 
     def stats(self) -> Iterator[bytes]:
-        """Lines of its answer."""
+        """Yield the lines of the reply to `stats`."""
         yield b"STAT uptime 5"
         yield b"STAT version %b" % self.version
 
     def holding(self, name: bytes) -> deque[bytes]:
-        """What a name has, which is made by that."""
+        """Return the items of a queue or cursor, which is created if necessary."""
         return self.queues.setdefault(name, deque())
 
     def has_none(self, item: bytes) -> bool:
-        """Whether it says of this item that there is none."""
+        """Return whether the server treats this item as none."""
         return False
 
 
 class Darner(OtherServer):
-    """Names have any characters but a slash. A request that it does not know is an ``ERROR`` without a word."""
+    """Allows any character except a slash in names. Replies to unknown requests with a bare ``ERROR``."""
 
     version = b"0.2.5"
     unknown = b"ERROR \r\n"
@@ -81,7 +81,7 @@ class Darner(OtherServer):
 
 
 class Siberite(OtherServer):
-    """Has cursors, behind a dot, which here are what is left to them. It gives an empty item for none, and loses it."""
+    """Has cursors, with names after a dot. Treats an empty item as none, and loses it."""
 
     version = b"siberite-0.6.4"
     unknown = b"ERROR Unknown command\r\n"
@@ -93,10 +93,7 @@ class Siberite(OtherServer):
 
     def stats(self) -> Iterator[bytes]:
         yield from super().stats()
-        for name, items in sorted(self.queues.items()):
-            yield b"STAT queue_%b_items %d" % (name, len(items))
-            yield b"STAT queue_%b_open_transactions %d" % (name, self.held.get(name, 0))
-        for name, items in sorted(self.cursors.items()):
+        for name, items in [*sorted(self.queues.items()), *sorted(self.cursors.items())]:
             yield b"STAT queue_%b_items %d" % (name, len(items))
             yield b"STAT queue_%b_open_transactions %d" % (name, self.held.get(name, 0))
 
@@ -138,7 +135,7 @@ class _Connection(StreamRequestHandler):
         super().finish()
 
     def _get(self, queue: bytes, options: bytes) -> bool:
-        """Answer. Whether it goes on."""
+        """Reply, and return whether the connection stays open."""
         if options in (b"/close", b"/close/open", b"/abort"):
             self._end(is_done=options != b"/abort")
             if options != b"/close/open":
@@ -169,7 +166,7 @@ class _Connection(StreamRequestHandler):
 
 @contextmanager
 def serving(server: OtherServer) -> Iterator[None]:
-    """The time in which it serves."""
+    """Serve during the block."""
     thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What `kestrel-cli top` asks: an admin port with TLS, one that answers nonsense, one that never stops answering."""
+"""The client of the admin port in `kestrel-cli top`: TLS, and unusable responses."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ NAME = "mq.example"
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Where a server of our own is that answers one client so."""
+    """Provide the URL of a server that calls `answer` for one client."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-
         listening.settimeout(PATIENCE_S)
 
         def serve() -> None:
@@ -51,7 +50,7 @@ def failure(url: str, seconds: Callable[[], float] = time.monotonic) -> str:
     return str(failed.value)
 
 
-def test_a_server_with_tls_is_asked_by_its_name_with_a_certificate(processes: Processes, tmp_path: Path) -> None:
+def test_tls_server_is_verified_and_gets_the_certificate(processes: Processes, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign(NAME)
     endpoint = f"mtls:0:interface=127.0.0.1:certKey={certificate}:privateKey={key}:caCerts={authority.ca_file}"
@@ -81,42 +80,41 @@ def test_a_server_with_tls_is_asked_by_its_name_with_a_certificate(processes: Pr
     assert "Traceback" not in said
 
 
-def test_what_is_no_http_is_said() -> None:
-    with answering(lambda client: client.sendall(b"ERROR\r\n")) as url:
-        assert failure(url) == "its response is not HTTP"
+REFUSAL = b'{"error":"mq is not a name of this server"}'
 
 
-def test_what_is_no_overview_is_said() -> None:
-    with answering(lambda client: client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")) as url:
-        assert failure(url)
+@pytest.mark.parametrize(
+    ("response", "says"),
+    [
+        (b"ERROR\r\n", "its response is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "its response is not an overview of queues"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "it disconnected in the middle of its response"),
+        (
+            b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%b" % (len(REFUSAL), REFUSAL),
+            "it responds with 403: mq is not a name of this server",
+        ),
+    ],
+    ids=["not HTTP", "not an overview", "incomplete", "refusal"],
+)
+def test_unusable_response_is_reported(response: bytes, says: str) -> None:
+    with answering(lambda client: client.sendall(response)) as url:
+        assert failure(url) == says
 
 
-def test_an_answer_that_breaks_off_is_none() -> None:
-    with answering(lambda client: client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")) as url:
-        assert failure(url) == "it disconnected in the middle of its response"
-
-
-def test_a_refusal_is_told_in_the_servers_words() -> None:
-    body = b'{"error":"mq is not a name of this server"}'
-    reply = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    with answering(lambda client: client.sendall(reply)) as url:
-        assert failure(url) == "it responds with 403: mq is not a name of this server"
-
-
-def test_an_answer_that_never_ends_is_given_up() -> None:
+def test_endless_response_is_limited() -> None:
     def endless(client: socket.socket) -> None:
         try:
             client.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 65536)
             while True:
                 client.sendall(b" " * 65536)
         except OSError:
-            pass  # it was given up
+            pass  # the client closed the connection
 
     with answering(endless) as url:
         assert failure(url) == "its response is longer than 16 MiB"
 
 
-def test_an_answer_that_takes_too_long_is_given_up() -> None:
+def test_slow_response_times_out() -> None:
     hours = iter(range(0, 1_000_000, 3600))
     with answering(lambda client: client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}\n")) as url:
         assert failure(url, lambda: next(hours)) == f"no answer within {PATIENCE_S:g} s"

@@ -1,4 +1,4 @@
-"""kestrel-cli as a process: pipes that break, servers that die, Ctrl-C, terminals."""
+"""kestrel-cli as a process: broken pipes, servers that stop, Ctrl-C, terminals."""
 
 from __future__ import annotations
 
@@ -18,25 +18,20 @@ from kestrel.tools.tool_runner import Clock
 from tests.child import Child
 from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import reset, scripted, talk
+from tests.memcache_text import STORED, set_
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
-from tests.tools.conftest import CONFIG, Cli
+from tests.tools.conftest import CONFIG, Cli, put
 from tests.tools.tool_processes import ENVIRONMENT, command, environment, on_a_terminal
 
-A_B_C = [b"set work 0 0 1\r\n%b\r\n" % data for data in (b"a", b"b", b"c")]
-STORED = b"STORED\r\n"
+A_B_C = [set_(b"work", data) for data in (b"a", b"b", b"c")]
 LARGE = 200_000
-"""More than a pipe holds, and whoever reads it."""
+"""More bytes than a pipe and its reader hold."""
 
 
 def wait_for_items(server: Server, number: int) -> None:
-    """Return when so many are in the queue."""
+    """Wait for a number of items in the queue."""
     with server.connect() as client:
         eventually(lambda: int(client.stats().get("queue_work_items", "0")) == number, f"{number} items are there")
-
-
-def put(server: Server, *data: bytes) -> None:
-    with server.connect() as client:
-        client.put(b"work", *data)
 
 
 def begin(server: Server, *arguments: str) -> Child[bytes]:
@@ -54,15 +49,13 @@ def give(process: Child[bytes], data: bytes) -> None:
 
 
 @pytest.mark.parametrize("max_open_reads", [1, 100])
-def test_a_reader_that_leaves_loses_nothing_but_what_it_had(processes: Processes, max_open_reads: int) -> None:
+def test_broken_pipe_loses_only_the_items_written_to_it(processes: Processes, max_open_reads: int) -> None:
     server = processes.serve(f'queuePath = "queues"\nmaxOpenTransactions = {max_open_reads}\n')
     put(server, *(data * LARGE for data in (b"a", b"b", b"c")))
-    get = Child(
-        command("cli", "get", "--all", "work"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server)
-    )
+    get = begin(server, "get", "--all", "work")
     first = subprocess.run(["head", "-n", "1"], stdin=get.stdout, capture_output=True, timeout=PATIENCE_S)
     assert get.stdout is not None
-    get.stdout.close()  # head had it too
+    get.stdout.close()  # only head reads from it now
     assert get.communicate()[1] == b""
     assert (get.returncode, first.stdout) == (0, b"a" * LARGE + b"\n")
     with server.connect() as client:
@@ -70,7 +63,7 @@ def test_a_reader_that_leaves_loses_nothing_but_what_it_had(processes: Processes
 
 
 @pytest.mark.parametrize("arguments", [("get", "work"), ("get", "--all", "work"), ("monitor", "-n", "2", "work")])
-def test_what_cannot_be_written_stays_in_the_queue(server: Server, arguments: tuple[str, ...]) -> None:
+def test_items_that_cannot_be_written_stay_in_the_queue(server: Server, arguments: tuple[str, ...]) -> None:
     put(server, b"a", b"b", b"c")
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -83,7 +76,7 @@ def test_what_cannot_be_written_stays_in_the_queue(server: Server, arguments: tu
         assert [client.get(b"work") for _ in range(3)] == [b"a", b"b", b"c"]
 
 
-def test_what_comes_slowly_is_put_as_it_comes(server: Server) -> None:
+def test_slow_input_is_put_as_it_arrives(server: Server) -> None:
     with begin(server, "put", "work") as process:
         for number in range(1, 4):
             give(process, b"a line\n")
@@ -93,10 +86,10 @@ def test_what_comes_slowly_is_put_as_it_comes(server: Server) -> None:
     assert out.startswith(b"4 items put in ")
 
 
-# Servers that die.
+# Servers that stop.
 
 
-def test_a_server_that_dies_in_the_middle_of_a_load_leaves_an_exact_account(cli: Cli) -> None:
+def test_failed_load_reports_which_items_were_put(cli: Cli) -> None:
     with scripted(talk((b"".join(A_B_C), STORED * 2))) as server:
         status, out, said = cli("--server", server.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")
@@ -111,7 +104,7 @@ def test_a_server_that_dies_in_the_middle_of_a_load_leaves_an_exact_account(cli:
     assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 2 to 3; not put: 4 and all that follow\n")
 
 
-def test_what_is_sent_behind_a_refusal_was_not_put(cli: Cli) -> None:
+def test_items_sent_after_a_refusal_were_not_put(cli: Cli) -> None:
     refusal = STORED + b"SERVER_ERROR the server is ReadOnly\r\n"
     with scripted(talk((b"".join(A_B_C), refusal))) as server:
         status, _, said = cli("--server", server.address, "put", "work", "a", "b", "c")
@@ -122,7 +115,7 @@ def test_what_is_sent_behind_a_refusal_was_not_put(cli: Cli) -> None:
     )
 
 
-def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_items_go_to_another_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     read_only = talk((b"".join(A_B_C), STORED + b"SERVER_ERROR the server is ReadOnly\r\n"))
     with scripted(read_only) as one, scripted(talk((b"".join(A_B_C[1:]), STORED * 2))) as two:
@@ -130,9 +123,7 @@ def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pyt
         assert cli(*names, "put", "work", "a", "b", "c") == (0, b"3 items put\n", "")
 
 
-def test_a_load_that_is_in_doubt_ends_though_another_server_could_have_the_rest(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uncertain_load_ends_despite_another_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
         status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
@@ -140,7 +131,7 @@ def test_a_load_that_is_in_doubt_ends_though_another_server_could_have_the_rest(
     assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 3; not put: 1\n")
 
 
-def test_a_real_server_that_is_killed_is_told_with_what_is_in(processes: Processes) -> None:
+def test_killed_server_is_reported_with_the_items_put(processes: Processes) -> None:
     server = processes.serve(CONFIG)
     with begin(server, "put", "work") as process:
         give(process, b"a\nb\nc\n")
@@ -154,7 +145,7 @@ def test_a_real_server_that_is_killed_is_told_with_what_is_in(processes: Process
     )
 
 
-def test_a_monitor_says_when_its_server_goes(processes: Processes) -> None:
+def test_monitor_reports_that_its_server_stopped(processes: Processes) -> None:
     server = processes.serve(CONFIG)
     with begin(server, "monitor", "work") as process:
         put(server, b"a")
@@ -169,7 +160,7 @@ PROTOCOLS = pytest.mark.parametrize("protocol", ["memcache", "thrift"])
 
 
 def begin_with(server: Server, protocol: str, *arguments: str) -> Child[bytes]:
-    """Run it with that protocol; return when it waits."""
+    """Run kestrel-cli with a protocol until it waits."""
     address = f"127.0.0.1:{server.port_of(protocol)}"
     process = begin(server, "--protocol", protocol, "--server", address, *arguments)
     wait_for_a_waiter(server)
@@ -178,7 +169,7 @@ def begin_with(server: Server, protocol: str, *arguments: str) -> Child[bytes]:
 
 @PROTOCOLS
 @pytest.mark.parametrize("arguments", [("monitor", "work"), ("get", "--wait", "1h", "-n", "2", "work")])
-def test_who_waits_is_told_of_an_orderly_stop_and_does_not_connect_again(
+def test_waiting_client_ends_when_its_server_stops(
     processes: Processes, protocol: str, arguments: tuple[str, ...]
 ) -> None:
     with own_port() as port:
@@ -196,7 +187,7 @@ def test_who_waits_is_told_of_an_orderly_stop_and_does_not_connect_again(
 
 
 @PROTOCOLS
-def test_a_get_that_waits_for_nothing_is_told_as_well(processes: Processes, protocol: str) -> None:
+def test_waiting_get_without_items_ends_when_its_server_stops(processes: Processes, protocol: str) -> None:
     server = processes.serve(CONFIG)
     with begin_with(server, protocol, "get", "--wait", "1h", "work") as process:
         server.stop()
@@ -208,7 +199,7 @@ def test_a_get_that_waits_for_nothing_is_told_as_well(processes: Processes, prot
 NO_ITEMS = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=0\r\n}\r\nEND\r\n")
 
 
-def test_a_server_that_goes_between_two_requests_is_not_connected_to_again(cli: Cli) -> None:
+def test_server_that_stops_between_requests_ends_the_monitor(cli: Cli) -> None:
     waited = (b"get work/t=60000/open\r\n", b"END\r\n"), (b"version\r\n", b"VERSION 1\r\n")
     is_gone = threading.Event()
 
@@ -227,14 +218,14 @@ def test_a_server_that_goes_between_two_requests_is_not_connected_to_again(cli: 
     assert said.startswith(f"kestrel-cli: {server.address}: the server hung up; ")
 
 
-def test_of_several_servers_the_others_are_asked_when_one_goes(server: Server, cli: Cli) -> None:
+def test_other_servers_are_used_when_one_stops(server: Server, cli: Cli) -> None:
     put(server, b"a", b"b")
     with scripted(talk(NO_ITEMS, (b"get work/open\r\n", b""))) as other:
         names = f"{other.address},127.0.0.1:{server.port}"
         assert cli("--server", names, "get", "--all", "work") == (0, b"a\nb\n", "")
 
 
-def test_an_item_that_could_not_be_confirmed_is_told(cli: Cli) -> None:
+def test_unconfirmed_item_is_reported(cli: Cli) -> None:
     taken = (b"get work/open\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n")
     with scripted(talk(taken, (b"confirm work 1\r\n", b""))) as server:
         status, out, said = cli("--server", server.address, "get", "work")
@@ -242,10 +233,8 @@ def test_an_item_that_could_not_be_confirmed_is_told(cli: Cli) -> None:
     assert said.endswith("\nkestrel-cli: 1 item taken, of which the last 1 may come again\n")
 
 
-
-
 def look(items: int) -> tuple[bytes, bytes]:
-    """How many items there are is asked for, and answered."""
+    """Return the request for the number of items, and its reply."""
     return b"dump_stats work\r\n", b"queue 'work' {\r\n  items=%d\r\n}\r\nEND\r\n" % items
 
 
@@ -265,7 +254,7 @@ ITEM = b"VALUE work 0 1\r\n%b\r\nEND\r\n"
         ),
     ],
 )
-def test_items_that_could_not_be_confirmed_together_are_told(
+def test_unconfirmed_items_of_a_batch_are_reported(
     cli: Cli, exchanges: list[tuple[bytes, bytes]], out: bytes, account: str
 ) -> None:
     with scripted(talk(LOOK, *exchanges)) as server:
@@ -274,35 +263,31 @@ def test_items_that_could_not_be_confirmed_together_are_told(
     assert said.endswith(f"\nkestrel-cli: {account}\n")
 
 
-def test_items_that_another_client_took_first_are_waited_for_one_by_one(cli: Cli) -> None:
-    with scripted(talk(LOOK, (MONITOR, b"END\r\n"), (b"get work/open\r\n", b"END\r\n"))) as server:
+@pytest.mark.parametrize(("items", "batch"), [(2, 2), (250, 100)])
+def test_get_all_opens_up_to_100_items_and_then_one_at_a_time(cli: Cli, items: int, batch: int) -> None:
+    monitor, get = (b"monitor work 1 %d\r\n" % batch, b"END\r\n"), (b"get work/open\r\n", b"END\r\n")
+    with scripted(talk(look(items), monitor, get)) as server:
         assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
 
 
-def test_no_more_than_a_hundred_items_may_come_again(cli: Cli) -> None:
-    nothing = (b"get work/open\r\n", b"END\r\n")
-    with scripted(talk(look(250), (b"monitor work 1 100\r\n", b"END\r\n"), nothing)) as server:
-        assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
-
-
-# How long is waited.
+# Waits.
 
 IS_THERE = (b"version\r\n", b"VERSION 1.0\r\n")
-"""What is asked when a wait brought nothing: a server that stops says that to all who wait."""
+"""The check after a wait without an item, which also ends when the server stops."""
 
 
-def test_each_item_that_is_not_there_is_waited_for(cli: Cli) -> None:
+def test_each_missing_item_is_waited_for(cli: Cli) -> None:
     wait = b"get work/t=10000/open\r\n"
     there_is_one = (wait, ITEM % b"a"), (b"confirm work 1\r\n", b"END\r\n")
     with scripted(talk(look(0), *there_is_one, look(0), (wait, b"END\r\n"), IS_THERE)) as server:
         assert cli("--server", server.address, "get", "--wait", "10s", "-n", "3", "work") == (0, b"a\n", "")
 
 
-def test_a_monitor_waits_no_longer_than_to_its_end(cli: Cli) -> None:
+def test_monitor_waits_only_until_its_end(cli: Cli) -> None:
     now = [0.0]
 
     def pause(seconds: float) -> None:
-        now[0] += 60  # the wait at the server and this one
+        now[0] += 60  # the wait at the server and this pause
 
     waits = [look(0), (b"get work/t=60000/open\r\n", b"END\r\n"), IS_THERE]
     waits += [look(0), (b"get work/t=30000/open\r\n", b"END\r\n"), IS_THERE]
@@ -328,12 +313,12 @@ def test_items_are_taken_from_all_servers(server: Server, processes: Processes, 
 
 
 def bytes_to_be_read(process: Child[bytes]) -> int:
-    """How much of what it was given it has not read yet."""
+    """Return the number of bytes of its input that a process has not read yet."""
     assert process.stdin is not None
     return int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def test_ctrl_c_in_a_load_says_how_many_are_in(server: Server) -> None:
+def test_ctrl_c_in_a_load_reports_the_items_put(server: Server) -> None:
     with begin(server, "put", "work") as process:
         give(process, b"a\nb\nc\n")
         wait_for_items(server, 3)
@@ -345,7 +330,7 @@ def test_ctrl_c_in_a_load_says_how_many_are_in(server: Server) -> None:
     assert said == b"kestrel-cli: interrupted; 3 items put; not put: 4 and all that follow\n"
 
 
-def test_ctrl_c_is_how_a_monitor_ends(server: Server) -> None:
+def test_ctrl_c_ends_a_monitor(server: Server) -> None:
     with begin(server, "monitor", "work") as process:
         for data in (b"a", b"b"):
             put(server, data)
@@ -357,7 +342,7 @@ def test_ctrl_c_is_how_a_monitor_ends(server: Server) -> None:
     wait_for_items(server, 0)
 
 
-def test_ctrl_c_in_a_get_that_waits_takes_nothing(server: Server) -> None:
+def test_ctrl_c_in_a_waiting_get_takes_nothing(server: Server) -> None:
     with begin(server, "get", "--wait", "1h", "work") as process:
         wait_for_a_waiter(server)
         process.send_signal(signal.SIGINT)
@@ -368,7 +353,7 @@ def test_ctrl_c_in_a_get_that_waits_takes_nothing(server: Server) -> None:
 
 
 def wait_for_a_waiter(server: Server) -> None:
-    """Return when somebody waits for an item."""
+    """Wait for a waiter of the queue."""
     with server.connect() as client:
         eventually(lambda: client.stats().get("queue_work_waiters") == "1", "it waits")
 
@@ -378,13 +363,13 @@ def wait_for_a_waiter(server: Server) -> None:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """A file of large lines, and large enough for a bar."""
+    """Return a file of large lines that shows a progress bar."""
     path = tmp_path / "lines"
     path.write_bytes((b"x" * 4095 + b"\n") * (LARGE_LOAD_BYTES // 4096))
     return path
 
 
-def test_a_large_load_has_a_bar_on_the_terminal(server: Server, lines: Path) -> None:
+def test_large_load_shows_a_bar_on_the_terminal(server: Server, lines: Path) -> None:
     with lines.open("rb") as stdin:
         status, said = on_a_terminal(command("cli", "put", "work"), stdin.fileno(), env=environment(server))
     assert status == 0
@@ -393,7 +378,7 @@ def test_a_large_load_has_a_bar_on_the_terminal(server: Server, lines: Path) -> 
     assert said.endswith(b"\r\x1b[K")
 
 
-def test_a_quiet_load_has_none(server: Server, lines: Path) -> None:
+def test_quiet_load_shows_no_bar(server: Server, lines: Path) -> None:
     with lines.open("rb") as stdin:
         arguments = command("cli", "put", "-q", "work")
         assert on_a_terminal(arguments, stdin.fileno(), env=environment(server)) == (0, b"")
@@ -407,7 +392,7 @@ def test_items_can_be_typed(server: Server) -> None:
     assert b"2 items put in " in said
 
 
-def test_items_do_not_command_a_terminal_unless_they_shall(server: Server) -> None:
+def test_items_on_a_terminal_are_escaped_except_with_raw(server: Server) -> None:
     put(server, b"\x1b[2J\xff\n")
     peek = command("cli", "peek", "work")
     assert on_a_terminal(peek, env=environment(server), is_for="stdout") == (0, b"\\x1b[2J\\xff\\n\r\n")
@@ -418,9 +403,7 @@ def test_items_do_not_command_a_terminal_unless_they_shall(server: Server) -> No
     ("answer", "status", "left"), [(b"y\n", 0, 0), (b"Yes\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)]
 )
 @pytest.mark.parametrize("what", ["flush", "delete"])
-def test_who_sits_at_a_terminal_is_asked_before_items_go(
-    server: Server, what: str, answer: bytes, status: int, left: int
-) -> None:
+def test_flush_and_delete_ask_on_a_terminal(server: Server, what: str, answer: bytes, status: int, left: int) -> None:
     put(server, b"a")
     ended, said = on_a_terminal(command("cli", what, "work"), env=environment(server), is_for="all", typed=answer)
     assert ended == status
@@ -430,22 +413,22 @@ def test_who_sits_at_a_terminal_is_asked_before_items_go(
 
 
 @pytest.mark.parametrize("what", ["flush", "delete"])
-def test_nobody_is_asked_about_a_queue_that_is_not_there(server: Server, what: str) -> None:
+def test_missing_queue_is_reported_without_a_question(server: Server, what: str) -> None:
     arguments = command("cli", what, "nosuch")
     asked = on_a_terminal(arguments, env=environment(server), is_for="all")
     assert asked == (1, b"kestrel-cli: there is no queue nosuch\r\n")
 
 
-def test_nobody_is_asked_with_yes(server: Server) -> None:
+def test_yes_suppresses_the_question(server: Server) -> None:
     put(server, b"a")
     arguments = command("cli", "delete", "--yes", "work")
     assert on_a_terminal(arguments, env=environment(server), is_for="all") == (0, b"")
     wait_for_items(server, 0)
 
 
-# What it is made of.
+# Imports.
 
 
-def test_it_needs_no_twisted() -> None:
+def test_cli_does_not_import_twisted() -> None:
     check = "import sys, kestrel.tools.cli.command; sys.exit('twisted' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT, timeout=PATIENCE_S).returncode == 0

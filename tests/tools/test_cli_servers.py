@@ -1,4 +1,4 @@
-"""kestrel-cli: figures, settings, whole queues; and what it says when something is wrong."""
+"""kestrel-cli: statistics, settings, administration of queues, and errors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,16 @@ from kestrel.tools.cli.command import main
 from kestrel.tools.tool_runner import Clock
 from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk
+from tests.client.test_tls import HOST, served_by
 from tests.server.running import Processes, Server, own_port
-from tests.tools.conftest import Cli
+from tests.tools.conftest import Cli, pauses, put
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address where nothing listens."""
+def unreachable() -> Iterator[str]:
+    """Return an address where nothing listens."""
     with own_port() as port:
         yield f"127.0.0.1:{port}"
-
-
-def put(server: Server, *items: bytes) -> None:
-    with server.connect() as client:
-        client.put(b"work", *items)
 
 
 def lines(out: bytes) -> list[str]:
@@ -43,7 +39,7 @@ def lines(out: bytes) -> list[str]:
 # stats
 
 
-def test_stats_are_a_line_for_the_server_and_a_table_of_queues(server: Server, cli: Cli) -> None:
+def test_stats_have_a_line_for_the_server_and_a_table(server: Server, cli: Cli) -> None:
     put(server, b"x" * 1536, b"y")
     status, out, said = cli("stats", "work", "orders")
     assert (status, said) == (0, "")
@@ -57,27 +53,23 @@ def test_stats_are_a_line_for_the_server_and_a_table_of_queues(server: Server, c
     ]
 
 
-def test_stats_without_names_are_of_all_queues(server: Server, cli: Cli) -> None:
-    put(server, b"x")
-    assert any(line.startswith("work ") for line in lines(cli("stats")[1]))
-
-
-def test_stats_of_a_queue_that_is_not_there_say_so(server: Server, cli: Cli) -> None:
+def test_stats_of_a_missing_queue_have_status_1(server: Server, cli: Cli) -> None:
     put(server, b"x")
     status, out, said = cli("stats", "nosuch", "work")
     assert (status, said) == (1, "kestrel-cli: there is no queue nosuch\n")
     assert "work       1" in out.decode()
 
 
-def test_the_server_line_tells_all_its_queues_where_some_are_shown(server: Server, cli: Cli) -> None:
+def test_server_line_counts_shown_and_all_queues(server: Server, cli: Cli) -> None:
     put(server, b"x")
     assert ", 1 of 2 queues, 1 item, " in lines(cli("stats", "work")[1])[0]
+    assert any(line.startswith("work ") for line in lines(cli("stats")[1]))
     status, out, said = cli("stats", "nosuch")
     assert (status, said, len(lines(out))) == (1, "kestrel-cli: there is no queue nosuch\n", 1)
     assert ", 0 of 2 queues, " in out.decode()
 
 
-def test_stats_for_a_program(server: Server, cli: Cli) -> None:
+def test_json_stats_have_numbers(server: Server, cli: Cli) -> None:
     put(server, b"x")
     status, out, _ = cli("stats", "--json")
     [figures] = [json.loads(line) for line in out.splitlines()]
@@ -90,7 +82,7 @@ def test_stats_for_a_program(server: Server, cli: Cli) -> None:
     assert not [name for name in figures["stats"] if name.startswith("queue_work")]
 
 
-def test_names_of_two_queues_are_never_shown_alike(server: Server, cli: Cli) -> None:
+def test_different_names_are_shown_differently(server: Server, cli: Cli) -> None:
     with server.connect() as client:
         client.put(b"a\x85", b"x")
         client.put("a\x85".encode(), b"x")
@@ -108,55 +100,36 @@ def test_raw_stats_are_the_lines_of_the_server(server: Server, cli: Cli) -> None
     assert set(of_work) <= set(lines(cli("stats", "--raw")[1]))
 
 
-def test_stats_can_be_watched_until_ctrl_c(server: Server, cli: Cli) -> None:
+def test_watched_stats_end_with_ctrl_c(server: Server, cli: Cli) -> None:
     put(server, b"x")
     paused: list[float] = []
-
-    def pause(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 3:
-            raise KeyboardInterrupt
-
-    status, out, said = cli("stats", "work", "--watch", clock=Clock(lambda: 0.0, pause))
+    clock = Clock(lambda: 0.0, pauses(paused, ends_after=3))
+    status, out, said = cli("stats", "work", "--watch", clock=clock)
     assert (status, said, paused) == (0, "", [2.0] * 3)
     assert lines(out).count("work       1    1 B          0        0           0") == 3
     paused.clear()
-    assert len(cli("stats", "--json", "--watch=500ms", clock=Clock(lambda: 0.0, pause))[1].splitlines()) == 3
+    assert len(cli("stats", "--json", "--watch=500ms", clock=clock)[1].splitlines()) == 3
     assert paused == [0.5] * 3
     paused.clear()
-    assert cli("stats", "nosuch", "--watch", clock=Clock(lambda: 0.0, pause))[0] == 0, "it may come yet"
+    assert cli("stats", "nosuch", "--watch", clock=clock)[0] == 0, "the queue may be created later"
 
 
-def test_watching_goes_on_while_a_server_is_away(server: Server, cli: Cli, nobody: str) -> None:
-    paused: list[float] = []
-
-    def pause(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 2:
-            raise KeyboardInterrupt
-
-    arguments = ["--server", f"{nobody},127.0.0.1:{server.port}", "stats", "--raw", "--watch"]
-    status, out, said = cli(*arguments, clock=Clock(lambda: 0.0, pause))
+def test_watching_continues_while_a_server_is_away(server: Server, cli: Cli, unreachable: str) -> None:
+    arguments = ["--server", f"{unreachable},127.0.0.1:{server.port}", "stats", "--raw", "--watch"]
+    status, out, said = cli(*arguments, clock=Clock(lambda: 0.0, pauses([], ends_after=2)))
     assert (status, out.count(b"STAT uptime ")) == (0, 2)
-    assert said.count(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ") == said.count("\n") == 2
+    assert said.count(f"kestrel-cli: cannot connect to {unreachable}: Connection refused; ") == said.count("\n") == 2
 
 
-def test_watched_on_a_terminal_they_stay_at_its_top(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watched_stats_clear_the_terminal(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     put(server, b"x")
-    paused: list[float] = []
-
-    def pause(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 2:
-            raise KeyboardInterrupt
-
     ours, theirs = pty.openpty()
     with open(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
-        assert main(["stats", "work", "--watch"], Clock(lambda: 0.0, pause)) == 0
+        assert main(["stats", "work", "--watch"], Clock(lambda: 0.0, pauses([], ends_after=2))) == 0
         monkeypatch.undo()
     shown = b""
-    with suppress(OSError):  # how a terminal says that the other side is closed
+    with suppress(OSError):  # the other side is closed
         while part := os.read(ours, 65536):
             shown += part
     os.close(ours)
@@ -164,7 +137,7 @@ def test_watched_on_a_terminal_they_stay_at_its_top(server: Server, monkeypatch:
     assert first.count(b"work       1 ") == second.count(b"work       1 ") == 1
 
 
-def test_names_and_answers_do_not_command_a_terminal(cli: Cli) -> None:
+def test_names_and_replies_are_escaped(cli: Cli) -> None:
     stats = (b"stats\r\n", b"STAT version 1\x1b[2J\r\nEND\r\n")
     dump = (b"dump_stats\r\n", b"queue 'a\x1b[2J\xff' {\r\n  items=1\r\n}\r\nEND\r\n")
     with scripted(talk(stats, dump)) as server:
@@ -177,10 +150,10 @@ def test_names_and_answers_do_not_command_a_terminal(cli: Cli) -> None:
         assert r"\x1b[2J" in cli("--server", server.address, "status")[2]
 
 
-# The others.
+# Other commands.
 
 
-def test_the_status_is_told_and_changed(server: Server, cli: Cli) -> None:
+def test_status_is_shown_and_changed(server: Server, cli: Cli) -> None:
     assert cli("status") == (0, b"Up\n", "")
     assert cli("status", "readonly") == (0, b"ReadOnly\n", "")
     status, _, said = cli("put", "work", "a")
@@ -192,7 +165,7 @@ def test_the_status_is_told_and_changed(server: Server, cli: Cli) -> None:
     assert cli("status", "Up") == (0, b"Up\n", "")
 
 
-def test_settings_are_shown_for_a_person_and_for_a_program(server: Server, cli: Cli) -> None:
+def test_settings_are_shown_as_text_and_json(server: Server, cli: Cli) -> None:
     status, out, _ = cli("dump-config", "small", "orders")
     assert status == 0
     assert lines(out)[:2] == ["small", "  maxItems = 3"]
@@ -202,7 +175,7 @@ def test_settings_are_shown_for_a_person_and_for_a_program(server: Server, cli: 
     assert settings["queues"]["small"]["maxItems"] == "3"
 
 
-def test_queues_are_flushed_and_deleted_where_nobody_can_be_asked(server: Server, cli: Cli) -> None:
+def test_queues_are_flushed_and_deleted_without_a_terminal(server: Server, cli: Cli) -> None:
     put(server, b"a")
     assert cli("flush", "work") == (0, b"", "")
     assert cli("get", "work")[0] == 1
@@ -211,18 +184,16 @@ def test_queues_are_flushed_and_deleted_where_nobody_can_be_asked(server: Server
 
 
 @pytest.mark.parametrize("what", ["flush", "delete"])
-def test_a_queue_that_is_not_there_is_neither_flushed_nor_deleted(
-    server: Server, cli: Cli, nobody: str, what: str
-) -> None:
+def test_missing_queue_is_neither_flushed_nor_deleted(server: Server, cli: Cli, unreachable: str, what: str) -> None:
     assert cli(what, "nosuch") == (1, b"", "kestrel-cli: there is no queue nosuch\n")
-    assert cli("--server", f"127.0.0.1:{server.port},{nobody}", what, "nosuch")[0] == 3
+    assert cli("--server", f"127.0.0.1:{server.port},{unreachable}", what, "nosuch")[0] == 3
     put(server, b"a")
-    status, _, said = cli("--server", f"{nobody},127.0.0.1:{server.port}", what, "work")
+    status, _, said = cli("--server", f"{unreachable},127.0.0.1:{server.port}", what, "work")
     assert (status, said.count("\n")) == (3, 1)
     assert cli("get", "work")[0] == 1
 
 
-def test_a_reader_by_ids_that_will_not_come_back_is_given_up(processes: Processes, cli: Cli) -> None:
+def test_close_range_releases_a_lost_reader(processes: Processes, cli: Cli) -> None:
     server = processes.serve("", "--storage", "scroll:queues")
     address = f"127.0.0.1:{server.port_of('thrift')}"
     with RetryingServer(address) as thrift:
@@ -237,7 +208,7 @@ def test_a_reader_by_ids_that_will_not_come_back_is_given_up(processes: Processe
         assert thrift.ask(lambda calls: calls.open_range(b"work", b"other")).first_id == 1
 
 
-def test_who_reads_by_ids_is_asked_about_over_thrift(server: Server, cli: Cli) -> None:
+def test_close_range_needs_thrift(server: Server, cli: Cli) -> None:
     status, _, said = cli("close-range", "work", "spark")
     assert (status, said) == (
         2,
@@ -245,32 +216,32 @@ def test_who_reads_by_ids_is_asked_about_over_thrift(server: Server, cli: Cli) -
     )
 
 
-def test_what_has_expired_is_dropped_and_counted(server: Server, cli: Cli) -> None:
+def test_expired_items_are_dropped_and_counted(server: Server, cli: Cli) -> None:
     with server.connect() as client:
         client.ask(b"set work 0 -1 1\r\na\r\nset work 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
     status, out, _ = cli("flush-expired", "work")
-    assert (status, out) in [(0, b"1\n"), (0, b"2\n")]  # a put may have dropped the first already
+    assert (status, out) in [(0, b"1\n"), (0, b"2\n")]  # a put may already have dropped the first item
     assert cli("flush-expired") == (0, b"0\n", "")
     with server.connect() as client:
         client.ask(b"set work 0 -1 1\r\na\r\nset other 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
     assert cli("flush-expired", "work", "other") == (0, b"2\n", "")
 
 
-def test_of_several_servers_each_answers_with_its_name(server: Server, cli: Cli, nobody: str) -> None:
+def test_replies_of_several_servers_have_their_names(server: Server, cli: Cli, unreachable: str) -> None:
     address = f"127.0.0.1:{server.port}"
-    status, out, said = cli("--server", nobody, "--server", address, "status")
+    status, out, said = cli("--server", unreachable, "--server", address, "status")
     assert (status, out) == (3, f"{address}: Up\n".encode())
-    assert said.startswith(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ")
+    assert said.startswith(f"kestrel-cli: cannot connect to {unreachable}: Connection refused; ")
 
 
-def test_of_one_server_its_name_is_told_once(server: Server, cli: Cli) -> None:
+def test_error_names_a_single_server_once(server: Server, cli: Cli) -> None:
     address = f"127.0.0.1:{server.port_of('thrift')}"
     status, _, said = cli("--server", address, "peek", "work")
     assert (status, said.count(address)) == (3, 1)
 
 
 LOOK = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=1\r\n}\r\nEND\r\n")
-"""Whether the queue is there: one server that has it is enough."""
+"""The check whether the queue exists, which ends at the first server that has it."""
 
 
 @pytest.mark.parametrize(
@@ -281,48 +252,39 @@ LOOK = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=1\r\n}\r\nEND\r\n")
         (["status", "ReadOnly"], [(b"status ReadOnly\r\n", b"END\r\n"), (b"status\r\n", b"READONLY\r\n")]),
     ],
 )
-def test_what_is_to_be_done_is_done_by_each_server(
-    cli: Cli, arguments: list[str], exchanges: list[tuple[bytes, bytes]]
-) -> None:
+def test_change_is_made_at_each_server(cli: Cli, arguments: list[str], exchanges: list[tuple[bytes, bytes]]) -> None:
     without_a_look = [exchange for exchange in exchanges if exchange != LOOK]
     with scripted(talk(*exchanges)) as one, scripted(talk(*without_a_look)) as two:
         assert cli("--server", one.address, "--server", two.address, *arguments)[0] == 0
 
 
-def test_the_environment_names_servers_with_commas_or_spaces(
-    server: Server, cli: Cli, nobody: str, monkeypatch: pytest.MonkeyPatch
+def test_environment_may_name_several_servers(
+    server: Server, cli: Cli, unreachable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{server.port}, {nobody}")
+    monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{server.port}, {unreachable}")
     assert cli("status")[:2] == (3, f"127.0.0.1:{server.port}: Up\n".encode())
     assert cli("--server", f"127.0.0.1:{server.port}", "status") == (0, b"Up\n", "")
 
 
-def test_an_option_names_servers_with_commas_too(server: Server, cli: Cli, nobody: str) -> None:
-    assert cli("--server", f"127.0.0.1:{server.port},{nobody}", "status")[:2] == (
-        3,
-        f"127.0.0.1:{server.port}: Up\n".encode(),
-    )
-
-
-def test_the_options_of_the_server_may_stand_behind_the_command(server: Server, cli: Cli, nobody: str) -> None:
+def test_server_options_may_follow_the_command(server: Server, cli: Cli, unreachable: str) -> None:
     put(server, b"a")
     address = f"127.0.0.1:{server.port}"
-    assert cli("--server", nobody, "peek", "work", "--server", address) == (0, b"a\n", "")
+    assert cli("--server", unreachable, "peek", "work", "--server", address) == (0, b"a\n", "")
     assert cli("get", "--timeout", "5s", "work", "--server", address) == (0, b"a\n", "")
     assert cli("put", "work", "--server", address, "a", "--", "-b") == (0, b"2 items put\n", "")
     thrift = f"127.0.0.1:{server.port_of('thrift')}"
     assert cli("get", "work", "--server", thrift, "--protocol", "thrift") == (0, b"a\n", "")
 
 
-# What can be wrong.
+# Errors.
 
 
-def test_a_server_that_cannot_be_reached_is_a_sentence_with_the_way_out(cli: Cli, nobody: str) -> None:
+def test_unreachable_server_is_reported_with_a_remedy(cli: Cli, unreachable: str) -> None:
     for arguments in (["version"], ["get", "work"], ["peek", "work"], ["put", "work", "a"], ["monitor", "work"]):
-        status, out, said = cli("--server", nobody, *arguments)
+        status, out, said = cli("--server", unreachable, *arguments)
         assert (status, out) == (3, b"")
         assert said.startswith(
-            f"kestrel-cli: cannot connect to {nobody}: Connection refused; "
+            f"kestrel-cli: cannot connect to {unreachable}: Connection refused; "
             "is the server running? name another with --server"
         )
         assert said.count("\n") == (2 if "put" in arguments else 1)
@@ -332,71 +294,67 @@ def test_a_server_that_cannot_be_reached_is_a_sentence_with_the_way_out(cli: Cli
     assert "[Errno" not in said
 
 
-def test_another_server_than_one_of_kestrels_is_told_from_it(cli: Cli) -> None:
-    with scripted(talk((b"version\r\n", b"220 smtp.example ESMTP\r\n"))) as server:
+@pytest.mark.parametrize(
+    ("exchanges", "says"),
+    [
+        (
+            [(b"version\r\n", b"220 smtp.example ESMTP\r\n")],
+            "; does it speak memcache there, without TLS? name another port with --server\n",
+        ),
+        ([], "; is the server still running? does it speak memcache there, without TLS?\n"),
+    ],
+    ids=["another protocol", "closed connection"],
+)
+def test_unusable_server_is_reported(cli: Cli, exchanges: list[tuple[bytes, bytes]], says: str) -> None:
+    with scripted(talk(*exchanges)) as server:
         status, _, said = cli("--server", server.address, "version")
-    assert status == 3
-    assert said.endswith("; does it speak memcache there, without TLS? name another port with --server\n")
+    assert (status, said.endswith(says)) == (3, True)
 
 
-def test_a_server_that_only_hangs_up_may_be_another_one(cli: Cli) -> None:
-    with scripted(talk()) as server:
-        status, _, said = cli("--server", server.address, "version")
-    assert status == 3
-    assert said.endswith("; is the server still running? does it speak memcache there, without TLS?\n")
-
-
-def test_tls_in_vain_says_that_it_may_be_none(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--tls", "--protocol", "thrift"], "; does it speak thrift there, with TLS?\n"),
+        (
+            [],
+            ": no answer: timed out; give it more time with --timeout; does it speak memcache there, without TLS?\n",
+        ),
+    ],
+    ids=["TLS", "no TLS"],
+)
+def test_server_without_an_answer_times_out(cli: Cli, options: list[str], says: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        status, _, said = cli("--tls", "--protocol", "thrift", "--timeout", "1ms", "--server", address, "version")
-    assert status == 3
-    assert said.endswith("; does it speak thrift there, with TLS?\n")
+        status, _, said = cli(*options, "--timeout", "1ms", "--server", address, "version")
+    assert (status, address in said, said.endswith(says)) == (3, True, True)
 
 
-def test_tls_with_a_server_that_has_none_is_said_in_words(server: Server, cli: Cli) -> None:
+def test_tls_with_a_server_without_it_is_reported(server: Server, cli: Cli) -> None:
     status, _, said = cli("--tls", "version")
     assert status == 3
     assert said.endswith("; does it speak memcache there, with TLS?\n")
     assert "_ssl" not in said and "[" not in said
 
 
-def test_a_server_that_does_not_answer_is_given_up(server: Server, cli: Cli) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        status, _, said = cli("--timeout", "1ms", "--server", address, "version")
-    assert status == 3
-    assert said == (
-        f"kestrel-cli: {address}: no answer: timed out; give it more time with --timeout; "
-        "does it speak memcache there, without TLS?\n"
-    )
-
-
-def served_by(authority: Authority, host: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.sign(host))
-    return context
-
-
-def test_tls_is_spoken_where_it_is_wanted(cli: Cli, tmp_path: Path) -> None:
+def test_tls_uses_the_given_certificates(cli: Cli, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    context = served_by(authority, "mq.example")
+    context = served_by(authority)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.ca_file)
     cert_file, key_file = authority.sign("worker.example")
     options = ["--tls", "--ca", authority.ca_file, "--cert", cert_file, "--key", key_file]
     with scripted(talk((b"version\r\n", b"VERSION 1\r\n")), tls=context) as server:
-        options += ["--server", server.address, "--server-name", "mq.example"]
+        options += ["--server", server.address, "--server-name", HOST]
         assert cli(*options, "version") == (0, b"1\n", "")
 
 
-def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Path) -> None:
+def test_untrusted_server_is_refused(cli: Cli, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with (
         pytest.raises(ssl.SSLError),  # at the end of the server
         scripted(talk(), tls=served_by(authority, "other.example")) as server,
     ):
-        options = ["--server", server.address, "--tls", "--ca", authority.ca_file, "--server-name", "mq.example"]
+        options = ["--server", server.address, "--tls", "--ca", authority.ca_file, "--server-name", HOST]
         status, out, said = cli(*options, "version")
     assert (status, out) == (3, b"")
     assert "Hostname mismatch" in said
@@ -440,25 +398,32 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         (["--server", "a,", "version"], "'' is no address"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_has_status_2(cli: Cli, arguments: list[str], words: str) -> None:
+def test_invalid_command_line_has_status_2(cli: Cli, arguments: list[str], words: str) -> None:
     status, out, said = cli(*arguments)
     assert (status, out) == (2, b"")
     assert words in said
     assert "Traceback" not in said
 
 
-COMMANDS = ["put", "get", "peek", "monitor", "stats", "status", "dump-config", "version"]
-COMMANDS += ["flush", "delete", "flush-expired"]
-
-
-def test_the_help_lists_the_commands(cli: Cli) -> None:
-    status, out, _ = cli("--help")
-    assert status == 0
-    assert [name for name in COMMANDS if not re.search(rf"^ +{name} ", out.decode(), re.MULTILINE)] == []
+COMMANDS = [
+    "put",
+    "get",
+    "peek",
+    "monitor",
+    "stats",
+    "status",
+    "dump-config",
+    "version",
+    "flush",
+    "delete",
+    "flush-expired",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_each_command_has_an_example(cli: Cli, command: str) -> None:
+def test_help_lists_each_command_and_has_its_example(cli: Cli, command: str) -> None:
+    status, out, _ = cli("--help")
+    assert (status, re.search(rf"^ +{command} ", out.decode(), re.MULTILINE) is not None) == (0, True)
     status, out, _ = cli(command, "--help")
     assert status == 0
     assert f"  kestrel-cli {command}" in out.decode().partition("examples:\n")[2]

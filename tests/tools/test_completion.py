@@ -1,4 +1,4 @@
-"""Shells complete the tools' command lines."""
+"""Shell completion of the tools' command lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODULES: Final = {
         line.partition("=") for line in SETUP["options.entry_points"]["console_scripts"].split("\n") if line
     )
 }
-"""Each command, and where it is."""
+"""The module of each command."""
 
 TAB: Final = """
 source "$1"
@@ -38,11 +38,11 @@ for i in "${!words[@]}"; do
 done
 for reply in "${COMPREPLY[@]}"; do echo "$reply"; done
 """
-"""A script for bash that does what the TAB key does behind the words that it is given."""
+"""A script for bash that completes a command line like the TAB key."""
 
 
 def script_of(command: str, shell: str = "bash") -> str:
-    """What it prints for that shell."""
+    """Return the completion script of a command."""
     printed = subprocess.run(
         [sys.executable, "-m", MODULES[command], "--print-completion", shell],
         capture_output=True,
@@ -54,7 +54,7 @@ def script_of(command: str, shell: str = "bash") -> str:
 
 
 def completed(folder: Path, script: str, *words: str) -> set[str]:
-    """What bash offers behind these words in that folder."""
+    """Return the completions that bash offers in a folder."""
     path = folder.with_suffix(".completion")
     path.write_text(script)
     done = subprocess.run(
@@ -93,7 +93,7 @@ def test_bash_completes_commands_options_choices_and_files(
     assert completed(tmp_path, cli, "kestrel-cli", *words) == offered
 
 
-def test_where_a_folder_is_wanted_bash_offers_folders(tmp_path: Path) -> None:
+def test_bash_completes_only_folders_for_a_folder(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "special").touch()
     script = completion(qpack._parser(), "bash")
@@ -101,25 +101,25 @@ def test_where_a_folder_is_wanted_bash_offers_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", MODULES)
-def test_every_command_can_be_completed(tmp_path: Path, command: str) -> None:
+def test_every_command_has_completion(tmp_path: Path, command: str) -> None:
     assert completed(tmp_path, script_of(command), command, "--ver") >= {"--version"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_that_is_named_gets_its_script(shell: str) -> None:
+def test_every_shell_has_a_script(shell: str) -> None:
     parser = make_parser("kestrel-some", "Does something.", "examples:")
     script = completion(parser, shell)
     assert "kestrel-some" in script
     assert "version" in script
 
 
-def test_another_shell_is_refused_with_those_that_there_are() -> None:
+def test_unknown_shell_is_refused() -> None:
     refused = run("qpack", "--print-completion", "ksh")
     assert refused.returncode == 2
     assert all(shell in refused.stderr.decode() for shell in SHELLS)
 
 
-def test_the_library_is_imported_only_when_it_is_asked_for() -> None:
+def test_completion_library_is_imported_only_when_needed() -> None:
     program = "import sys; from kestrel.tools.cli import command; command._parser(); sys.exit('shtab' in sys.modules)"
     command = [sys.executable, "-c", program]
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, timeout=PATIENCE_S)
@@ -132,9 +132,7 @@ def ended(argv: list[str], output: IO[bytes]) -> subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize("option", [("--print-completion", "bash"), ("--help",)])
 @pytest.mark.parametrize("command", MODULES)
-def test_a_reader_that_has_left_and_a_full_disk_end_it_as_they_end_everything(
-    command: str, option: tuple[str, ...]
-) -> None:
+def test_broken_pipe_and_full_disk_are_handled(command: str, option: tuple[str, ...]) -> None:
     argv = [sys.executable, "-m", MODULES[command], *option]
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,4 +1,4 @@
-"""kestrel-convert: journals become scrolls and scrolls journals, and servers serve the same of both."""
+"""kestrel-convert: journals to scrolls and back, with the same items."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.journal.restarts import NOW_MS, files_of
 from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
-from tests.tools.conftest import Convert
+from tests.tools.conftest import Convert, RefusingDisk
 from tests.tools.converted import Held, served
 from tests.tools.test_qpack import CASES, GOLDEN
 from tests.tools.tool_processes import fill, run
@@ -62,6 +62,7 @@ SCROLLS = {
     "gone.read.": sealed(read_head(0), DELETED),
     "archive~work.3": WRITER + put(1, b"archived"),
 }
+UNREAD = READER + read_head(0)
 MADE = {"journal": JOURNALS, "scroll": SCROLLS}
 OTHER = {"journal": "scroll", "scroll": "journal"}
 BOTH_WAYS = pytest.mark.parametrize("kind", list(OTHER))
@@ -77,12 +78,10 @@ def scrolls(tmp_path: Path) -> Path:
     return fill(tmp_path / "scrolls", SCROLLS)
 
 
-# What a server serves.
+# Converted items.
 
 
-def test_journals_become_scrolls_of_which_a_server_serves_the_same(
-    tmp_path: Path, journals: Path, convert_it: Convert
-) -> None:
+def test_journals_become_scrolls_with_their_items(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
     status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     sizes = [sum(map(len, files_of(folder).values())) for folder in (journals, tmp_path / "new")]
     assert (status, said) == (0, "")
@@ -105,9 +104,7 @@ def test_journals_become_scrolls_of_which_a_server_serves_the_same(
     assert found[b"ev+b"] == [Held(b"2", 2, 99, 0), Held(b"only b", 3, 0, 0)]
 
 
-def test_scrolls_become_journals_of_which_a_server_serves_the_same(
-    tmp_path: Path, scrolls: Path, convert_it: Convert
-) -> None:
+def test_scrolls_become_journals_with_their_items(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
     assert convert_it(f"scroll:{scrolls}", f"journal:{tmp_path}/new")[0] == 0
     found = served("journal", tmp_path / "new")
     assert found == served("scroll", scrolls)
@@ -122,26 +119,18 @@ def test_scrolls_become_journals_of_which_a_server_serves_the_same(
 
 
 @BOTH_WAYS
-def test_the_source_is_not_changed_and_nothing_is_left_beside_the_target(
-    tmp_path: Path, kind: str, convert_it: Convert
-) -> None:
-    source = fill(tmp_path / "old", MADE[kind])
-    assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")[0] == 0
-    assert files_of(source) == MADE[kind]
-    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
-
-
-@BOTH_WAYS
-def test_the_new_folder_is_noted_to_be_of_its_kind(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+def test_source_is_unchanged_and_target_has_its_kind(tmp_path: Path, kind: str, convert_it: Convert) -> None:
     source, target = fill(tmp_path / "old", MADE[kind]), tmp_path / "new"
     assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{target}")[0] == 0
+    assert files_of(source) == MADE[kind]
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
     claim_folder(Disk(), os.fsencode(target), OTHER[kind])
     with pytest.raises(StorageError, match=f"belongs to {OTHER[kind]}"):
         claim_folder(Disk(), os.fsencode(target), kind)
 
 
 def there_and_back(kind: str, source: Path, convert_it: Convert, now_ms: int = NOW_MS) -> None:
-    """Convert it to the other kind, and that to its own; a server must serve the same of all three."""
+    """Convert a folder to the other kind and back. A server must serve the same items of all three."""
     found = served(kind, source, now_ms)
     new, back = source.parent / "there", source.parent / "back"
     assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{new}", now_ms=now_ms) == (0, "", "")
@@ -154,7 +143,7 @@ DAMAGED_JOURNALS = {"08a_bad_opcode_tail", "08e_zero_tail", "08n_corrupt_archive
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_recorded_journals_are_served_the_same_there_and_back(tmp_path: Path, case: str, convert_it: Convert) -> None:
+def test_recorded_journals_keep_their_items_there_and_back(tmp_path: Path, case: str, convert_it: Convert) -> None:
     source = shutil.copytree(GOLDEN / case / "journal", tmp_path / "old")
     if case not in DAMAGED_JOURNALS:
         there_and_back("journal", source, convert_it)
@@ -166,7 +155,7 @@ def test_recorded_journals_are_served_the_same_there_and_back(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("folder", sorted(SCROLL_GOLDEN.glob("*/journal*")), ids=lambda path: "/".join(path.parts[-2:]))
-def test_recorded_scrolls_are_served_the_same_there_and_back(tmp_path: Path, folder: Path, convert_it: Convert) -> None:
+def test_recorded_scrolls_keep_their_items_there_and_back(tmp_path: Path, folder: Path, convert_it: Convert) -> None:
     source = shutil.copytree(folder, tmp_path / "old")
     if folder.parent.name == "L22_head_beyond_tail":
         status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/there")
@@ -176,7 +165,7 @@ def test_recorded_scrolls_are_served_the_same_there_and_back(tmp_path: Path, fol
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_random_history_is_served_the_same_there_and_back(
+def test_random_history_keeps_its_items_there_and_back(
     tmp_path: Path, seed: int, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_sources, "_WINDOWS_BYTES", 400)
@@ -211,16 +200,15 @@ def test_a_random_history_is_served_the_same_there_and_back(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [b"caf\xe9", b"\xff:,\xa0", b"+x", b"x+", b"a+b+c", b"a+", b"n" * 200, b"\xe9" * 100, b"p+" + b"\xe9" * 100],
+    "name", [b"caf\xe9", b"\xff:,\xa0", b"+x", b"x+", b"a+b+c", b"a+", b"n" * 200, b"\xe9" * 100, b"p+" + b"\xe9" * 100]
 )
-def test_queues_of_any_name_keep_it(tmp_path: Path, name: bytes, convert_it: Convert) -> None:
+def test_queue_names_are_kept(tmp_path: Path, name: bytes, convert_it: Convert) -> None:
     source = fill(tmp_path / "old", {os.fsdecode(current_name(name)): addx(b"item"), "p": b""})
     there_and_back("journal", source, convert_it)
     assert served("journal", tmp_path / "back") == {name: [Held(b"item", 1, 0, 0)], b"p": []}
 
 
-def test_a_queue_that_no_journal_can_be_called_like_is_refused(tmp_path: Path, convert_it: Convert) -> None:
+def test_queue_name_too_long_for_a_journal_is_refused(tmp_path: Path, convert_it: Convert) -> None:
     name = b"\xe9" * 150
     source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(name))}.1": WRITER + put(1, b"x")})
     EscapedNames(Disk(), os.fsencode(source)).remember(stem_of(name), name)
@@ -229,11 +217,11 @@ def test_a_queue_that_no_journal_can_be_called_like_is_refused(tmp_path: Path, c
     assert (status, "cannot be kept in a journal, whose file has the same name" in said) == (1, True)
 
 
-def test_a_queue_that_is_there_again_is_not_taken_for_the_deleted_one(tmp_path: Path, convert_it: Convert) -> None:
+def test_queue_created_again_is_not_deleted(tmp_path: Path, convert_it: Convert) -> None:
     files = {
         "work.2": WRITER + put(5, b"again"),
         "work.read.": READER + read_head(4),
-        "work.read.:own": sealed(DELETED),  # it had children then; a crash has left this
+        "work.read.:own": sealed(DELETED),  # left by a crash when it had children
         "work.read.x": sealed(DELETED),
     }
     source = fill(tmp_path / "old", files)
@@ -244,18 +232,10 @@ def test_a_queue_that_is_there_again_is_not_taken_for_the_deleted_one(tmp_path: 
     assert served("journal", tmp_path / "other") == served("scroll", source) == {b"work": []}
 
 
-def test_a_scroll_whose_name_is_not_known_is_refused(tmp_path: Path, convert_it: Convert) -> None:
-    source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(bytes(200)))}.1": WRITER + put(1, b"x")})
-    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
-    assert (status, "its name is not known, since .kestrel/names/ does not have it: move" in said) == (1, True)
-
-
-def test_an_item_that_stands_in_two_writer_files_is_converted_once(tmp_path: Path, convert_it: Convert) -> None:
-    files = {
-        "work.1": WRITER + put(1, b"one") + put(2, b"two"),
-        "work.2": WRITER + put(2, b"two") + put(3, b"three"),
-    }
-    there_and_back("scroll", fill(tmp_path / "old", files), convert_it)
+def test_item_in_two_writer_files_is_converted_once(tmp_path: Path, convert_it: Convert) -> None:
+    one, two, three = (put(number, data) for number, data in enumerate((b"one", b"two", b"three"), 1))
+    source = fill(tmp_path / "old", {"work.1": WRITER + one + two, "work.2": WRITER + two + three})
+    there_and_back("scroll", source, convert_it)
     assert [held.data for held in served("journal", tmp_path / "there")[b"work"]] == [b"one", b"two", b"three"]
 
 
@@ -274,22 +254,22 @@ def items(*held: tuple[str, int]) -> QueueItems:
         ([items(("a", 1), ("b", 2)), items(("a", 1), ("b", 2))], ["a 01", "b 01"]),
         ([items(("a", 1), ("b", 2)), items(("b", 2)), items(("c", 2))], ["a 0", "b 01", "c 2"]),
         ([items(("a", 1)), items(("a", 1), ("b", 2))], ["a 01", "b 1"]),
-        ([items(("x", 1), ("a", 1)), items(("a", 1))], ["x 0", "a 01"]),  # who has taken fewer has the older ones
-        ([items(("late", 9), ("a", 1)), items(("a", 1))], ["a 1", "late 0", "a 0"]),  # no queue's order is touched
+        ([items(("x", 1), ("a", 1)), items(("a", 1))], ["x 0", "a 01"]),  # the longer queue has the older items
+        ([items(("late", 9), ("a", 1)), items(("a", 1))], ["a 1", "late 0", "a 0"]),  # every queue keeps its order
         ([items(("a", 1)), items(("a", 2))], ["a 0", "a 1"]),
     ],
 )
-def test_what_several_queues_hold_next_is_one_step(streams: list[QueueItems], steps: list[str]) -> None:
+def test_items_shared_by_queues_are_one_step(streams: list[QueueItems], steps: list[str]) -> None:
     shown = [f"{step.data.decode()} {''.join(map(str, step.queue_indexes))}" for step in merge_queues(streams)]
     assert shown == steps
 
 
-def test_items_with_the_same_data_but_another_expiry_are_two_steps() -> None:
+def test_items_with_different_expiries_are_two_steps() -> None:
     streams = [QueueItems(1, iter([Item(b"a", 1, expiry_ms)])) for expiry_ms in (0, 7)]
     assert [step.expiry_ms for step in merge_queues(streams)] == [0, 7]
 
 
-def test_what_a_parent_and_its_children_share_is_written_once(tmp_path: Path, convert_it: Convert) -> None:
+def test_items_of_a_parent_and_its_children_are_written_once(tmp_path: Path, convert_it: Convert) -> None:
     shared = [addx(b"%d" % number * 500, number) for number in range(100)]
     names = ["ev", *(f"ev+{number}" for number in range(5))]
     source = fill(tmp_path / "old", {name: b"".join(shared[taken:]) for taken, name in enumerate(names)})
@@ -303,7 +283,7 @@ def test_what_a_parent_and_its_children_share_is_written_once(tmp_path: Path, co
 
 
 @BOTH_WAYS
-def test_a_folder_in_use_is_refused_with_75(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+def test_folder_in_use_is_refused_with_75(tmp_path: Path, kind: str, convert_it: Convert) -> None:
     source = fill(tmp_path / "old", MADE[kind])
     (source / ".kestrel").mkdir()
     lock = FolderLock(os.fsencode(source / ".kestrel" / "lock"))
@@ -315,9 +295,7 @@ def test_a_folder_in_use_is_refused_with_75(tmp_path: Path, kind: str, convert_i
     assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")[0] == 0
 
 
-def test_the_source_is_owned_while_it_is_converted_and_free_afterwards(
-    tmp_path: Path, journals: Path, convert_it: Convert
-) -> None:
+def test_source_is_locked_only_during_the_conversion(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
     disk = FaultyDisk()
     refused = []
 
@@ -348,7 +326,7 @@ def test_the_source_is_owned_while_it_is_converted_and_free_afterwards(
         ("scroll:{0}/noted", "journal:{0}/new", "the folder {0}/noted is of the kind journal: name it"),
     ],
 )
-def test_what_cannot_be_is_a_sentence_and_nothing_is_done(
+def test_invalid_places_are_refused_without_changes(
     tmp_path: Path, journals: Path, scrolls: Path, source: str, target: str, says: str, convert_it: Convert
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
@@ -367,9 +345,7 @@ def test_what_cannot_be_is_a_sentence_and_nothing_is_done(
 
 
 @pytest.mark.parametrize("source", ["new.converting", "new.converting/queues"])
-def test_a_source_where_the_target_would_be_made_is_left_alone(
-    tmp_path: Path, source: str, convert_it: Convert
-) -> None:
+def test_source_in_the_staging_folder_is_refused(tmp_path: Path, source: str, convert_it: Convert) -> None:
     folder = fill(tmp_path / source, JOURNALS)
     fill(tmp_path / "new.converting", {"lock": b""})
     files = files_of(folder)
@@ -382,22 +358,20 @@ def test_a_source_where_the_target_would_be_made_is_left_alone(
 
 
 @pytest.mark.parametrize("text", ["folder", "memory:x", "journal:", ""])
-def test_a_place_without_a_kind_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_place_without_a_kind_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         convert.main([text, "scroll:/x"])
     assert end.value.code == 2
     assert "names no kind and folder: write it as in journal:/var/spool/kestrel" in capsys.readouterr().err
 
 
-def test_a_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+def test_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
     fill(journals, {"zoo.5": SCROLLS["zoo.5"]})
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, "has journals and scrolls, and a server serves one kind" in said) == (1, True)
 
 
-def test_a_file_that_begins_with_no_record_is_asked_about_before_anything_else_is_advised(
-    tmp_path: Path, journals: Path, convert_it: Convert
-) -> None:
+def test_file_without_records_is_questioned_first(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
     (journals / "LICENSE").write_bytes(b"Apache License")
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert status == 1
@@ -414,7 +388,7 @@ def test_a_file_that_begins_with_no_record_is_asked_about_before_anything_else_i
         ("scroll", "work.read.x", b"\x01", "damaged: work.read.x, offset 4: a READ_HEAD without its id"),
     ],
 )
-def test_damage_is_refused_with_file_and_offset_and_the_way_out(
+def test_damage_is_refused_with_its_place_and_a_remedy(
     tmp_path: Path, kind: str, name: str, end: bytes, says: str, convert_it: Convert
 ) -> None:
     good = READER if ".read." in name else MADE[kind][name].rstrip(b"\0")
@@ -426,10 +400,10 @@ def test_damage_is_refused_with_file_and_offset_and_the_way_out(
     assert "start the server once on this folder" in said
     assert files_of(source) == files
     assert not (tmp_path / "new").exists()
-    served(kind, source)  # and it starts
+    served(kind, source)  # a server starts with it
 
 
-def test_what_the_other_kind_cannot_hold_is_refused(
+def test_item_too_large_for_the_other_kind_is_refused(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_targets.ScrollTarget, "max_data_bytes", 8)
@@ -442,7 +416,7 @@ def test_what_the_other_kind_cannot_hold_is_refused(
 
 
 @BOTH_WAYS
-def test_an_item_that_is_just_as_large_as_the_other_kind_can_hold_is_taken(
+def test_item_of_the_maximum_size_is_converted(
     tmp_path: Path, kind: str, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = fill(tmp_path / "old", MADE[kind])
@@ -452,35 +426,41 @@ def test_an_item_that_is_just_as_large_as_the_other_kind_can_hold_is_taken(
     assert served(OTHER[kind], tmp_path / "new") == served(kind, source)
 
 
-def test_a_queue_that_two_scrolls_are_named_for_is_refused(tmp_path: Path, convert_it: Convert) -> None:
-    files = {
-        "work.1": WRITER + put(1, b"x"),
-        "work.read.x": READER + read_head(0),
-        "work:2bx.1": WRITER + put(1, b"y"),
-    }
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {f"{os.fsdecode(stem_of(bytes(200)))}.1": WRITER + put(1, b"x")},
+            "its name is not known, since .kestrel/names/ does not have it: move",
+        ),
+        (
+            {"work.1": WRITER + put(1, b"x"), "work.read.x": UNREAD, "work:2bx.1": WRITER + put(1, b"y")},
+            "the queue work+x exists twice: rename the files of one of the two\n",
+        ),
+    ],
+    ids=["lost name", "name of another queue"],
+)
+def test_scroll_without_a_usable_name_is_refused(
+    tmp_path: Path, files: dict[str, bytes], says: str, convert_it: Convert
+) -> None:
     source = fill(tmp_path / "old", files)
     status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
-    assert (status, said) == (
-        1,
-        "kestrel-convert: the queue work+x exists twice: rename the files of one of the two\n",
-    )
+    assert (status, says in said) == (1, True)
     assert not (tmp_path / "new").exists()
 
 
-def test_where_a_disk_is_mounted_nothing_can_take_the_place_of_the_target(
+def test_mount_point_as_target_is_refused(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "new").mkdir()
     monkeypatch.setattr("kestrel.tools.convert.conversion_folders.os.path.ismount", lambda path: path.endswith(b"/new"))
     status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, out) == (2, "")
-    assert said == (
-        f"kestrel-convert: {tmp_path}/new is a mount point: name a folder in it that does not exist yet\n"
-    )
+    assert said == (f"kestrel-convert: {tmp_path}/new is a mount point: name a folder in it that does not exist yet\n")
     assert not (tmp_path / "new.converting").exists()
 
 
-def test_files_of_another_user_are_left_to_that_user(
+def test_files_of_another_user_are_refused(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
@@ -489,10 +469,10 @@ def test_files_of_another_user_are_left_to_that_user(
     assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
     assert os.listdir(tmp_path) == ["journals"]
     assert files_of(journals) == JOURNALS
-    assert not (journals / ".kestrel").exists()  # with a lock that its owner could not open
+    assert not (journals / ".kestrel").exists()  # its owner could not open the lock in it
 
 
-def test_a_file_that_a_server_at_work_has_erased_meanwhile_belongs_to_nobody(journals: Path) -> None:
+def test_file_erased_meanwhile_has_no_owner_to_check(journals: Path) -> None:
     place = ConversionFolder.parse(f"journal:{journals}")
     source = place.open(Disk(), NOW_MS)
     assert b"work.1000" in source.file_names
@@ -500,14 +480,11 @@ def test_a_file_that_a_server_at_work_has_erased_meanwhile_belongs_to_nobody(jou
     check_owner(place.path, source.file_names, "kestrel-convert")
 
 
-def test_who_may_make_nothing_beside_the_target_is_told_so(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
-    class Forbidding(Disk):
-        def make_folder(self, path: bytes) -> None:
-            if path.endswith(b".converting"):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-            super().make_folder(path)
-
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=Forbidding())
+def test_target_folder_without_permission_is_refused_with_73(
+    tmp_path: Path, journals: Path, convert_it: Convert
+) -> None:
+    disk = RefusingDisk(errno.EACCES, b".converting")
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)
     assert (status, said) == (
         73,
         f"kestrel-convert: user {os.geteuid()} cannot create {tmp_path}/new.converting, which becomes the target: name"
@@ -515,35 +492,19 @@ def test_who_may_make_nothing_beside_the_target_is_told_so(tmp_path: Path, journ
     )
 
 
-def test_a_source_that_cannot_be_written_is_converted_all_the_same(
+def test_source_without_permission_is_refused_but_read_only_source_is_converted(
     tmp_path: Path, journals: Path, convert_it: Convert
 ) -> None:
-    class ReadOnlySource(Disk):
-        def make_folder(self, path: bytes) -> None:
-            if path.startswith(os.fsencode(journals)):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-            super().make_folder(path)
-
-    assert convert_it("-q", f"journal:{journals}", f"scroll:{tmp_path}/new", disk=ReadOnlySource()) == (0, "", "")
-    assert not (journals / ".kestrel").exists()
-
-
-def test_a_source_that_cannot_be_owned_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
-    class Forbidding(Disk):
-        def make_folder(self, path: bytes) -> None:
-            if path.startswith(os.fsencode(journals)):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-            super().make_folder(path)
-
-    status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=Forbidding())
+    places = f"journal:{journals}", f"scroll:{tmp_path}/new"
+    status, out, said = convert_it(*places, disk=RefusingDisk(errno.EACCES, os.fsencode(journals)))
     assert (status, out) == (73, "")
     assert said.startswith(f"kestrel-convert: the folder {journals} cannot be used: ")
     assert os.listdir(tmp_path) == ["journals"]
+    assert convert_it("-q", *places, disk=RefusingDisk(errno.EROFS, os.fsencode(journals))) == (0, "", "")
+    assert not (journals / ".kestrel").exists()
 
 
-def test_a_scroll_without_an_item_and_a_reader_is_no_queue_unless_it_is_damaged(
-    tmp_path: Path, convert_it: Convert
-) -> None:
+def test_scroll_without_items_and_readers_is_no_queue_unless_damaged(tmp_path: Path, convert_it: Convert) -> None:
     source = fill(tmp_path / "old", {"none.1": WRITER})
     status, out, _ = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
     assert (status, out.splitlines()[1:]) == (
@@ -556,11 +517,11 @@ def test_a_scroll_without_an_item_and_a_reader_is_no_queue_unless_it_is_damaged(
     assert (status, said.startswith("kestrel-convert: damaged: none.1, offset 4: ")) == (1, True)
 
 
-# Compared.
+# Comparison.
 
 
 @BOTH_WAYS
-def test_a_new_folder_that_differs_is_not_taken(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+def test_new_folder_with_other_items_is_discarded(tmp_path: Path, kind: str, convert_it: Convert) -> None:
     class Corrupting(Disk):
         def write(self, descriptor: int, data: bytes) -> None:
             super().write(descriptor, data.replace(b"five", b"fife").replace(b"only b", b"lonely"))
@@ -574,7 +535,7 @@ def test_a_new_folder_that_differs_is_not_taken(tmp_path: Path, kind: str, conve
     assert served(OTHER[kind], target) == served(kind, source)
 
 
-def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+def test_source_changed_meanwhile_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
     disk = FaultyDisk()
     disk.before("sync_folder", lambda: disk.before("sync_folder", lambda: fill(journals, {"work": b""})))
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)
@@ -583,10 +544,10 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, journals: Pa
     assert not (tmp_path / "new").exists()
 
 
-# What is told.
+# Output.
 
 
-def test_json_is_an_object_a_queue_and_a_summary(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
+def test_json_has_an_object_for_each_queue_and_a_summary(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
     status, out, said = convert_it("--json", f"scroll:{scrolls}", f"journal:{tmp_path}/new")
     *queues, summary = map(json.loads, out.splitlines())
     assert (status, said) == (0, "")
@@ -603,7 +564,7 @@ def test_json_is_an_object_a_queue_and_a_summary(tmp_path: Path, scrolls: Path, 
     }
 
 
-def test_each_part_of_the_work_shows_its_progress_on_a_terminal(
+def test_each_phase_shows_its_progress_on_a_terminal(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.StringIO):
@@ -621,8 +582,8 @@ def test_each_part_of_the_work_shows_its_progress_on_a_terminal(
     assert shown.endswith("\r\x1b[K")
 
 
-def test_a_reader_file_that_nobody_serves_is_named(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
-    fill(scrolls, {"odd name.read.x": READER + read_head(0)})
+def test_reader_file_without_a_queue_is_reported(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
+    fill(scrolls, {"odd name.read.x": UNREAD})
     status, _, said = convert_it(f"scroll:{scrolls}", f"journal:{tmp_path}/new")
     assert (status, said.count("\n")) == (0, 1)
     assert said.startswith("kestrel-convert: odd name.read.x is a reader file, but no queue has that name")
@@ -631,9 +592,7 @@ def test_a_reader_file_that_nobody_serves_is_named(tmp_path: Path, scrolls: Path
 # Real servers.
 
 
-def test_items_of_a_real_server_are_served_by_one_of_the_other_kind_and_back(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_servers_use_converted_folders_there_and_back(tmp_path: Path, processes: Processes) -> None:
     datas = [b"%d " % number + b"x" * (number % 97) for number in range(10_000)]
     processes.arguments = ("--storage", "journal:0")
     server = processes.serve()

@@ -1,4 +1,4 @@
-"""kestrel-convert-config: configurations of Kestrel become ones of this server, and nothing is left out in silence."""
+"""kestrel-convert-config: conversion of Kestrel's configurations, with a report of each omission."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ TWIN = 'new QueueBuilder { name = "a" }'
 
 
 def convert(body: str) -> tuple[Config, list[ConfigRemark]]:
-    """The configuration that a body is made to, and what was remarked on."""
+    """Convert the body of a configuration, and return the result with its remarks."""
     text, taken = convert_text(f"new KestrelConfig {{\n{body}\n}}\n", "a.scala")
     return loads(text), taken.remarks
 
 
 def left_out(body: str) -> list[tuple[int, str]]:
-    """The lines of what was left out, those of the body from 1 on, and its beginning."""
+    """Return the line in the body and the source of each omission."""
     return [(remark.first_line - 1, remark.source) for remark in convert(body)[1] if remark.is_left_out]
 
 
-def test_a_whole_configuration_is_taken_over() -> None:
+def test_whole_configuration_is_converted() -> None:
     text, taken = convert_text(WHOLE, "a.scala")
     assert taken.remarks == []
     config = loads(text)
@@ -145,13 +145,13 @@ def test_a_whole_configuration_is_taken_over() -> None:
     assert (log.rotate_size_bytes, log.rotate_count) == (100 * MIB, 7)
 
 
-def test_what_kestrel_does_unsaid_is_said() -> None:
+def test_defaults_of_kestrel_are_written() -> None:
     config, remarks = convert("")
     assert (config.queue_path, config.status_file, config.admin.http_port) == ("/tmp", "/tmp/.kestrel-status", None)
     assert remarks == []
 
 
-def test_a_folder_that_could_not_be_read_is_not_taken_for_one_that_was_not_said() -> None:
+def test_unreadable_queue_path_is_not_replaced_by_the_default() -> None:
     assert convert('queuePath = base + "/queues"')[0].queue_path != "/tmp"
 
 
@@ -189,12 +189,12 @@ def test_a_folder_that_could_not_be_read_is_not_taken_for_one_that_was_not_said(
         ("if (a) {\n  maxOpenTransactions = 1\n} else {\n}", 1, "if (a) { maxOpenTransactions = 1 } else { }"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_taken_over_is_named_with_its_line(body: str, line: int, source: str) -> None:
+def test_omission_is_reported_with_its_line(body: str, line: int, source: str) -> None:
     assert left_out(f"{body}\nmaxOpenTransactions = 7") == [(line, source)]
     assert convert(f"{body}\nmaxOpenTransactions = 7")[0].max_open_transactions == 7
 
 
-def test_figures_over_time_are_there_without_being_asked_for() -> None:
+def test_statistics_over_time_need_no_setting() -> None:
     stats = "admin.statsNodes = new StatsConfig {{\n  reporters = {}\n}}"
     ((remark),) = convert(stats.format("new TimeSeriesCollectorConfig"))[1]
     assert (remark.first_line, remark.is_left_out) == (3, False)
@@ -202,31 +202,31 @@ def test_figures_over_time_are_there_without_being_asked_for() -> None:
     assert left_out(stats.format("new Riemann(period = 1.second)"))
 
 
-def test_the_admin_port_is_not_opened_further_than_it_is_here_by_itself() -> None:
+def test_admin_port_listens_on_localhost() -> None:
     config, (remark,) = convert("admin.httpPort = 2223")
     assert (config.admin.http_port, config.admin.listen_address) == (2223, "127.0.0.1")
     assert "listenAddress" in remark.reason and not remark.is_left_out
 
 
-def test_of_two_values_the_last_one_counts() -> None:
+def test_last_of_two_values_counts() -> None:
     config, (remark,) = convert("maxOpenTransactions = 5\nmaxOpenTransactions = 6")
     assert config.max_open_transactions == 6
     assert (remark.first_line, remark.is_left_out) == (2, False)
 
 
-def test_the_largest_number_of_something_is_no_missing_bound() -> None:
+def test_largest_integer_is_kept_as_a_limit() -> None:
     config, remarks = convert("default.maxSize = Int.MaxValue.bytes\ndefault.maxAge = Int.MaxValue.milliseconds")
     settings = ResolvedConfig(config).settings_for(b"any")
     assert (settings.max_size_bytes, settings.max_age_ms) == (2**31 - 1, 2**31 - 1)
     assert remarks == []
 
 
-def test_a_new_admin_service_has_nothing_of_the_one_before_it() -> None:
+def test_new_admin_service_replaces_the_previous_one() -> None:
     config, _ = convert("admin.httpPort = 2223\nadmin = new AdminServiceConfig { }")
     assert config.admin.http_port is None
 
 
-def test_nobody_sees_a_password() -> None:
+def test_passwords_are_not_shown() -> None:
     body = 'zookeeper = new ZooKeeperBuilder {\n host = "h"\n pathPrefix = "/p"\n'
     body += ' credentials = Some(("a:b", "s3cret"))\n}'
     assert left_out(body) == [(4, "credentials = ...")]
@@ -245,13 +245,13 @@ def test_nobody_sees_a_password() -> None:
         (f"new KestrelConfig {{ queues = List({TWIN}, {TWIN}) }}", "another [[queues]]"),
     ],
 )  # fmt: skip
-def test_nothing_is_made_of_what_is_no_configuration(text: str, said: str) -> None:
+def test_invalid_source_is_refused(text: str, said: str) -> None:
     with pytest.raises(ToolFailed, match=r"a\.scala") as failed:
         convert_text(text, "a.scala")
     assert said in str(failed.value) and failed.value.status == 2
 
 
-def test_many_brackets_and_lines_cost_little() -> None:
+def test_deep_nesting_and_long_files_cost_little() -> None:
     for text in ("{" * 20_000, "}" * 20_000, "(" * 10_000 + "}" * 10_000, "a = " * 10_000):
         with pytest.raises(ToolFailed):
             convert_text(text, "a.scala")
@@ -267,15 +267,15 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_the_file_is_one_that_the_server_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_loads_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path, WHOLE), tmp_path / "production.toml"
     assert main(["-o", str(target), source]) == 0
     assert capsys.readouterr() == ("", "")
     assert load(target).queue_path == "/srv/queues"
-    assert target.stat().st_mode & 0o777 == 0o600  # there may be a password in it
+    assert target.stat().st_mode & 0o777 == 0o600  # it may have a password
 
 
-def test_what_is_left_out_is_said_and_stands_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_omission_is_printed_and_written_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path, "new KestrelConfig {\n  queuePath = base\n}"), tmp_path / "production.toml"
     assert main(["--output", str(target), source]) == 1
     said = capsys.readouterr().err
@@ -284,7 +284,7 @@ def test_what_is_left_out_is_said_and_stands_in_the_file(tmp_path: Path, capsys:
     load(target)
 
 
-def test_a_file_that_is_there_stays_unless_force_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_file_is_replaced_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path, WHOLE), tmp_path / "production.toml"
     target.write_text("mine")
     assert main(["-o", str(target), source]) == 2
@@ -295,7 +295,7 @@ def test_a_file_that_is_there_stays_unless_force_is_said(tmp_path: Path, capsys:
     assert main(["--force", "-o", str(tmp_path), source]) == 2
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_folder_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, folder = write(tmp_path, WHOLE), tmp_path / "etc"
     assert main(["-o", str(folder / "production.toml"), source]) == 2
     said = f"kestrel-convert-config: there is no folder {folder} for the file: make it first\n"
@@ -303,7 +303,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.C
     assert not folder.exists()
 
 
-def test_files_beside_it_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path, WHOLE)
     monkeypatch.chdir(tmp_path)
     mine = [tmp_path / f"production.toml.new{number}" for number in ("", 0)]
@@ -314,7 +314,7 @@ def test_files_beside_it_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_disk_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Full(Disk):
         def sync(self, descriptor: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -325,7 +325,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.Capture
     assert [path.name for path in tmp_path.iterdir()] == ["production.scala"]
 
 
-def test_standard_input_becomes_standard_output(
+def test_standard_input_is_converted_to_standard_output(
     monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WHOLE.encode())))
@@ -342,7 +342,7 @@ def test_standard_input_becomes_standard_output(
         (b"nothing", "there is no new KestrelConfig"),
     ],
 )
-def test_of_unusable_input_nothing_is_written(
+def test_unusable_input_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes | None, said: str
 ) -> None:
     source, target = tmp_path / "production.scala", tmp_path / "production.toml"

@@ -1,4 +1,4 @@
-"""kestrel-cli drain: the items of other servers move to this one, and none is lost wherever that ends."""
+"""kestrel-cli drain: items of other servers move to this one, and none is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from tests.child import Child
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
-from tests.tools.conftest import Cli
+from tests.tools.conftest import Cli, take_all
 from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
 from tests.tools.tool_processes import command, environment
 
@@ -48,19 +48,10 @@ def siberite() -> Iterator[Siberite]:
         yield server
 
 
-def served(server: Server, queue: bytes) -> list[bytes]:
-    """What is in the queue, which is empty after that."""
-    items = []
-    with server.connect() as client:
-        while (item := client.get(queue)) is not None:
-            items.append(item)
-    return items
-
-
-def test_items_of_any_bytes_move_in_their_order(cli: Cli, server: Server, source: OtherServer) -> None:
+def test_items_with_any_bytes_are_moved_in_order(cli: Cli, server: Server, source: OtherServer) -> None:
     source.fill(b"work", *BINARY)
     assert cli("drain", "--from", source.address, "work") == (0, b"work: 6 items moved\n", "")
-    assert served(server, b"work") == list(BINARY)
+    assert take_all(server, b"work") == list(BINARY)
     assert (source.items(b"work"), source.held) == ([], {b"work": 0})
     assert cli("drain", "--from", source.address, "work") == (0, b"work: 0 items moved\n", "")
     assert cli("drain", "--quiet", "--from", source.address, "work") == (0, b"", "")
@@ -72,10 +63,10 @@ def test_all_queues_are_drained(cli: Cli, server: Server, darner: Darner) -> Non
     darner.fill(b"void")
     status, out, said = cli("drain", "--from", darner.address, "--all")
     assert (status, out, said) == (0, b"other: 1 item moved\nwork: 2 items moved\n", "")
-    assert (served(server, b"work"), served(server, b"other")) == ([b"a", b"b"], [b"c"])
+    assert (take_all(server, b"work"), take_all(server, b"other")) == ([b"a", b"b"], [b"c"])
 
 
-def test_a_program_is_told_of_every_queue(cli: Cli, server: Server, darner: Darner) -> None:
+def test_json_reports_every_queue(cli: Cli, server: Server, darner: Darner) -> None:
     darner.fill(b"work", b"a")
     darner.fill(b"other")
     status, out, _ = cli("drain", "--from", darner.address, "--all", "--json")
@@ -86,7 +77,7 @@ def test_a_program_is_told_of_every_queue(cli: Cli, server: Server, darner: Darn
     ]
 
 
-def test_a_cursor_is_no_queue(cli: Cli, server: Server, siberite: Siberite) -> None:
+def test_cursor_is_not_drained_as_a_queue(cli: Cli, server: Server, siberite: Siberite) -> None:
     siberite.fill(b"work", b"a")
     siberite.cursors[b"work.audit"] = deque([b"a"])
     status, out, said = cli("drain", "--from", siberite.address, "--all")
@@ -94,15 +85,13 @@ def test_a_cursor_is_no_queue(cli: Cli, server: Server, siberite: Siberite) -> N
     assert said == "kestrel-cli: work.audit is a cursor, which has no items of its own, and is not drained\n"
 
 
-def test_an_empty_item_that_siberite_takes_for_none_is_not_the_end(
-    cli: Cli, server: Server, siberite: Siberite
-) -> None:
+def test_empty_item_of_siberite_is_not_the_end(cli: Cli, server: Server, siberite: Siberite) -> None:
     siberite.fill(b"work", b"a", b"", b"", b"b", b"")
     assert cli("drain", "--from", siberite.address, "work") == (0, b"work: 2 items moved\n", "")
-    assert (served(server, b"work"), siberite.items(b"work")) == ([b"a", b"b"], [])
+    assert (take_all(server, b"work"), siberite.items(b"work")) == ([b"a", b"b"], [])
 
 
-def test_a_queue_can_get_another_name(cli: Cli, server: Server, darner: Darner) -> None:
+def test_queue_may_be_renamed(cli: Cli, server: Server, darner: Darner) -> None:
     darner.fill(b"work.high", b"a")
     status, out, said = cli("drain", "--from", darner.address, "--all")
     assert (status, out) == (1, b"")
@@ -112,12 +101,10 @@ def test_a_queue_can_get_another_name(cli: Cli, server: Server, darner: Darner) 
     )
     status, out, said = cli("drain", "--from", darner.address, "--as", "work", "work.high")
     assert (status, out, said) == (0, b"work.high: 1 item moved to work\n", "")
-    assert served(server, b"work") == [b"a"]
+    assert take_all(server, b"work") == [b"a"]
 
 
-def test_parents_come_before_their_children_so_that_no_item_doubles(
-    cli: Cli, server: Server, processes: Processes
-) -> None:
+def test_parents_are_drained_before_children_without_duplicates(cli: Cli, server: Server, processes: Processes) -> None:
     old = processes.serve('queuePath = "queues"\n')
     with old.connect() as client:
         client.get(b"work+b")
@@ -135,18 +122,15 @@ def test_parents_come_before_their_children_so_that_no_item_doubles(
         "drain into another queue with --as, or delete its children there\n"
     )
     try:
-        assert [served(server, name) for name in (b"work", b"work+a", b"work+b")] == [
-            [b"1", b"2"],
-            [b"1", b"2", b"3"],
-            [b"1", b"2", b"3"],
-        ]
+        assert take_all(server, b"work") == [b"1", b"2"]
+        assert take_all(server, b"work+a") == take_all(server, b"work+b") == [b"1", b"2", b"3"]
     finally:
         with server.connect() as client:
             for name in (b"work+a", b"work+b"):
                 client.ask(b"delete %b\r\n" % name, b"DELETED\r\n")
 
 
-def test_what_others_hold_is_left_and_said(cli: Cli, server: Server, processes: Processes) -> None:
+def test_items_held_by_others_are_left_and_reported(cli: Cli, server: Server, processes: Processes) -> None:
     old = processes.serve('queuePath = "queues"\n')
     with old.connect() as client, old.connect() as holder:
         client.put(b"work", b"1", b"2")
@@ -156,17 +140,17 @@ def test_what_others_hold_is_left_and_said(cli: Cli, server: Server, processes: 
         assert f"work: 1 item left at 127.0.0.1:{old.port}, held by other clients" in said
 
 
-def test_what_a_limit_refuses_stays_where_it_is(cli: Cli, server: Server, source: OtherServer) -> None:
+def test_refused_items_stay_at_the_source(cli: Cli, server: Server, source: OtherServer) -> None:
     source.fill(b"small", *NUMBERS[:5])
     status, out, said = cli("drain", "--from", source.address, "small")
     assert (status, out) == (1, b"")
     assert "refused by a limit of the queue small" in said
     assert said.endswith("kestrel-cli: small: 3 items moved; all others are at the source\n")
-    assert served(server, b"small") == NUMBERS[:3]
+    assert take_all(server, b"small") == NUMBERS[:3]
     eventually(lambda: source.items(b"small") == NUMBERS[3:5], "what was open is back")
 
 
-def test_an_item_that_is_too_large_stays_where_it_is(cli: Cli, server: Server) -> None:
+def test_item_that_is_too_large_stays_at_the_source(cli: Cli, server: Server) -> None:
     value = b"VALUE work 0 %d\r\n" % (MAX_ITEM_BYTES + 1)
     with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", value))) as old:
         status, _, said = cli("drain", "--from", old.address, "work")
@@ -177,17 +161,17 @@ def test_an_item_that_is_too_large_stays_where_it_is(cli: Cli, server: Server) -
 # Servers that fail.
 
 
-def test_when_the_source_dies_it_is_said_which_item_may_come_again(cli: Cli, server: Server) -> None:
+def test_lost_source_reports_the_item_that_may_be_doubled(cli: Cli, server: Server) -> None:
     asked = (b"stats\r\n", STATS), (b"get work/open\r\n", VALUE % b"1"), (b"get work/close/open\r\n", VALUE % b"2")
     with scripted(reset(*asked, (b"get work/close/open\r\n", b"VAL"))) as old:
         status, out, said = cli("drain", "--from", old.address, "work")
     assert (status, out) == (3, b"")
     assert f"--from {old.address}: " in said
     assert said.endswith("kestrel-cli: work: 2 items moved, of which the last one may be at the source as well\n")
-    assert served(server, b"work") == [b"1", b"2"]
+    assert take_all(server, b"work") == [b"1", b"2"]
 
 
-def test_when_the_target_dies_the_item_stays_at_the_source(cli: Cli, source: OtherServer) -> None:
+def test_lost_target_leaves_the_item_at_the_source(cli: Cli, source: OtherServer) -> None:
     source.fill(b"work", b"1", b"2", b"3")
     puts = [(b"set work 0 0 1\r\n%b\r\n" % data, b"STORED\r\n") for data in (b"1", b"2")]
     with scripted(talk((b"dump_stats\r\n", b"END\r\n"), puts[0], (puts[1][0], b""))) as new:
@@ -200,7 +184,7 @@ def test_when_the_target_dies_the_item_stays_at_the_source(cli: Cli, source: Oth
 
 
 @pytest.mark.parametrize("answer", [b"ERROR \r\n", b"ERROR Unknown command\r\n", b"SERVER_ERROR\r\n", b"what\r\n"])
-def test_a_source_that_does_not_take_a_request_is_quoted(cli: Cli, server: Server, answer: bytes) -> None:
+def test_refusal_by_the_source_is_quoted(cli: Cli, server: Server, answer: bytes) -> None:
     with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", answer))) as old:
         status, out, said = cli("drain", "--from", old.address, "work")
     assert (status, out) == (3, b"")
@@ -208,9 +192,7 @@ def test_a_source_that_does_not_take_a_request_is_quoted(cli: Cli, server: Serve
     assert said.endswith("work: 0 items moved; all others are at the source\n")
 
 
-def test_a_queue_that_is_not_at_the_source_is_said_and_not_made_there(
-    cli: Cli, server: Server, source: OtherServer
-) -> None:
+def test_missing_queue_is_reported_and_not_created(cli: Cli, server: Server, source: OtherServer) -> None:
     source.fill(b"work", b"a")
     status, out, said = cli("drain", "--from", source.address, "nothing", "work")
     assert (status, out) == (1, b"work: 1 item moved\n")
@@ -218,7 +200,7 @@ def test_a_queue_that_is_not_at_the_source_is_said_and_not_made_there(
     assert list(source.queues) == [b"work"]
 
 
-def test_a_cursor_that_is_not_told_of_is_drained_all_the_same(cli: Cli, server: Server, siberite: Siberite) -> None:
+def test_cursor_missing_in_the_stats_is_drained_by_name(cli: Cli, server: Server, siberite: Siberite) -> None:
     with scripted(
         talk(
             (b"stats\r\n", b"STAT version siberite-0.6.4\r\n" + STATS),
@@ -230,7 +212,7 @@ def test_a_cursor_that_is_not_told_of_is_drained_all_the_same(cli: Cli, server: 
     assert cli("drain", "--from", siberite.address, "nothing.audit")[0] == 1
 
 
-def test_a_source_that_is_not_there_is_named(cli: Cli, server: Server) -> None:
+def test_unreachable_source_is_named(cli: Cli, server: Server) -> None:
     status, _, said = cli("drain", "--from", "127.0.0.1:1", "work")
     assert status == 3
     assert said == (
@@ -243,11 +225,11 @@ def test_a_source_that_is_not_there_is_named(cli: Cli, server: Server) -> None:
     assert "[Errno" not in said
 
 
-# The end of the command itself.
+# Kill and Ctrl-C.
 
 
 class Gate:
-    """Stops a source at one of its gets, so that a test can do something in the middle."""
+    """Stops a source at one of its gets until the test opens the gate."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -255,14 +237,14 @@ class Gate:
         self.opened = threading.Event()
 
     def __call__(self, gets: int) -> None:
-        """Wait, if this is the one."""
+        """Wait at the chosen get."""
         if gets == self._at:
             self.reached.set()
             assert self.opened.wait(PATIENCE_S)
 
 
 def drain_up_to(gate: Gate, source: OtherServer, server: Server, stack: ExitStack) -> Child[bytes]:
-    """A drain that waits at the gate of its source. Both end with the stack."""
+    """Start a drain, and wait until it reaches the gate of its source. Both end with the stack."""
     stack.enter_context(serving(source))
     stack.callback(gate.opened.set)
     process = Child(
@@ -279,9 +261,7 @@ def drain_up_to(gate: Gate, source: OtherServer, server: Server, stack: ExitStac
 
 @pytest.mark.parametrize("kind", [Darner, Siberite])
 @pytest.mark.parametrize("at", [1, 2, 50, 300, 301])
-def test_who_is_killed_in_the_middle_loses_nothing(
-    cli: Cli, server: Server, kind: type[Darner | Siberite], at: int
-) -> None:
+def test_killed_drain_loses_nothing(cli: Cli, server: Server, kind: type[Darner | Siberite], at: int) -> None:
     gate = Gate(at)
     source = kind(gate)
     source.fill(b"work", *NUMBERS)
@@ -293,12 +273,12 @@ def test_who_is_killed_in_the_middle_loses_nothing(
         eventually(lambda: source.connections == 0, "what was open is back")
         status, _, said = cli("drain", "--from", source.address, "work")
         assert (status, said) == (0, "")
-    moved = served(server, b"work")
+    moved = take_all(server, b"work")
     assert list(dict.fromkeys(moved)) == NUMBERS
     assert len(moved) <= len(NUMBERS) + 1
 
 
-def test_ctrl_c_ends_behind_an_item_and_the_same_command_goes_on(cli: Cli, server: Server) -> None:
+def test_ctrl_c_ends_the_drain_and_it_can_continue(cli: Cli, server: Server) -> None:
     gate = Gate(50)
     source = Darner(gate)
     source.fill(b"work", *NUMBERS)
@@ -311,20 +291,20 @@ def test_ctrl_c_ends_behind_an_item_and_the_same_command_goes_on(cli: Cli, serve
         assert said == b"kestrel-cli: interrupted; run this again to go on\n"
         assert out.endswith(b" items moved\n")
         assert cli("drain", "--from", source.address, "work")[0] == 0
-    assert served(server, b"work") == NUMBERS
+    assert take_all(server, b"work") == NUMBERS
 
 
-# What makes no sense.
+# Invalid arguments.
 
 
-def test_a_server_is_not_drained_into_itself_but_into_another_queue(cli: Cli, server: Server) -> None:
+def test_server_is_not_drained_into_the_same_queue(cli: Cli, server: Server) -> None:
     with server.connect() as client:
         client.put(b"work", b"a")
     status, _, said = cli("drain", "--from", f"localhost:{server.port}", "work")
     assert (status, "--from is the server that it would be put to" in said) == (1, True)
     status, out, _ = cli("drain", "--from", f"localhost:{server.port}", "--as", "other", "work")
     assert (status, out) == (0, b"work: 1 item moved to other\n")
-    assert served(server, b"other") == [b"a"]
+    assert take_all(server, b"other") == [b"a"]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +321,7 @@ def test_a_server_is_not_drained_into_itself_but_into_another_queue(cli: Cli, se
         ("--protocol", "thrift", "--from", "h", "work"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_refused(cli: Cli, server: Server, arguments: tuple[str, ...]) -> None:
+def test_invalid_command_line_has_status_2(cli: Cli, server: Server, arguments: tuple[str, ...]) -> None:
     status, out, said = cli("drain", *arguments)
     assert (status, out) == (2, b"")
     assert said

@@ -1,4 +1,4 @@
-"""Values as a person reads them."""
+"""Values in human-readable form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kestrel.tools.formatting import show_duration, show_size
         (7 << 50, "7168.0 TiB"),
     ],
 )
-def test_a_size_is_in_the_unit_that_suits_it(size: int, shown: str) -> None:
+def test_size_is_shown_in_a_suitable_unit(size: int, shown: str) -> None:
     assert show_size(size) == shown
 
 
@@ -36,5 +36,5 @@ def test_a_size_is_in_the_unit_that_suits_it(size: int, shown: str) -> None:
         (266_400_000, "3d2h"),
     ],
 )
-def test_a_duration_has_its_two_largest_units(ms: int, shown: str) -> None:
+def test_duration_is_shown_in_its_two_largest_units(ms: int, shown: str) -> None:
     assert show_duration(ms) == shown

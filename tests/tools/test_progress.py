@@ -1,4 +1,4 @@
-"""The line that says how far a long work is."""
+"""Progress lines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.tools.tool_processes import command, on_a_terminal
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what is written to it."""
+    """A terminal that records its output."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_it_says_how_much_is_done_how_fast_and_how_long_it_will_take() -> None:
+def test_line_shows_bytes_speed_and_remaining_time() -> None:
     terminal, clock = Terminal(), Clock()
     with ByteProgress("work: reading", 400_000_000, terminal, clock.seconds) as progress:
         clock.advance(2)
@@ -30,14 +30,14 @@ def test_it_says_how_much_is_done_how_fast_and_how_long_it_will_take() -> None:
     assert terminal.getvalue().endswith("left\x1b[K\r\x1b[K")
 
 
-def test_large_work_is_drawn_from_its_beginning_on_however_fast_it_is() -> None:
+def test_large_work_is_shown_from_the_beginning() -> None:
     terminal, clock = Terminal(), Clock()
     with ByteProgress("work", 400_000_000, terminal, clock.seconds) as progress:
         progress.advance(1_000_000)
     assert terminal.getvalue() == "\rwork: 0%  1 of 400 MB  0 MB/s  0:00 left\x1b[K\r\x1b[K"
 
 
-def test_it_is_drawn_no_more_often_than_one_can_see() -> None:
+def test_line_is_drawn_at_most_ten_times_a_second() -> None:
     terminal, clock = Terminal(), Clock()
     with ByteProgress("work", 400_000_000, terminal, clock.seconds) as progress:
         for _ in range(1000):
@@ -46,7 +46,7 @@ def test_it_is_drawn_no_more_often_than_one_can_see() -> None:
     assert 5 < terminal.getvalue().count("MB/s") <= 10
 
 
-def test_what_is_read_again_does_not_count() -> None:
+def test_bytes_read_again_do_not_count() -> None:
     progress = ByteProgress("work", 100)
     progress.reached(b"a", 50)
     progress.reached(b"a", 20)
@@ -56,7 +56,7 @@ def test_what_is_read_again_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("make", "total"), [(Terminal, LARGE_BYTES - 1), (io.StringIO, LARGE_BYTES)])
-def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable[[], io.StringIO], total: int) -> None:
+def test_small_work_and_files_show_no_progress(make: Callable[[], io.StringIO], total: int) -> None:
     terminal, clock = make(), Clock()
     with ByteProgress("work", total, terminal, clock.seconds) as progress:
         clock.advance(10)
@@ -66,12 +66,12 @@ def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A folder with a queue of some 70 MB."""
+    """Return a folder with a queue of about 70 MB."""
     (tmp_path / "work").write_bytes(addx(b"x" * 70_000) * 1000)
     return tmp_path
 
 
-def test_a_large_journal_shows_its_progress_on_the_terminal(large: Path) -> None:
+def test_large_journal_shows_its_progress(large: Path) -> None:
     status, said = on_a_terminal(command("qdump", "-q", large / "work"))
     assert status == 0
     assert b"work: reading: " in said
@@ -82,7 +82,7 @@ def test_a_large_journal_shows_its_progress_on_the_terminal(large: Path) -> None
     assert said.endswith(b"\r\x1b[K")
 
 
-def test_a_small_journal_shows_none(tmp_path: Path) -> None:
+def test_small_journal_shows_no_progress(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(addx(b"x"))
     assert on_a_terminal(command("qdump", tmp_path / "work")) == (0, b"")
 
@@ -90,7 +90,7 @@ def test_a_small_journal_shows_none(tmp_path: Path) -> None:
 # Loads of items.
 
 
-def test_a_large_load_has_a_bar_from_the_beginning() -> None:
+def test_large_load_shows_a_bar_from_the_beginning() -> None:
     terminal, clock = Terminal(), Clock()
     with LoadProgress(LARGE_LOAD_BYTES * 100, terminal, clock.seconds) as progress:
         progress.reached(0, 0)
@@ -104,7 +104,7 @@ def test_a_large_load_has_a_bar_from_the_beginning() -> None:
     assert terminal.getvalue().endswith("left\x1b[K\r\x1b[K")
 
 
-def test_the_bar_is_full_at_the_end_and_where_a_file_has_grown() -> None:
+def test_bar_is_full_at_the_end() -> None:
     terminal, clock = Terminal(), Clock()
     progress = LoadProgress(LARGE_LOAD_BYTES, terminal, clock.seconds)
     clock.advance(1)
@@ -113,7 +113,7 @@ def test_the_bar_is_full_at_the_end_and_where_a_file_has_grown() -> None:
 
 
 @pytest.mark.parametrize("total", [LARGE_LOAD_BYTES - 1, None])
-def test_another_load_shows_how_far_it_is_when_it_is_slow(total: int | None) -> None:
+def test_small_load_is_shown_when_it_is_slow(total: int | None) -> None:
     terminal, clock = Terminal(), Clock()
     with LoadProgress(total, terminal, clock.seconds) as progress:
         clock.advance(SLOW_LOAD_S - 0.01)
@@ -125,7 +125,7 @@ def test_another_load_shows_how_far_it_is_when_it_is_slow(total: int | None) -> 
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_a_load_shows_nothing_where_nobody_looks_and_clears_nothing_that_it_has_not_shown() -> None:
+def test_fast_load_and_files_show_no_progress() -> None:
     clock = Clock()
     for stream in (io.StringIO(), Terminal()):
         with LoadProgress(None, stream, clock.seconds) as progress:

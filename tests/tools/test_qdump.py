@@ -1,4 +1,4 @@
-"""kestrel-qdump: what is in a journal, told without touching it."""
+"""kestrel-qdump on journals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import gc
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,8 @@ import pytest
 
 import kestrel
 from kestrel.config.model import QueueSettings
-from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.qdump.command import main
-from tests.child import LONG_S, Child
+from tests.child import Child
 from tests.journal import reference
 from tests.journal.handwritten import (
     REMOVE,
@@ -36,28 +32,15 @@ from tests.journal.handwritten import (
     unremove,
 )
 from tests.journal.restarts import NOW_MS, files_of
-from tests.tools.tool_processes import ENVIRONMENT, command, fill, run
+from tests.tools.conftest import Dump
+from tests.tools.tool_processes import ENVIRONMENT, command, dump_measured, fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
 
-Dump = Callable[..., tuple[int, bytes, str]]
-
-
-@pytest.fixture
-def dump(capfdbinary: pytest.CaptureFixture[bytes]) -> Dump:
-    """Run it in this process: exit status, output, what was said."""
-
-    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, bytes, str]:
-        status = main([str(each) for each in arguments], disk)
-        out, err = capfdbinary.readouterr()
-        return status, out, err.decode()
-
-    return run_here
-
 
 def objects(out: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The records, and the summaries."""
+    """Return the records and the summaries of JSON output."""
     *records, last = [json.loads(line) for line in out.splitlines()]
     return records, last["summary"]
 
@@ -65,7 +48,7 @@ def objects(out: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 # Records.
 
 
-def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path: Path, dump: Dump) -> None:
+def test_each_record_is_a_line_with_its_fields(tmp_path: Path, dump: Dump) -> None:
     contents = [
         addx(b"one", 1_700_000_000_000, 1_700_000_000_001),
         add(b"two", 1_700_000_000),
@@ -100,7 +83,7 @@ def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path
     ]
 
 
-def test_an_item_that_goes_back_is_shown_with_what_becomes_of_its_errors(tmp_path: Path, dump: Dump) -> None:
+def test_unremove_record_shows_its_error_count(tmp_path: Path, dump: Dump) -> None:
     again = [open_(1) + unremove(1), *(open_(1) + save_xid(errors) + unremove(1) for errors in (1, 0, 5))]
     fill(tmp_path, {"work": addx(b"one") + b"".join(again)})
     _, out, _ = dump(tmp_path / "work")
@@ -112,14 +95,14 @@ def test_an_item_that_goes_back_is_shown_with_what_becomes_of_its_errors(tmp_pat
     assert all("errors" not in record for record in records if record["record"] != "UNREMOVE")
 
 
-def test_a_time_that_no_calendar_has_is_its_number(tmp_path: Path, dump: Dump) -> None:
+def test_time_outside_the_calendar_is_shown_as_a_number(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work": addx(b"", (1 << 63) - 1, -(1 << 63))})
     status, out, _ = dump(tmp_path / "work")
     assert status == 0
     assert b"added 9223372036854775807, expires -9223372036854775808\n" in out
 
 
-def test_data_is_shown_as_text_on_one_line_that_no_terminal_obeys(tmp_path: Path, dump: Dump) -> None:
+def test_data_is_shown_on_one_line_with_escapes(tmp_path: Path, dump: Dump) -> None:
     shown = {
         b"plain": "plain",
         "caf\u00e9 \u65e5".encode(): "caf\u00e9 \u65e5",
@@ -133,27 +116,23 @@ def test_data_is_shown_as_text_on_one_line_that_no_terminal_obeys(tmp_path: Path
     assert [line.partition("no expiry  ")[2] for line in out.split("\n")[1 : 1 + len(shown)]] == list(shown.values())
 
 
-def test_without_d_no_data_is_shown(tmp_path: Path, dump: Dump) -> None:
+def test_data_is_shown_only_with_d(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work": addx(b"secret")})
     for form in ([], ["--json"], ["-q"], ["-q", "-d"]):
         assert b"secret" not in dump(*form, tmp_path / "work")[1]
         assert base64.b64encode(b"secret") not in dump(*form, tmp_path / "work")[1]
 
 
-def test_json_is_an_object_a_record_and_a_summary_as_the_last(tmp_path: Path, dump: Dump) -> None:
+def test_json_has_an_object_for_each_record_and_a_summary(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work": addx(b"\xff", 5, 6) + open_(1) + add(b"x")})
     records, (summary,) = objects(dump("--json", "-d", tmp_path / "work")[1])
     usual = {"queue": "work", "file": "work"}
-    items = {"data_bytes": 1, "add_ms": 5, "expiry_ms": 6, "data": "/w=="}, {
-        "data_bytes": 1,
-        "add_ms": None,
-        "expiry_ms": None,
-        "data": "eA==",
-    }
+    one = {"data_bytes": 1, "add_ms": 5, "expiry_ms": 6, "data": "/w=="}
+    two = {"data_bytes": 1, "add_ms": None, "expiry_ms": None, "data": "eA=="}
     assert records == [
-        {**usual, "offset": 0, "record": "ADDX", "bytes": 22, **items[0]},
+        {**usual, "offset": 0, "record": "ADDX", "bytes": 22, **one},
         {**usual, "offset": 22, "record": "REMOVE_TENTATIVE_XID", "bytes": 5, "xid": 1},
-        {**usual, "offset": 27, "record": "ADD", "bytes": 10, **items[1]},
+        {**usual, "offset": 27, "record": "ADD", "bytes": 10, **two},
     ]
     assert summary["records"] == {"ADDX": 1, "REMOVE_TENTATIVE_XID": 1, "ADD": 1}
     assert (summary["items"], summary["data_bytes"], summary["open_reads"], summary["expired"]) == (2, 2, 1, 1)
@@ -162,22 +141,20 @@ def test_json_is_an_object_a_record_and_a_summary_as_the_last(tmp_path: Path, du
 # The raw forms.
 
 
-def test_capital_a_prints_the_data_of_all_items_that_were_added_and_nothing_else(tmp_path: Path, dump: Dump) -> None:
+def test_option_a_prints_the_data_of_all_added_items(tmp_path: Path, dump: Dump) -> None:
     contents = addx(b"\x00\xff") + REMOVE + add(b"b") + add_xid(1, b"c") + open_(3) + continue_(3, b"d\n")
     fill(tmp_path, {"work": contents + state_dump(1, add_xid(1, b"no"))})
     assert dump("-A", tmp_path / "work") == (0, b"\x00\xff\nb\nc\nd\n\n", "")
 
 
-def test_capital_q_prints_what_is_in_the_queue_open_reads_at_the_head_the_lowest_xid_first(
-    tmp_path: Path, dump: Dump
-) -> None:
+def test_option_q_prints_the_items_of_the_queue_open_reads_first(tmp_path: Path, dump: Dump) -> None:
     contents = b"".join(map(addx, (b"gone", b"a", b"b", b"c"))) + REMOVE + open_(7) + open_(3)
     fill(tmp_path, {"work": contents})
     assert dump("-Q", tmp_path / "work") == (0, b"b\na\nc\n", "")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_of_every_recorded_journal_it_prints_what_a_restart_finds_and_changes_nothing(case: str, dump: Dump) -> None:
+def test_recorded_journals_have_the_items_of_a_restart(case: str, dump: Dump) -> None:
     folder = GOLDEN / case / "journal"
     before = files_of(folder)
     for name in {name.partition(".")[0].partition("~")[0] for name in before}:
@@ -198,53 +175,38 @@ def test_of_every_recorded_journal_it_prints_what_a_restart_finds_and_changes_no
 # Which files.
 
 
-def test_a_file_stands_for_all_files_of_its_queue_whichever_is_named(tmp_path: Path, dump: Dump) -> None:
-    fill(
-        tmp_path,
-        {
-            "work.500": addx(b"replaced"),
-            "work.1000.pack": addx(b"packed"),
-            "work.900": addx(b"replaced too"),
-            "work.10000": addx(b"later"),
-            "work.9999": addx(b"late"),
-            "work": addx(b"last"),
-            "work~~1": addx(b"temporary"),
-            "work2": addx(b"another queue's"),
-        },
-    )
+def test_file_stands_for_all_files_of_its_queue(tmp_path: Path, dump: Dump) -> None:
+    files = {"work.500": b"replaced", "work.1000.pack": b"packed", "work.900": b"replaced too", "work.10000": b"later"}
+    files |= {"work.9999": b"late", "work": b"last", "work~~1": b"temporary", "work2": b"another queue's"}
+    fill(tmp_path, {name: addx(data) for name, data in files.items()})
     for name in ("work", "work.9999", "work.500", "work.1000.pack", "work~~1"):
         assert dump("-Q", tmp_path / name) == (0, b"packed\nlate\nlater\nlast\n", "")
     assert dump("-Q", tmp_path / "work", tmp_path / "work.9999")[1].count(b"packed") == 1
+    (tmp_path / "work").unlink()
+    assert dump("-Q", tmp_path / "work") == (0, b"packed\nlate\nlater\n", "")
 
 
-def test_a_queue_without_a_current_file_is_one(tmp_path: Path, dump: Dump) -> None:
-    fill(tmp_path, {"work.1": addx(b"a")})
-    assert dump("-Q", tmp_path / "work") == (0, b"a\n", "")
-
-
-def test_this_file_is_that_file_alone_whatever_it_is_called(tmp_path: Path, dump: Dump) -> None:
+def test_this_file_reads_only_that_file(tmp_path: Path, dump: Dump) -> None:
     files = {"work": REMOVE + addx(b"b"), "work.1": addx(b"a"), "work~~1": addx(b"c"), "work.1.1700": addx(b"d")}
     fill(tmp_path, files)
     for name, data in (("work", b"b\n"), ("work.1", b"a\n"), ("work~~1", b"c\n"), ("work.1.1700", b"d\n")):
         assert dump("-Q", "--this-file", tmp_path / name) == (0, data, "")
 
 
-def test_a_folder_is_all_its_queues_or_those_named(tmp_path: Path, dump: Dump) -> None:
+def test_folder_stands_for_all_or_the_named_queues(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"b": addx(b"1"), "a": addx(b"2"), "c": addx(b"3"), "foreign.txt": b"\xee", "t~~1": b""})
     assert dump("-Q", tmp_path)[1] == b"2\n1\n3\n"
     assert dump("-Q", "--queue", "c", "--queue", "a", f"{tmp_path}/")[1] == b"3\n2\n"
 
 
-def test_a_name_is_spelled_as_its_file_is(tmp_path: Path, dump: Dump) -> None:
+def test_queue_name_is_that_of_its_file(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"caf\u00e9": addx(b"1"), "\x9bx": addx(b"2")})
     assert dump("-Q", "--queue", "caf\u00e9", tmp_path)[1] == b"1\n"
     assert "queue caf\u00e9: 1 file" in dump("-q", tmp_path / "caf\u00e9")[1].decode()
     assert r"queue \x9bx: 1 file" in dump("-q", tmp_path / "\x9bx")[1].decode()
 
 
-def test_a_path_in_the_folder_one_is_in_needs_no_slash(
-    tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_path_needs_no_slash(tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fill(tmp_path, {"work": addx(b"a")}))
     assert dump("-Q", "work") == dump("-Q", ".") == (0, b"a\n", "")
 
@@ -252,7 +214,7 @@ def test_a_path_in_the_folder_one_is_in_needs_no_slash(
 # Damage.
 
 
-def test_damage_is_told_where_and_what_and_how_much_is_behind_it_and_is_status_1(tmp_path: Path, dump: Dump) -> None:
+def test_damage_is_reported_with_its_place_and_status_1(tmp_path: Path, dump: Dump) -> None:
     files = {"work.1": addx(b"a") + b"\xee" + addx(b"lost"), "work": addx(b"b")}
     fill(tmp_path, files)
     status, out, said = dump("-q", tmp_path / "work")
@@ -268,7 +230,7 @@ def test_damage_is_told_where_and_what_and_how_much_is_behind_it_and_is_status_1
     assert files_of(tmp_path) == files
 
 
-def test_an_unfinished_last_record_is_a_warning_and_status_0(tmp_path: Path, dump: Dump) -> None:
+def test_unfinished_last_record_is_a_warning(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work": addx(b"a") + addx(b"b")[:-1]})
     status, out, said = dump(tmp_path / "work")
     assert status == 0
@@ -276,12 +238,12 @@ def test_an_unfinished_last_record_is_a_warning_and_status_0(tmp_path: Path, dum
     assert said.removeprefix("kestrel-qdump: ").strip() in out.decode()
 
 
-def test_one_damaged_queue_does_not_hide_the_others(tmp_path: Path, dump: Dump) -> None:
+def test_damaged_queue_does_not_hide_others(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"a": b"\xee", "b": addx(b"kept")})
     assert dump("-Q", tmp_path)[:2] == (1, b"kept\n")
 
 
-def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(tmp_path: Path, dump: Dump) -> None:
+def test_unreadable_file_is_reported_and_others_are_read(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"a": addx(b"1"), "b": addx(b"2")})
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)
@@ -291,9 +253,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(tmp_pa
     assert disk.open_descriptors == set()
 
 
-def test_damage_behind_items_that_are_on_disk_alone_costs_none_of_them(
-    tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_on_disk_before_damage_are_printed(tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", QueueSettings(max_memory_size_bytes=3))
     items = [b"%d" % number for number in range(100)]
     damaged = b"".join(map(addx, items)) + b"\xee" + addx(b"lost")
@@ -302,12 +262,10 @@ def test_damage_behind_items_that_are_on_disk_alone_costs_none_of_them(
     assert (status, out.split()) == (1, items[1:] + items)
 
 
-# Beside a server.
+# Files that change.
 
 
-def test_files_that_are_renamed_and_erased_while_they_are_read_are_read_all_the_same(
-    tmp_path: Path, dump: Dump
-) -> None:
+def test_files_renamed_or_erased_during_a_read_are_read(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work.1": addx(b"a"), "work": addx(b"b")})
     disk = FaultyDisk()
 
@@ -321,9 +279,7 @@ def test_files_that_are_renamed_and_erased_while_they_are_read_are_read_all_the_
 
 
 @pytest.mark.parametrize("opened", [0, 1])
-def test_files_that_are_renamed_while_they_are_opened_are_looked_for_again(
-    tmp_path: Path, dump: Dump, opened: int
-) -> None:
+def test_files_renamed_during_open_are_found_again(tmp_path: Path, dump: Dump, opened: int) -> None:
     fill(tmp_path, {"work.1": addx(b"a"), "work": addx(b"b")})
     disk = FaultyDisk()
 
@@ -340,7 +296,7 @@ def test_files_that_are_renamed_while_they_are_opened_are_looked_for_again(
     assert disk.open_descriptors == set()
 
 
-def test_a_queue_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path, dump: Dump) -> None:
+def test_queue_deleted_meanwhile_is_reported(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work": addx(b"a")})
     disk = FaultyDisk()
     disk.before("open_read", (tmp_path / "work").unlink)
@@ -349,7 +305,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path, dump: D
     assert said.startswith("kestrel-qdump: there is no queue work in ")
 
 
-# Mistakes, and the end.
+# Invalid arguments, and the end.
 
 
 @pytest.mark.parametrize(
@@ -367,9 +323,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path, dump: D
         ([], "required: PATH"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_a_sentence_and_status_2(
-    tmp_path: Path, arguments: list[str], sentence: str
-) -> None:
+def test_invalid_arguments_have_status_2(tmp_path: Path, arguments: list[str], sentence: str) -> None:
     fill(tmp_path, {"work": addx(b"a"), "foreign.txt": b""})
     done = run("qdump", *(each.format(folder=tmp_path) for each in arguments))
     assert (done.returncode, done.stdout) == (2, b"")
@@ -377,26 +331,18 @@ def test_a_command_line_that_makes_no_sense_is_a_sentence_and_status_2(
     assert b"Traceback" not in done.stderr
 
 
-def test_the_version_is_the_servers() -> None:
-    assert run("qdump", "--version").stdout.decode() == f"kestrel-qdump {kestrel.__version__}\n"
-    assert run("qpack", "--version").stdout.decode() == f"kestrel-qpack {kestrel.__version__}\n"
-
-
-def test_the_commands_are_installed() -> None:
+@pytest.mark.parametrize("tool", ["qdump", "qpack"])
+def test_command_is_installed_and_has_the_version_of_the_server(tool: str) -> None:
     setup = (Path(__file__).parents[2] / "setup.cfg").read_text()
-    assert "kestrel-qdump = kestrel.tools.qdump.command:main\n" in setup
-    assert "kestrel-qpack = kestrel.tools.qpack.command:main\n" in setup
+    assert f"kestrel-{tool} = kestrel.tools.{tool}.command:main\n" in setup
+    assert run(tool, "--version").stdout.decode() == f"kestrel-{tool} {kestrel.__version__}\n"
 
 
-def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
+def test_broken_pipe_ends_it_without_an_error(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x" * 100) * 20_000})
+    pipe = subprocess.PIPE
     for form in ("-A", "-Q", "-d", "--json"):
-        with Child(
-            command("qdump", form, tmp_path / "work"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-        ) as process:
+        with Child(command("qdump", form, tmp_path / "work"), stdout=pipe, stderr=pipe, env=ENVIRONMENT) as process:
             assert process.stdout is not None and process.stderr is not None
             process.stdout.read(10)
             process.stdout.close()
@@ -405,7 +351,7 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["qdump", "qpack"])
-def test_an_output_that_cannot_be_written_is_a_sentence(tmp_path: Path, tool: str) -> None:
+def test_failed_output_is_reported(tmp_path: Path, tool: str) -> None:
     fill(tmp_path, {"work": addx(b"x") * 10_000})
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -415,7 +361,7 @@ def test_an_output_that_cannot_be_written_is_a_sentence(tmp_path: Path, tool: st
     assert (done.returncode, done.stderr.decode()) == (1, f"kestrel-{tool}: {sentence}\n")
 
 
-def test_a_locale_without_letters_is_no_harm(tmp_path: Path) -> None:
+def test_ascii_locale_does_not_break_the_output(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx("\u65e5".encode())})
     environment = {**ENVIRONMENT, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
@@ -426,19 +372,10 @@ def test_a_locale_without_letters_is_no_harm(tmp_path: Path) -> None:
 
 # Large queues.
 
-PEAK = """
-import resource, sys
-from kestrel.tools.qdump.command import main
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-before = peak()
-status = main(sys.argv[1:])
-print(status, peak() - before, file=sys.stderr)
-"""
-
 
 @pytest.mark.parametrize("form", ["-Q", "-q"])
-def test_a_large_queue_takes_little_memory(tmp_path: Path, form: str) -> None:
-    """100 MB, of which a quarter was taken out while the rest was in the queue."""
+def test_large_queue_needs_little_memory(tmp_path: Path, form: str) -> None:
+    """100 MB, a quarter of which was removed."""
     record = addx(b"x" * 10_000)
     with (tmp_path / "work.1").open("wb") as rotated:
         for _ in range(5000):
@@ -446,25 +383,17 @@ def test_a_large_queue_takes_little_memory(tmp_path: Path, form: str) -> None:
     with (tmp_path / "work").open("wb") as current:
         for _ in range(5000):
             current.write(record + (REMOVE if _ % 2 else b""))
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, form, str(tmp_path / "work")],
-        capture_output=True,
-        env=ENVIRONMENT,
-        check=True,
-        timeout=LONG_S,
-    )
-    status, peak_mib = map(int, done.stderr.split())
-    assert status == 0
+    out, peak_mib = dump_measured(form, tmp_path / "work")
     assert peak_mib < 40
     if form == "-Q":
-        assert len(done.stdout) == 7500 * 10_001
+        assert len(out) == 7500 * 10_001
     else:
-        assert b"left: 7500 items" in done.stdout
+        assert b"left: 7500 items" in out
 
 
-def test_it_needs_no_more_open_files_than_the_queue_has_and_gives_them_back(tmp_path: Path, dump: Dump) -> None:
+def test_opened_files_are_closed(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {f"work.{number}": addx(b"%d" % number) for number in range(1, 300)})
-    gc.collect()  # what earlier tests have left open goes now, and not meanwhile
+    gc.collect()  # close files of earlier tests now and not later
     before = len(os.listdir("/proc/self/fd"))
     assert dump("-Q", tmp_path / "work")[1] == b"".join(b"%d\n" % number for number in range(1, 300))
     assert len(os.listdir("/proc/self/fd")) == before

@@ -1,4 +1,4 @@
-"""kestrel-qpack: each queue in one small file, and nothing lost wherever it ends."""
+"""kestrel-qpack: packing and verifying journals, crashes and failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from kestrel.tools.qpack.command import main
 from tests.child import Child
 from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, state_dump, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items, set_aside
+from tests.tools.conftest import Pack, RefusingDisk
 from tests.tools.tool_processes import ENVIRONMENT, fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
@@ -47,29 +48,23 @@ PACKED = b"".join(addx(*item) for item in ITEMS)
 
 FILE = [JournalFile(b"work", JournalFileKind.CURRENT, 0, b"work")]
 
-Pack = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def pack(capsys: pytest.CaptureFixture[str]) -> Pack:
-    """Run it in this process: exit status, output, what was said."""
-
-    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, str, str]:
-        status = main([str(each) for each in arguments], disk)
-        return status, *capsys.readouterr()
-
-    return run_here
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return fill(tmp_path / "queues", FILES)
 
 
+def use_small_window(monkeypatch: pytest.MonkeyPatch, max_memory_size_bytes: int) -> None:
+    """Have the tool keep little of a queue in memory."""
+    settings = QueueSettings(max_memory_size_bytes=max_memory_size_bytes)
+    monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", settings)
+
+
 # Packing.
 
 
-def test_all_files_of_a_queue_become_one_with_the_same_items(folder: Path, pack: Pack) -> None:
+def test_files_of_a_queue_become_one_with_its_items(folder: Path, pack: Pack) -> None:
     before = sum(len(contents) for name, contents in FILES.items() if name.partition(".")[0] == "work")
     assert pack(folder) == (
         0,
@@ -97,9 +92,7 @@ def test_items_keep_their_errors(tmp_path: Path, pack: Pack) -> None:
     assert restarted_errors(tmp_path) == [1, 3, 0, 0, 0]
 
 
-def test_a_new_file_with_other_errors_is_not_taken(
-    tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_file_with_other_errors_is_discarded(tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE + addx(b"b") + open_(1) + unremove(1)})
 
     def runs(replacement: ReplacementRecords, *args: object) -> list[bytes]:
@@ -125,7 +118,7 @@ def test_packing_again_changes_nothing(folder: Path, pack: Pack) -> None:
     assert files_of(folder) == before
 
 
-def test_only_the_queues_named_are_packed(tmp_path: Path, pack: Pack) -> None:
+def test_only_the_named_queues_are_packed(tmp_path: Path, pack: Pack) -> None:
     fill(tmp_path, {name: addx(b"x") + REMOVE for name in ("a", "b", "c")})
     status, out, _ = pack("--queue", "c", "--queue", "a", tmp_path)
     assert (status, [line.partition(":")[0] for line in out.splitlines()]) == (0, ["c", "a"])
@@ -133,7 +126,7 @@ def test_only_the_queues_named_are_packed(tmp_path: Path, pack: Pack) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_recorded_journal_holds_the_same_items_afterwards(case: str, tmp_path: Path, pack: Pack) -> None:
+def test_recorded_journals_keep_their_items(case: str, tmp_path: Path, pack: Pack) -> None:
     recorded = GOLDEN / case / "journal"
     names = {name.partition(".")[0].partition("~")[0] for name in files_of(recorded)}
     packed = Path(shutil.copytree(recorded, tmp_path / "packed"))
@@ -143,17 +136,15 @@ def test_every_recorded_journal_holds_the_same_items_afterwards(case: str, tmp_p
     for name in names:
         items = restarted_items(packed, name.encode("latin-1"))
         expected = restarted_items(other, name.encode("latin-1"))
-        if case in ("07a_old_add", "08_truncations"):  # whose items were added when they are replayed
+        if case in ("07a_old_add", "08_truncations"):  # the add time of these items is the time of the replay
             items, expected = [item[::2] for item in items], [item[::2] for item in expected]
         assert items == expected
 
 
-def test_a_queue_larger_than_the_window_is_packed_in_order(
+def test_queue_larger_than_the_window_keeps_its_order(
     tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = QueueSettings(max_memory_size_bytes=1000)
-    monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
-    monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", settings)
+    use_small_window(monkeypatch, 1000)
     items = [(b"%d" % number * 30, number, 0) for number in range(1000)]
     records = [addx(*item) for item in items]
     fill(
@@ -169,25 +160,27 @@ def test_a_queue_larger_than_the_window_is_packed_in_order(
     assert files_of(tmp_path) == {"work": b"".join(addx(*item) for item in kept)}
 
 
-def test_a_file_that_a_state_dump_ends_is_packed_like_any_other(tmp_path: Path, pack: Pack) -> None:
-    fill(tmp_path, {"work": addx(b"a") + state_dump(3)})
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"work": addx(b"a") + state_dump(3)}, {"work": addx(b"a")}),
+        ({"work.1": addx(b"a"), "empty.1": addx(b"x") + REMOVE}, {"work": addx(b"a"), "empty": b""}),
+        (
+            {"work.1": addx(b"old"), "work.2.pack": addx(b"new"), "work": addx(b"last"), "work~~9": b"torn"},
+            {"work": addx(b"new") + addx(b"last")},
+        ),
+    ],
+    ids=["state dump", "no current file", "interrupted packing"],
+)
+def test_unusual_files_are_packed(
+    tmp_path: Path, pack: Pack, before: dict[str, bytes], after: dict[str, bytes]
+) -> None:
+    fill(tmp_path, before)
     assert pack(tmp_path)[0] == 0
-    assert files_of(tmp_path) == {"work": addx(b"a")}
+    assert files_of(tmp_path) == after
 
 
-def test_a_queue_without_a_current_file_has_one_afterwards(tmp_path: Path, pack: Pack) -> None:
-    fill(tmp_path, {"work.1": addx(b"a"), "empty.1": addx(b"x") + REMOVE})
-    assert pack(tmp_path)[0] == 0
-    assert files_of(tmp_path) == {"work": addx(b"a"), "empty": b""}
-
-
-def test_what_an_interrupted_packing_left_is_finished(tmp_path: Path, pack: Pack) -> None:
-    fill(tmp_path, {"work.1": addx(b"old"), "work.2.pack": addx(b"new"), "work": addx(b"last"), "work~~9": b"torn"})
-    assert pack(tmp_path)[0] == 0
-    assert files_of(tmp_path) == {"work": addx(b"new") + addx(b"last")}
-
-
-def test_json_is_an_object_a_queue(folder: Path, pack: Pack) -> None:
+def test_json_has_an_object_for_each_queue(folder: Path, pack: Pack) -> None:
     (folder / "work2").write_bytes(b"\xee" + addx(b"x"))
     status, out, _ = pack("--verify", "--json", folder)
     first, second = map(json.loads, out.splitlines())
@@ -210,7 +203,7 @@ def test_json_is_an_object_a_queue(folder: Path, pack: Pack) -> None:
 # Damage.
 
 
-def test_damage_is_repaired_as_at_a_start_and_told(tmp_path: Path, pack: Pack) -> None:
+def test_damage_is_repaired_and_reported(tmp_path: Path, pack: Pack) -> None:
     fill(tmp_path, {"work.1": addx(b"a") + b"\xeedamage", "work": addx(b"b") + addx(b"c")[:5]})
     status, out, said = pack(tmp_path)
     assert (status, out) == (0, "work: packed: 2 files, 56 -> 44 bytes, 2 items\n")
@@ -222,7 +215,7 @@ def test_damage_is_repaired_as_at_a_start_and_told(tmp_path: Path, pack: Pack) -
 
 
 @pytest.mark.parametrize("option", ["--verify", "--dry-run"])
-def test_verifying_changes_nothing_and_says_what_there_is(folder: Path, pack: Pack, option: str) -> None:
+def test_verify_changes_nothing_and_reports_the_contents(folder: Path, pack: Pack, option: str) -> None:
     status, out, said = pack(option, folder)
     assert (status, said) == (0, "")
     assert out.splitlines()[0].startswith("work: ok: 3 files, ")
@@ -232,7 +225,7 @@ def test_verifying_changes_nothing_and_says_what_there_is(folder: Path, pack: Pa
 
 
 @pytest.mark.parametrize(("end", "state", "status"), [(b"\xee", "damaged", 1), (b"\x02\x15", "unfinished", 0)])
-def test_verifying_tells_damage_from_an_unfinished_end(
+def test_verify_tells_damage_from_an_unfinished_end(
     tmp_path: Path, pack: Pack, end: bytes, state: str, status: int
 ) -> None:
     fill(tmp_path, {"work": addx(b"a") + end})
@@ -245,9 +238,7 @@ def test_verifying_tells_damage_from_an_unfinished_end(
 # Comparing.
 
 
-def test_a_new_file_that_does_not_hold_the_same_does_not_take_the_place(
-    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_file_with_other_items_is_discarded(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     write = packing.write_temporary
 
     def write_wrongly(disk: Disk, folder: bytes, queue: bytes, number: int, runs: Iterator[bytes], *more: Any) -> None:
@@ -262,7 +253,7 @@ def test_a_new_file_that_does_not_hold_the_same_does_not_take_the_place(
 
 
 @pytest.mark.parametrize("changed", [(b"A", 1, 0), (b"a", 2, 0), (b"a", 1, 3)])
-def test_the_comparison_sees_data_times_and_order(tmp_path: Path, changed: tuple[bytes, int, int]) -> None:
+def test_comparison_includes_data_times_and_order(tmp_path: Path, changed: tuple[bytes, int, int]) -> None:
     def digest(*items: tuple[bytes, int, int]) -> bytes:
         (tmp_path / "work").write_bytes(b"".join(addx(*item) for item in items))
         with JournalSnapshot(Disk(), os.fsencode(tmp_path), b"work", FILE) as journal:
@@ -277,7 +268,7 @@ def test_the_comparison_sees_data_times_and_order(tmp_path: Path, changed: tuple
 
 
 def kill(folder: Path, calls: int) -> FaultyDisk:
-    """Pack on a disk that ends the process after so many operations."""
+    """Pack on a disk that ends the process after some operations."""
     disk = FaultyDisk()
     disk.list_files(os.fsencode(folder))
     disk.die_after(calls)
@@ -292,33 +283,27 @@ CALLS = 70
 """More operations than packing this folder takes."""
 
 
-def test_the_deaths_tried_below_reach_the_end(folder: Path) -> None:
+def test_tried_crashes_reach_the_end(folder: Path) -> None:
     disk = FaultyDisk()
     main([str(folder)], disk)
     assert 30 < len(disk.calls) < CALLS
 
 
 @pytest.mark.parametrize("calls", range(CALLS))
-def test_a_process_that_dies_at_any_operation_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
-    kill(folder, calls)
-    after_a_start = Path(shutil.copytree(folder, folder.with_name("started")))
-    assert restarted_items(after_a_start) == ITEMS
-    assert main([str(folder)]) == 0
-    assert files_of(folder) == {"work": PACKED, "work2": FILES["work2"], "foreign.txt": b"foreign"}
-
-
-@pytest.mark.parametrize("calls", range(CALLS))
-def test_a_machine_that_dies_at_any_operation_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+def test_crash_of_the_process_or_machine_loses_and_duplicates_nothing(folder: Path, calls: int) -> None:
     disk = kill(folder, calls)
     left = folder.with_name("left")
     disk.medium.copy(os.fsencode(folder), os.fsencode(left))
     assert restarted_items(left) == ITEMS
     assert restarted_items(left, b"work2") == [(b"another", 1, 0)]
+    assert restarted_items(Path(shutil.copytree(folder, folder.with_name("started")))) == ITEMS
+    assert main([str(folder)]) == 0
+    assert files_of(folder) == {"work": PACKED, "work2": FILES["work2"], "foreign.txt": b"foreign"}
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder", "open_read", "read"])
 @pytest.mark.parametrize("after", range(5))
-def test_a_disk_that_fails_costs_a_sentence_and_nothing_else(
+def test_failed_disk_operation_is_reported_and_loses_nothing(
     folder: Path, pack: Pack, operation: str, after: int
 ) -> None:
     disk = FaultyDisk()
@@ -333,7 +318,7 @@ def test_a_disk_that_fails_costs_a_sentence_and_nothing_else(
     assert restarted_items(folder, b"work2") == [(b"another", 1, 0)]
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_no_half_written_file(folder: Path, pack: Pack) -> None:
+def test_full_disk_leaves_no_temporary_file(folder: Path, pack: Pack) -> None:
     disk = FaultyDisk()
     disk.room = 20
     status, out, said = pack("--json", folder, disk=disk)
@@ -358,7 +343,7 @@ sys.stdin.read()
 """
 
 
-def test_while_a_server_owns_the_folder_it_refuses_with_75_but_verifies(folder: Path) -> None:
+def test_folder_in_use_is_refused_with_75_but_verified(folder: Path) -> None:
     (folder / ".kestrel").mkdir()
     with Child(
         [sys.executable, "-c", OWNER, str(folder / ".kestrel" / "lock")],
@@ -381,7 +366,7 @@ def test_while_a_server_owns_the_folder_it_refuses_with_75_but_verifies(folder: 
     assert run("qpack", folder).returncode == 0
 
 
-def test_the_folder_is_locked_while_it_works_and_free_afterwards(folder: Path, pack: Pack) -> None:
+def test_folder_is_locked_only_while_packing(folder: Path, pack: Pack) -> None:
     disk = FaultyDisk()
     lock = os.fsencode(folder / ".kestrel" / "lock")
     refused = []
@@ -397,7 +382,7 @@ def test_the_folder_is_locked_while_it_works_and_free_afterwards(folder: Path, p
     FolderLock(lock).release()
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, pack: Pack) -> None:
+def test_missing_folder_is_not_created(tmp_path: Path, pack: Pack) -> None:
     for arguments in ([], ["--verify"]):
         status, out, said = pack(*arguments, tmp_path / "missing")
         assert (status, out) == (2, "")
@@ -405,26 +390,20 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, pack: Pack) -> N
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_queue_that_is_not_there_is_a_sentence_and_nothing_is_done(folder: Path, pack: Pack) -> None:
+def test_missing_queue_is_reported_before_packing(folder: Path, pack: Pack) -> None:
     status, _, said = pack("--queue", "work", "--queue", "nothing", folder)
     assert (status, said) == (2, f"kestrel-qpack: there is no queue nothing in {folder}: it has work, work2\n")
     assert files_of(folder) == FILES
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence_and_status_73(folder: Path, pack: Pack) -> None:
-    class ReadOnly(Disk):
-        def make_folder(self, path: bytes) -> None:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-
-    status, out, said = pack(folder, disk=ReadOnly())
+def test_read_only_folder_has_status_73(folder: Path, pack: Pack) -> None:
+    status, out, said = pack(folder, disk=RefusingDisk(errno.EROFS, b""))
     assert (status, out) == (73, "")
     assert said.startswith(f"kestrel-qpack: the folder {folder} cannot be used: ")
     assert "Read-only file system; mount it for writing" in said
 
 
-def test_files_of_another_user_are_left_to_that_user(
-    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_another_user_are_refused(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr("kestrel.tools.qpack.command.os.geteuid", lambda: owner + 1)
     status, _, said = pack(folder)
@@ -433,9 +412,7 @@ def test_files_of_another_user_are_left_to_that_user(
     assert pack("--verify", folder)[0] == 0
 
 
-def test_an_interruption_is_a_word_and_nothing_is_lost(
-    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruption_is_reported_and_loses_nothing(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
@@ -445,7 +422,7 @@ def test_an_interruption_is_a_word_and_nothing_is_lost(
     assert restarted_items(folder) == ITEMS
 
 
-def test_contents_of_a_queue_are_counted_as_a_rewrite_writes_them(folder: Path) -> None:
+def test_packed_size_is_predicted(folder: Path) -> None:
     with JournalSnapshot(Disk(), os.fsencode(folder), b"work2", [FILE[0]._replace(file_name=b"work2")]) as journal:
         contents = JournalContents(journal, 0)
         contents.replay()
@@ -453,12 +430,8 @@ def test_contents_of_a_queue_are_counted_as_a_rewrite_writes_them(folder: Path) 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_random_history_over_many_files_holds_the_same_items_afterwards(
-    tmp_path: Path, pack: Pack, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = QueueSettings(max_memory_size_bytes=200)
-    monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
-    monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", settings)
+def test_random_history_keeps_its_items(tmp_path: Path, pack: Pack, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_window(monkeypatch, 200)
     chance = random.Random(seed)
     files: dict[str, bytes] = {}
     opened: list[int] = []

@@ -1,22 +1,20 @@
-"""kestrel-qpack on scrolls: it says whether they are whole, and packs nothing of them."""
+"""kestrel-qpack on scrolls: it verifies them, but does not pack them."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.qpack.command import main
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
 from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
+from tests.tools.conftest import Pack
 from tests.tools.tool_processes import fill
 
 FILES = {
@@ -31,19 +29,6 @@ WORK_BYTES = SHARED_BYTES + len(FILES["work.read.:own"])
 X_BYTES = SHARED_BYTES + len(FILES["work.read.x"])
 NOT_PACKED = "a scroll is not packed: the server erases its files as soon as no queue needs them"
 
-Pack = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def pack(capsys: pytest.CaptureFixture[str]) -> Pack:
-    """Run it in this process: exit status, output, what was said."""
-
-    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, str, str]:
-        status = main([str(each) for each in arguments], disk)
-        return status, *capsys.readouterr()
-
-    return run_here
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -53,9 +38,7 @@ def folder(tmp_path: Path) -> Path:
 # Verifying.
 
 
-def test_of_each_queue_it_says_how_its_files_are_and_what_is_in_it_and_changes_nothing(
-    folder: Path, pack: Pack
-) -> None:
+def test_verify_reports_files_and_items_of_each_queue(folder: Path, pack: Pack) -> None:
     assert pack("--verify", folder) == (
         0,
         f"work: ok: 3 files, 2 of them shared, {WORK_BYTES} bytes, 2 items\n"
@@ -67,7 +50,7 @@ def test_of_each_queue_it_says_how_its_files_are_and_what_is_in_it_and_changes_n
     assert not (folder / ".kestrel").exists()
 
 
-def test_json_is_an_object_a_queue(folder: Path, pack: Pack) -> None:
+def test_json_has_an_object_for_each_queue(folder: Path, pack: Pack) -> None:
     fill(folder, {"work.read.x": READER + b"\x01" + read_head(1)})
     status, out, _ = pack("--verify", "--json", folder)
     first, second, third = map(json.loads, out.splitlines())
@@ -105,7 +88,7 @@ def test_json_is_an_object_a_queue(folder: Path, pack: Pack) -> None:
         (bytes(9) + b"\1", "unfinished", 0, "unfinished: work.2000, offset 33: zeros before other bytes"),
     ],
 )
-def test_how_a_writer_file_ends_is_said_once_and_is_the_state_of_each_of_its_queues(
+def test_end_of_a_writer_file_is_the_state_of_its_queues(
     folder: Path, pack: Pack, end: bytes, state: str, status: int, says: str
 ) -> None:
     fill(folder, {"work.2000": FILES["work.2000"] + end})
@@ -117,12 +100,9 @@ def test_how_a_writer_file_ends_is_said_once_and_is_the_state_of_each_of_its_que
 
 @pytest.mark.parametrize(
     ("end", "problem", "size"),
-    [
-        (b"\x86", "the last record is cut short", 1),
-        (bytes(9) + b"\1", "zeros before other bytes", 10),
-    ],
+    [(b"\x86", "the last record is cut short", 1), (bytes(9) + b"\1", "zeros before other bytes", 10)],
 )
-def test_a_writer_file_with_a_later_one_behind_it_is_not_being_written_so_its_end_is_damage(
+def test_unfinished_writer_file_before_a_later_one_is_damaged(
     folder: Path, pack: Pack, end: bytes, problem: str, size: int
 ) -> None:
     fill(folder, {"work.1000": FILES["work.1000"] + end, "work.3000": WRITER})
@@ -133,13 +113,13 @@ def test_a_writer_file_with_a_later_one_behind_it_is_not_being_written_so_its_en
     assert said.startswith(f"kestrel-qpack: {where}")
 
 
-def test_behind_the_last_item_a_file_without_one_makes_nothing_damaged(folder: Path, pack: Pack) -> None:
+def test_file_without_items_after_the_last_item_is_not_damaged(folder: Path, pack: Pack) -> None:
     fill(folder, {"work.2000": FILES["work.2000"] + b"\x86", "work.3000": WRITER + b"\x86"})
     status, out, said = pack("--verify", "--queue", "work", folder)
     assert (status, out.split(": ")[1], said.count("unfinished: ")) == (0, "unfinished", 2)
 
 
-def test_damage_of_a_reader_file_is_that_of_its_queue_alone(folder: Path, pack: Pack) -> None:
+def test_damaged_reader_file_affects_only_its_queue(folder: Path, pack: Pack) -> None:
     fill(folder, {"work.read.x": b"\xff" * 20})
     status, out, said = pack("--verify", folder)
     assert (status, [line.split(": ")[1] for line in out.splitlines()]) == (1, ["ok", "damaged", "ok"])
@@ -148,7 +128,7 @@ def test_damage_of_a_reader_file_is_that_of_its_queue_alone(folder: Path, pack: 
     assert (status, out.count("\n"), said) == (0, 1, "")
 
 
-def test_a_deleted_queue_is_said_to_be_that(folder: Path, pack: Pack) -> None:
+def test_deleted_queue_is_reported(folder: Path, pack: Pack) -> None:
     deleted = sealed(read_head(0), DELETED)
     fill(folder, {"work.read.x": deleted})
     status, out, said = pack("--verify", "--queue", "work+x", folder)
@@ -157,7 +137,7 @@ def test_a_deleted_queue_is_said_to_be_that(folder: Path, pack: Pack) -> None:
     assert out == f"work+x: deleted: 3 files, 2 of them shared, {size} bytes, 0 items\n"
 
 
-def test_a_reader_file_whose_queue_nobody_knows_is_a_complaint_and_status_1(folder: Path, pack: Pack) -> None:
+def test_reader_file_with_a_lost_name_has_status_1(folder: Path, pack: Pack) -> None:
     name = "zoo.read.::" + "0" * 32
     fill(folder, {name: READER + read_head(0)})
     status, out, said = pack("--verify", folder)
@@ -166,7 +146,7 @@ def test_a_reader_file_whose_queue_nobody_knows_is_a_complaint_and_status_1(fold
     assert json.loads(pack("--verify", "--json", folder)[1].splitlines()[2])["queue"] is None
 
 
-def test_a_scroll_whose_name_is_no_queues_is_called_by_what_its_files_begin_with(tmp_path: Path, pack: Pack) -> None:
+def test_scroll_with_an_invalid_name_is_shown_by_its_files(tmp_path: Path, pack: Pack) -> None:
     fill(tmp_path, {"odd:name.1700000000000": WRITER + put(1, b"abc")})
     assert pack("--verify", tmp_path) == (
         1,
@@ -175,9 +155,7 @@ def test_a_scroll_whose_name_is_no_queues_is_called_by_what_its_files_begin_with
     )
 
 
-def test_a_reader_file_that_no_server_reads_for_its_name_is_a_complaint_and_status_1(
-    folder: Path, pack: Pack
-) -> None:
+def test_reader_file_without_a_queue_has_status_1(folder: Path, pack: Pack) -> None:
     fill(folder, {"work.read.a.b": READER + read_head(0), "work.read.c.d": b"not one", "work.read.e.f~~1": READER})
     status, out, said = pack("--verify", folder)
     assert (status, out.count("\n")) == (1, 3)
@@ -187,7 +165,7 @@ def test_a_reader_file_that_no_server_reads_for_its_name_is_a_complaint_and_stat
     assert pack("--verify", "--queue", "work", folder)[::2] == (0, "")
 
 
-def test_a_file_that_is_nobodys_and_cannot_be_read_is_no_concern(tmp_path: Path, pack: Pack) -> None:
+def test_unreadable_file_without_a_queue_is_ignored(tmp_path: Path, pack: Pack) -> None:
     fill(tmp_path, {"work.read.a.b": READER})
     disk = FaultyDisk()
     disk.fail("open_read", errno.EACCES)
@@ -195,16 +173,14 @@ def test_a_file_that_is_nobodys_and_cannot_be_read_is_no_concern(tmp_path: Path,
     assert disk.calls.count("open_read") == 1
 
 
-def test_of_a_folder_of_archived_files_it_says_what_they_are(tmp_path: Path, pack: Pack) -> None:
+def test_archived_files_are_reported(tmp_path: Path, pack: Pack) -> None:
     fill(tmp_path, {"archive~work.1": WRITER + put(1, b"a"), "archive~": b"", "archive~x.y.z": b""})
     said = f"kestrel-qpack: {tmp_path}: no queues; 1 archived file: use --this-file of kestrel-qdump\n"
     assert pack("--verify", tmp_path) == pack(tmp_path) == (0, "", said)
 
 
 @pytest.mark.parametrize("operation", ["open_read", "read"])
-def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(
-    folder: Path, pack: Pack, operation: str
-) -> None:
+def test_unreadable_file_is_reported_and_others_are_read(folder: Path, pack: Pack, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail(operation, errno.EIO, after=3, times=1)
     status, out, said = pack("--verify", "--json", folder, disk=disk)
@@ -216,7 +192,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(
 # Packing.
 
 
-def test_a_scroll_is_not_packed_and_that_is_no_failure(folder: Path, pack: Pack) -> None:
+def test_scroll_is_not_packed(folder: Path, pack: Pack) -> None:
     fill(folder, {"mail": addx(b"gone") + REMOVE + addx(b"kept")})
     status, out, said = pack(folder)
     assert (status, said) == (0, "")
@@ -228,7 +204,7 @@ def test_a_scroll_is_not_packed_and_that_is_no_failure(folder: Path, pack: Pack)
     assert json.loads(out) == {"queue": "work+x", "state": "unchanged", "reason": NOT_PACKED}
 
 
-def test_where_nothing_is_to_be_packed_the_folder_is_not_touched_nor_owned(folder: Path, pack: Pack) -> None:
+def test_folder_is_not_locked_if_nothing_is_packed(folder: Path, pack: Pack) -> None:
     assert pack(folder)[0] == 0
     assert not (folder / ".kestrel").exists()
     fill(folder, {"mail": addx(b"a")})
@@ -239,6 +215,6 @@ def test_where_nothing_is_to_be_packed_the_folder_is_not_touched_nor_owned(folde
     lock.release()
 
 
-def test_a_queue_that_is_not_there_is_a_sentence(folder: Path, pack: Pack) -> None:
+def test_missing_queue_is_reported(folder: Path, pack: Pack) -> None:
     said = f"kestrel-qpack: there is no queue nothing in {folder}: it has work, work+x, zoo\n"
     assert pack("--queue", "nothing", folder) == (2, "", said)

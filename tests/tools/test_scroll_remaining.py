@@ -1,4 +1,4 @@
-"""What is left to the readers of a scroll, counted in one go, is what each would count by itself."""
+"""The remaining items of all readers of a scroll, counted together."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def counted(readers: Mapping[bytes, DoneSet], ids: range, targets: Targets | Non
     return {reader: tally.items for reader, tally in left.tallies().items()}
 
 
-def test_what_is_done_is_not_left() -> None:
+def test_done_items_are_not_counted() -> None:
     readers = {b"new": done(0), b"far": done(5), b"gaps": done(2, (4, 4), (8, 9)), b"beyond": done(99)}
     assert counted(readers, range(1, 11)) == {b"new": 10, b"far": 5, b"gaps": 5, b"beyond": 0}
     assert counted(readers, range(5, 11, 5)) == {b"new": 2, b"far": 1, b"gaps": 2, b"beyond": 0}
 
 
-def test_what_is_for_others_is_not_left() -> None:
+def test_items_for_other_readers_are_not_counted() -> None:
     readers = {b"a": done(0), b"b": done(3)}
     assert counted(readers, range(1, 6), Targets(frozenset([b"a", b"gone"]), are_left_out=False)) == {b"a": 5, b"b": 0}
     assert counted(readers, range(1, 6), Targets(frozenset([b"a", b"gone"]), are_left_out=True)) == {b"a": 0, b"b": 2}
 
 
-def test_without_readers_nothing_is_left_to_anybody() -> None:
+def test_scroll_without_readers_has_no_counts() -> None:
     assert counted({}, range(1, 3)) == {}
 
 
-def test_items_for_more_readers_than_are_counted_apart_are_counted() -> None:
+def test_items_for_many_readers_are_counted() -> None:
     readers = {b"%d" % number: done(0) for number in range(200)}
     left = RemainingItems(readers, NOW_MS)
     for item_id in range(1, 601):
@@ -57,7 +57,7 @@ def test_items_for_more_readers_than_are_counted_apart_are_counted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_what_each_would_count_by_itself(seed: int) -> None:
+def test_counts_equal_those_of_each_reader_alone(seed: int) -> None:
     chance = random.Random(seed)
     readers = {}
     for reader in (b"a", b"b", b"c", b":own"):

@@ -1,4 +1,4 @@
-"""Items out of a stream of bytes."""
+"""Splitting of a byte stream into items."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 
 
 def items_of(split: Split, data: bytes) -> list[bytes]:
-    """The items of that stream, which are the same whatever the pieces are."""
+    """Return the items of a stream, which must not depend on its pieces."""
     ways = [[item for items in split(pieces(data, size)) for item in items] for size in (1, 2, 3, 7, len(data) or 1)]
     assert all(way == ways[0] for way in ways)
     return ways[0]
 
 
 def up_to_the_failure(split: Split, data: Iterable[bytes]) -> tuple[list[bytes], str]:
-    """The items before the failure, and what it says."""
+    """Return the items before the failure, and its message."""
     items: list[bytes] = []
     with pytest.raises(ToolFailed) as failure:
         for complete in split(data):
@@ -50,27 +50,27 @@ def prefixed(*items: bytes) -> bytes:
         (ANY + b"\n" + ANY, [ANY, ANY]),
     ],
 )
-def test_an_item_a_line_is_all_but_the_line_feed(data: bytes, items: list[bytes]) -> None:
+def test_line_is_an_item_without_its_line_feed(data: bytes, items: list[bytes]) -> None:
     assert items_of(split_lines, data) == items
 
 
 @pytest.mark.parametrize("items", [[], [b""], [b"a", b"", b"\n\n", ANY], [b"x" * 300, b"y"]])
-def test_a_length_before_each_item_allows_any_bytes(items: list[bytes]) -> None:
+def test_length_prefixed_items_have_any_bytes(items: list[bytes]) -> None:
     assert items_of(split_prefixed, prefixed(*items)) == items
 
 
 @pytest.mark.parametrize("data", [b"", b"a\nb\n", ANY])
-def test_the_whole_stream_is_one_item(data: bytes) -> None:
+def test_whole_stream_is_one_item(data: bytes) -> None:
     assert items_of(take_whole, data) == [data]
 
 
-def test_items_are_there_as_soon_as_they_are_complete() -> None:
+def test_items_are_returned_when_complete() -> None:
     assert list(split_lines([b"a\nb", b"c\n", b"d"])) == [[b"a"], [b"bc"], [], [b"d"]]
     assert list(split_prefixed([prefixed(b"a") + b"\0\0", b"\0\1b"])) == [[b"a"], [b"b"]]
 
 
 @pytest.mark.parametrize("size", [MAX_ITEM_BYTES, 1 << 20])
-def test_a_line_that_is_too_long_is_found_before_it_is_taken(size: int) -> None:
+def test_long_line_is_refused_before_it_is_read(size: int) -> None:
     long = pieces(b"ab\nc\n" + b"x" * MAX_ITEM_BYTES + b"\nd\n", size)
     assert [item for items in split_lines(long) for item in items][2:] == [b"x" * MAX_ITEM_BYTES, b"d"]
     endless = (b"x" * size for _ in iter(int, 1))
@@ -81,7 +81,7 @@ def test_a_line_that_is_too_long_is_found_before_it_is_taken(size: int) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n", b"\xff\xff\xff\xff", b"\x01\x00\x00\x01x"])
-def test_a_length_that_no_item_has_is_told_with_its_place(garbage: bytes) -> None:
+def test_impossible_length_is_reported_with_its_place(garbage: bytes) -> None:
     items, said = up_to_the_failure(split_prefixed, pieces(prefixed(b"a", b"") + garbage, 3))
     assert items == [b"a", b""]
     assert said.startswith(f"the length of item 3, at byte 9, says {int.from_bytes(garbage[:4], 'big')} bytes, ")
@@ -89,12 +89,12 @@ def test_a_length_that_no_item_has_is_told_with_its_place(garbage: bytes) -> Non
 
 
 @pytest.mark.parametrize("end", [prefixed(b"abc")[:size] for size in range(1, 7)])
-def test_an_end_within_an_item_is_told_with_its_place(end: bytes) -> None:
+def test_incomplete_item_is_reported_with_its_place(end: bytes) -> None:
     items, said = up_to_the_failure(split_prefixed, [prefixed(b"a") + end])
     assert items == [b"a"]
     assert said == "the input ends within item 2, which begins at byte 5"
 
 
-def test_the_whole_of_an_endless_stream_is_refused() -> None:
+def test_endless_stream_is_refused_as_one_item() -> None:
     _, said = up_to_the_failure(take_whole, (b"x" * (1 << 20) for _ in iter(int, 1)))
     assert said == "the input is longer than an item can be (16777216 bytes)"

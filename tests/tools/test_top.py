@@ -1,4 +1,4 @@
-"""What top shows: rates, sorting, lines of a given width, keys. Nothing here has a terminal."""
+"""The screen of top without a terminal: rates, sorting, widths, keys."""
 
 from __future__ import annotations
 
@@ -36,9 +36,13 @@ SERVER: dict[str, Any] = {
 
 
 def answer(uptime_ms: int, **queues: dict[str, int]) -> Overview:
-    """What a server answers; of its queues what is not 0."""
-    told = [[name, *(figures.get(column, 0) for column in COLUMNS)] for name, figures in queues.items()]
-    body = {"server": {**SERVER, "uptime_ms": uptime_ms}, "columns": ["name", *COLUMNS], "queues": told}
+    """Return the overview of a server with these non-zero values of its queues."""
+    rows = [[name, *(figures.get(column, 0) for column in COLUMNS)] for name, figures in queues.items()]
+    return parsed(rows, uptime_ms)
+
+
+def parsed(queues: list[list[Any]], uptime_ms: int = 1) -> Overview:
+    body = {"server": {**SERVER, "uptime_ms": uptime_ms}, "columns": ["name", *COLUMNS], "queues": queues}
     return parse_overview(json.dumps(body).encode())
 
 
@@ -56,13 +60,13 @@ def test_rates_are_differences_over_the_uptime() -> None:
     assert rates_of(before, now) == {b"work": (10.0, 0.5)}
 
 
-def test_a_queue_that_is_new_or_was_made_anew_counts_from_nothing() -> None:
+def test_new_queue_counts_from_zero() -> None:
     before = answer(1000, work={"put_items": 10, "get_items_hit": 9})
     now = answer(2000, work={"put_items": 12, "get_items_hit": 1}, fresh={"put_items": 3})
     assert rates_of(before, now) == {b"work": (12.0, 1.0), b"fresh": (3.0, 0.0)}
 
 
-def test_there_are_no_rates_at_first_nor_over_a_restart() -> None:
+def test_rates_are_unknown_at_first_and_after_a_restart() -> None:
     now = answer(1000, work={"put_items": 10})
     assert rates_of(None, now) == rates_of(answer(5000), now) == rates_of(now, now) == {b"work": (None, None)}
     assert (total([1.0, None]), total([1.0, 2.0])) == (None, 3.0)
@@ -71,18 +75,18 @@ def test_there_are_no_rates_at_first_nor_over_a_restart() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"server": {}, "columns": [], "queues": []}']
 )
-def test_what_is_no_overview_is_refused(body: bytes) -> None:
+def test_invalid_overview_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="not an overview"):
         parse_overview(body)
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, None, True, [1]])
-def test_a_figure_that_is_no_whole_number_is_refused(value: Any) -> None:
+def test_value_that_is_no_integer_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="not an overview"):
         answer(1, work={"items": value})
 
 
-def test_the_largest_come_first_and_names_by_their_alphabet() -> None:
+def test_rows_are_sorted_by_size_or_name() -> None:
     found = some(c=1, a=5, b=5)
     assert [row.name for row in visible_rows(found, ScreenView())] == [b"a", b"b", b"c"]
     assert [row.name for row in visible_rows(found, ScreenView(is_reversed=True))] == [b"c", b"a", b"b"]
@@ -90,7 +94,7 @@ def test_the_largest_come_first_and_names_by_their_alphabet() -> None:
     assert [row.name for row in visible_rows(found, ScreenView(filter="B"))] == [b"b"]
 
 
-def test_no_name_reaches_the_terminal_as_it_is() -> None:
+def test_names_are_escaped() -> None:
     assert clean_name(b"a\x1b[2J\x9b\x07") == r"a\x1b[2J\x9b\x07"
     assert clean_name("café \u202eevil e\u0301".encode()) == r"café \xe2\x80\xaeevil e\xcc\x81"
     assert clean_name("\x9b".encode()) == r"\xc2\x9b"
@@ -106,11 +110,9 @@ def test_top_shows_each_name_of_an_overview_once(names: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", ["\ud800", 1, None])
-def test_overview_with_a_name_that_is_no_text_is_refused(name: Any) -> None:
-    row = [name, *(0 for _ in COLUMNS)]
-    body = {"server": {**SERVER, "uptime_ms": 1}, "columns": ["name", *COLUMNS], "queues": [row]}
+def test_name_that_is_no_text_is_refused(name: Any) -> None:
     with pytest.raises(ValueError, match="not an overview"):
-        parse_overview(json.dumps(body).encode())
+        parsed([[name, *(0 for _ in COLUMNS)]])
 
 
 def test_wide_characters_take_two_columns() -> None:
@@ -122,7 +124,7 @@ def test_wide_characters_take_two_columns() -> None:
 @pytest.mark.parametrize("columns", [1, 5, 20, 40, 80, 132, 300])
 @pytest.mark.parametrize("lines", [1, 2, 5, 24])
 @pytest.mark.parametrize("sort", SORTS)
-def test_a_screen_is_never_larger_than_the_terminal(columns: int, lines: int, sort: str) -> None:
+def test_screen_fits_the_terminal(columns: int, lines: int, sort: str) -> None:
     found = some(**{"a" * 200: 1, "\u00e5\u00b8": 2, "b": 10**12})
     now = answer(1)
     for view in (
@@ -136,17 +138,17 @@ def test_a_screen_is_never_larger_than_the_terminal(columns: int, lines: int, so
         assert max(width(line.text) for line in shown) <= columns
 
 
-def test_a_narrow_table_keeps_the_column_that_sorts() -> None:
+def test_narrow_table_keeps_the_sorted_column() -> None:
     headings = table(some(work=1), "journal", 30)[0].split()
     assert headings == ["queue", "items", "journal"]
 
 
-def test_a_bar_shows_how_deep_a_queue_is() -> None:
+def test_bar_shows_the_depth_of_a_queue() -> None:
     lines = table(some(full=8, half=4, empty=0), "items", 132, 8)
     assert [line.count("#") for line in lines] == [0, 12, 6, 0]
 
 
-def test_the_server_is_above_its_queues() -> None:
+def test_server_is_shown_above_its_queues() -> None:
     shown = [
         line.text for line in screen(answer(61_000, work={"items": 3}), some(work=3), ScreenView(trouble="gone"), 90, 9)
     ]
@@ -177,7 +179,7 @@ def test_keys_change_the_view() -> None:
     assert after("?j") == ScreenView()
 
 
-def test_scrolling_ends_at_the_ends() -> None:
+def test_scrolling_stops_at_the_ends() -> None:
     assert after("jjk").offset == 1
     assert after("k").offset == 0
     assert after(" ").offset == 10
@@ -186,7 +188,7 @@ def test_scrolling_ends_at_the_ends() -> None:
     assert after("Gg").offset == 0
 
 
-def test_a_filter_is_typed_and_kept_or_dropped() -> None:
+def test_filter_is_typed_and_kept_or_dropped() -> None:
     assert after("/qp") == ScreenView(is_typing=True, filter="qp")
     assert after("/qp\x7f\n") == ScreenView(filter="q")
     assert after("/qp\x1b") == ScreenView()

@@ -1,4 +1,4 @@
-"""top as a process: on a terminal, in a pipe, and with a server that goes."""
+"""top as a process: on a terminal, in a pipe, and with a server that stops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = 'queuePath = "queues"\n'
 
 
 class Terminal:
-    """A terminal with a command on it; `seen` is all that it was sent."""
+    """A terminal with a command. `seen` is its output since the last key."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._ours, self.theirs = pty.openpty()
@@ -49,7 +49,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def until(self, pattern: str) -> None:
-        """Read until that was sent since the last key."""
+        """Read until the output since the last key matches."""
         deadline = time.monotonic() + PATIENCE_S
         while not re.search(pattern.encode(), self.seen, re.DOTALL):
             assert select.select([self._ours], [], [], deadline - time.monotonic())[0], self.seen
@@ -84,7 +84,7 @@ def serve(processes: Processes, admin: str = ANY_PORT) -> tuple[Server, str]:
     return server, f"http://127.0.0.1:{server.port_of('admin')}"
 
 
-def test_top_shows_sorts_filters_and_leaves_the_terminal_as_it_was(processes: Processes) -> None:
+def test_top_sorts_filters_and_restores_the_terminal(processes: Processes) -> None:
     _, admin = serve(processes)
     with on_terminal("--admin", admin) as terminal:
         terminal.until(r"work.*mail\\x9b2J.*sorted by items")
@@ -101,7 +101,7 @@ def test_top_shows_sorts_filters_and_leaves_the_terminal_as_it_was(processes: Pr
         assert termios.tcgetattr(terminal.theirs) == terminal.before
 
 
-def test_a_new_size_of_the_terminal_is_drawn(processes: Processes) -> None:
+def test_resized_terminal_is_redrawn(processes: Processes) -> None:
     _, admin = serve(processes)
     with on_terminal("--admin", admin) as terminal:
         terminal.until("journal")
@@ -116,7 +116,7 @@ def test_a_new_size_of_the_terminal_is_drawn(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
-def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(processes: Processes, number: int, status: int) -> None:
+def test_signal_ends_top_and_restores_the_terminal(processes: Processes, number: int, status: int) -> None:
     _, admin = serve(processes)
     with on_terminal("--admin", admin) as terminal:
         terminal.until("work")
@@ -126,7 +126,7 @@ def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(processes: Processes
         assert termios.tcgetattr(terminal.theirs) == terminal.before
 
 
-def test_top_goes_on_while_the_server_is_away(processes: Processes) -> None:
+def test_top_continues_while_the_server_is_away(processes: Processes) -> None:
     with own_port() as port:
         endpoint = f"tcp:{port}:interface=127.0.0.1"
         server, admin = serve(processes, endpoint)
@@ -140,7 +140,7 @@ def test_top_goes_on_while_the_server_is_away(processes: Processes) -> None:
             assert terminal.quit() == 0
 
 
-def test_a_colourless_terminal_gets_no_colours(processes: Processes) -> None:
+def test_no_color_disables_colours(processes: Processes) -> None:
     with own_port() as port:
         server, admin = serve(processes, f"tcp:{port}:interface=127.0.0.1")
         with on_terminal("--admin", admin) as plain, on_terminal("--admin", admin, NO_COLOR="1") as colourless:
@@ -153,7 +153,7 @@ def test_a_colourless_terminal_gets_no_colours(processes: Processes) -> None:
             assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", colourless.seen)
 
 
-def test_in_a_pipe_and_on_a_dumb_terminal_it_is_a_plain_table(processes: Processes) -> None:
+def test_pipe_and_dumb_terminal_get_a_plain_table(processes: Processes) -> None:
     _, admin = serve(processes)
     arguments = command("cli", "top", "--admin", admin, "--interval", "10ms")
     done = subprocess.run(arguments, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE_S, text=True)
@@ -166,7 +166,7 @@ def test_in_a_pipe_and_on_a_dumb_terminal_it_is_a_plain_table(processes: Process
         assert b"\x1b" not in terminal.seen
 
 
-def test_an_admin_port_that_is_not_there_is_said_with_the_way_out() -> None:
+def test_unreachable_admin_port_is_reported_with_a_remedy() -> None:
     with own_port() as port:
         arguments = command("cli", "top", "--admin", f"127.0.0.1:{port}")
         done = subprocess.run(arguments, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE_S, text=True)

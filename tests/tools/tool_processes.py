@@ -1,4 +1,4 @@
-"""The tools run as a person runs them: in a process of their own, and on a terminal."""
+"""Runs the tools in processes of their own, and on terminals."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
-from tests.child import Child
+from tests.child import LONG_S, Child
 from tests.server.running import Server
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # with it everything is written at once, and no flush would be missed
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # without a buffer, no test could miss a flush
 
 
 def command(tool: str, *arguments: object) -> list[str]:
-    """What the installed command runs."""
+    """Return the command line of a tool."""
     return [sys.executable, "-m", f"kestrel.tools.{tool}.command", *map(str, arguments)]
 
 
 def environment(server: Server) -> dict[str, str]:
-    """For kestrel-cli: it asks that server."""
+    """Return the environment for kestrel-cli with a server."""
     return {**ENVIRONMENT, "KESTREL_SERVERS": f"127.0.0.1:{server.port}"}
 
 
 def run(tool: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
-    """Run it to its end."""
+    """Run a tool until it ends."""
     return subprocess.run(command(tool, *arguments), capture_output=True, env=ENVIRONMENT, check=False, timeout=120)
 
 
@@ -40,9 +41,9 @@ def on_a_terminal(
     is_for: str = "stderr",
     typed: bytes = b"",
 ) -> tuple[int, bytes]:
-    """The exit status of a command, and what it says on a terminal, which is its standard error, or all of its files.
+    """Run a command on a terminal, and return its exit status and what the terminal received.
 
-    `is_for` is ``stderr``, ``stdout`` or ``all``; `typed` is typed at once.
+    `is_for` names the files that are the terminal: ``stderr``, ``stdout`` or ``all``. `typed` is typed at once.
     """
     ours, theirs = pty.openpty()
     os.write(ours, typed)
@@ -58,7 +59,7 @@ def on_a_terminal(
         while True:
             try:
                 part = os.read(ours, 65536)
-            except OSError:  # how a terminal says that the other side is closed
+            except OSError:  # the other side is closed
                 break
             if not part:
                 break
@@ -67,8 +68,27 @@ def on_a_terminal(
     return process.returncode, said
 
 
+_PEAK: Final = """
+import resource, sys
+from kestrel.tools.qdump.command import main
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = peak()
+status = main(sys.argv[1:])
+print(status, peak() - before, file=sys.stderr)
+"""
+
+
+def dump_measured(form: str, path: Path) -> tuple[bytes, int]:
+    """Run kestrel-qdump, and return its output and its peak memory in MiB."""
+    program = [sys.executable, "-c", _PEAK, form, str(path)]
+    done = subprocess.run(program, capture_output=True, env=ENVIRONMENT, check=True, timeout=LONG_S)
+    status, peak_mib = map(int, done.stderr.split())
+    assert status == 0
+    return done.stdout, peak_mib
+
+
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
-    """Write these files to the folder, which is made."""
+    """Create a folder with these files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, contents in files.items():
         (folder / name).write_bytes(contents)
