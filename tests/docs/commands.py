@@ -1,6 +1,6 @@
-"""The commands that a page shows, and what its comments say of who runs them.
+"""The commands on a page, and the comments that name the tests that run them.
 
-A comment stands before the block that it speaks of, or it speaks of all `console` blocks of the page:
+A comment applies to the block after it, or to all `console` blocks of the page:
 
     <!-- run by tests/docs/test_tools.py -->
     <!-- consoles are run by tests/docs/test_tools.py -->
@@ -10,12 +10,15 @@ A comment stands before the block that it speaks of, or it speaks of all `consol
 from __future__ import annotations
 
 import configparser
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.child import LONG_S
 from tests.server.running import TWISTD
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -29,8 +32,8 @@ PROGRAMS: Final = frozenset(
         "chown", "chmod", "ln", "kill", "sudo", "su", "ssh", "rsync", "tar", "export", "source", "docker",
         "git", "psql", "createdb", "man", "pipx", "uv",
     )
-)
-"""With which lines of blocks begin that are commands, besides those of our own, `kestrel-*`, and `.ci/run`."""
+)  # fmt: skip
+"""First words of commands, besides `kestrel-*` and `.ci/run`."""
 
 SHELLS: Final = frozenset(("sh", "bash", "shell", "console"))
 
@@ -43,27 +46,27 @@ _INLINE: Final = re.compile(r"`((?:make [a-z][^`]*|\.ci/run))`")
 
 
 class Command(NamedTuple):
-    """One command, as it is to be typed."""
+    """A command of a page."""
 
     page: str
-    """Its path from the root of the repository."""
+    """The path of the page in the repository."""
     line: int
     text: str
     note: str
-    """What a comment says of it, or nothing."""
+    """The comment about the command, or an empty string."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.text}"
 
 
 def first_word(text: str) -> str:
-    """The program, without a folder, behind what is set for it."""
+    """Return the program without its folder and variables."""
     words = _SET.sub("", text, count=1).split() if _SET.match(text) else text.split()
     return words[0].rpartition("/")[2] if words else ""
 
 
 def is_command(text: str, language: str) -> bool:
-    """Whether a line of a block is one, and no form of many, no output and no configuration."""
+    """Return whether a line of a block is a command, and no synopsis, output or configuration."""
     if not text or text.startswith("#") or (_SYNOPSIS.search(text) and first_word(text).startswith("kestrel-")):
         return False
     program = first_word(text)
@@ -71,7 +74,7 @@ def is_command(text: str, language: str) -> bool:
 
 
 def without_aside(text: str) -> str:
-    """Without what is said of it behind it, which two blanks or a `#` set apart."""
+    """Return a command without the remark after it, which begins with two blanks or a `#`."""
     if text.count("'") or text.count('"'):
         match = re.match(r"(?:'[^']*'|\"[^\"]*\"|[^'\"])*?(?=\s{2,}\S|\s#\s|$)", text)
         return match[0] if match else text
@@ -79,7 +82,7 @@ def without_aside(text: str) -> str:
 
 
 def blocks(text: str) -> Iterator[tuple[int, str, list[str], str]]:
-    """Of each block the number of its first line, its language, its lines and the comment before it."""
+    """Yield the first line number, language, lines and comment of each block."""
     lines = text.split("\n")
     note, index = "", 0
     while index < len(lines):
@@ -102,7 +105,7 @@ def blocks(text: str) -> Iterator[tuple[int, str, list[str], str]]:
 
 
 def commands_of(page: Path) -> Iterator[Command]:
-    """All commands of a page: of its blocks, and `make` wherever it stands."""
+    """Yield the commands of a page: those in blocks, and `make` anywhere."""
     text, name = page.read_text(), str(page.relative_to(ROOT))
     of_consoles = re.search(r"^<!-- consoles are (run by \S+) -->$", text, re.MULTILINE)
     for number, language, lines, note in blocks(text):
@@ -129,8 +132,22 @@ def commands_of(page: Path) -> Iterator[Command]:
 COMMANDS: Final = [command for page in PAGES for command in commands_of(page)]
 
 
+def run_python(folder: Path, *arguments: str) -> str:
+    """Run Python with this checkout in a folder, and return its output. It must succeed without errors."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples' / 'storage-sqlite'}"},
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
+
+
 def make_programs(folder: Path) -> None:
-    """Write scripts to a folder that run this checkout as an installation would: twistd, python and our commands."""
+    """Write scripts to a folder that run this checkout: twistd, python and the installed commands."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     programs = {"twistd": f'{sys.executable} {TWISTD} "$@"'}

@@ -1,4 +1,4 @@
-"""The hex dumps of a page: what stands in a file, byte for byte."""
+"""The hex dumps of a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LINE: Final = re.compile(r"([0-9a-f]{8})  ([0-9a-f ]{48})  \|(.*)\|")
 
 
 def dumps_in(page: str) -> list[tuple[int, bytes]]:
-    """Where each begins in its file, and its bytes; its offsets, bytes and characters must agree."""
+    """Return the start offset and bytes of each dump. Its offsets, bytes and characters must agree."""
     return [_dump(block) for block in re.findall(r"^```hexdump\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
 
 

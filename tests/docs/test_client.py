@@ -1,16 +1,10 @@
-"""docs/client.md is true: its programs run and print what they say, and its tables have all that there is.
-
-So does what README.md says to those who come with Python.
-"""
+"""docs/client.md: its programs print the documented lines, and its tables are complete. README.md: its programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +16,9 @@ from kestrel.client.client import Client
 from kestrel.errors import BadQueueName
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
-from tests.server.running import PATIENCE_S, ROOT, Processes
+from tests.docs.commands import run_python
+from tests.docs.markdown import section, tables
+from tests.server.running import ROOT, Processes
 
 PAGES: Final = {name: (ROOT / name).read_text() for name in ("docs/client.md", "README.md")}
 PAGE: Final = PAGES["docs/client.md"]
@@ -38,7 +34,7 @@ PROGRAMS: Final = {
 
 CONFIG: Final = 'queuePath = "queues"\nmaxOpenTransactions = 100\n[[queues]]\nname = "small"\nmaxItems = 2\n'
 HOST: Final = "mq.example"
-"""Whom the certificate of the page's server with TLS is for."""
+"""The name in the certificate of the server with TLS."""
 
 PLACES: Final = {
     '"localhost"': '"127.0.0.1:{plain}"',
@@ -46,25 +42,25 @@ PLACES: Final = {
     '"localhost:22133"': '"127.0.0.1:{plain}"',
     '"localhost:22134"': '"127.0.0.1:{tls}"',
 }
-"""How programs say where the servers of the page are, and where those of the test are."""
+"""Addresses of servers on the pages, and their replacements in the test."""
 
 _PLACE: Final = re.compile("|".join(sorted(map(re.escape, PLACES), key=len, reverse=True)))
 
 
 def is_test(program: str) -> bool:
-    """Whether pytest runs it."""
+    """Return whether pytest runs a program."""
     return "\ndef test_" in program
 
 
 def printed_by(program: str) -> list[str]:
-    """What a program says that it prints."""
+    """Return the lines that a program prints, according to its comments."""
     return _PRINT.findall(program) if not is_test(program) else []
 
 
 def run(program: str, folder: Path) -> None:
-    """Run a program, with servers where it looks for them; it must print what it says, and end well."""
+    """Run a program with the servers that it uses. It must succeed and print the documented lines."""
     if not _PLACE.search(program):
-        assert_runs(program, folder, printed_by(program))
+        check_program(program, folder, printed_by(program))
         return
     (folder / "server").mkdir()
     cert_file, key_file = Authority(folder).sign(HOST)
@@ -74,46 +70,31 @@ def run(program: str, folder: Path) -> None:
         plain, secure = re.findall(r"memcache: listening on 127\.0\.0\.1:(\d+)", server.logged())
         here = _PLACE.sub(lambda match: PLACES[match[0]].format(plain=plain, tls=secure), program)
         told = [line.replace("localhost:22133", f"127.0.0.1:{plain}") for line in printed_by(program)]
-        assert_runs(here, folder, told)
+        check_program(here, folder, told)
 
 
-def assert_runs(program: str, folder: Path, lines: list[str]) -> None:
-    """It ends well, and has printed that; or all its tests pass."""
-    path = folder / "test_program.py"
-    path.write_text(program)
+def check_program(program: str, folder: Path, lines: list[str]) -> None:
+    """Check that a program prints these lines, or that its tests pass."""
+    (folder / "test_program.py").write_text(program)
     with_pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test(program) else []
-    ran = subprocess.run(
-        [sys.executable, *with_pytest, path],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=3 * PATIENCE_S,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
-    assert is_test(program) or ran.stdout.splitlines() == lines
+    output = run_python(folder, *with_pytest, "test_program.py")
+    assert is_test(program) or output.splitlines() == lines
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_the_program_prints_what_it_says(program: str, tmp_path: Path) -> None:
+def test_program_prints_the_documented_lines(program: str, tmp_path: Path) -> None:
     assert is_test(program) or (printed_by(program) and "" not in printed_by(program))
     run(program, tmp_path)
 
 
-def test_there_are_programs() -> None:
+def test_all_programs_are_found() -> None:
     assert len(PROGRAMS) == sum(page.count("\n```python") for page in PAGES.values()) >= 12
 
 
 @pytest.mark.parametrize(
-    "program",
-    [
-        "print(1)  # 2\n",
-        "print(1)  # 1\nraise SystemExit(1)\n",
-        "\ndef test_nothing():\n    assert False\n",
-    ],
+    "program", ["print(1)  # 2\n", "print(1)  # 1\nraise SystemExit(1)\n", "\ndef test_nothing():\n    assert False\n"]
 )
-def test_a_program_that_is_not_true_fails(program: str, tmp_path: Path) -> None:
+def test_program_with_wrong_lines_fails(program: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         run(program, tmp_path)
 
@@ -122,26 +103,23 @@ def test_a_program_that_is_not_true_fails(program: str, tmp_path: Path) -> None:
 
 
 def rows_below(heading: str) -> list[list[str]]:
-    """The cells of the tables in a section of the page, without the heads of the tables."""
-    (text,) = re.findall(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    rows = [row.strip("|").split(" | ") for table in tables for row in table.splitlines()[2:]]
-    return [[cell.strip() for cell in row] for row in rows]
+    """Return the rows of the tables in a section of the page."""
+    return [row for _, *rows in tables(section(PAGE, heading)) for row in rows]
 
 
 def code_in(cell: str) -> str:
-    """What stands in code font in a cell."""
+    """Return the text in code font in a cell."""
     return cell.split("`")[1]
 
 
 def parameters_of(client: type, method: str) -> dict[str, inspect.Parameter]:
-    """What a method takes besides itself."""
+    """Return the parameters of a method by name."""
     _, *parameters = inspect.signature(getattr(client, method)).parameters.values()
     return {parameter.name: parameter for parameter in parameters}
 
 
 def shown(client: type, method: str) -> str:
-    """A method as the page shows it."""
+    """Return a method as the page shows it."""
     words = []
     for name, parameter in parameters_of(client, method).items():
         stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
@@ -151,13 +129,13 @@ def shown(client: type, method: str) -> str:
 
 
 @pytest.mark.parametrize("client", [BlockingClient, Client])
-def test_the_methods_are_those_of_both_clients(client: type) -> None:
+def test_table_lists_the_methods_of_both_clients(client: type) -> None:
     methods = [name for name, _ in inspect.getmembers(client, inspect.isfunction) if not name.startswith("_")]
     told = [code_in(row[0]) for row in rows_below("What both can do") if "(" in row[0]]
     assert sorted(told) == sorted(shown(client, method) for method in methods)
 
 
-def test_the_arguments_and_their_defaults_are_those_of_the_clients() -> None:
+def test_table_lists_the_options_with_their_defaults() -> None:
     told = {code_in(row[0]): row[1].strip("`") for row in rows_below("What both can do") if "(" not in row[0]}
     words: dict[Any, str] = {None: "none", False: "no", "memcache": '"memcache"'}
     known = {}
@@ -169,7 +147,7 @@ def test_the_arguments_and_their_defaults_are_those_of_the_clients() -> None:
     assert told == {name: default for name, default in known.items() if name not in for_tests}
 
 
-def test_the_errors_are_those_that_there_are() -> None:
+def test_table_lists_the_errors() -> None:
     told = {code_in(row[0]): row[2] for row in rows_below("Errors")}
     classes = {name: each for name, each in vars(errors).items() if isinstance(each, type)}
     for name in ("ClientFailure", "Refused"):
@@ -181,12 +159,12 @@ def test_the_errors_are_those_that_there_are() -> None:
         assert (told[name] == "unknown") == is_unknown
 
 
-def test_the_options_of_tls_are_those_that_there_are() -> None:
+def test_table_lists_the_tls_options() -> None:
     told = [code_in(row[0]) for row in rows_below("TLS")]
     assert told == [field.name for field in dataclasses.fields(TlsOptions)]
 
 
-def test_the_modules_are_there() -> None:
+def test_named_modules_exist() -> None:
     cells = [row[0] for row in rows_below("A client of your own")]
     stems = [name.rpartition(".")[2] for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
     assert stems and all((ROOT / "kestrel" / "client" / f"{stem}.py").exists() for stem in stems)

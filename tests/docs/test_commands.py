@@ -1,8 +1,8 @@
-"""Who types a command of the documents finds that it works: each is run here, or by a test that is named for it.
+"""Every command of the documents is run here, or by a test that a comment names.
 
-What is run here runs in a scratch folder, where `/etc`, `/var`, `/run` and `/srv` of the pages are, with two servers on
-ports of their own. A server that a page starts is only told to `--validate`: tests/server/ starts them. Of `make` it is
-seen that the target is there and takes what it is given; who runs in short what it runs stands below.
+Commands run in a scratch folder that contains `/etc`, `/var`, `/run` and `/srv` of the pages, with two servers. Servers
+are only started with `--validate`, because tests/server/ starts them. For `make` the target and its variables must
+exist. `TARGETS` names the tests that run each target.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.server.scratch_environment import ScratchEnvironment
 from tests.tools.tool_processes import fill
 
 NOT_RUN: Final = {"needs another host": 22, "more than five minutes": 2}
-"""The only reasons for which a command may be run by nobody, and how many there are of each."""
+"""The allowed reasons for not running a command, with the number of such commands."""
 
 TARGETS: Final = {
     "run": "tests/server/test_process.py",
@@ -62,7 +62,7 @@ TARGETS: Final = {
     "compiled": ".ci/run",
     "clean": "tests/docs/test_commands.py",
 }
-"""Who runs what a target runs, in a short form where it is long. `.ci/run` runs as the script of every check."""
+"""The test that runs each target, perhaps in a shorter form. The CI runs `.ci/run`."""
 
 MAKEFILE: Final = (ROOT / "Makefile").read_text()
 INSTALL: Final = re.compile(r"\bpip install (?!--editable)")
@@ -75,17 +75,17 @@ RUN_HERE: Final = [command for command in UNNOTED if command not in {*OF_MAKE, *
 
 
 def says(command: Command) -> str:
-    """Where it stands, for who reads the name of a test."""
+    """Return the place of a command, for the name of a test."""
     return f"{command.page}:{command.line}"
 
 
-def test_commands_are_found_on_the_pages_that_have_some() -> None:
+def test_commands_are_found_on_the_pages() -> None:
     pages = {command.page for command in COMMANDS}
     assert pages >= {"README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/tools.md", "examples/cluster/README.md"}
     assert len(RUN_HERE) > 30
 
 
-def test_every_comment_about_commands_speaks_of_one() -> None:
+def test_every_comment_belongs_to_a_command() -> None:
     comments = sum(len(re.findall(r"^\s*<!-- (?:not run|run by)", page.read_text(), re.MULTILINE)) for page in PAGES)
     notes = {(command.page, command.note, block_of(command)) for command in NOTED}
     of_blocks = {note for note in notes if note[2]}
@@ -93,18 +93,18 @@ def test_every_comment_about_commands_speaks_of_one() -> None:
 
 
 def block_of(command: Command) -> int:
-    """The line of the comment that stands before the block of a command; 0 for those that speak of all consoles."""
+    """Return the line of the comment before the block of a command, or 0 for a comment on all consoles."""
     lines = (ROOT / command.page).read_text().split("\n")[: command.line]
     return max((at for at, line in enumerate(lines, 1) if line.strip() == f"<!-- {command.note} -->"), default=0)
 
 
-def test_only_what_cannot_be_run_is_run_by_nobody() -> None:
+def test_commands_are_skipped_only_for_the_listed_reasons() -> None:
     reasons = [command.note.removeprefix("not run: ") for command in NOTED if command.note.startswith("not run")]
     assert {reason: reasons.count(reason) for reason in sorted(set(reasons) | set(NOT_RUN))} == NOT_RUN
 
 
 def mentions(test: str, command: Command) -> bool:
-    """Whether a test speaks of the page, or of what the command is about."""
+    """Return whether a test mentions the page or words of the command."""
     text = (ROOT / test).read_text()
     page = Path(command.page)
     name = page.parent.name if page.stem == "README" else page.name
@@ -114,7 +114,7 @@ def mentions(test: str, command: Command) -> bool:
 
 
 @pytest.mark.parametrize("command", [each for each in NOTED if not each.note.startswith("not run")], ids=says)
-def test_a_test_that_is_named_for_a_command_is_there_and_speaks_of_it(command: Command) -> None:
+def test_named_test_exists_and_mentions_the_command(command: Command) -> None:
     test = command.note.removeprefix("run by ")
     assert re.fullmatch(r"tests/\S+/test_\w+\.py", test), command
     assert mentions(test, command), command
@@ -122,13 +122,13 @@ def test_a_test_that_is_named_for_a_command_is_there_and_speaks_of_it(command: C
 
 @cache
 def recipe_of(target: str) -> str:
-    """What a target runs, with the variables that it takes; nothing where there is no such target."""
+    """Return the recipe of a target, or an empty string."""
     found = re.search(rf"^{re.escape(target)}:.*\n((?:.+\n)*)", MAKEFILE, re.MULTILINE)
     return found[1] if found else ""
 
 
 @pytest.mark.parametrize("command", OF_MAKE, ids=says)
-def test_make_has_the_target_and_takes_what_it_is_given(command: Command) -> None:
+def test_make_target_exists_and_takes_the_variables(command: Command) -> None:
     words = [word for word in shlex.split(command.text) if word != "make"]
     if words == [".ci/run"]:
         assert os.access(ROOT / ".ci" / "run", os.X_OK)
@@ -145,7 +145,7 @@ def test_make_has_the_target_and_takes_what_it_is_given(command: Command) -> Non
 
 
 @pytest.mark.parametrize("target", sorted({*re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)} - {"help"}))
-def test_what_a_target_runs_is_run_by_a_test(target: str) -> None:
+def test_recipe_of_a_target_is_run_by_a_test(target: str) -> None:
     test = ROOT / TARGETS[target]
     text = test.read_text()
     module = re.search(r"-m (?:tests\.torture\.)?([\w.]+)", recipe_of(target))
@@ -157,7 +157,7 @@ def test_what_a_target_runs_is_run_by_a_test(target: str) -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that stands for the root of the file system, with what the pages take to be there already."""
+    """Return the folder that stands for the root of the file system, with the files that the pages require."""
     root = tmp_path_factory.mktemp("root")
     folders = ("bin", "etc/kestrel", "var/spool", "var/lib/kestrel", "var/log/kestrel", "run/kestrel", "srv/archive")
     for folder in folders:
@@ -185,7 +185,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers(root: Path) -> Iterator[tuple[Processes, Server, Server]]:
-    """Two, the second of which is `new` on the pages."""
+    """Start two servers. The second is `new` on the pages."""
     admin = ("--admin", "tcp:0:interface=127.0.0.1")
     with Processes(root) as processes:
         old = processes.serve(f'queuePath = "{root}/old"\n', *admin)
@@ -200,7 +200,7 @@ def servers(root: Path) -> Iterator[tuple[Processes, Server, Server]]:
 
 
 def here(text: str, root: Path, old: Server, new: Server) -> str:
-    """A command of a page, with the folders and the servers of this test in place of its own."""
+    """Return a command with the folders and servers of this test."""
     text = re.sub(r"(?:/opt/kestrel|\.venv|(?<![\w/])kestrel)/bin/", f"{root}/bin/", text)
     text = re.sub(r"(?<![\w.])/(etc|var|run|srv)/(?=[\w.])", rf"{root}/\1/", text)
     text = re.sub(r"\bnc (?:-\S+ )*localhost 22133\b", f"nc -N 127.0.0.1 {old.port}", text)
@@ -215,14 +215,14 @@ def here(text: str, root: Path, old: Server, new: Server) -> str:
 
 
 def needed_by(command: Command) -> list[str]:
-    """The programs of the system that it wants."""
+    """Return the system programs that a command needs."""
     return [name for name in ("nc", "curl") if re.search(rf"\b{name}\b", command.text)]
 
 
 @pytest.mark.parametrize(
     "command", [pytest.param(each, marks=pytest.mark.needs(*needed_by(each)), id=says(each)) for each in RUN_HERE]
 )
-def test_a_command_does_what_it_should(command: Command, root: Path, servers: tuple[Processes, Server, Server]) -> None:
+def test_command_succeeds(command: Command, root: Path, servers: tuple[Processes, Server, Server]) -> None:
     processes, old, new = servers
     environment = processes.environment() | {
         "PATH": f"{root}/bin:{os.environ['PATH']}",
@@ -241,7 +241,7 @@ def test_a_command_does_what_it_should(command: Command, root: Path, servers: tu
 
 
 @pytest.mark.parametrize("command", OF_MODULES, ids=says)
-def test_a_program_of_the_checkout_is_there_and_has_the_options(command: Command) -> None:
+def test_program_of_the_checkout_has_the_options(command: Command) -> None:
     module = re.search(r"-m ([\w.]+)", command.text)
     assert module is not None
     helps = help_of(module[1])
@@ -250,7 +250,7 @@ def test_a_program_of_the_checkout_is_there_and_has_the_options(command: Command
 
 @cache
 def help_of(module: str) -> str:
-    """What a program says of its options."""
+    """Return the help of a program."""
     command, environment = [sys.executable, "-m", module, "--help"], os.environ | {"PYTHONPATH": str(ROOT)}
     said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert said.returncode == 0, said.stderr
@@ -259,7 +259,7 @@ def help_of(module: str) -> str:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A copy of what is installed: a build leaves files beside it."""
+    """Return a copy of the sources, because a build creates files in it."""
     sources = tmp_path / "sources"
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "compiled.json", "dropin.cache")
     for name in ("kestrel", "pyspark_kestrel", "tap-configs", "twisted"):
@@ -270,9 +270,7 @@ def sources(tmp_path: Path) -> Path:
     return sources
 
 
-def test_what_is_installed_as_the_pages_say_has_its_commands(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_package_has_its_commands(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KESTREL_EXTENSION", "none")
     (scratch_folder := tmp_path / "scratch").mkdir()
     scratch = ScratchEnvironment(scratch_folder)
@@ -302,7 +300,7 @@ def test_what_is_installed_as_the_pages_say_has_its_commands(
         ("```toml\ninstall = 1\n```\n", []),
     ],
 )
-def test_what_a_page_shows_as_a_command_is_found(
+def test_commands_on_a_page_are_found(
     block: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.docs.commands.ROOT", tmp_path)

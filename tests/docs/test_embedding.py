@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.child import LONG_S
+from tests.docs.commands import run_python
+from tests.docs.markdown import code_blocks
 from tests.server.running import ROOT, TWISTD, Processes, own_port
 
 PAGE: Final = (ROOT / "docs" / "embedding.md").read_text()
 SAVED: Final = dict(
     re.findall(r"[Ss]ave\s(?:this|it)\sas\s`([\w.]+)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 )
-BLOCKS: Final = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS: Final = code_blocks(PAGE, "python")
 COMMANDS: Final = re.findall(r"^    (twistd .*)$", PAGE, re.MULTILINE)
 TESTS: Final = sorted(name for name in SAVED if name.startswith("test_"))
-
-
-def environment() -> dict[str, str]:
-    paths = [str(ROOT), str(ROOT / "examples" / "storage-sqlite"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def run(folder: Path, *arguments: str) -> str:
-    """Run Python in that folder and return its standard output."""
-    ended = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONG_S,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
 
 
 def test_every_example_is_saved_or_is_the_program() -> None:
@@ -53,21 +31,23 @@ def test_every_example_is_saved_or_is_the_program() -> None:
 @pytest.mark.parametrize("name", TESTS)
 def test_tests_of_the_page_pass(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(SAVED[name])
-    assert " passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", name)
+    assert " passed" in run_python(
+        tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", name
+    )
 
 
 def test_program_prints_what_its_comments_say(tmp_path: Path) -> None:
     (program,) = [block for block in BLOCKS if "react(" in block]
     printed = re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
     (tmp_path / "program.py").write_text(program)
-    assert run(tmp_path, "program.py").splitlines() == printed
+    assert run_python(tmp_path, "program.py").splitlines() == printed
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_tac_file_serves(tmp_path: Path, command: str) -> None:
     twistd, *arguments = shlex.split(command)
     assert twistd == "twistd"
-    (config,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (config,) = code_blocks(PAGE, "toml")
     (tmp_path / arguments[-1]).write_text(SAVED[arguments[-1]])
     with own_port() as port, Processes(tmp_path) as processes:
         processes.write("kestrel.toml", config.replace("22133", str(port)))

@@ -1,4 +1,4 @@
-"""docs/getting_started.md is true: its files and commands, one after the other, do what the page shows."""
+"""docs/getting_started.md: its files and commands, in order, have the documented results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def play(text: str, processes: Processes, server: Server) -> None:
 
 
 @pytest.mark.needs("openssl")
-def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
+def test_page_works_from_top_to_bottom(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     make_programs(tmp_path / "bin")
     config, tls = (content for _, language, content in BLOCK.findall(PAGE) if language == "toml")

@@ -1,19 +1,19 @@
-"""docs/guide.md: its configurations load, its conversations are true, and it stays short."""
+"""docs/guide.md: its configurations load, its conversations are correct, and it stays short."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from kestrel.config.load import loads
+from tests.docs.markdown import code_blocks
 from tests.docs.test_protocols import Block, blocks_in, play
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
 
-CONFIGURATIONS: Final = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CONFIGURATIONS: Final = code_blocks(PAGE, "toml")
 
 MAX_WORDS: Final = 6000
 
@@ -22,7 +22,7 @@ def test_guide_has_at_most_6000_words() -> None:
     assert len(PAGE.split()) <= MAX_WORDS
 
 
-def test_there_are_examples() -> None:
+def test_all_examples_are_found() -> None:
     assert len(CONFIGURATIONS) == PAGE.count("\n```toml") >= 5
     assert len(list(blocks_in(PAGE))) == PAGE.count("\n```conversation") >= 2
 

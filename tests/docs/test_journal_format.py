@@ -1,15 +1,13 @@
-"""docs/journal_format.md is true: its table of opcodes, and its example, which is what a server writes."""
+"""docs/journal_format.md: its table of opcodes, and its example, which a server writes."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
 import pytest
-from twisted.internet.task import Clock
 
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.journal import opcodes
@@ -17,14 +15,14 @@ from kestrel.journal.fileset import parse_file_name
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import decode_record
 from kestrel.journal.replay import replay
-from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import EPOCH_MS, MemoryServer
-from kestrel.testing.threads import SteppedThreads
 from tests.docs.hexdump import dumps_in
+from tests.docs.markdown import table, tables
 from tests.journal.handwritten import BytesReader
 from tests.journal.restarts import ReplayedWindow
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "journal_format.md").read_text()
+PLAIN: Final = PAGE.replace("`", "")
 
 HEADERS: Final = {
     Opcode.ADD: opcodes.ADD_HEADER,
@@ -43,7 +41,7 @@ ITEM: Final = b"some data"
 
 
 class Row(NamedTuple):
-    """One line of the table of opcodes."""
+    """A row of the table of opcodes."""
 
     number: int
     name: str
@@ -57,23 +55,10 @@ class Row(NamedTuple):
         return Struct("<B" + "".join(codes[field.split()[0]] for field in self.fields if field != "data"))
 
 
-def tables() -> list[list[list[str]]]:
-    """Every table of the page as rows of cells, its head first."""
-    found: list[list[list[str]]] = [[]]
-    for line in PAGE.splitlines():
-        if not line.startswith("|"):
-            found.append([])
-        elif not set(line) <= set("|- "):
-            found[-1].append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
-    return [table for table in found if table]
-
-
 def opcode_rows() -> list[Row]:
-    (table,) = (table for table in tables() if table[0][:2] == ["number", "name"])
-    assert table[0] == ["number", "name", "fields", "meaning", "written by"]
     return [
         Row(int(number), name, [field for field in fields.split(", ") if field], written_by)
-        for number, name, fields, _, written_by in table[1:]
+        for number, name, fields, _, written_by in table(PLAIN, "number", "name", "fields", "meaning", "written by")
     ]
 
 
@@ -82,7 +67,7 @@ READ: Final = [ROWS[opcode.name] for opcode in Opcode]
 
 
 def record_of(row: Row) -> bytes:
-    """A record with the fields that the table gives."""
+    """Return a record with the fields of the table."""
     counted = 4 if row.name == "ADD" else 16
     values = {"size": counted + len(ITEM), "xid": 7, "expiry": 2_000_000_000, "add": EPOCH_MS}
     packed = row.header.pack(row.number, *(values[field.split()[1]] for field in row.fields if field != "data"))
@@ -92,23 +77,23 @@ def record_of(row: Row) -> bytes:
 # The table of opcodes.
 
 
-def test_the_table_has_every_opcode_by_number_and_name() -> None:
+def test_table_lists_every_opcode() -> None:
     listed = [(row.number, row.name) for row in opcode_rows() if row.name != "STATE_DUMP"]
     assert listed == [(opcode.value, opcode.name) for opcode in Opcode]
 
 
 @pytest.mark.parametrize("opcode", Opcode, ids=lambda opcode: opcode.name)
-def test_the_fields_make_the_header(opcode: Opcode) -> None:
+def test_fields_make_the_header(opcode: Opcode) -> None:
     header = ROWS[opcode.name].header
     assert (header.format, header.size) == (HEADERS[opcode].format, HEADERS[opcode].size)
 
 
-def test_the_sizes_are_those_of_the_opcodes_without_fields_too() -> None:
+def test_opcodes_without_fields_have_the_bare_size() -> None:
     assert {ROWS[name].header.size for name in ("REMOVE", "REMOVE_TENTATIVE")} == {opcodes.BARE_SIZE}
 
 
 @pytest.mark.parametrize("row", READ, ids=lambda row: row.name)
-def test_a_record_made_after_the_table_is_read_whole(row: Row) -> None:
+def test_record_built_from_the_table_is_read(row: Row) -> None:
     written = record_of(row)
     record = decode_record(written + b"what follows", 0)
     assert (record.opcode, record.size) == (row.number, len(written))
@@ -119,7 +104,7 @@ def test_a_record_made_after_the_table_is_read_whole(row: Row) -> None:
         assert (record.add_ms, record.expiry_ms) == (EPOCH_MS, 2_000_000_000)
 
 
-def test_a_state_dump_made_after_the_table_is_read_to_the_end_of_its_file() -> None:
+def test_state_dump_built_from_the_table_is_read_to_the_end() -> None:
     row = ROWS["STATE_DUMP"]
     assert row.fields == ["i32 xid", "i32 count"]
     assert row.header.format == opcodes.STATE_DUMP_RECORD.format
@@ -130,19 +115,17 @@ def test_a_state_dump_made_after_the_table_is_read_to_the_end_of_its_file() -> N
         assert record.size == len(written)
 
 
-def test_every_record_of_the_table_is_read_and_each_has_its_own_name() -> None:
-    (says,) = (row[1] for table in tables() for row in table if row[0] == "reads")
-    assert says.startswith("every record of every release")
+def test_every_record_of_the_table_is_replayed() -> None:
+    assert dict(table(PLAIN, "", ""))["reads"].startswith("every record of every release")
     for opcode in Opcode:
         record = record_of(ROWS[opcode.name])
         assert decode_record(record, 0).name == opcode.name
         assert replay(BytesReader(record), ReplayedWindow(), EPOCH_MS).problem is None
 
 
-def test_the_two_records_of_opcode_8_are_told_apart_as_the_page_says() -> None:
-    (table,) = (table for table in tables() if table[0][0] == "the second field")
-    assert [row[:2] for row in table] == [
-        ["the second field", "what stands behind it"],
+def test_records_of_opcode_8_are_told_apart_as_documented() -> None:
+    rows = table(PLAIN, "the second field", "what stands behind it")
+    assert [row[:2] for row in rows] == [
         ["negative", "anything"],
         ["0 to 15", "exactly so many ADD_XID, and the end of the file"],
         ["0 to 15", "the file ends before so many ADD_XID do"],
@@ -151,7 +134,7 @@ def test_the_two_records_of_opcode_8_are_told_apart_as_the_page_says() -> None:
         ["16 or more", "else, an add time from 0 to 2^44 - 1"],
         ["16 or more", "anything else"],
     ]
-    readings = [row[2] for row in table[1:]]
+    readings = [row[2] for row in rows]
     add_xid, header = record_of(ROWS["ADD_XID"]), ROWS["STATE_DUMP"].header
     continued = record_of(ROWS["CONTINUE"])
     late = continued[:9] + (1 << 44).to_bytes(8, "little") + continued[17:]
@@ -168,7 +151,7 @@ def test_the_two_records_of_opcode_8_are_told_apart_as_the_page_says() -> None:
 
 
 def reading(contents: bytes) -> str:
-    """What the bytes are, in the words of the page."""
+    """Return what the bytes are, in the words of the page."""
     try:
         return f"a {decode_record(contents, 0).name}"
     except UnfinishedRecord:
@@ -177,14 +160,13 @@ def reading(contents: bytes) -> str:
         return "damage"
 
 
-def test_the_page_says_the_same_twice_of_what_is_written() -> None:
-    (says,) = (row[1] for table in tables() for row in table if row[0] == "writes")
-    numbers = {int(number) for number in re.findall(r"\b\d\b", says)}
+def test_written_opcodes_are_the_same_in_both_tables() -> None:
+    numbers = {int(number) for number in re.findall(r"\b\d\b", dict(table(PLAIN, "", ""))["writes"])}
     assert numbers == {row.number for row in opcode_rows() if "this server" in row.written_by}
 
 
 @pytest.mark.parametrize("size", [15, 0, -1])
-def test_a_size_below_that_of_the_times_is_damage(size: int) -> None:
+def test_size_below_that_of_the_times_is_damage(size: int) -> None:
     record = opcodes.ADDX_HEADER.pack(Opcode.ADDX, size, EPOCH_MS, 0) + ITEM
     end = replay(BytesReader(record), ReplayedWindow(), EPOCH_MS)
     assert (end.offset, end.is_unfinished) == (0, False)
@@ -193,7 +175,7 @@ def test_a_size_below_that_of_the_times_is_damage(size: int) -> None:
 # Names.
 
 
-def test_the_example_of_a_name_is_true() -> None:
+def test_example_of_a_name_is_correct() -> None:
     assert r"the name `caf\xE9` is the file `caf\xC3\xA9`" in PAGE
     file = parse_file_name(b"caf\xc3\xa9")
     assert file is not None and file.queue == b"caf\xe9"
@@ -202,14 +184,10 @@ def test_the_example_of_a_name_is_true() -> None:
 # The example.
 
 
-def explained() -> list[list[list[str]]]:
-    """The tables that take the dumps apart: rows of offset, bytes, record and fields."""
-    return [table[1:] for table in tables() if table[0] == ["offset", "bytes", "record", "fields"]]
-
-
-def test_each_dump_is_taken_apart_byte_for_byte() -> None:
-    assert len(dumps_in(PAGE)) == len(explained()) == 2
-    for (start, data), rows in zip(dumps_in(PAGE), explained(), strict=True):
+def test_each_dump_is_explained_byte_for_byte() -> None:
+    explained = [rows for head, *rows in tables(PLAIN) if head == ["offset", "bytes", "record", "fields"]]
+    assert len(dumps_in(PAGE)) == len(explained) == 2
+    for (start, data), rows in zip(dumps_in(PAGE), explained, strict=True):
         offset = 0
         for shown_offset, size, name, fields in rows:
             record = decode_record(data, offset)
@@ -224,29 +202,15 @@ def test_each_dump_is_taken_apart_byte_for_byte() -> None:
         assert offset == len(data)
 
 
-class Server:
-    """A server in memory over a real journal in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        clock, threads = Clock(), SteppedThreads()
-        storage = JournalStorage(str(folder).encode(), clock, threads, reserve_bytes=1, now_ms=lambda: EPOCH_MS)
-        server = MemoryServer(storage, clock=clock)
-        threads.run_all()
-        server.settle()
-        self.connect = server.connect
-
-
-def test_a_server_writes_the_example_and_goes_on_after_a_crash_as_it_says(tmp_path: Path) -> None:
+def test_server_writes_the_example_and_recovers_from_it(tmp_path: Path) -> None:
     (_, before), (_, after) = dumps_in(PAGE)
-    first = Server(tmp_path / "first")
-    holder = first.connect()
+    server = MemoryServer(folder=tmp_path / "queues")
+    holder = server.connect()
     holder.ask(b"set work 0 0 5\r\nhello\r\nset work 0 3600 3\r\nbye\r\n")
     assert holder.ask(b"get work/open\r\n") == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
-    assert first.connect().ask(b"get work\r\n") == b"VALUE work 0 3\r\nbye\r\nEND\r\n"
-    assert (tmp_path / "first" / "work").read_bytes() == before
-
-    (tmp_path / "second").mkdir()
-    shutil.copy(tmp_path / "first" / "work", tmp_path / "second" / "work")
-    client = Server(tmp_path / "second").connect()
-    assert client.ask(b"get work\r\n") == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
-    assert (tmp_path / "second" / "work").read_bytes() == before + after + b"\x01"
+    assert server.connect().ask(b"get work\r\n") == b"VALUE work 0 3\r\nbye\r\nEND\r\n"
+    assert (tmp_path / "queues" / "work").read_bytes() == before
+    server.crash()
+    assert server.connect().ask(b"get work\r\n") == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+    assert server.folder is not None
+    assert (server.folder / "work").read_bytes() == before + after + b"\x01"

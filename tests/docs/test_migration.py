@@ -1,6 +1,6 @@
-"""docs/migration.md is true: its commands, block by block, do what the page says, with the servers that it is about.
+"""docs/migration.md: its commands print the documented output.
 
-Kestrel is there by journals that it wrote. In the places of darner and siberite are servers that speak like them.
+Journals written by Kestrel stand for Kestrel, and imitations of their servers for darner and siberite.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -17,44 +16,36 @@ from typing import Final
 import pytest
 
 import kestrel
+from tests.docs.commands import make_programs
+from tests.docs.markdown import code_blocks, console_blocks, section
 from tests.journal import reference
 from tests.journal.restarts import NOW_MS
 from tests.journal.test_recorded import GOLDEN
-from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
+from tests.server.running import PATIENCE_S, Processes, Server
+from tests.tools.conftest import take_all
 from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "migration.md").read_text()
 
-MODULES: Final = {
-    "kestrel-cli": "cli",
-    "kestrel-convert-config": "convert_config",
-    "kestrel-qdump": "qdump",
-    "kestrel-qpack": "qpack",
-}
 JOURNALS: Final = {
     "old": ("07b_old_transactions", "work"),
     "only": ("05_fanout", "only"),
     "only+z": ("05_fanout", "only+z"),
     "work": ("02a_open_transactions_crash", "work"),
 }
-"""The folder of the page: in which recorded cases its files are."""
+"""The recorded case and name of each journal of the page."""
 
 _UP: Final = re.compile(r"(?<=up )\S+(?=,)")
 
 
 def blocks(heading: str) -> list[list[tuple[str, str]]]:
-    """The console blocks below a heading, each as its commands and what they print."""
-    (section,) = re.findall(rf"^#+ {heading}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    found = []
-    for block in re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
-        pairs = [each.partition("\n") for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-        found.append([(command, output) for command, _, output in pairs])
-    return found
+    """Return the console blocks below a heading."""
+    return console_blocks(section(PAGE, heading))
 
 
 class Reader:
-    """Somebody who does what the page says, with ``/etc`` and ``/var`` in a folder of their own."""
+    """Runs commands of the page, with ``/etc`` and ``/var`` in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,27 +57,23 @@ class Reader:
         }
         for name in ("bin", "etc/kestrel", "var/spool/kestrel", "var/lib/kestrel"):
             (folder / name).mkdir(parents=True)
-        runs = {name: f"{sys.executable} -m kestrel.tools.{module}.command" for name, module in MODULES.items()}
-        for name, runs_this in (runs | {"twistd": str(TWISTD)}).items():
-            tool = folder / "bin" / name
-            tool.write_text(f'#!/bin/sh\nexec {runs_this} "$@"\n')
-            tool.chmod(0o755)
+        make_programs(folder / "bin")
 
     def here(self, text: str) -> str:
-        """What the page says, with the places and servers that are there."""
+        """Return a text of the page with the folders and servers of the test."""
         for name, place in self._places.items():
             text = text.replace(name, place)
         return text
 
     def asks(self, server: Server, old: OtherServer | None = None) -> None:
-        """From now on that is the server, and that one the old one."""
+        """Set the server and the old server of the page."""
         self._environment["KESTREL_SERVERS"] = f"127.0.0.1:{server.port}"
         self._places["localhost:22133"] = f"127.0.0.1:{server.port}"
         if old is not None:
             self._places["old:22133"] = old.address
 
     def does(self, block: list[tuple[str, str]]) -> None:
-        """Run the commands; they print what the page says."""
+        """Run the commands, which must print the documented output."""
         for command, expected in block:
             done = subprocess.run(
                 ["/bin/sh", "-c", f"exec 2>&1; {self.here(command)}"],
@@ -107,32 +94,24 @@ def reader(tmp_path: Path) -> Reader:
 
 
 def items_in(spool: Path) -> dict[str, list[bytes]]:
-    """What a restart finds in the journals, by a reader that is made from Kestrel's format alone."""
+    """Return the items of the journals, read by an independent reader of Kestrel's format."""
     files = {path.name: path.read_bytes() for path in spool.iterdir()}
     assert all(reference.read(contents).problem == "" for contents in files.values())
     items = {name: [item[0] for item in reference.items_after(each, now_ms=NOW_MS)] for name, each in files.items()}
     return {name: of_queue for name, of_queue in items.items() if of_queue}
 
 
-def items_of(server: Server, queue: bytes) -> list[bytes]:
-    items = []
-    with server.connect() as client:
-        while (item := client.get(queue)) is not None:
-            items.append(item)
-    return items
-
-
-def test_every_block_of_the_page_is_run_here() -> None:
+def test_all_console_blocks_are_run() -> None:
     run = ("The configuration", "The journals", "Going back", "From darner", "From siberite")
     assert sum(len(blocks(heading)) for heading in run) == PAGE.count("```console\n")
 
 
-def test_a_kestrel_is_replaced_on_its_own_folder_and_comes_back(reader: Reader, processes: Processes) -> None:
+def test_kestrel_is_replaced_and_restored(reader: Reader, processes: Processes) -> None:
     spool = reader.folder / "var" / "spool" / "kestrel"
     for name, (case, recorded) in JOURNALS.items():
         shutil.copy(GOLDEN / case / "journal" / recorded, spool / name)
     before = items_in(spool)
-    (configuration,) = re.findall(r"^```scala\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (configuration,) = code_blocks(PAGE, "scala")
     (reader.folder / "production.scala").write_text(reader.here(configuration))
     (made,) = blocks("The configuration")
     reader.does(made)
@@ -152,7 +131,7 @@ def test_a_kestrel_is_replaced_on_its_own_folder_and_comes_back(reader: Reader, 
     assert before["work"][0] == item
 
 
-def test_a_darner_is_drained(reader: Reader, processes: Processes) -> None:
+def test_darner_is_drained(reader: Reader, processes: Processes) -> None:
     darner = Darner()
     darner.fill(b"jobs", b"1", b"2", b"3")
     darner.fill(b"mail", b"\0", b"x" * 5000)
@@ -162,11 +141,11 @@ def test_a_darner_is_drained(reader: Reader, processes: Processes) -> None:
         reader.asks(server, darner)
         (drained,) = blocks("From darner")
         reader.does(drained)
-    found = [items_of(server, name) for name in (b"jobs", b"mail", b"mail_high")]
+    found = [take_all(server, name) for name in (b"jobs", b"mail", b"mail_high")]
     assert found == [[b"1", b"2", b"3"], [b"\0", b"x" * 5000], [b"first"]]
 
 
-def test_a_siberite_is_drained_and_its_cursors_become_children(reader: Reader, processes: Processes) -> None:
+def test_siberite_is_drained_and_its_cursors_become_children(reader: Reader, processes: Processes) -> None:
     siberite = Siberite()
     siberite.fill(b"jobs", b"1", b"2", b"3")
     siberite.fill(b"events", b"b", b"c")
@@ -178,5 +157,5 @@ def test_a_siberite_is_drained_and_its_cursors_become_children(reader: Reader, p
         reader.does(drained)
     with server.connect() as client:
         client.put(b"events", b"d")
-    found = [items_of(server, name) for name in (b"jobs", b"events", b"events+audit", b"events_audit")]
+    found = [take_all(server, name) for name in (b"jobs", b"events", b"events+audit", b"events_audit")]
     assert found == [[b"1", b"2", b"3"], [b"b", b"c", b"d"], [b"a", b"b", b"c", b"d"], []]

@@ -1,4 +1,4 @@
-"""docs/operations.md: what it says is in the log is said by the server, and each exit status is there."""
+"""docs/operations.md: the server writes its log lines, and its exit statuses are complete."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Final
 import pytest
 
 from kestrel.server import startup_errors
+from tests.docs.markdown import section
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "operations.md").read_text()
-TROUBLE: Final = PAGE.partition("\n## Troubleshooting\n")[2].partition("\n## ")[0]
+TROUBLE: Final = section(PAGE, "Troubleshooting")
 
 LINES: Final = re.findall(r"^\| `([^`]+)` \|", TROUBLE, re.MULTILINE)
 
@@ -22,7 +23,7 @@ _PLACEHOLDER: Final = re.compile(r"\b[A-Z]{3,}\b")
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """Every string of the server's, with a mark in place of what is filled in."""
+    """Return every string of the package, with asterisks in place of values."""
     return [
         re.sub(r"\{[^}]*\}", "*", node.value)
         for path in sorted((ROOT / "kestrel").rglob("*.py"))
@@ -32,12 +33,12 @@ def said() -> list[str]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_of_the_log_is_one_that_the_server_writes(line: str, said: list[str]) -> None:
+def test_log_line_is_written_by_the_server(line: str, said: list[str]) -> None:
     wanted = _PLACEHOLDER.sub("*", line)
     assert any(wanted in each for each in said)
 
 
-def test_the_exit_statuses_are_those_of_the_server() -> None:
+def test_table_lists_the_exit_statuses() -> None:
     told = set(map(int, re.findall(r"^\| (\d+) \|", TROUBLE, re.MULTILINE)))
     ours = {value for name, value in vars(startup_errors).items() if name.startswith("EX_")}
-    assert told == ours | {1}  # which is twistd's
+    assert told == ours | {1}  # of twistd

@@ -71,7 +71,7 @@ def test_every_heading_has_promises() -> None:
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.rpartition("::")[2])
-def test_the_test_of_a_promise_exists(test: str) -> None:
+def test_test_of_a_promise_exists(test: str) -> None:
     path, _, name = test.partition("::")
     assert name.rpartition("::")[2].startswith("test_")
     assert name in names_of_tests(path)

@@ -1,6 +1,6 @@
-"""docs/protocols.md, and the page of each protocol, are true: examples, lists of figures, bounds.
+"""docs/protocols.md and the page of each protocol: examples, lists of statistics, limits.
 
-Each conversation is played to a fresh server in memory, as a whole and byte by byte.
+Each conversation is played to a new server in memory, as a whole and byte by byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import attrs
 import pytest
-from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.config.model import Config
@@ -22,10 +21,9 @@ from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.server_settings import ServerSettings
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache, text
-from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.threads import SteppedThreads
+from tests.docs.markdown import section, tables
 
 _DOCS: Final = Path(__file__).parents[2] / "docs"
 
@@ -35,7 +33,7 @@ PAGES: Final = {
 }
 
 MAX_OPEN_READS: Final = 100
-"""Where an example does not say otherwise."""
+"""The setting of examples without another value."""
 
 _BLOCK: Final = re.compile(
     r"(?:^```toml\n(?P<toml>(?:(?!```).*\n)*)```\n\n)?"
@@ -48,7 +46,7 @@ _TIME: Final = re.compile(r"(\d+) (ms|s) go by")
 
 
 class Line(NamedTuple):
-    """One line: who says or is told something (`direction` > or <), or with `direction` -- what happens to whom."""
+    """A line: a request (`direction` >) or reply (<) of a client, or an event (--)."""
 
     client: int
     direction: str
@@ -56,7 +54,7 @@ class Line(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One example: where it begins, what the server is set to, what its two clients speak, and its lines."""
+    """An example: its line number, configuration, the protocols of its two clients, and its lines."""
 
     number: int
     config: Config
@@ -65,10 +63,7 @@ class Block(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A fenced block that is played, of whatever kind, before its lines are looked at.
-
-    `words` are those of its first line that set nothing.
-    """
+    """A fenced block of any kind, with its lines unparsed. `words` are the words of its first line without settings."""
 
     kind: str
     number: int
@@ -78,10 +73,7 @@ class Example(NamedTuple):
 
 
 def examples_in(page: str) -> Iterator[Example]:
-    """The examples of a page, in order.
-
-    Settings of the server stand in the example's first line, or all kinds of them in a TOML block directly above it.
-    """
+    """Yield the examples of a page. Their settings are in the first line, or in a TOML block directly above."""
     for match in _BLOCK.finditer(page):
         number = page.count("\n", 0, match.start("settings")) + 1
         words = match["settings"].split()
@@ -92,7 +84,7 @@ def examples_in(page: str) -> Iterator[Example]:
 
 
 def blocks_in(page: str) -> Iterator[Block]:
-    """The conversations of a page; the first line names what is spoken, or what each of two clients speaks."""
+    """Yield the conversations of a page. The first line names the protocol, or those of two clients."""
     for example in examples_in(page):
         if example.kind == "conversation":
             first, second = {0: ["memcache"] * 2, 1: example.words * 2, 2: example.words}[len(example.words)]
@@ -112,14 +104,14 @@ def _line(text: str) -> Line:
 
 
 def play(block: Block, *, piece_bytes: int | None = None) -> None:
-    """Play an example, requests in pieces of that size; fails where the server does anything else."""
+    """Play an example with requests in pieces. Fail if the server behaves differently."""
     Playing(block.config, block.protocols, piece_bytes).play(block.lines)
 
 
 class Playing:
-    """A fresh server, its clients and what they speak, and who has been hung up on.
+    """A new server, its clients with their protocols, and the numbers of disconnected clients.
 
-    With `keeps_scrolls` it is one with `--storage scroll:`, in a folder that goes with this object.
+    With `keeps_scrolls` the server uses the scroll storage, in a temporary folder.
     """
 
     def __init__(
@@ -136,13 +128,13 @@ class Playing:
         self.piece_bytes = piece_bytes
 
     def client(self, number: int) -> MemoryClient:
-        """The client of that number, connected when it is first spoken of."""
+        """Return the client with a number, connected at its first use."""
         if number not in self.clients:
             self.clients[number] = self.server.connect(self.protocols[number - 1])
         return self.clients[number]
 
     def play(self, lines: list[Line]) -> None:
-        """All of it; at the end nothing is left unsaid and nobody else was hung up on."""
+        """Play all lines. At the end no reply and no disconnection may be left."""
         for (number, direction), group in groupby(lines, key=lambda line: line[:2]):
             texts = [line.text for line in group]
             end = _LINE_ENDS[self.protocols[number - 1]]
@@ -158,12 +150,12 @@ class Playing:
         self.it_is_over()
 
     def it_is_over(self) -> None:
-        """Fails if something is left unsaid, or somebody was hung up on that the example does not show."""
+        """Fail after replies or disconnections that the example does not show."""
         self.nothing_is_said()
         assert {number for number, client in self.clients.items() if client.is_closed} == self.gone
 
     def send(self, client: MemoryClient, said: bytes) -> None:
-        """Send, in pieces where they are asked for."""
+        """Send a request, in pieces if required."""
         size = self.piece_bytes or len(said)
         for start in range(0, len(said), size):
             client.send(said[start : start + size])
@@ -171,12 +163,12 @@ class Playing:
                 self.server.settle()
 
     def nothing_is_said(self) -> None:
-        """Fails if somebody has an answer that the example does not show."""
+        """Fail after a reply that the example does not show."""
         for number, client in self.clients.items():
             assert client.take() == b"", f"client {number} was told more"
 
     def happen(self, number: int, what: str) -> None:
-        """What a line with two dashes says."""
+        """Apply an event."""
         if time := _TIME.fullmatch(what):
             self.nothing_is_said()
             self.server.advance(int(time[1]) / (1000 if time[2] == "ms" else 1))
@@ -195,58 +187,46 @@ class Playing:
 BLOCKS: Final = {f"{name} line {block.number}": block for name, page in PAGES.items() for block in blocks_in(page)}
 
 EMPTY: Final = "```conversation\n> get jobs\n< END\n```\n"
-"""An example without anything to it."""
-
-each_example = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+"""A minimal example."""
 
 
 def cells_below(heading: str, page: str) -> list[list[str]]:
-    """The rows of the table under a heading, without its head, cell by cell."""
-    section = re.split(r"^#+ ", PAGES[page].split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in row] for row in rows[2:]]
+    """Return the rows of the first table below a heading."""
+    return tables(section(PAGES[page], heading))[0][1:]
 
 
 def rows_below(heading: str, page: str = "protocols") -> list[list[str]]:
-    """The same, of cells in code font the code."""
+    """Return the rows of the first table below a heading, without backticks around cells."""
     return [[cell.strip("`") for cell in row] for row in cells_below(heading, page)]
 
 
 def figures_of_a_queue(*, is_parent: bool) -> list[str]:
-    """Those that a queue without a journal has."""
+    """Return the figures of a queue without a journal."""
     return [row[0] for row in rows_below("Figures of a queue") if is_parent or row[0] != "children"]
 
 
-def test_there_are_examples() -> None:
+def test_all_examples_are_found() -> None:
     assert len(BLOCKS) == sum(page.count("\n```conversation") for page in PAGES.values())
     assert all(len(list(blocks_in(PAGES[name]))) >= 5 for name in ("protocols", "protocol_memcache", "protocol_text"))
 
 
-@each_example
-def test_example_is_answered_as_it_says(block: Block) -> None:
-    play(block)
+@pytest.mark.parametrize("piece_bytes", [None, 1], ids=["whole", "byte by byte"])
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_example_gets_its_replies(block: Block, piece_bytes: int | None) -> None:
+    play(block, piece_bytes=piece_bytes)
 
 
-@each_example
-def test_example_is_answered_the_same_byte_by_byte(block: Block) -> None:
-    play(block, piece_bytes=1)
-
-
-@pytest.mark.parametrize("wrong", ["< STORED", "-- the server hangs up", "2-- the server hangs up", "2< END"])
-def test_an_example_that_is_not_true_fails(wrong: str) -> None:
-    page = f"```conversation\n> get jobs\n< END\n{wrong}\n```\n"
-    (block,) = blocks_in(page)
+@pytest.mark.parametrize(
+    "lines",
+    ["< END\n< STORED\n", "< END\n-- the server hangs up\n", "< END\n2-- the server hangs up\n", "< END\n2< END\n", ""],
+)
+def test_wrong_example_fails(lines: str) -> None:
+    (block,) = blocks_in(f"```conversation\n> get jobs\n{lines}```\n")
     with pytest.raises(AssertionError):
         play(block)
 
 
-def test_an_answer_that_an_example_leaves_out_fails() -> None:
-    (block,) = blocks_in("```conversation\n> get jobs\n```\n")
-    with pytest.raises(AssertionError):
-        play(block)
-
-
-def test_a_configuration_holds_for_the_example_directly_below_it() -> None:
+def test_configuration_applies_to_the_example_directly_below() -> None:
     toml = "```toml\nmaxOpenTransactions = 7\n```\n"
     one, two, three = blocks_in(f"{toml}\n{toml}\n{EMPTY}\n{EMPTY}{toml}\nText.\n\n{EMPTY}")
     assert one.config.max_open_transactions == 7
@@ -254,7 +234,7 @@ def test_a_configuration_holds_for_the_example_directly_below_it() -> None:
 
 
 @pytest.mark.parametrize("parent", ["jobs", "news"])
-def test_the_figures_of_stats_are_those_listed_in_that_order(parent: str) -> None:
+def test_stats_have_the_listed_figures_in_order(parent: str) -> None:
     server = [row[0] for row in rows_below("Figures of the server")]
     queue = [f"queue_jobs_{name}" for name in figures_of_a_queue(is_parent=parent == "jobs")]
     client = MemoryServer().connect()
@@ -263,7 +243,7 @@ def test_the_figures_of_stats_are_those_listed_in_that_order(parent: str) -> Non
     assert [name for name in names if "+child" not in name] == server + queue
 
 
-def test_the_figures_of_dump_stats_are_those_listed_in_that_order() -> None:
+def test_dump_stats_has_the_listed_figures_in_order() -> None:
     listed = figures_of_a_queue(is_parent=False)
     client = MemoryServer().connect()
     client.ask(b"set jobs 0 0 1\r\nx\r\n")
@@ -273,59 +253,42 @@ def test_the_figures_of_dump_stats_are_those_listed_in_that_order() -> None:
     assert lines[len(listed) + 1 :] == ["}", "queue 'nothing' {", "  ", "}", "END", ""]
 
 
-def test_the_figures_of_a_journal_are_those_listed_in_that_order(tmp_path: Path) -> None:
+def shown_figures(server: MemoryServer) -> list[str]:
+    """Return the figures of a queue with an item in `dump_stats`."""
+    reply = server.connect().ask(b"set jobs 0 0 1\r\nx\r\ndump_stats jobs\r\n")
+    return re.findall(r"^  (\w+)=", reply.decode(), re.MULTILINE)
+
+
+def test_figures_of_a_journal_are_listed_in_order(tmp_path: Path) -> None:
     listed = figures_of_a_queue(is_parent=False) + [row[0] for row in rows_below("Figures of a journal")]
-    clock, threads = Clock(), SteppedThreads()
-    server = MemoryServer(JournalStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
-    threads.run_all()
-    server.settle()
-    client = server.connect()
-    client.ask(b"set jobs 0 0 1\r\nx\r\n")
-    lines = client.ask(b"dump_stats jobs\r\n").decode().split("\r\n")
-    assert [line.split("=")[0].strip() for line in lines[1:-3]] == listed
+    assert shown_figures(MemoryServer(folder=tmp_path)) == listed
 
 
 def test_figures_of_a_scroll_are_listed(tmp_path: Path) -> None:
     journal = {*figures_of_a_queue(is_parent=False), *(row[0] for row in rows_below("Figures of a journal"))}
-    clock, threads = Clock(), SteppedThreads()
-    server = MemoryServer(ScrollStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
-    threads.run_all()
-    server.settle()
-    client = server.connect()
-    client.ask(b"set jobs 0 0 1\r\nx\r\n")
-    shown = re.findall(r"^  (\w+)=", client.ask(b"dump_stats jobs\r\n").decode(), re.MULTILINE)
+    shown = shown_figures(MemoryServer(folder=tmp_path, make_storage=ScrollStorage))
     assert set(shown) == journal - {"journal_packs"} | {row[0] for row in rows_below("Figures of a scroll")}
 
 
-def test_the_figures_of_an_alias_are_those_listed_in_that_order() -> None:
+def test_figures_of_an_alias_are_listed_in_order() -> None:
     config = loads('[[aliases]]\nname = "orders"\ndestinationQueues = ["billing"]\n')
     lines = MemoryServer(config=config).connect().ask(b"dump_stats orders\r\n").decode().splitlines()
     assert [line.split("=")[0].strip() for line in lines[1:-2]] == [row[0] for row in rows_below("Figures of an alias")]
 
 
-def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
+def test_limits_are_listed_with_their_defaults() -> None:
     settings = {setting.kestrel_name: (field, setting.kind) for field, setting in settings_of(ServerSettings).items()}
     defaults = {field.name: field.default for field in attrs.fields(ServerSettings)}
     rows = rows_below("Bounds")
-    assert [row[0] for row in rows] == [
-        "maxLineSize",
-        "maxRequestItemSize",
-        "maxRequestSize",
-        "maxTextPutItems",
-        "maxThriftListSize",
-        "maxPipelineBytes",
-        "maxTotalRequestSize",
-        "requestTimeout",
-        "maxUncommittedBytes",
-        "maxConnections",
-        "maxQueues",
-    ]
+    names = ["maxLineSize", "maxRequestItemSize", "maxRequestSize", "maxTextPutItems", "maxThriftListSize"]
+    names += ["maxPipelineBytes", "maxTotalRequestSize", "requestTimeout", "maxUncommittedBytes", "maxConnections"]
+    assert [row[0] for row in rows] == [*names, "maxQueues"]
     for name, default, _ in rows:
         field, kind = settings[name]
         assert kind.parse(int(default) if default.isdigit() else default) == defaults[field]
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_named_settings_exist() -> None:
     classes = (ServerSettings, QueueSettings, AliasSettings)
     known = {each.kestrel_name for cls in classes for each in settings_of(cls).values()}
     known.update(text._KESTREL_OPERATION_NAMES.values())
@@ -334,14 +297,12 @@ def test_every_setting_that_is_named_exists() -> None:
         assert named and named <= known
 
 
-@pytest.mark.parametrize(
-    ("page", "words"), [("protocol_memcache", memcache._PARSERS), ("protocol_text", text._SYNTAX)]
-)
-def test_every_request_is_in_the_table_of_its_protocol(page: str, words: Mapping[bytes, object]) -> None:
+@pytest.mark.parametrize(("page", "words"), [("protocol_memcache", memcache._PARSERS), ("protocol_text", text._SYNTAX)])
+def test_table_lists_every_request(page: str, words: Mapping[bytes, object]) -> None:
     codes = [code for row in cells_below("Requests", page) for code in re.findall(r"`([^`]+)`", row[0])]
     named = {re.split(r"[ \[]", code)[0] for code in codes}
     assert named == {word.decode() for word in words} - {"add", "replace", "append", "prepend", "cas"}
 
 
-def test_every_operation_that_text_may_refuse_is_named() -> None:
+def test_page_names_every_operation_that_text_may_refuse() -> None:
     assert all(f"`{operation}`" in PAGES["protocol_text"] for operation in text._KESTREL_OPERATION_NAMES.values())

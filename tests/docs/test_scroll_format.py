@@ -1,4 +1,4 @@
-"""docs/scroll_format.md is true: its tables of names, records and ends, its numbers, and its example."""
+"""docs/scroll_format.md: its tables of names, records and ends, its numbers, and its example."""
 
 from __future__ import annotations
 
@@ -55,36 +55,21 @@ from kestrel.scroll.records import (
 )
 from kestrel.testing.server import EPOCH_MS
 from tests.docs.hexdump import dumps_in
+from tests.docs.markdown import table, tables
 from tests.journal.handwritten import BytesReader
 from tests.scroll.handwritten import unsealed
 from tests.scroll.independent import queues_in
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "scroll_format.md").read_text()
+PLAIN: Final = PAGE.replace("`", "")
 PROSE: Final = " ".join(PAGE.split())
-
-
-def tables() -> list[list[list[str]]]:
-    """Every table of the page as rows of cells, its head first."""
-    found: list[list[list[str]]] = [[]]
-    for line in PAGE.splitlines():
-        if not line.startswith("|"):
-            found.append([])
-        elif not set(line) <= set("|- "):
-            found[-1].append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
-    return [table for table in found if table]
-
-
-def table_of(*head: str) -> list[list[str]]:
-    """The rows of the one table with that head."""
-    (table,) = (table for table in tables() if table[0] == list(head))
-    return table[1:]
 
 
 # The records.
 
 
 class Row(NamedTuple):
-    """One line of the table of records."""
+    """A row of the table of records."""
 
     number: int
     name: str
@@ -96,7 +81,7 @@ class Row(NamedTuple):
 
     @property
     def header(self) -> Struct:
-        """The byte of the command, and the fields of the header."""
+        """The command byte and the fields of the header."""
         return Struct("<B" + codes_of(self.fields))
 
 
@@ -110,8 +95,8 @@ def words_of(cell: str) -> list[str]:
 
 ROWS: Final = [
     Row(int(number), name, file, int(words), words_of(fields), words_of(data), whose)
-    for number, name, file, words, fields, data, _, whose in table_of(
-        "number", "name", "in", "words", "fields of the header", "data", "meaning", "whose"
+    for number, name, file, words, fields, data, _, whose in table(
+        PLAIN, "number", "name", "in", "words", "fields of the header", "data", "meaning", "whose"
     )
 ]
 ROW: Final = {row.name: row for row in ROWS if (row.name, row.words) != ("PUT", 8)}
@@ -121,29 +106,29 @@ ITEM: Final = b"some data"
 
 
 def written_after(row: Row, data: bytes, **values: int) -> bytes:
-    """A record with the fields that the table gives, from these values by their first word."""
+    """Return a record with the fields of the table, and these values by the first word of a field."""
     values["size"] = len(data)
     numbers = [values[field.split()[1]] for field in row.fields]
     return row.header.pack(row.number << 4 | row.words, *numbers) + data
 
 
-def test_the_table_has_every_command_by_number_and_name() -> None:
+def test_table_lists_every_command() -> None:
     assert [(row.number, row.name) for row in ROWS if row != EXPIRING] == [
         (each.value, each.name) for each in RecordCommand
     ]
 
 
-def test_the_fields_take_the_words_of_the_header() -> None:
+def test_fields_fill_the_words_of_the_header() -> None:
     assert [row.header.size for row in ROWS] == [1 + 4 * row.words for row in ROWS]
     assert (ROW["PUT"].header.size, EXPIRING.header.size) == (PUT_BYTES, PUT_EXPIRING_BYTES)
     assert f"A `PUT` is {PUT_BYTES} bytes and the item, or {PUT_EXPIRING_BYTES} bytes and the item" in PROSE
 
 
-def test_the_first_field_of_what_has_data_is_their_size() -> None:
+def test_first_field_of_records_with_data_is_their_size() -> None:
     assert [row.number >= 8 for row in ROWS] == [row.fields[0] == "i32 size" for row in ROWS]
 
 
-def test_an_item_is_written_after_the_table() -> None:
+def test_item_is_encoded_as_in_the_table() -> None:
     values = {"errors": 3, "id": 7, "add": EPOCH_MS, "expiry": EPOCH_MS + 1}
     assert ROW["PUT"].data == EXPIRING.data == ["the item"]
     assert written_after(ROW["PUT"], ITEM, **values) == encode_put(7, ITEM, EPOCH_MS, 0, 3)
@@ -151,13 +136,13 @@ def test_an_item_is_written_after_the_table() -> None:
 
 
 def repeated(row: Row, *entries: tuple[int, ...]) -> bytes:
-    """Data of several entries that are as the table says."""
+    """Return the data of several entries with the fields of the table."""
     *fields, again = row.data
     assert again == "repeated"
     return b"".join(Struct("<" + codes_of(fields)).pack(*entry) for entry in entries)
 
 
-def test_what_a_reader_file_says_is_written_after_the_table() -> None:
+def test_records_of_reader_files_are_encoded_as_in_the_table() -> None:
     done, ranges, errors = ROW["READ_DONE"], ROW["DONE_RANGES"], ROW["ERRORS"]
     assert written_after(ROW["READ_HEAD"], b"", id=7) == encode_read_head(7)
     assert written_after(done, repeated(done, (7,), (9,))) == encode_read_done([7, 9])
@@ -167,11 +152,11 @@ def test_what_a_reader_file_says_is_written_after_the_table() -> None:
     assert ROW["DELETED"].data == []
 
 
-def test_targets_are_written_after_the_tables() -> None:
+def test_targets_are_encoded_as_in_the_tables() -> None:
     assert ROW["TARGETS"].data == ["u8 kind", "then u8 length and name", "repeated"]
     names = b"\x04:own\x01x"
     readers = frozenset([b"x", OWN_READER])
-    kinds = {int(kind): says for kind, says in table_of("kind", "the item is for")}
+    kinds = {int(kind): says for kind, says in table(PLAIN, "kind", "the item is for")}
     assert kinds == {0: "the readers that are named, and no other", 1: "all readers but those that are named"}
     for kind in kinds:
         targets = Targets(readers, kind == 1)
@@ -179,17 +164,14 @@ def test_targets_are_written_after_the_tables() -> None:
         assert targets.has(b"x") == targets.has(OWN_READER) == (kind == 0) != targets.has(b"y")
 
 
-def test_the_page_says_the_same_twice_of_what_is_whose() -> None:
-    (writes,) = (row[1] for table in tables() for row in table if row[0] == "writes")
-    theirs, _, ours = writes.partition("libkestrel's")
-    assert {int(number) for number in re.findall(r"\d+", theirs)} == {
-        row.number for row in ROWS if row.whose == "libkestrel's"
-    }
-    assert {int(number) for number in re.findall(r"\d+", ours)} == {row.number for row in ROWS if row.whose == "ours"}
+def test_authors_of_commands_are_the_same_in_both_tables() -> None:
+    theirs, _, ours = dict(table(PLAIN, "", ""))["writes"].partition("libkestrel's")
+    for text, whose in ((theirs, "libkestrel's"), (ours, "ours")):
+        assert set(map(int, re.findall(r"\d+", text))) == {row.number for row in ROWS if row.whose == whose}
 
 
-def test_the_files_begin_as_the_page_says() -> None:
-    begins = {file: bytes.fromhex(says) for file, says in table_of("file", "begins with")}
+def test_magic_bytes_are_those_of_the_code() -> None:
+    begins = {file: bytes.fromhex(says) for file, says in table(PLAIN, "file", "begins with")}
     assert begins == {"writer file": WRITER_MAGIC, "reader file": READER_MAGIC}
 
 
@@ -206,7 +188,7 @@ def test_the_files_begin_as_the_page_says() -> None:
         f"The file `{NAMES_FOLDER.decode()}/` with these digits",
     ],
 )
-def test_the_numbers_of_the_page_are_those_of_the_code(says: str) -> None:
+def test_limits_are_those_of_the_code(says: str) -> None:
     assert says in PROSE
 
 
@@ -214,7 +196,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code(says: str) -> None:
 
 
 def end_of(contents: bytes, magic: bytes = WRITER_MAGIC) -> str:
-    """How a file ends, in the words of the page."""
+    """Return how a file ends, in the words of the page."""
     scan = ScrollRecordCursor(BytesReader(contents), magic)
     list(scan)
     if scan.end.problem is None:
@@ -223,7 +205,7 @@ def end_of(contents: bytes, magic: bytes = WRITER_MAGIC) -> str:
     return ("an unfinished record" if scan.end.is_unfinished else "damage") + where
 
 
-def test_a_file_ends_as_the_page_says() -> None:
+def test_ends_of_files_are_classified_as_documented() -> None:
     put = encode_put(1, ITEM, EPOCH_MS, 0)
     size = put.index(ITEM) - PUT_BYTES + 1
     large = LARGEST_ID + 1
@@ -246,7 +228,7 @@ def test_a_file_ends_as_the_page_says() -> None:
             encode_done_ranges([(1, large)]),
         ],
     ]
-    rows = [re.sub(r"\*\*", "", says) for _, says in table_of("what stands where a record should", "what it is")]
+    rows = [re.sub(r"\*\*", "", says) for _, says in table(PLAIN, "what stands where a record should", "what it is")]
     for says, those in zip(rows[:6], contents, strict=True):
         for each in those:
             got = end_of(WRITER_MAGIC + each)
@@ -259,7 +241,7 @@ def test_a_file_ends_as_the_page_says() -> None:
 # Names.
 
 
-def test_the_files_of_a_journal_are_called_as_the_page_says() -> None:
+def test_names_of_files_are_those_of_the_code() -> None:
     stem, number = stem_of(b"work"), EPOCH_MS
     child = reader_name(stem, reader_part(stem, b"x"))
     named = [
@@ -269,7 +251,7 @@ def test_the_files_of_a_journal_are_called_as_the_page_says() -> None:
         child,
         temporary_name(child, number),
     ]
-    rows = table_of("name", "what it is")
+    rows = table(PLAIN, "name", "what it is")
     assert [name.encode() for name, _ in rows] == named
     beginnings = {
         ScrollFileKind.WRITER: "a writer file",
@@ -282,8 +264,8 @@ def test_the_files_of_a_journal_are_called_as_the_page_says() -> None:
     assert f"as `{archived_name(named[0]).decode()}`" in PROSE
 
 
-def test_bytes_are_spelled_as_the_page_says() -> None:
-    (first, itself), (rest, other) = table_of("byte", "is written as")
+def test_bytes_of_names_are_encoded_as_documented() -> None:
+    (first, itself), (rest, other) = table(PLAIN, "byte", "is written as")
     assert (itself, rest) == ("itself", "any other")
     assert other == ": and two hexadecimal digits, the letters small"
     alike = b""
@@ -295,8 +277,8 @@ def test_bytes_are_spelled_as_the_page_says() -> None:
         assert encode_part(bytes([byte]), 180) == spelled
 
 
-def test_the_examples_of_names_are_true() -> None:
-    rows = table_of("name of a queue", "journal", "child", "files begin with")
+def test_examples_of_names_are_correct() -> None:
+    rows = table(PLAIN, "name of a queue", "journal", "child", "files begin with")
     assert len(rows) == 6
     for row in rows:
         queue, journal, child, begin = (cell.encode().replace(rb"\xE9", b"\xe9") for cell in row)
@@ -308,7 +290,7 @@ def test_the_examples_of_names_are_true() -> None:
 
 
 def fields_of(record: ScrollFileRecord) -> str:
-    """A record's fields in the words of the page."""
+    """Return the fields of a record in the words of the page."""
     if record.command == RecordCommand.READ_HEAD:
         return f"id {record.item_id}"
     size = f"size {record.data_size}"
@@ -324,8 +306,8 @@ def fields_of(record: ScrollFileRecord) -> str:
     return ", ".join([size, *(f"id {item_id}" for item_id in record.ids)])
 
 
-def test_each_dump_is_taken_apart_byte_for_byte() -> None:
-    explained = [table[1:] for table in tables() if table[0] == ["offset", "bytes", "record", "fields"]]
+def test_each_dump_is_explained_byte_for_byte() -> None:
+    explained = [rows for head, *rows in tables(PLAIN) if head == ["offset", "bytes", "record", "fields"]]
     assert len(dumps_in(PAGE)) == len(explained) == 4
     for (start, data), rows in zip(dumps_in(PAGE), explained, strict=True):
         offset = 0 if start else len(WRITER_MAGIC)
@@ -337,7 +319,7 @@ def test_each_dump_is_taken_apart_byte_for_byte() -> None:
         assert offset == len(data)
 
 
-def test_the_example_is_what_is_written() -> None:
+def test_example_is_what_the_code_writes() -> None:
     writer, own, appended, child = (data for _, data in dumps_in(PAGE))
     hour_ms = 3_600_000
     puts = [encode_put(1, b"hello", EPOCH_MS, 0), encode_put(2, b"bye", EPOCH_MS, EPOCH_MS + hour_ms)]
@@ -353,7 +335,7 @@ def test_the_example_is_what_is_written() -> None:
     assert child == unsealed(encode_state(ReaderState(DoneSet(2), {3: 1})))
 
 
-def test_the_example_leaves_the_items_that_the_page_says(tmp_path: Path) -> None:
+def test_example_has_the_documented_items(tmp_path: Path) -> None:
     assert (
         PROSE.count("So `work` is empty, since `psst` is not for it, and `work+x` holds `psst`, with one error.") == 1
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from kestrel.config.server_settings import (
     state_folder,
 )
 from kestrel.config.setting import SettingKind, settings_of
+from tests.docs.markdown import section, tables
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 
@@ -38,12 +38,8 @@ each_class = pytest.mark.parametrize("cls", TABLES)
 
 
 def tables_below(heading: str) -> list[list[list[str]]]:
-    """Return the tables below a heading as rows of cells, without their header rows."""
-    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
-    return [
-        [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]] for table in tables
-    ]
+    """Return the tables below a heading, without their header rows."""
+    return [rows for _, *rows in tables(section(PAGE, heading))]
 
 
 def value_of(kind: SettingKind, cell: str) -> Any:

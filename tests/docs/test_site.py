@@ -1,4 +1,4 @@
-"""`make docs`: all pages become a site without a warning, and nothing of it comes from elsewhere."""
+"""`make docs` builds a site of all pages, without warnings and without parts from other hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S: Final = 240.0
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site, as the Makefile has it made."""
+    """Return the folder of the site, built as in the Makefile."""
     folder = tmp_path_factory.mktemp("site")
     recipe = re.search(r"^\t@\$\(VENV\)/bin/python (-m sphinx .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
@@ -33,35 +33,35 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text_of(page: Path) -> str:
-    """What is between the tags."""
+    """Return the text between the tags."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", page.read_text())).split())
 
 
-def test_every_page_is_part_of_it(site: Path) -> None:
+def test_every_page_is_part_of_the_site(site: Path) -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")]
     assert [page for page in pages if not (site / page.relative_to(ROOT)).with_suffix(".html").exists()] == []
 
 
-def test_it_begins_with_the_landing_page_and_has_a_search(site: Path) -> None:
+def test_site_has_a_landing_page_and_a_search(site: Path) -> None:
     assert "url=docs/index.html" in (site / "index.html").read_text()
     assert "Operators" in text_of(site / "docs" / "index.html")
     assert "docs/guide" in (site / "searchindex.js").read_text()
 
 
-def test_it_has_the_interfaces_with_their_types(site: Path) -> None:
+def test_site_has_the_interfaces_with_their_types(site: Path) -> None:
     storage = text_of(site / "docs" / "api" / "storage.html")
     assert "take(opened: bool) → Item | None" in storage
     assert "items: int¶ Number of items in the queue, in memory or not, without open reads." in storage
 
 
-def test_nothing_of_it_comes_from_another_host(site: Path) -> None:
+def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     loaded = re.compile(r"<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=\"((?:https?:)?//[^\"]+)")
     assert [(page, found) for page in site.rglob("*.html") for found in loaded.findall(page.read_text())] == []
     imported = re.compile(r"(?:@import|url\()\s*[\"']?((?:https?:)?//[^\"')]+)")
     assert [(page, found) for page in site.rglob("*.css") for found in imported.findall(page.read_text())] == []
 
 
-def test_every_link_within_it_finds_its_page_and_place(site: Path) -> None:
+def test_every_link_finds_its_page_and_anchor(site: Path) -> None:
     places = {page: set(re.findall(r"\bid=\"([^\"]+)\"", page.read_text())) for page in site.rglob("*.html")}
     lost = []
     for page in places:
@@ -76,7 +76,7 @@ def test_every_link_within_it_finds_its_page_and_place(site: Path) -> None:
 
 
 def as_restructured(lines: Sequence[str]) -> list[str]:
-    """What the site makes of a docstring."""
+    """Return a docstring as the site converts it."""
     spec = importlib.util.spec_from_file_location("docstrings", ROOT / "docs" / "_site" / "docstrings.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -84,7 +84,7 @@ def as_restructured(lines: Sequence[str]) -> list[str]:
     return list(module.as_restructured(lines))
 
 
-def test_of_a_docstring_only_code_and_emphasis_mean_something() -> None:
+def test_only_code_and_emphasis_of_a_docstring_are_markup() -> None:
     assert as_restructured(["A *tick* of `the_reactor_`, *args and name_ a|b; `x`s."]) == [
         r"A *tick* of ``the_reactor_``, \*args and name\_ a\|b; ``x``\ s."
     ]

@@ -1,4 +1,4 @@
-"""docs/spark.md names every option and every column that there is, and no other option."""
+"""docs/spark.md lists every option and column."""
 
 from __future__ import annotations
 
@@ -11,31 +11,27 @@ from kestrel.spark.columns import PROBLEMS, RECORDS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.filters import OF_FILES, OF_RECORDS
 from kestrel.spark.table.options import parse_options
+from tests.docs.markdown import section
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
-def section(heading: str) -> str:
-    """What stands below that heading."""
-    return PAGE.split(f"### {heading}\n")[1].split("\n### ")[0]
-
-
 def first_cells(text: str) -> list[str]:
-    """The names in the first cells of a section's tables."""
+    """Return the names in the first cells of the tables."""
     return [name for line in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)]
 
 
-def test_the_columns_are_those_of_the_tables() -> None:
-    assert first_cells(section("Columns")) == RECORDS.names
-    assert set(first_cells(section("What is wrong"))) == set(PROBLEMS.names)
+def test_table_lists_the_columns() -> None:
+    assert first_cells(section(PAGE, "Columns")) == RECORDS.names
+    assert set(first_cells(section(PAGE, "What is wrong"))) == set(PROBLEMS.names)
 
 
-def test_the_options_are_those_that_the_source_knows() -> None:
+def test_table_lists_the_options() -> None:
     with pytest.raises(SourceFailed) as raised:
         parse_options({"path": "/spool", "zzz": ""})
     there_are = str(raised.value).partition("the options are ")[2].split(", ")
-    assert sorted(first_cells(section("Options"))) == sorted(there_are)
+    assert sorted(first_cells(section(PAGE, "Options"))) == sorted(there_are)
 
 
-def test_the_filters_that_are_taken_over_are_named() -> None:
-    assert all(f"`{name}`" in section("Reading less") for name in (*OF_FILES, *OF_RECORDS))
+def test_page_names_the_supported_filters() -> None:
+    assert all(f"`{name}`" in section(PAGE, "Reading less") for name in (*OF_FILES, *OF_RECORDS))

@@ -1,4 +1,4 @@
-"""docs/storage_plugins.md shows the code of the examples, and its tables list every sentence that refuses a plugin."""
+"""docs/storage_plugins.md: its code is that of the examples, and its tables list every refusal of a plugin."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kestrel.storage.interfaces import CAPABILITIES
 from kestrel.storage.registry import storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
+from tests.docs.markdown import table
 from tests.storage.distributions import install, module, on_the_path
 
 ROOT: Final = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ PLUGIN: Final = "kestrel_sqlite.py"
 PAGE: Final = (ROOT / "docs" / "storage_plugins.md").read_text()
 EXCERPTS: Final = re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FOUND: Final = "storage 'acme' of kestrel-acme 1.0 cannot be used: "
-"""How a sentence begins about what was found."""
+"""The beginning of a refusal of an installed plugin."""
 
 FACTORY: Final = "kestrel_acme:AcmeFactory"
 STORAGE: Final = "def storage(self, argument, options, clock, in_thread, memory)"
@@ -49,21 +50,19 @@ FAULTS: Final = {
         f"class AcmeFactory(AcmeFactory):\n    {STORAGE}: return Odd()",
     ),
 }
-"""An entry point, and what stands in its module besides, for each thing that may be wrong with what was found."""
+"""The entry point and additional lines of the module for each fault of a plugin."""
 
 
 @pytest.fixture
 def package_folder(tmp_path: Path) -> Iterator[Path]:
-    """Where the package of the page is installed."""
+    """Return the folder where the package of the page is installed."""
     with on_the_path(tmp_path):
         yield tmp_path
 
 
 def beginnings(head: str) -> list[str]:
-    """The first column, in code font, of the table whose first head that is."""
-    found = re.search(rf"^\| {head} \|.*\n\|-.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    assert found
-    return re.findall(r"^\| `(.*?)` \|", found[1], re.MULTILINE)
+    """Return the first column of the table with this heading."""
+    return [row[0].strip("`") for row in table(PAGE, head)]
 
 
 def refusal(description: str) -> str:
@@ -73,7 +72,7 @@ def refusal(description: str) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_with_a_storage_is_told_as_the_page_says(package_folder: Path, fault: str) -> None:
+def test_refusal_of_a_faulty_plugin_is_in_the_table(package_folder: Path, fault: str) -> None:
     entry_point, lines = FAULTS[fault]
     install(package_folder, f"acme = {entry_point}", name="kestrel-acme", version="1.0")
     module(package_folder, lines, name="kestrel_acme")
@@ -83,12 +82,12 @@ def test_what_is_wrong_with_a_storage_is_told_as_the_page_says(package_folder: P
     assert rows == [beginnings("sentence goes on")[list(FAULTS).index(fault)]]
 
 
-def test_the_page_says_nothing_that_the_program_does_not() -> None:
+def test_table_lists_only_real_refusals() -> None:
     assert len(beginnings("sentence goes on")) == len(FAULTS)
     assert f"`{FOUND}`" in PAGE
 
 
-def test_what_is_not_found_is_told_as_the_page_says(package_folder: Path) -> None:
+def test_refusal_of_a_missing_plugin_is_in_the_table(package_folder: Path) -> None:
     sentences = [refusal("acme"), refusal("acme:")]
     install(package_folder, f"acme = {FACTORY}", name="kestrel-acme", version="1.0")
     install(package_folder, f"acme = {FACTORY}", name="acme", version="1.0")
@@ -99,11 +98,11 @@ def test_what_is_not_found_is_told_as_the_page_says(package_folder: Path) -> Non
     assert [sentence[: len(row)] for sentence, row in zip(sentences, rows, strict=True)] == rows
 
 
-def test_the_table_of_capabilities_has_them_all() -> None:
+def test_table_lists_the_capabilities() -> None:
     assert sorted(beginnings("capability")) == sorted(CAPABILITIES)
 
 
-def test_the_module_of_the_page_is_sound_but_for_its_faults(package_folder: Path) -> None:
+def test_plugin_without_faults_works(package_folder: Path) -> None:
     install(package_folder, f"acme = {FACTORY}", name="kestrel-acme", version="1.0")
     module(package_folder, name="kestrel_acme")
     assert refusal("acme:?colour=red") == "acme: takes no options, and says so"

@@ -28,15 +28,14 @@ EXAMPLE: Final = ROOT / "examples" / "storage-sqlite"
 
 
 def block(language: str, begin: str) -> str:
-    """The only block of the page in that language that begins so."""
+    """Return the only block of a language with this beginning."""
     (found,) = re.findall(rf"^```{language}\n({re.escape(begin)}.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
 
-
 @pytest.fixture
 def scratch(tmp_path: Path) -> ScratchEnvironment:
-    """An environment without any storage of others."""
+    """Return an environment without other storages."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     return ScratchEnvironment(folder)
@@ -44,7 +43,7 @@ def scratch(tmp_path: Path) -> ScratchEnvironment:
 
 @pytest.fixture
 def installed(tmp_path: Path, scratch: ScratchEnvironment) -> Iterator[Processes]:
-    """Servers of that environment."""
+    """Return processes of servers in that environment."""
     with Processes(tmp_path) as processes:
         processes.command = scratch.twistd
         yield processes
@@ -52,7 +51,7 @@ def installed(tmp_path: Path, scratch: ScratchEnvironment) -> Iterator[Processes
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the example, in which pip may write."""
+    """Return a copy of the example that pip may change."""
     return Path(shutil.copytree(EXAMPLE, tmp_path / "storage-sqlite", ignore=shutil.ignore_patterns("build", "*-info")))
 
 
@@ -61,7 +60,7 @@ CRASHES: Final = (
 )
 
 
-def test_every_command_of_the_page_is_run_here() -> None:
+def test_every_command_of_the_page_is_run() -> None:
     shown = re.findall(r"^    ((?:pip|twistd|pytest|python)\b.*)$", PAGE, re.MULTILINE)
     named = re.findall(r"`((?:pip|twistd|pytest|python) [^`]*)`", PAGE)
     run_elsewhere = {"pytest -rs", CRASHES}  # by test_contract_suite.py and test_sqlite_contract.py
@@ -69,7 +68,7 @@ def test_every_command_of_the_page_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("command", [INSTALL, INSTALL_EDITABLE])
-def test_the_package_of_the_page_is_installed_listed_and_serves_what_it_kept(
+def test_installed_package_is_listed_and_serves(
     installed: Processes, scratch: ScratchEnvironment, package: Path, command: str
 ) -> None:
     pip, install, *arguments = shlex.split(command)
@@ -79,9 +78,7 @@ def test_the_package_of_the_page_is_installed_listed_and_serves_what_it_kept(
     check_that_it_serves(installed)
 
 
-def test_the_module_of_the_page_is_found_without_a_package(
-    installed: Processes, scratch: ScratchEnvironment
-) -> None:
+def test_module_without_a_package_is_listed_and_serves(installed: Processes, scratch: ScratchEnvironment) -> None:
     shutil.copy(EXAMPLE / "kestrel_sqlite.py", scratch.site)
     path = drop_in(scratch.site, "sqlite_plugin", block("python", "from twisted.plugin import IPlugin"))
     check_that_it_is_listed(installed, f"from the drop-in {path}")
@@ -114,7 +111,7 @@ def test_readme_of_the_example_shows_the_commands_of_the_page() -> None:
     assert shown == ["pip install ./examples/storage-sqlite", SERVE]
 
 
-def test_what_the_tests_of_the_page_need_is_an_extra_of_the_server() -> None:
+def test_requirements_of_the_tests_are_an_extra() -> None:
     (requirement,) = shlex.split(INSTALL_TESTS)[2:]
     name, extra = requirement.removesuffix("]").split("[")
     setup = (ROOT / "setup.cfg").read_text()
@@ -124,7 +121,7 @@ def test_what_the_tests_of_the_page_need_is_an_extra_of_the_server() -> None:
     assert re.search(r"^    hypothesis\b", needed, re.MULTILINE)
 
 
-def test_what_is_left_out_for_a_first_run_are_the_random_histories(pytester: pytest.Pytester) -> None:
+def test_shortened_run_skips_only_the_random_histories(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("from tests.storage.test_sqlite_contract import TestSqlite, TestSqliteDatabase\n")
     _, *arguments = shlex.split(TEST)
     of_all = pytester.runpytest_inprocess("-p", "no:twisted", "--collect-only", "-q", *arguments)

@@ -1,11 +1,10 @@
-"""docs/tools.md is true: its examples are what the tools print, and its tables have their options."""
+"""docs/tools.md: the tools print its examples, and its tables have their options."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,9 @@ from kestrel.tools.convert import command as convert
 from kestrel.tools.convert_config import command as convert_config
 from kestrel.tools.qdump import command as qdump
 from kestrel.tools.qpack import command as qpack
+from tests.docs.commands import make_programs
 from tests.docs.hexdump import dumps_in
+from tests.docs.markdown import code_blocks, console_blocks, section
 from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
 from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
 from tests.server.running import PATIENCE_S, Processes
@@ -33,22 +34,18 @@ TOOLS: Final = {
     "kestrel-cli": cli.main,
 }
 
+EXAMPLES: Final = [example for block in console_blocks(PAGE) for example in block]
+"""The commands of the page with their output."""
+
 VARYING: Final = re.compile(r"(?<=up )\S+(?=,)|(?<= put in )\S+(?= s)")
-"""How long a server is up, and how long a load took."""
+"""The uptime of a server, and the duration of a load."""
 
 
-def examples() -> list[tuple[str, str]]:
-    """Command lines and what follows them, in the order of the page."""
-    blocks = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    pairs = [each.partition("\n") for block in blocks for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-    return [(command, output) for command, _, output in pairs]
+def test_every_tool_has_an_example() -> None:
+    assert set(re.findall(r"kestrel-[\w-]+", " ".join(command for command, _ in EXAMPLES))) == set(TOOLS)
 
 
-def test_there_are_examples_of_all_tools() -> None:
-    assert set(re.findall(r"kestrel-[\w-]+", " ".join(command for command, _ in examples()))) == set(TOOLS)
-
-
-def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
+def test_examples_of_journals_and_scrolls_print_the_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = {"work": dumps_in(JOURNAL_PAGE)[0][1]}
@@ -57,22 +54,20 @@ def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
     items, own, own_later, child = (data for _, data in dumps_in(SCROLL_PAGE))
     scroll = {"work.1700000000000": items, "work.read.:own": own + own_later, "work.read.x": child}
     fill(tmp_path / "scrolls", scroll)
-    (configuration,) = re.findall(r"^```scala\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (configuration,) = code_blocks(PAGE, "scala")
     (tmp_path / "production.scala").write_text(configuration)
     monkeypatch.setattr(kestrel, "__version__", "1.0.0")
     monkeypatch.chdir(tmp_path)
-    for command, output in examples():
+    for command, output in EXAMPLES:
         if "kestrel-cli" not in command:
             tool, *arguments = command.split()
             assert TOOLS[tool](arguments) == 0
             assert capsys.readouterr() == (output, "")
 
 
-def test_the_examples_with_a_server_print_what_the_page_says(tmp_path: Path) -> None:
-    tool = tmp_path / "kestrel-cli"
-    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli.command "$@"\n')
-    tool.chmod(0o755)
-    commands = [(command, output) for command, output in examples() if "kestrel-cli" in command]
+def test_examples_with_a_server_print_the_documented_output(tmp_path: Path) -> None:
+    make_programs(tmp_path)
+    commands = [(command, output) for command, output in EXAMPLES if "kestrel-cli" in command]
     with Processes(tmp_path) as processes:
         port = processes.serve('queuePath = "queues"\n').port
         environment = os.environ | {
@@ -90,7 +85,7 @@ def test_the_examples_with_a_server_print_what_the_page_says(tmp_path: Path) -> 
 
 
 def help_of(tool: str, capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """What it says of its options."""
+    """Return the help of a tool or command without its examples."""
     with pytest.raises(SystemExit) as end:
         TOOLS[tool]([*command, "--help"])
     assert end.value.code == 0
@@ -98,18 +93,17 @@ def help_of(tool: str, capsys: pytest.CaptureFixture[str], *command: str) -> str
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_page_and_the_help_have_the_same_options(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_help_have_the_same_options(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     helps = help_of(tool, capsys)
     for command in re.findall(r"^    ([a-z-]+) {2,}", helps.partition("\ncommands:\n")[2], re.MULTILINE):
         helps += help_of(tool, capsys, command)
     known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", helps))
-    (section,) = re.findall(rf"^## {tool}\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
-    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section))
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section(PAGE, tool)))
     assert told - {"--help"} <= known
     assert known - told <= {"--help", "--version", "--print-completion", "--dry-run"}
 
 
-def test_the_page_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     listed = help_of("kestrel-cli", capsys).partition("\ncommands:\n")[2]
     commands = re.findall(r"^    ([a-z-]+) {2,}", listed, re.MULTILINE)
     assert commands

@@ -1,7 +1,7 @@
-"""Thrift calls as docs/protocols.md writes them: in words, and below that in bytes, explained line by line.
+"""The notation of thrift calls in the documents: in words, and below in bytes with an explanation of each line.
 
-The words are put into bytes, and replies into words, by thriftpy2 and the IDL, which know nothing of the server. The
-lines of bytes with what is said of them are made here anew, and must be the page's.
+thriftpy2 and the IDL, which are independent of the server, encode the words and decode the replies. The explained bytes
+are generated here, and must be those of the page.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.protocols.thrift_clients import loaded
 IDL: Final = loaded()
 
 NOT_STRICT: Final = ", not strict"
-"""What stands behind the words of a call in the older form."""
+"""The words after a call in the older form."""
 
 UPGRADE: Final = "__can__finagle__trace__v3__"
 
 _AS: Final = re.compile(r', as "(.*)"$')
-"""What stands behind the words of a call on an upgraded connection: the client's name."""
+"""The name of the client after a call on an upgraded connection."""
 
 _SAID: Final = re.compile(r"(2?)(--|[<>]) (.*)")
 _BYTES: Final = re.compile(r"    ((?:  )*)((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  +\S.*)?")
@@ -45,7 +45,7 @@ _EXCEPTION_SPEC: Final = {1: (TType.STRING, "message"), 2: (TType.I32, "type")}
 
 
 class Said(NamedTuple):
-    """A call (`direction` >), a reply (<), or something that happens (--): in words, and the lines of bytes if any."""
+    """A call (`direction` >), a reply (<) or an event (--), in words and perhaps lines of bytes."""
 
     client: int
     direction: str
@@ -54,7 +54,7 @@ class Said(NamedTuple):
 
 
 class ThriftBlock(NamedTuple):
-    """One example: where it begins, what the server is set to, what is said, and whether it is about scrolls."""
+    """An example: its line number, configuration and lines. With `keeps_scrolls` the server uses scrolls."""
 
     number: int
     config: Config
@@ -63,7 +63,7 @@ class ThriftBlock(NamedTuple):
 
 
 def thrift_blocks_in(page: str) -> Iterator[ThriftBlock]:
-    """The examples of thrift calls of a page."""
+    """Yield the thrift examples of a page."""
     for example in examples_in(page):
         if example.kind == "thrift":
             assert example.words in ([], ["scroll"]), f"line {example.number}: {example.words}"
@@ -85,13 +85,13 @@ def _said_in(lines: list[str]) -> Iterator[Said]:
 
 
 def bytes_of(lines: list[str]) -> bytes:
-    """What stands in lines of bytes, without what is said of them."""
+    """Return the bytes of lines without their explanations."""
     matches = [_BYTES.fullmatch(line) for line in lines]
     return b"".join(bytes.fromhex(match[2]) for match in matches if match)
 
 
 def play(block: ThriftBlock, *, piece_bytes: int | None = None) -> list[bytes]:
-    """Play an example, calls in pieces of that size, and return its frames; fails where it is not what happens."""
+    """Play an example with calls in pieces, and return its frames. Fail if the server behaves differently."""
     playing = Playing(block.config, ("thrift", "thrift"), piece_bytes, keeps_scrolls=block.keeps_scrolls)
     calls: dict[int, list[str]] = {1: [], 2: []}
     unanswered: dict[int, list[str]] = {1: [], 2: []}
@@ -124,7 +124,7 @@ def play(block: ThriftBlock, *, piece_bytes: int | None = None) -> list[bytes]:
 
 
 def frames_in(data: bytes) -> Iterator[bytes]:
-    """Frames with their lengths; each must be whole."""
+    """Yield the frames with their lengths. Each must be complete."""
     while data:
         (size,) = struct.unpack_from(">i", data)
         assert 0 < size <= len(data) - 4
@@ -136,7 +136,7 @@ def frames_in(data: bytes) -> Iterator[bytes]:
 
 
 def call(words: str, number: int) -> bytes:
-    """The frame that thriftpy2 makes of a call in words."""
+    """Return the frame of a call in words, encoded by thriftpy2."""
     name_given = _AS.search(words)
     if name_given is not None:
         header = written(TRACING.RequestHeader(trace_id=1, span_id=1, client_id=TRACING.ClientId(name_given[1])))
@@ -163,7 +163,7 @@ def _argument(node: ast.expr) -> Any:
 
 
 def reply(call_words: str, frame: bytes) -> str:
-    """A reply in words, as thriftpy2 reads it."""
+    """Return a reply in words, decoded by thriftpy2."""
     name = call_words.partition("(")[0]
     message = frame[binary.LENGTH_BYTES :]
     if _AS.search(call_words):
@@ -207,7 +207,7 @@ def _in_words(value: Any) -> str:
 
 
 class _Lines:
-    """Lines of bytes with what is said of them, as a frame is read; what does not fit on a line goes on in the next."""
+    """The explained lines of a frame. Long values continue on the next line."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
@@ -216,7 +216,7 @@ class _Lines:
         self.lines: list[str] = []
 
     def show(self, comment: str, depth: int = 0) -> None:
-        """What was read since the last line is a line."""
+        """Add a line of the bytes read since the last one."""
         end = len(self._frame) - self._reader.remaining_bytes
         for start in range(self._shown, end, _BYTES_PER_LINE):
             shown = f"    {'  ' * depth}{self._frame[start : min(end, start + _BYTES_PER_LINE)].hex(' ')}"
@@ -224,7 +224,7 @@ class _Lines:
         self._shown = end
 
     def message(self) -> None:
-        """A whole frame."""
+        """Explain a frame."""
         reader = self._reader
         self.show(f"{reader.i32()} bytes follow")
         if self._frame[4] == TType.I64:
@@ -251,7 +251,7 @@ class _Lines:
         assert not reader.remaining_bytes
 
     def fields(self, spec: dict[int, Any], depth: int, end: str = "the end of the struct") -> None:
-        """The fields of a struct, one a line."""
+        """Explain the fields of a struct, each on a line."""
         reader = self._reader
         while (field := reader.field())[0] != binary.STOP:
             type_, id_ = field
@@ -267,7 +267,7 @@ class _Lines:
         self.show(end if depth or self._reader.remaining_bytes else "the end", depth)
 
     def elements(self, comment: str, spec: Any, depth: int) -> None:
-        """A list or a set, an element a line, or a field of one."""
+        """Explain the elements of a list or set."""
         type_, count = self._reader.list_header()
         kind = "struct" if type_ == TType.STRUCT else _TYPES[type_]
         self.show(f"{comment} of {count} {kind}{'s' if count != 1 else ''}", depth)
@@ -278,7 +278,7 @@ class _Lines:
                 self.show(self.value(type_), depth + 1)
 
     def value(self, type_: int) -> str:
-        """A value that is no struct and no list."""
+        """Return a value that is no struct and no list."""
         reader = self._reader
         if type_ == TType.STRING:
             return f'"{reader.binary().decode("latin-1")}"'
@@ -286,14 +286,14 @@ class _Lines:
 
 
 def _spec_of(field: Any) -> dict[int, Any]:
-    """The fields of the struct that a field, or an element of a list, is."""
+    """Return the fields of the struct that a field or element is."""
     struct_class = field[2][1] if isinstance(field[2], tuple) else field[2]
     spec: dict[int, Any] = struct_class.thrift_spec
     return spec
 
 
 def explained(frame: bytes) -> list[str]:
-    """The lines of bytes of a frame, with what is said of them."""
+    """Return the lines of bytes of a frame with their explanations."""
     lines = _Lines(frame)
     lines.message()
     return lines.lines

@@ -1,4 +1,4 @@
-"""A server for the load tools, and the tools in processes of their own."""
+"""A server for the load tools, and the tools as processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ openTransactionTimeout = "50ms"
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """Starts servers in a scratch folder, and sees to it that none is left."""
+    """Start servers in a scratch folder, and end them after the tests of the module."""
     folder: Path = tmp_path_factory.mktemp("load")
     with Processes(folder) as processes:
         yield processes
@@ -38,27 +38,27 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 @pytest.fixture(scope="module")
 def server(processes: Processes) -> Server:
-    """One for all tests of a module, which leave no queue in it."""
+    """Return a server for the tests of a module, which must leave no queue in it."""
     return processes.serve(CONFIG)
 
 
 def command(*arguments: object) -> list[str]:
-    """What the installed command runs."""
+    """Return the command line of a load tool."""
     return [sys.executable, "-m", "kestrel.load.cli", *map(str, arguments)]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run a load tool until it ends."""
     return subprocess.run(command(*arguments), capture_output=True, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
 
 
 def at(server: Server, protocol: str = "memcache") -> list[str]:
-    """The options by which that server is found."""
+    """Return the options that select a server."""
     return ["--protocol", protocol, "--server", f"127.0.0.1:{server.port_of(protocol)}"]
 
 
 def told(done: subprocess.CompletedProcess[str], status: int = 0) -> Any:
-    """The JSON object that it has written."""
+    """Return the JSON object of a run with this exit status."""
     assert done.returncode == status, done
     [line] = done.stdout.splitlines()
     return json.loads(line)

@@ -1,4 +1,4 @@
-"""A server that stores items not quite as it says: for tests of whether that is noticed."""
+"""A server that loses, duplicates or changes items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from tests.child import join
 
 Mangled = Callable[[bytes, int], list[bytes]]
-"""What is put in place of an item that is the n-th."""
+"""Returns the items to store instead of the n-th item."""
 
 
 class LossyServer(socketserver.ThreadingTCPServer):
@@ -25,15 +25,15 @@ class LossyServer(socketserver.ThreadingTCPServer):
         self.puts = 0
         self.deletes = 0
         self.delete_s = delete_s
-        """How long it takes to delete a queue."""
+        """Duration of the deletion of a queue."""
         self.lock = threading.Lock()
         self.answers = threading.Event()
-        """Not set: it takes requests, and says nothing."""
+        """While it is not set, requests get no reply."""
         self.answers.set()
 
     @property
     def address(self) -> str:
-        """Where it serves."""
+        """The address of the server."""
         return f"127.0.0.1:{self.server_address[1]}"
 
     def put(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class LossyServer(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """As much of the memcache protocol as the tools say."""
+    """The part of the memcache protocol that the tools use."""
 
     server: LossyServer
 
@@ -85,7 +85,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def lossy(mangled: Mangled, *, delete_s: float = 0.0) -> Iterator[LossyServer]:
-    """Serves."""
+    """Provide a server."""
     with LossyServer(mangled, delete_s) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""What goes wrong is noticed, and told without a traceback."""
+"""The load tools report errors of servers, and failures without a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_
 from tests.tools.tool_processes import ENVIRONMENT, on_a_terminal
 
 ENDLESS = 10_000_000
-"""More items than a test has time for."""
+"""More items than can be put in a test."""
 
 
 @pytest.mark.parametrize(
@@ -28,37 +28,35 @@ ENDLESS = 10_000_000
         (["packing", "--cycles", "1"], lambda data, number: [data[:-1] + b"?"] if number == 5 else [data], "spoiled"),
     ],
 )
-def test_a_server_that_loses_doubles_or_changes_an_item_is_noticed(
-    tool: list[str], mangled: Mangled, what: str
-) -> None:
+def test_lost_doubled_or_changed_item_is_reported(tool: list[str], mangled: Mangled, what: str) -> None:
     with lossy(mangled) as server:
         done = told(run(*tool, "--server", server.address, "--items", 30, "--json"), status=1)
     assert done[what] == 1
     assert f"1 {what}" in done["verdict"]
 
 
-def test_a_put_that_does_not_arrive_is_noticed_though_nobody_takes() -> None:
+def test_lost_item_is_reported_by_a_tool_without_gets() -> None:
     with lossy(lambda data, number: [] if number == 5 else [data]) as server:
         assert told(run("put-many", "--server", server.address, "--items", 30, "--json"), status=1)["missing"] == 1
 
 
-def test_items_that_a_limit_refuses_are_counted(server: Server) -> None:
+def test_refused_items_are_counted(server: Server) -> None:
     done = told(run("put-many", *at(server), "--queue", "small", "--items", 10, "--json"), status=1)
     assert (done["stored"], done["refused"], done["missing"]) == (3, 7, 0)
 
 
-def test_reads_that_the_server_ends_come_again(server: Server) -> None:
-    """The queue has a timeout of its own; a reader that lets an item time out is not needed for that."""
+def test_reads_that_time_out_come_again(server: Server) -> None:
+    """The timeout is that of the queue."""
     options = ["--queue", "hasty", "--items", 40, "--clients", 2, "--leak", "0.3", "--json"]
     done = told(run("leaky-reader", *at(server), *options))
     assert (done["seen"], done["missing"], done["doubled"]) == (40, 0, 0)
     assert done["came_again"] == done["leaked"] > 0
 
 
-# Queues that are somebody's.
+# Queues of other clients.
 
 
-def test_a_queue_with_items_is_left_alone(server: Server) -> None:
+def test_queue_with_items_is_refused(server: Server) -> None:
     with server.connect() as client:
         client.put(b"theirs", b"hello")
         done = run("flood", *at(server), "--queue", "theirs", "--items", 10)
@@ -68,7 +66,7 @@ def test_a_queue_with_items_is_left_alone(server: Server) -> None:
         assert client.get(b"theirs") == b"hello"
 
 
-def test_a_queue_whose_children_would_get_the_items_is_left_alone(server: Server) -> None:
+def test_queue_with_children_is_refused(server: Server) -> None:
     with server.connect() as client:
         client.put(b"parent+child", b"hello")
         assert client.get(b"parent+child") == b"hello"
@@ -80,7 +78,7 @@ def test_a_queue_whose_children_would_get_the_items_is_left_alone(server: Server
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
-def test_a_queue_is_emptied_first_where_that_is_said(server: Server, protocol: str) -> None:
+def test_flush_option_empties_the_queue(server: Server, protocol: str) -> None:
     with server.connect() as client:
         client.put(b"old", b"hello")
         done = told(run("flood", *at(server, protocol), "--queue", "old", "--items", 10, "--flush", "--json"))
@@ -89,21 +87,18 @@ def test_a_queue_is_emptied_first_where_that_is_said(server: Server, protocol: s
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
-def test_anyway_a_queue_of_others_is_not_deleted(server: Server, protocol: str) -> None:
-    """Whatever it is called."""
+def test_anyway_option_keeps_the_queue_of_others(server: Server, protocol: str) -> None:
     with server.connect() as client:
         client.put(b"load_put_many", b"hello")
         told(run("put-many", *at(server, protocol), "--items", 10, "--anyway", "--json"))
         assert client.get(b"load_put_many") == b"hello"
-    told(run("put-many", *at(server), "--items", 10, "--flush", "--json"))  # its own is
+    told(run("put-many", *at(server), "--items", 10, "--flush", "--json"))  # its own queue is deleted
     with server.connect() as client:
         assert "queue_load_put_many_items" not in client.stats()
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
-def test_anyway_the_tail_of_many_clients_is_taken_though_items_of_others_stand_before_it(
-    server: Server, protocol: str
-) -> None:
+def test_anyway_option_reaches_items_after_those_of_others(server: Server, protocol: str) -> None:
     queue = f"crowded_{protocol}"
     with server.connect() as client:
         for _ in range(5):
@@ -113,7 +108,7 @@ def test_anyway_the_tail_of_many_clients_is_taken_though_items_of_others_stand_b
     assert (done["seen"], done["foreign"], done["missing"]) == (20, 5, 0)
 
 
-def test_anyway_items_of_others_are_counted_apart(server: Server) -> None:
+def test_anyway_option_counts_items_of_others_separately(server: Server) -> None:
     with server.connect() as client:
         client.put(b"mixed", b"hello")
     done = told(run("flood", *at(server), "--queue", "mixed", "--items", 10, "--anyway", "--json"))
@@ -124,7 +119,7 @@ def test_anyway_items_of_others_are_counted_apart(server: Server) -> None:
 # Servers.
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_unreachable_server_is_named() -> None:
     with own_port() as port:
         done = run("flood", "--server", f"127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (3, "")
@@ -138,37 +133,34 @@ def test_a_server_that_is_not_there_is_named() -> None:
     assert "DNS" not in done.stderr
 
 
-def test_tls_where_there_is_none_is_said_in_words(server: Server) -> None:
-    done = run("flood", *at(server), "--tls")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--tls"], "does it speak memcache there, with TLS?\n"),
+        (["--protocol", "thrift"], "does it speak thrift there, without TLS?\n"),
+    ],
+    ids=["TLS", "thrift"],
+)
+def test_server_of_another_protocol_is_reported(server: Server, options: list[str], says: str) -> None:
+    done = run("flood", *at(server), *options)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.endswith("; does it speak memcache there, with TLS?\n")
+    assert says.strip() in done.stderr
     assert "SSL" not in done.stderr and "[" not in done.stderr
-
-
-def test_another_protocol_is_thought_of(server: Server) -> None:
-    done = run("flood", "--server", f"127.0.0.1:{server.port}", "--protocol", "thrift")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "does it speak thrift there, without TLS?" in done.stderr
 
 
 @pytest.mark.parametrize(
     "tool",
-    [
-        ["many-clients", "--clients", 2, "--pause", "20ms", "--items", 60],
-        ["put-many", "--clients", 1, "--items", 3000],
-    ],
+    [["many-clients", "--clients", 2, "--pause", "20ms", "--items", 60], ["put-many", "--clients", 1, "--items", 3000]],
 )
-def test_a_server_that_hangs_up_on_who_is_idle_is_no_server_that_is_gone(
-    processes: Processes, tool: list[object]
-) -> None:
-    """No client is: that would be the connection over which the queues are looked at before the run and after it."""
-    server = processes.serve('clientTimeout = "500ms"\n' + CONFIG.replace("queues\"", f"idle_{tool[0]}\"", 1))
+def test_server_that_closes_idle_connections_is_not_lost(processes: Processes, tool: list[object]) -> None:
+    """The idle connection is the one that inspects the queues before and after the run."""
+    server = processes.serve('clientTimeout = "500ms"\n' + CONFIG.replace('queues"', f'idle_{tool[0]}"', 1))
     done = told(run(*tool, *at(server), "--json"))
     assert (done["missing"], done["failure"]) == (0, None)
 
 
-def test_a_server_that_dies_ends_it_with_the_figures_so_far(processes: Processes) -> None:
-    server = processes.serve(CONFIG.replace("queues\"", "dying\"", 1))
+def test_killed_server_ends_the_run_with_its_figures(processes: Processes) -> None:
+    server = processes.serve(CONFIG.replace('queues"', 'dying"', 1))
     running = begin("flood", *at(server), "--items", ENDLESS)
     wait_for_load(server, "flood")
     server.kill()
@@ -179,11 +171,11 @@ def test_a_server_that_dies_ends_it_with_the_figures_so_far(processes: Processes
     assert complained.count("\n") == 1
 
 
-def test_over_tls_with_a_certificate_that_is_verified(processes: Processes) -> None:
+def test_tls_server_is_verified(processes: Processes) -> None:
     authority = Authority(processes.folder)
     certificate, key = authority.sign("localhost")
     endpoint = f"ssl:0:interface=127.0.0.1:certKey={certificate}:privateKey={key}"
-    server = processes.serve(CONFIG.replace("queues\"", "tls\"", 1), endpoint=endpoint)
+    server = processes.serve(CONFIG.replace('queues"', 'tls"', 1), endpoint=endpoint)
     tls = [*at(server), "--items", 50, "--tls", "--server-name", "localhost", "--json"]
     assert told(run("flood", *tls, "--ca", authority.ca_file))["seen"] == 50
     done = run("flood", *tls)
@@ -205,58 +197,48 @@ def test_over_tls_with_a_certificate_that_is_verified(processes: Processes) -> N
         ("leaky-reader", signal.SIGINT),
     ],
 )
-def test_a_signal_ends_it_in_order_with_the_figures_so_far(
-    server: Server, tool: str, number: signal.Signals
-) -> None:
+def test_signal_ends_the_run_with_its_figures(server: Server, tool: str, number: signal.Signals) -> None:
     running = begin(tool, *at(server), "--items", 1_000_000)
     wait_for_load(server, tool)
-    running.send_signal(number)
-    said, complained = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, complained) == (130, "")
+    said = interrupted(running, number)
     assert "items/s" in said
     assert "interrupted: these are the figures so far\n" in said
     with server.connect() as client:
         assert not [name for name in client.stats() if name.startswith("queue_load_")]
 
 
-def test_what_an_interrupted_run_has_put_is_taken_away_though_that_takes_long() -> None:
-    """Longer than what is under way may take to end."""
+def test_interrupted_run_deletes_its_queues() -> None:
+    """The deletion takes longer than requests may take to end."""
     with lossy(lambda data, number: [data], delete_s=0.1) as server:
         running = begin("put-many", "--server", server.address, "--queues", 20, "--items", ENDLESS, "--clients", 1)
         eventually(lambda: server.puts > 5, "items are put")
-        running.send_signal(signal.SIGINT)
-        said, complained = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, complained) == (130, "")
+        said = interrupted(running)
     assert said.endswith("interrupted: these are the figures so far\n")
     assert server.deletes == 20
 
 
-def test_what_a_second_ctrl_c_leaves_is_said() -> None:
+def test_second_ctrl_c_leaves_queues_and_says_so() -> None:
     with lossy(lambda data, number: [data], delete_s=0.1) as server:
         running = begin("put-many", "--server", server.address, "--queues", 100, "--items", ENDLESS, "--clients", 1)
         eventually(lambda: server.puts > 5, "items are put")
         running.send_signal(signal.SIGINT)
         eventually(lambda: server.deletes > 1, "queues are deleted")
-        running.send_signal(signal.SIGINT)
-        said, complained = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, complained) == (130, "")
+        said = interrupted(running)
     assert said.endswith("; queues of the run are left on the server\n")
 
 
 @pytest.mark.parametrize("tool", ["flood", "many-clients", "put-many", "packing"])
-def test_ctrl_c_ends_it_though_the_server_has_begun_to_hang(tool: str) -> None:
-    """Long before what the server may take to answer has gone by."""
+def test_ctrl_c_ends_the_run_if_the_server_hangs(tool: str) -> None:
+    """It does not wait for the timeout of the request."""
     with lossy(lambda data, number: [data]) as server:
         running = begin(tool, "--server", server.address, "--items", 1_000_000, "--timeout", "1h")
         eventually(lambda: server.puts > 5, "items are put")
         server.answers.clear()
-        running.send_signal(signal.SIGINT)
-        said, complained = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, complained) == (130, "")
+        said = interrupted(running)
     assert said.endswith("; queues of the run are left on the server\n")
 
 
-def test_ctrl_c_ends_it_while_a_server_says_nothing() -> None:
+def test_ctrl_c_ends_the_run_before_the_first_reply() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(PATIENCE_S)
         running = begin("flood", "--server", f"127.0.0.1:{listener.getsockname()[1]}", "--timeout", "10m")
@@ -264,13 +246,11 @@ def test_ctrl_c_ends_it_while_a_server_says_nothing() -> None:
         with connection:
             connection.settimeout(PATIENCE_S)
             assert connection.recv(100) == b"dump_stats load_flood\r\n"
-            running.send_signal(signal.SIGINT)
-            said, complained = running.communicate(timeout=PATIENCE_S)
-    assert (running.returncode, complained) == (130, "")
+            said = interrupted(running)
     assert said == "interrupted: these are the figures so far\n"
 
 
-def test_on_a_terminal_it_says_how_far_it_is(server: Server) -> None:
+def test_progress_is_shown_on_a_terminal(server: Server) -> None:
     status, said = on_a_terminal(command("flood", *at(server), "--items", 100), env=ENVIRONMENT)
     assert status == 0
     assert said.startswith(b"\rflood: ")
@@ -282,8 +262,16 @@ def begin(*arguments: object) -> Child[str]:
     return Child(command(*arguments), stdout=pipe, stderr=pipe, env=ENVIRONMENT, text=True)
 
 
+def interrupted(running: Child[str], number: signal.Signals = signal.SIGINT) -> str:
+    """Send a signal, which must end the run without an error message, and return the output."""
+    running.send_signal(number)
+    said, complained = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, complained) == (130, "")
+    return said
+
+
 def wait_for_load(server: Server, tool: str) -> None:
-    """Return when some items were put."""
+    """Wait until some items have been put."""
     name = f"queue_load_{tool.replace('-', '_')}_total_items"
     with server.connect() as client:
         eventually(lambda: int(client.stats().get(name, "0")) > 5, "items are put")

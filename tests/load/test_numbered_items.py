@@ -1,4 +1,4 @@
-"""Items that are known again, and the count of them."""
+"""Numbered items and their ledger."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from kestrel.load.numbered_items import LEAST_BYTES, Ledger, NumberedItems, Unkn
 MINE = NumberedItems("00000001", 24, 3000, seed=1)
 
 
-def test_every_item_is_a_line_of_text_of_a_size_within_the_bounds() -> None:
+def test_item_is_text_of_a_size_in_the_range() -> None:
     items = [MINE.item(number) for number in range(2000)]
     assert {24 <= len(data) <= 3000 for data in items} == {True}
     assert min(map(len, items)) < 100 < 2900 < max(map(len, items))
     assert not any(set(data) & set(b"\r\n \0") for data in items)
 
 
-def test_an_item_is_known_again_by_its_number() -> None:
+def test_item_is_recognised_by_its_number() -> None:
     assert [MINE.number_of(MINE.item(number)) for number in (0, 7, 99_999_999)] == [0, 7, 99_999_999]
     short = NumberedItems("00000001", LEAST_BYTES, LEAST_BYTES, seed=1)
     assert short.number_of(short.item(5)) == 5
     assert len(short.item(5)) == LEAST_BYTES
 
 
-def test_what_is_of_another_run_or_was_changed_is_told_apart() -> None:
+def test_foreign_and_spoiled_items_are_told_apart() -> None:
     data = MINE.item(3)
     assert MINE.number_of(NumberedItems("00000002", 24, 3000, seed=1).item(3)) is UnknownItem.FOREIGN
     assert MINE.number_of(b"hello") is UnknownItem.FOREIGN
@@ -31,11 +31,11 @@ def test_what_is_of_another_run_or_was_changed_is_told_apart() -> None:
     assert MINE.number_of(data.replace(b".000000003.", b".x00000003.")) is UnknownItem.SPOILED
 
 
-def test_the_ledger_says_what_is_missing_and_what_came_twice() -> None:
+def test_ledger_counts_missing_and_doubled_items() -> None:
     ledger = Ledger(MINE, 4)
     assert [ledger.next_number(2), ledger.next_number(2), ledger.next_number(2)] == [0, 1, None]
     assert [ledger.next_number(), ledger.next_number(), ledger.next_number()] == [2, 3, None]
-    ledger.came(MINE.item(0))  # before the server's answer to the put
+    ledger.came(MINE.item(0))  # before the reply to the put
     for number in range(4):
         ledger.add_put(number, is_stored=number != 3)
     for data in (MINE.item(1), MINE.item(1), b"hello", MINE.item(4), MINE.item(2)[:-1]):

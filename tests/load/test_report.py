@@ -1,4 +1,4 @@
-"""What is said of a run."""
+"""Reports of a run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def measured() -> RunStats:
     return run_stats
 
 
-def test_the_table_is_aligned_and_leaves_out_what_was_not_done() -> None:
+def test_table_is_aligned_without_unused_rows() -> None:
     assert format_table(measured()) == [
         "     items  seconds  items/s  MB/s  p50 ms  p90 ms  p99 ms  max ms",
         "put      4     2.00        2  1.00  500.00  500.00  500.00  500.00",
     ]
 
 
-def test_the_journal_is_a_column_where_it_was_looked_at() -> None:
+def test_table_has_the_journal_size_if_known() -> None:
     run_stats = measured()
     run_stats.request_stats_list[0].journal_bytes = 2_500_000
     assert [line[-10:] for line in format_table(run_stats)] == ["journal MB", "      2.50"]
 
 
-def test_all_that_is_wrong_is_in_the_sentence() -> None:
+def test_verdict_lists_all_problems() -> None:
     run_stats = measured()
     assert format_verdict(run_stats) == "all is well: 4 items stored, and each came once"
     assert run_stats.wrong == 0
@@ -37,7 +37,7 @@ def test_all_that_is_wrong_is_in_the_sentence() -> None:
     assert run_stats.wrong == 2001
 
 
-def test_what_an_interrupted_run_has_not_taken_is_not_missing() -> None:
+def test_items_left_by_an_interrupted_run_are_not_missing() -> None:
     run_stats = measured()
     run_stats.is_interrupted = True
     run_stats.counts["missing"] = 3
@@ -45,7 +45,7 @@ def test_what_an_interrupted_run_has_not_taken_is_not_missing() -> None:
     assert run_stats.wrong == 0
 
 
-def test_the_object_has_the_same_figures() -> None:
+def test_json_report_has_the_figures_of_the_table() -> None:
     told = report_json("flood", measured(), protocol="text")
     assert (told["tool"], told["protocol"], told["seen"], told["interrupted"]) == ("flood", "text", 4, False)
     put, take = told["lanes"]

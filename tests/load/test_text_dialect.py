@@ -1,4 +1,4 @@
-"""The text protocol as the load tools speak it."""
+"""The text protocol of the load tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ = OpenRead(b"x")
 
 
 def answer(call: Call[Any], reply: bytes) -> Any:
-    """What the call makes of a reply that comes byte by byte."""
+    """Return the value of a reply that arrives byte by byte."""
     buffer = ReceiveBuffer()
     for place in range(len(reply)):
         assert call.read(buffer) is NOT_YET
@@ -47,7 +47,7 @@ def answer(call: Call[Any], reply: bytes) -> Any:
         ),
     ],
 )
-def test_requests_and_their_replies(call: Any, request_: bytes, reply: bytes, value: object) -> None:
+def test_every_request_and_its_reply(call: Any, request_: bytes, reply: bytes, value: object) -> None:
     made = call()
     assert made.request == request_
     assert answer(made, reply) == value
@@ -63,12 +63,12 @@ def test_requests_and_their_replies(call: Any, request_: bytes, reply: bytes, va
         (b"\n", BadReply),
     ],
 )
-def test_replies_that_are_no_answer(reply: bytes, error: type[Exception]) -> None:
+def test_error_or_invalid_reply_is_raised(reply: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         answer(CALLS.confirm(b"q", READ), reply)
 
 
-def test_what_text_cannot_say_is_not_sent() -> None:
+def test_invalid_argument_is_not_sent() -> None:
     with pytest.raises(RequestError):
         CALLS.put(b"q", b"two\nlines")
     with pytest.raises(RequestError):

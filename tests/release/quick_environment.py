@@ -1,4 +1,4 @@
-"""An environment for a wheel without a network: with what the wheel requires, taken from the running environment."""
+"""An environment for a wheel, made without a network: its requirements come from the running environment."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LAUNCHER: Final = "#!{python}\nimport sys\nfrom {module} import {function}\nsys.
 
 
 def make_quick_environment(folder: Path, wheel: Path, requires: list[str]) -> Path:
-    """What ``pip install WHEEL`` makes in an empty environment, but that what is required is linked and not copied.
+    """Install a wheel in a new environment, with links to its requirements instead of copies.
 
-    The links are in a folder of their own: the wheel has a file for Twisted's, which must not get into the one that
-    is linked.
+    The links are in a separate folder, because the wheel has a file in Twisted's folder and must not change the
+    linked one.
     """
     environment = folder / "environment"
     venv.create(environment, symlinks=True, with_pip=False)
@@ -45,7 +45,7 @@ def make_quick_environment(folder: Path, wheel: Path, requires: list[str]) -> Pa
 
 
 def required(requires: list[str]) -> list[Distribution]:
-    """The distributions that these lines ask for, with what they require in turn, and nothing else."""
+    """Return the required distributions with their own requirements."""
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(line), "") for line in requires]
@@ -62,7 +62,7 @@ def required(requires: list[str]) -> list[Distribution]:
 
 
 def link(installed: Distribution, folder: Path) -> None:
-    """Links to its modules and packages, and to what is known of it."""
+    """Create links to the modules, packages and metadata of a distribution."""
     for name in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
         source = Path(str(installed.locate_file(name)))
         if not (folder / name).exists():

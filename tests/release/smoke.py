@@ -1,10 +1,9 @@
-"""Every command of an installed wheel does one thing that it is for, in an environment and a folder of its own.
+"""Runs every command of an installed wheel, in an environment and a folder of its own.
 
     python tests/release/smoke.py [--python PYTHON] dist/kestrel_mq-1.0.0-py3-none-any.whl
 
-makes an empty environment with that Python, installs the wheel there, as whoever downloads it does, and runs each
-command that the wheel brings; one that does nothing in `ACTIONS` fails. It imports nothing but the standard library,
-and so nothing of the checkout that it stands in.
+creates an empty environment with that Python, installs the wheel there, and runs each command of the wheel. A command
+that is missing in `ACTIONS` is an error. This module imports only the standard library, and nothing of the checkout.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Final, NamedTuple
 PATIENCE_S: Final = 60.0
 LONG_S: Final = 480.0
 CONFIGS: Final = Path("share", "kestrel", "tap-configs")
-"""In an environment, where the wheel puts its configurations."""
+"""The folder of the configurations in an environment."""
 
 ANY_PORT: Final = "tcp:0:interface=127.0.0.1"
 PROTOCOLS: Final = ("memcache", "text", "thrift", "admin")
@@ -36,14 +35,14 @@ SPARK: Final = r"pyspark.* not installed: pip install 'kestrel-mq\[spark\]'"
 
 
 class Action(NamedTuple):
-    """A command line, what it is to say, and how it is to end.
+    """A command line with its expected output and exit status.
 
-    In both texts ``{version}`` is the wheel's, and ``{memcache}`` and the like are ports of the server.
+    ``{version}`` in the texts is that of the wheel, and ``{memcache}`` and others are ports of the server.
     """
 
     line: str
     says: str = ""
-    """A regular expression that is found in what it says, on standard output or standard error."""
+    """A regular expression for standard output or standard error."""
     status: int = 0
     stdin: str = ""
 
@@ -73,7 +72,7 @@ SERVED: Final = (
     Action("kestrel-load flood --items 100", "each came once$"),
     Action("kestrel-cli --server zk://127.0.0.1:1/none get work", r"pip install 'kestrel-mq\[cluster\]'", status=2),
 )
-"""While the server serves; kestrel-cli asks it by itself."""
+"""Actions while the server runs, which is the default of kestrel-cli."""
 
 LEFT: Final = (
     Action("kestrel-qdump -Q var/queues/work", "^three\nfour$"),
@@ -85,26 +84,26 @@ LEFT: Final = (
     Action("kestrel-report var/queues", SPARK, status=2),
     Action("kestrel-fleet verify var/queues", SPARK, status=2),
 )
-"""When it has stopped, with what it left."""
+"""Actions after the server has stopped, with its files."""
 
 ACTIONS: Final = (*SERVED, *LEFT)
 
 
 class SmokeFailed(Exception):
-    """The text says what was done, what was expected and what came."""
+    """An action with another result. The text has the command, and the expected and actual results."""
 
 
 class Installed:
-    """An environment with the wheel in it, and a folder to work in, where nothing else is."""
+    """An environment with the wheel, and an empty folder to work in."""
 
     def __init__(self, environment: Path, folder: Path) -> None:
         self.environment = environment
         self.folder = folder
         self.known: dict[str, str] = {}
-        """What stands for the names in actions."""
+        """Values of the names in actions."""
 
     def variables(self) -> dict[str, str]:
-        """Of each process: little of what there is here."""
+        """Return the environment variables of each process, independent of those of this one."""
         path = os.pathsep.join([str(self.environment / "bin"), "/usr/bin", "/bin"])
         given = {"PATH": path, "HOME": str(self.folder), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
         if "memcache" in self.known:
@@ -112,7 +111,7 @@ class Installed:
         return given
 
     def run(self, action: Action) -> str:
-        """Do it, and return what it said. Raises `SmokeFailed` unless it is as it should be."""
+        """Run an action, and return its output. Raise `SmokeFailed` for an unexpected result."""
         line = action.line.format_map(self.known)
         done = subprocess.run(
             ["/bin/sh", "-c", line],
@@ -136,7 +135,7 @@ class Installed:
 
     @contextmanager
     def server(self) -> Iterator[None]:
-        """A server on ports that are free, which stops in order at the end."""
+        """Run a server on free ports, and stop it in order at the end."""
         config = self.environment / CONFIGS / "development.toml"
         endpoints = [word for protocol in PROTOCOLS for word in (f"--{protocol}", ANY_PORT)]
         twistd = str(self.environment / "bin" / "twistd")
@@ -158,7 +157,7 @@ class Installed:
             process.wait()
 
     def _listened(self, process: subprocess.Popen[bytes], log: Path) -> dict[str, str]:
-        """The port of each protocol, when the queues are loaded."""
+        """Return the port of each protocol when the server is ready."""
         end = time.monotonic() + PATIENCE_S
         while not re.search(r"kestrel \S+ \((compiled|pure Python)\) serves ", log.read_text()):
             if process.poll() is not None or time.monotonic() > end:
@@ -169,7 +168,7 @@ class Installed:
 
 
 def commands_of(wheel: Path) -> list[str]:
-    """What the wheel's own list says."""
+    """Return the commands in the metadata of the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/entry_points.txt"))
         entry_points = configparser.ConfigParser(delimiters=["="])
@@ -179,12 +178,12 @@ def commands_of(wheel: Path) -> list[str]:
 
 
 def version_of(wheel: Path) -> str:
-    """As its file name says."""
+    """Return the version in the file name of the wheel."""
     return wheel.name.split("-")[1]
 
 
 def smoke(wheel: Path, installed: Installed) -> None:
-    """Every command of the wheel, and a server. Raises `SmokeFailed` at the first that is not as it should be."""
+    """Run every command of the wheel, and a server. Raise `SmokeFailed` for the first unexpected result."""
     commands = commands_of(wheel)
     idle = set(commands) - {action.line.split()[0] for action in ACTIONS}
     if idle:
@@ -209,7 +208,7 @@ def smoke(wheel: Path, installed: Installed) -> None:
 
 
 def _speak_text(port: int) -> None:
-    """A conversation of the text protocol, for which there is no command."""
+    """Use the text protocol, which no command uses."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
         client.sendall(b"put typed:\nhello\n\nget typed\ndelete typed\nquit\n")
         with client.makefile("rb") as replies:
@@ -220,7 +219,7 @@ def _speak_text(port: int) -> None:
 
 
 def make_environment(folder: Path, wheel: Path, python: str) -> Path:
-    """An empty environment with the wheel and what it requires, which pip fetches."""
+    """Create an environment with the wheel and its requirements, which pip downloads."""
     environment = folder / "environment"
     subprocess.run([python, "-m", "venv", str(environment)], check=True, timeout=LONG_S)
     pip = [str(environment / "bin" / "pip"), "--disable-pip-version-check", "install", "--quiet"]
@@ -229,7 +228,7 @@ def make_environment(folder: Path, wheel: Path, python: str) -> Path:
 
 
 def main() -> int:
-    """The command. Returns its exit status."""
+    """Run the command, and return its exit status."""
     parser = argparse.ArgumentParser(description="Install a wheel in an empty environment and try all that it brings.")
     parser.add_argument("wheel", type=Path, metavar="WHEEL")
     parser.add_argument("--python", default=sys.executable, help="the Python to install it for (default: this one)")

@@ -1,4 +1,4 @@
-"""What is released: a source distribution with all that there is, and a wheel that works without a checkout."""
+"""The released source distribution is complete, and the wheel works without a checkout."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MADE: Final = shutil.ignore_patterns(
     ".*cache", ".git", ".gitignore", ".hypothesis", ".venv", "*.egg-info", "*.py[cod]", "*.so", "__pycache__",
     "_trial_temp*", "build", "compiled.json", "dist", "dropin.cache", "twistd.log*", "var",
 )  # fmt: skip
-"""What a checkout has besides its sources."""
+"""Files of a checkout that are no sources."""
 
 BUILD: Final = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 
 
 def build(what: str, source: Path, target: Path) -> Path:
-    """What a builder such as pip makes there, pure, and without a network."""
+    """Build a distribution without the extension and without a network."""
     target.mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["KESTREL_EXTENSION"] = "none"
@@ -50,7 +50,7 @@ def files_below(folder: Path) -> set[str]:
 
 
 class Release:
-    """The sources without what was made in the checkout, and what is built of them."""
+    """A copy of the sources without built files, and the distributions built from it."""
 
     def __init__(self, folder: Path) -> None:
         self.sources = folder / "sources"
@@ -75,17 +75,17 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_the_source_distribution_has_every_file_of_the_sources(release: Release) -> None:
+def test_source_distribution_has_every_source_file(release: Release) -> None:
     made = {name for name in release.unpacked_files if name == "PKG-INFO" or name.startswith("kestrel_mq.egg-info/")}
     assert release.unpacked_files - made == release.source_files
 
 
-def test_a_wheel_of_the_source_distribution_is_that_of_the_sources(release: Release) -> None:
+def test_wheel_of_the_source_distribution_equals_that_of_the_sources(release: Release) -> None:
     assert release.wheel.name == f"kestrel_mq-{kestrel.__version__}-py3-none-any.whl"
     assert contents(release.wheel) == contents(release.wheel_of_the_tree)
 
 
-def test_the_wheel_brings_the_package_and_twistds_plugins_and_configurations_and_nothing_else(release: Release) -> None:
+def test_wheel_has_only_the_package_plugins_and_configurations(release: Release) -> None:
     names = contents(release.wheel).keys()
     data = f"kestrel_mq-{kestrel.__version__}.data/data/share/kestrel/tap-configs"
     assert {name for name in names if name.startswith("twisted/")} == {
@@ -96,16 +96,11 @@ def test_the_wheel_brings_the_package_and_twistds_plugins_and_configurations_and
         f"{data}/{path.name}" for path in (ROOT / "tap-configs").iterdir()
     }
     assert {"kestrel/py.typed", "kestrel/protocols/kestrel.thrift", "kestrel/admin/pages/index.html"} <= names
-    assert {name.split("/")[0] for name in names} == {
-        "kestrel",
-        "pyspark_kestrel",
-        "twisted",
-        f"kestrel_mq-{kestrel.__version__}.data",
-        f"kestrel_mq-{kestrel.__version__}.dist-info",
-    }
+    folders = {f"kestrel_mq-{kestrel.__version__}.{kind}" for kind in ("data", "dist-info")}
+    assert {name.split("/")[0] for name in names} == {"kestrel", "pyspark_kestrel", "twisted", *folders}
 
 
-def test_what_an_index_shows_has_no_link_into_a_checkout_and_names_what_is_installed(release: Release) -> None:
+def test_description_has_no_relative_links_and_names_real_commands(release: Release) -> None:
     metadata = contents(release.wheel)[f"kestrel_mq-{kestrel.__version__}.dist-info/METADATA"].decode()
     _, _, shown = metadata.partition("\n\n")
     assert shown == (ROOT / "docs" / "package.md").read_text()
@@ -124,7 +119,7 @@ def test_every_command_of_the_wheel_works_without_the_checkout(release: Release,
     smoke(release.wheel, installed)
 
 
-def test_a_command_that_nothing_is_done_with_fails(release: Release, tmp_path: Path) -> None:
+def test_command_without_an_action_fails(release: Release, tmp_path: Path) -> None:
     wheel = tmp_path / release.wheel.name
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(
