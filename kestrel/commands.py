@@ -19,7 +19,18 @@ class Command:
     """Data of the codec that made the command, for its reply."""
 
 
-class Put(Command):
+class OptionalReplyCommand(Command):
+    """A command that the client may send without expecting a reply.
+
+    Without `wants_reply` neither the result nor an error is sent to the client.
+    """
+
+    __slots__ = ("wants_reply",)
+
+    wants_reply: bool
+
+
+class Put(OptionalReplyCommand):
     """Append items to a queue.
 
     `expiry_ms` is 0 for never. With `expiry_is_relative` it counts from now, and a negative value means expired on
@@ -37,12 +48,14 @@ class Put(Command):
         expiry_is_relative: bool,
         *,
         stops_at_refusal: bool = False,
+        wants_reply: bool = True,
     ) -> None:
         self.queue = queue
         self.items = items
         self.expiry_ms = expiry_ms
         self.expiry_is_relative = expiry_is_relative
         self.stops_at_refusal = stops_at_refusal
+        self.wants_reply = wants_reply
 
 
 class Get(Command):
@@ -199,10 +212,14 @@ class _QueueCommand(Command):
         self.queue = queue
 
 
-class Delete(_QueueCommand):
+class Delete(OptionalReplyCommand):
     """Delete a queue, its items, open reads and files."""
 
-    __slots__ = ()
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: bytes, *, wants_reply: bool = True) -> None:
+        self.queue = queue
+        self.wants_reply = wants_reply
 
 
 class Inspect(_QueueCommand):
@@ -223,10 +240,13 @@ class FlushExpired(_QueueCommand):
     __slots__ = ()
 
 
-class FlushAll(Command):
+class FlushAll(OptionalReplyCommand):
     """Flush every queue."""
 
     __slots__ = ()
+
+    def __init__(self, *, wants_reply: bool = True) -> None:
+        self.wants_reply = wants_reply
 
 
 class FlushAllExpired(Command):
@@ -298,16 +318,17 @@ class Shutdown(Command):
     __slots__ = ()
 
 
-class Malformed(Command):
+class Malformed(OptionalReplyCommand):
     """An invalid request. The reply is the reason. With `closes`, the stream is out of step, and the connection is
     closed.
     """
 
     __slots__ = ("closes", "reason")
 
-    def __init__(self, reason: str, *, closes: bool) -> None:
+    def __init__(self, reason: str, *, closes: bool, wants_reply: bool = True) -> None:
         self.reason = reason
         self.closes = closes
+        self.wants_reply = wants_reply
 
 
 class OtherProtocol(Malformed):

@@ -27,6 +27,9 @@ _MAX_CACHED_LINE_BYTES: Final = 128
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
 
+_NOREPLY: Final = b"noreply"
+"""The last word of a request that is not answered."""
+
 _SUCCESS_REPLIES: Final[dict[type[commands.Command], bytes]] = {
     commands.Delete: b"DELETED\r\n",
     commands.Flush: b"END\r\n",
@@ -53,15 +56,18 @@ _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
 class _AnnouncedSet:
     """A `set` line whose data has not arrived. `problem` is the reason why it will not be stored."""
 
-    __slots__ = ("closes", "expiry_is_relative", "expiry_ms", "problem", "queue", "size")
+    __slots__ = ("closes", "expiry_is_relative", "expiry_ms", "problem", "queue", "size", "wants_reply")
 
-    def __init__(self, queue: bytes, expiry_s: int, size: int, problem: str | None, closes: bool) -> None:
+    def __init__(
+        self, queue: bytes, expiry_s: int, size: int, problem: str | None, closes: bool, wants_reply: bool
+    ) -> None:
         self.queue = queue
         self.expiry_ms = expiry_s * 1000
         self.expiry_is_relative = expiry_s < _ABSOLUTE_EXPIRY_S
         self.size = size
         self.problem = problem
         self.closes = closes
+        self.wants_reply = wants_reply
 
 
 _PARSED_LINES: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
@@ -113,29 +119,36 @@ class MemcacheCodec(Codec):
                     self.end()
                 return request
             if request.size > self._max_item_bytes:
-                return self._out_of_step("item too large")
+                return self._out_of_step("item too large", request.wants_reply)
             announced = request
         try:
             data = self.buffer.take(announced.size, CRLF)
         except NoLineEnd:
-            return self._out_of_step("bad data chunk")
+            return self._out_of_step("bad data chunk", announced.wants_reply)
         if data is None:
             self._announced = announced
             return None
         self._announced = None
+        wants_reply = announced.wants_reply
         if announced.problem is not None:
-            return self._out_of_step(announced.problem) if announced.closes else _malformed(announced.problem)
-        return commands.Put(announced.queue, (data,), announced.expiry_ms, announced.expiry_is_relative)
+            if announced.closes:
+                return self._out_of_step(announced.problem, wants_reply)
+            return commands.Malformed(announced.problem, closes=False, wants_reply=wants_reply)
+        return commands.Put(
+            announced.queue, (data,), announced.expiry_ms, announced.expiry_is_relative, wants_reply=wants_reply
+        )
 
-    def _out_of_step(self, reason: str) -> commands.Malformed:
+    def _out_of_step(self, reason: str, wants_reply: bool = True) -> commands.Malformed:
         """Drop the rest of the stream, which cannot be parsed reliably after this error."""
         self.end()
-        return _fatal(reason)
+        return commands.Malformed(reason, closes=True, wants_reply=wants_reply)
 
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """Return STORED, or NOT_STORED if the item was refused."""
+        """Return STORED, or NOT_STORED if the item was refused. Nothing after `noreply`."""
+        if not command.wants_reply:
+            return b""
         return b"STORED\r\n" if count else b"NOT_STORED\r\n"
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
@@ -148,8 +161,8 @@ class MemcacheCodec(Codec):
         return b"END\r\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """Return the command's own word for success. `shutdown` has none."""
-        return _SUCCESS_REPLIES[type(command)]
+        """Return the command's own word for success. `shutdown` has none, and neither has a command with `noreply`."""
+        return b"" if _is_silent(command) else _SUCCESS_REPLIES[type(command)]
 
     def number(self, command: commands.Command, value: int) -> bytes:
         """Return a line with the number."""
@@ -178,12 +191,21 @@ class MemcacheCodec(Codec):
         return b"END\r\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """Return the error's first word with the reason, except after ERROR, and whether the connection is closed."""
+        """Return the error's first word with the reason, except after ERROR, and whether the connection is closed.
+
+        The reply to a command with `noreply` is empty.
+        """
         word, closes = next((word, closes) for kind, word, closes in _ERRORS if isinstance(error, kind))
+        if _is_silent(command):
+            return b"", closes
         if word == b"ERROR":
             return b"ERROR\r\n", closes
         reason = str(error) if isinstance(error, errors.KestrelError) else "internal error"
         return b"%b %b\r\n" % (word, encode_one_line(reason)), closes
+
+
+def _is_silent(command: commands.Command) -> bool:
+    return isinstance(command, commands.OptionalReplyCommand) and not command.wants_reply
 
 
 # Parsing of lines. Equal lines have equal requests, whichever client sends them.
@@ -223,17 +245,26 @@ def _fatal(reason: str) -> commands.Malformed:
     return commands.Malformed(reason, closes=True)
 
 
+def _wants_reply(words: list[bytes], arguments: int) -> bool:
+    """Return False if `noreply` follows the command word and at least this number of arguments."""
+    return words[-1] != _NOREPLY or len(words) < arguments + 2
+
+
 def _set(words: list[bytes]) -> commands.Command | _AnnouncedSet:
     problem = None
     closes = False
-    if words[0].lower() in _UNSUPPORTED_STORES:
+    command = words[0].lower()
+    if command in _UNSUPPORTED_STORES:
         problem, closes = "only set is supported", True
+    wants_reply = _wants_reply(words, 5 if command == b"cas" else 4)
     try:
         size = parse_int32(words[4])
     except IndexError:
         return _fatal("set needs a queue, flags, an expiry and a length")
     except BadNumber:
-        return _fatal("item too large" if words[4].isdigit() else "length is not a number")
+        if words[4].isdigit():
+            return commands.Malformed("item too large", closes=True, wants_reply=wants_reply)
+        return _fatal("length is not a number")
     if size < 0:
         return _fatal("length is negative")
     expiry_s = 0
@@ -245,7 +276,7 @@ def _set(words: list[bytes]) -> commands.Command | _AnnouncedSet:
         expiry_s = parse_int32(words[3])
     except BadNumber:
         problem = problem or "expiry is not a number"
-    return _AnnouncedSet(words[1], expiry_s, size, problem, closes)
+    return _AnnouncedSet(words[1], expiry_s, size, problem, closes, wants_reply)
 
 
 def _get(words: list[bytes]) -> commands.Command:
@@ -298,6 +329,16 @@ def _confirm(words: list[bytes]) -> commands.Command:
         return _malformed("count is not a number")
 
 
+def _delete(words: list[bytes]) -> commands.Command:
+    if len(words) < 2:
+        return _name_required()
+    return commands.Delete(words[1], wants_reply=_wants_reply(words, 1))
+
+
+def _flush_all(words: list[bytes]) -> commands.Command:
+    return commands.FlushAll(wants_reply=_wants_reply(words, 0))
+
+
 def _name_required() -> commands.Malformed:
     return _malformed("queue name required")
 
@@ -316,9 +357,9 @@ _PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | _Announce
     b"set": _set,
     b"get": _get,
     b"gets": _get,
-    b"delete": _with_queue_name(commands.Delete),
+    b"delete": _delete,
     b"flush": _with_queue_name(commands.Flush),
-    b"flush_all": _without_arguments(commands.FlushAll),
+    b"flush_all": _flush_all,
     b"flush_expired": _with_queue_name(commands.FlushExpired),
     b"flush_all_expired": _without_arguments(commands.FlushAllExpired),
     b"monitor": _monitor,

@@ -104,13 +104,13 @@ class Outbox:
         *,
         answers_waiter: bool = False,
     ) -> None:
-        """Send a reply when `batch` is committed and all earlier replies are sent.
+        """Send a reply when `batch` is committed and all earlier replies are sent. An empty one is dropped.
 
         `lost` is called if the batch is lost and an error is sent instead. `sent` is called once in any case, with
         False if the reply was not sent unchanged and its items must be put back. A reply with `answers_waiter` is not
         sent once the client has sent its last byte, as if the client had disconnected while it waited.
         """
-        if self._is_gone or self._closes:
+        if self._is_gone or self._closes or not reply:
             if sent is not None:
                 sent(False)
             return

@@ -30,9 +30,9 @@ def values_of(command: commands.Command) -> CommandValues:
     if isinstance(command, commands.Put):
         # The start time of an expiry that never comes does not matter.
         expiry = (command.expiry_ms, command.expiry_is_relative) if command.expiry_ms else 0
-        return (commands.Put, command.queue, tuple(command.items), expiry)
+        return (commands.Put, command.queue, tuple(command.items), expiry, command.wants_reply)
     if isinstance(command, commands.Malformed):
-        return (commands.Malformed, command.closes)
+        return (commands.Malformed, command.closes, command.wants_reply)
     return all_values_of(command)
 
 
@@ -40,16 +40,22 @@ def parse(*pieces: bytes, **limits: int) -> list[commands.Command]:
     return parse_with(MemcacheCodec(**limits), pieces)
 
 
-def put(queue: bytes, data: bytes, expiry_ms: int = 0, *, relative: bool = True) -> CommandValues:
-    return values_of(commands.Put(queue, (data,), expiry_ms, relative))
+def put(
+    queue: bytes, data: bytes, expiry_ms: int = 0, *, relative: bool = True, wants_reply: bool = True
+) -> CommandValues:
+    return values_of(commands.Put(queue, (data,), expiry_ms, relative, wants_reply=wants_reply))
 
 
 def get(queue: bytes, wait_ms: int = 0, key: bytes | None = None, **options: bool) -> CommandValues:
     return values_of(commands.Get(queue, wait_ms, key=key or queue, **options))
 
 
-def malformed(*, closes: bool) -> CommandValues:
-    return (commands.Malformed, closes)
+def malformed(*, closes: bool, wants_reply: bool = True) -> CommandValues:
+    return (commands.Malformed, closes, wants_reply)
+
+
+def ends_the_stream(command: CommandValues) -> bool:
+    return command[:2] == (commands.Malformed, CLOSES)
 
 
 REQUESTS: list[tuple[bytes, CommandValues]] = [
@@ -59,7 +65,11 @@ REQUESTS: list[tuple[bytes, CommandValues]] = [
     (b"SET work 0 0 5\r\nhello\r\n", put(b"work", b"hello")),
     (b"sEt WoRK 0 0 5\r\nHeLLo\r\n", put(b"WoRK", b"HeLLo")),
     (b"set work 0 0 5  \r\nhello\r\n", put(b"work", b"hello")),
-    (b"set work 0 0 5 noreply\r\nhello\r\n", put(b"work", b"hello")),
+    (b"set work 0 0 5 noreply\r\nhello\r\n", put(b"work", b"hello", wants_reply=False)),
+    (b"set work 0 0 5 some noreply \r\nhello\r\n", put(b"work", b"hello", wants_reply=False)),
+    (b"set work 0 0 5 NOREPLY\r\nhello\r\n", put(b"work", b"hello")),
+    (b"set work 0 0 5 noreply please\r\nhello\r\n", put(b"work", b"hello")),
+    (b"set noreply 0 0 5\r\nhello\r\n", put(b"noreply", b"hello")),
     (b"set work 0 0 0\r\n\r\n", put(b"work", b"")),
     (b"set work 0 0 9\r\na\r\nb\nc\r\n\n\r\n", put(b"work", b"a\r\nb\nc\r\n\n")),
     (b"set work 0 0 10\r\nget other\n\r\n", put(b"work", b"get other\n")),
@@ -107,9 +117,17 @@ REQUESTS: list[tuple[bytes, CommandValues]] = [
     (b"confirm work -3\r\n", values_of(commands.Confirm(b"work", -3))),
     # whole queues, and the server
     (b"delete work\r\n", values_of(commands.Delete(b"work"))),
+    (b"delete work 0\r\n", values_of(commands.Delete(b"work"))),
+    (b"delete work noreply\r\n", values_of(commands.Delete(b"work", wants_reply=False))),
+    (b"delete work 0 noreply\r\n", values_of(commands.Delete(b"work", wants_reply=False))),
+    (b"delete noreply\r\n", values_of(commands.Delete(b"noreply"))),
     (b"flush work\r\n", values_of(commands.Flush(b"work"))),
     (b"flush_expired work\r\n", values_of(commands.FlushExpired(b"work"))),
     (b"flush_all\r\n", values_of(commands.FlushAll())),
+    (b"flush_all noreply\r\n", values_of(commands.FlushAll(wants_reply=False))),
+    (b"flush_all 0 noreply\r\n", values_of(commands.FlushAll(wants_reply=False))),
+    (b"flush work noreply\r\n", values_of(commands.Flush(b"work"))),
+    (b"get work noreply\r\n", get(b"work")),
     (b"flush_all_expired\r\n", values_of(commands.FlushAllExpired())),
     (b"version\r\n", values_of(commands.Version())),
     (b"Version \r\n", values_of(commands.Version())),
@@ -150,6 +168,8 @@ REQUESTS: list[tuple[bytes, CommandValues]] = [
     (b"set work 0 x 5\r\nhello\r\n", malformed(closes=OPEN)),
     (b"set work 0 1.5 5\r\nhello\r\n", malformed(closes=OPEN)),
     (b"set work x x 0\r\n\r\n", malformed(closes=OPEN)),
+    (b"set work x 0 5 noreply\r\nhello\r\n", malformed(closes=OPEN, wants_reply=False)),
+    (b"set work 0 x 5 noreply\r\nhello\r\n", malformed(closes=OPEN, wants_reply=False)),
     # requests with errors after which the stream cannot be trusted, or that the client cannot have meant
     (b"\r\n", malformed(closes=CLOSES)),
     (b"\n", malformed(closes=CLOSES)),
@@ -182,6 +202,16 @@ REQUESTS: list[tuple[bytes, CommandValues]] = [
     (b"append work 0 0 5\r\nhello\r\n", malformed(closes=CLOSES)),
     (b"prepend work 0 0 5\r\nhello\r\n", malformed(closes=CLOSES)),
     (b"cas work 0 0 5 77\r\nhello\r\n", malformed(closes=CLOSES)),
+    (b"add work 0 0 5 noreply\r\nhello\r\n", malformed(closes=CLOSES, wants_reply=False)),
+    (b"cas work 0 0 5 77 noreply\r\nhello\r\n", malformed(closes=CLOSES, wants_reply=False)),
+    (b"set work 0 0 16777217 noreply\r\n", malformed(closes=CLOSES, wants_reply=False)),
+    (b"set work 0 0 99999999999 noreply\r\n", malformed(closes=CLOSES, wants_reply=False)),
+    (b"set work 0 0 5 noreply\r\nhello!!", malformed(closes=CLOSES, wants_reply=False)),
+    # The line cannot be parsed, so its `noreply` does not count either.
+    (b"set work 0 noreply\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 noreply\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 many noreply\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 -1 noreply\r\n", malformed(closes=CLOSES)),
 ]
 
 each_request = pytest.mark.parametrize(
@@ -202,7 +232,7 @@ def test_request_byte_by_byte_is_read(request_bytes: bytes, expected: CommandVal
 @each_request
 def test_request_with_following_bytes_is_read(request_bytes: bytes, expected: CommandValues) -> None:
     made = [values_of(command) for command in parse(request_bytes + b"version\r\nver")]
-    if expected == malformed(closes=CLOSES):
+    if ends_the_stream(expected):
         assert made == [expected]
     else:
         assert made == [expected, values_of(commands.Version())]
@@ -360,7 +390,7 @@ def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int])
 @given(stream=STREAMS)
 def test_no_command_follows_one_that_closes(stream: bytes) -> None:
     made = [values_of(command) for command in parse(stream, max_line_bytes=60, max_item_bytes=40)]
-    assert malformed(closes=CLOSES) not in made[:-1]
+    assert not any(ends_the_stream(command) for command in made[:-1])
 
 
 @given(
@@ -396,6 +426,25 @@ def test_item_can_echo_the_requested_key() -> None:
     command = codec.next_command()
     assert isinstance(command, commands.Get)
     assert codec.item(command, b"x") == b"VALUE work/open/t=5 0 1\r\nx\r\nEND\r\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        commands.Put(b"work", (b"a",), 0, True, wants_reply=False),
+        commands.Delete(b"work", wants_reply=False),
+        commands.FlushAll(wants_reply=False),
+        commands.Malformed("why", closes=False, wants_reply=False),
+    ],
+)
+def test_command_with_noreply_has_no_reply_and_no_error(command: commands.Command) -> None:
+    codec = MemcacheCodec()
+    if isinstance(command, commands.Put):
+        assert codec.stored(command, 1) == codec.stored(command, 0) == b""
+    elif not isinstance(command, commands.Malformed):
+        assert codec.done(command) == b""
+    assert codec.error(command, errors.StorageRefused("disk full")) == (b"", OPEN)
+    assert codec.error(command, errors.Unavailable("why")) == (b"", CLOSES)
 
 
 @pytest.mark.parametrize(

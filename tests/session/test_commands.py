@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kestrel.compiled import BUILD
+from kestrel.config.load import loads
 from kestrel.errors import StorageError
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import FLUSHED_PER_SLICE
@@ -81,10 +82,6 @@ def test_only_first_key_of_get_is_served(client: MemoryClient) -> None:
     assert client.ask(b"get other\r\n") == value(b"other", b"two")
 
 
-def test_noreply_is_answered(client: MemoryClient) -> None:
-    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n") == b"STORED\r\n"
-
-
 def test_replies_keep_the_order_of_requests(client: MemoryClient) -> None:
     asked = b"version\r\n" + set_(b"work", b"one") + b"get work\r\nget work\r\ndelete work\r\nflush work\r\nversion\r\n"
     expected = b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"work", b"one") + b"END\r\nDELETED\r\nEND\r\nVERSION 1.2.3\r\n"
@@ -95,6 +92,85 @@ def test_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
     for byte in set_(b"work", b"one") + b"get work\r\n":
         client.send(bytes([byte]))
     assert client.take() == b"STORED\r\n" + value(b"work", b"one")
+
+
+# noreply.
+
+
+def test_set_with_noreply_stores_and_sends_nothing(client: MemoryClient) -> None:
+    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n") == b""
+    assert client.ask(b"get work\r\n") == value(b"work", b"x")
+
+
+@pytest.mark.parametrize("line", [b"delete work noreply", b"flush_all noreply", b"flush_all 0 noreply"])
+def test_removal_with_noreply_removes_and_sends_nothing(client: MemoryClient, line: bytes) -> None:
+    put(client, b"work", b"x")
+    assert client.ask(line + b"\r\n") == b""
+    assert client.ask(b"get work\r\nversion\r\n") == b"END\r\nVERSION 1.2.3\r\n"
+
+
+def test_other_replies_keep_their_order_around_noreply(client: MemoryClient) -> None:
+    silent = b"set work 0 0 1 noreply\r\n%b\r\n"
+    asked = silent % b"1" + b"get work\r\n" + silent % b"2" + set_(b"work", b"3") + b"delete other noreply\r\n"
+    asked += b"get work\r\nflush_all noreply\r\nversion\r\n" + silent % b"4" + b"get work\r\n"
+    expected = value(b"work", b"1") + b"STORED\r\n" + value(b"work", b"2") + b"VERSION 1.2.3\r\n" + value(b"work", b"4")
+    assert client.ask(asked) == expected
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"set work x 0 3 noreply\r\none\r\n",
+        b"set work 0 x 3 noreply\r\none\r\n",
+        b"set a.b 0 0 3 noreply\r\none\r\n",
+        b"delete a.b noreply\r\n",
+    ],
+)
+def test_error_with_noreply_is_not_sent(server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
+    assert client.ask(request_bytes + b"version\r\n") == b"VERSION 1.2.3\r\n"
+    assert not client.is_closed
+    assert queue_names(server.connect()) == []
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"set work 0 0 3 noreply\r\none!!",
+        b"set work 0 0 16777217 noreply\r\n",
+        b"add work 0 0 3 noreply\r\none\r\n",
+        b"cas work 0 0 3 1 noreply\r\none\r\n",
+    ],
+)
+def test_unrecoverable_error_with_noreply_closes_without_a_reply(
+    server: MemoryServer, client: MemoryClient, request_bytes: bytes
+) -> None:
+    assert client.ask(request_bytes + b"version\r\n") == b""
+    assert client.is_closed
+    assert queue_names(server.connect()) == []
+
+
+@pytest.mark.parametrize("line", [b"set work 0 0 noreply", b"set work 0 0 many noreply", b"set work 0 0 -1 noreply"])
+def test_line_that_cannot_be_parsed_is_answered_despite_noreply(client: MemoryClient, line: bytes) -> None:
+    assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\n", client.ask(line + b"\r\nhello\r\nversion\r\n"))
+    assert client.is_closed
+
+
+def test_item_put_with_noreply_before_a_disconnect_is_stored(server: MemoryServer, client: MemoryClient) -> None:
+    client.send(b"set work 0 0 1 noreply\r\nx\r\n")
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\n") == value(b"work", b"x")
+
+
+def test_full_queue_refuses_an_item_with_noreply_silently() -> None:
+    client = MemoryServer(config=loads("[[queues]]\nname = 'work'\nmaxItems = 1\n")).connect()
+    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n" * 2 + b"version\r\n") == b"VERSION 1.2.3\r\n"
+    assert client.ask(b"get work\r\nget work\r\n") == value(b"work", b"x") + b"END\r\n"
+
+
+def test_refused_client_is_closed_without_a_reply_to_noreply(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"status readonly\r\n") == b"END\r\n"
+    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\nversion\r\n") == b""
+    assert client.is_closed
 
 
 # Errors.
@@ -699,6 +775,32 @@ def test_replies_stay_in_order_behind_an_unsafe_one(storage: SteppedStorage, slo
     assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
     storage.end_commits()
     assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
+
+
+def test_noreply_waits_for_no_commit(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client = slow.connect()
+    storage.holds_commits = True
+    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n" * 3 + b"version\r\n") == b"VERSION 1.2.3\r\n"
+    storage.end_commits()
+    assert client.ask(b"get work\r\n") == b""
+    storage.end_commits()
+    assert client.take() == value(b"work", b"x")
+
+
+def test_failed_commit_sends_errors_only_for_requests_with_a_reply(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client = slow.connect()
+    storage.holds_commits = True
+    silent = b"set work 0 0 1 noreply\r\nx\r\n"
+    assert client.ask(silent + set_(b"work", b"y") + silent + b"version\r\n") == b""
+    storage.end_commits(error=StorageError("disk full"))
+    reply = client.take()
+    assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\nVERSION 1.2.3\r\n", reply)
+
+
+def test_full_disk_refuses_an_item_with_noreply_silently(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client = slow.connect()
+    storage.refusal = "disk full"
+    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\nversion\r\n") == b"VERSION 1.2.3\r\n"
 
 
 def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:

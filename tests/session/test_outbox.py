@@ -103,6 +103,14 @@ def test_replies_of_a_tick_are_written_together_in_order(client: Client) -> None
     assert client.written == [b"onetwothree"]
 
 
+def test_empty_reply_holds_nothing_and_sends_nothing(client: Client) -> None:
+    client.outbox.reply(b"", Batch())
+    assert not client.outbox.holds_replies
+    client.outbox.reply(b"one")
+    client.barrier.end_of_tick()
+    assert client.written == [b"one"]
+
+
 def test_unsafe_reply_holds_only_later_replies(client: Client) -> None:
     batch = Batch()
     client.outbox.reply(b"before ")
