@@ -43,8 +43,8 @@ examples:
 
 A DURATION has a unit, as 100ms, 1m30s or 2h, or is a number of seconds.
 
-SIGTERM and SIGINT (Ctrl-C) stop the worker: it takes no more items and ends when the running calls have ended. A second
-signal ends it at once, and the items return to their queues.
+SIGTERM and SIGINT (Ctrl-C) stop the worker: it takes no further items, and ends when the running calls have ended. A
+second signal ends it at once, and the items return to their queues.
 
 exit status: 0; 2 if the command line is invalid or there is no such function."""
 

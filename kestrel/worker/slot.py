@@ -95,7 +95,7 @@ Step: TypeAlias = TakeItem | CallFunction | PutAside | EndRead | PauseFor
 
 @dataclass
 class WorkerCounts:
-    """What became of the items of a worker."""
+    """Numbers of items of a worker by outcome, and of failed calls."""
 
     done: int = 0
     """Items whose call succeeded and that were confirmed."""

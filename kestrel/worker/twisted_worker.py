@@ -68,11 +68,11 @@ class TwistedWorker:
 
     @property
     def counts(self) -> WorkerCounts:
-        """What became of the items until now."""
+        """The counts until now."""
         return sum((slot.counts for slot in self._slots), WorkerCounts())
 
     async def run(self) -> WorkerCounts:
-        """Work until `stop` and the end of all calls, once. Return what became of the items."""
+        """Work until `stop` and the end of all calls, once. Return the counts."""
         running = [Deferred.fromCoroutine(self._run_slot(slot)) for slot in self._slots]
         results: list[tuple[bool, Any]] = await DeferredList(running, consumeErrors=True)
         for _, result in results:
@@ -81,7 +81,7 @@ class TwistedWorker:
         return self.counts
 
     def stop(self) -> None:
-        """Take no more items. `run` returns when the running calls have ended."""
+        """Take no further items. `run` returns when the running calls have ended."""
         for slot in self._slots:
             slot.is_stopping = True
         for each in list(self._interruptible):

@@ -84,11 +84,11 @@ class Worker:
 
     @property
     def counts(self) -> WorkerCounts:
-        """What became of the items until now."""
+        """The counts until now."""
         return sum((slot.counts for slot in self._slots), WorkerCounts())
 
     def run(self) -> WorkerCounts:
-        """Work until `stop` and the end of all calls, once. Return what became of the items.
+        """Work until `stop` and the end of all calls, once. Return the counts.
 
         Ctrl-C also stops the worker, and raises KeyboardInterrupt when all calls have ended.
         """
@@ -115,7 +115,7 @@ class Worker:
         return self.counts
 
     def stop(self) -> None:
-        """Take no more items, and return from `run` when the running calls have ended.
+        """Take no further items, and return from `run` when the running calls have ended.
 
         A request that already waits for an item may still bring one, within a second. May be called in any thread, and
         in a signal handler.

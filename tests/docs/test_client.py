@@ -1,6 +1,6 @@
 """docs/client.md is true: its programs run and print what they say, and its tables have all that there is.
 
-So does what README.md says to those who come with Python.
+So do the programs of README.md and docs/worker.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, ROOT, Processes
 
-PAGES: Final = {name: (ROOT / name).read_text() for name in ("docs/client.md", "README.md")}
+PAGES: Final = {name: (ROOT / name).read_text() for name in ("docs/client.md", "docs/worker.md", "README.md")}
 PAGE: Final = PAGES["docs/client.md"]
 
 _PROGRAM: Final = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -237,7 +237,7 @@ def status_of(arguments: list[str]) -> int:
         (["tasks"], "'tasks' is not MODULE:FUNCTION, such as tasks:resize"),
         (["tasks:"], "'tasks:' is not MODULE:FUNCTION, such as tasks:resize"),
         (["tasks:handle", "--ca", "x"], "--ca, --cert, --key and --server-name need --tls"),
-        (["tasks:handle", "--server", "mq:x"], "'mq:x': port"),
+        (["tasks:handle", "--server", "mq:x"], "'mq:x' is no address"),
         (["tasks:handle", "--error-queue", "work"], "the error queue must not be one of the worker's queues"),
         (["tasks:handle", "--concurrency", "0"], "'0' is not a number from 1 to 1,000"),
     ],
