@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from kestrel.client import errors
+from kestrel.client.asyncio_client import AsyncClient
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
 from kestrel.errors import BadQueueName
@@ -150,18 +151,18 @@ def shown(client: type, method: str) -> str:
     return f"{method}({', '.join(words)})"
 
 
-@pytest.mark.parametrize("client", [BlockingClient, Client])
-def test_the_methods_are_those_of_both_clients(client: type) -> None:
+@pytest.mark.parametrize("client", [BlockingClient, AsyncClient, Client])
+def test_the_methods_are_those_of_the_clients(client: type) -> None:
     methods = [name for name, _ in inspect.getmembers(client, inspect.isfunction) if not name.startswith("_")]
-    told = [code_in(row[0]) for row in rows_below("What both can do") if "(" in row[0]]
+    told = [code_in(row[0]) for row in rows_below("What all can do") if "(" in row[0]]
     assert sorted(told) == sorted(shown(client, method) for method in methods)
 
 
 def test_the_arguments_and_their_defaults_are_those_of_the_clients() -> None:
-    told = {code_in(row[0]): row[1].strip("`") for row in rows_below("What both can do") if "(" not in row[0]}
+    told = {code_in(row[0]): row[1].strip("`") for row in rows_below("What all can do") if "(" not in row[0]}
     words: dict[Any, str] = {None: "none", False: "no", "memcache": '"memcache"'}
     known = {}
-    for client in (BlockingClient, Client):
+    for client in (BlockingClient, AsyncClient, Client):
         for name, parameter in parameters_of(client, "__init__").items():
             if parameter.kind is parameter.KEYWORD_ONLY or name == "protocol":
                 known[name] = words.get(parameter.default, str(parameter.default))
