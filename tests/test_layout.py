@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
 
 LAYERS = (
-    {"spark", "load"},
+    {"spark", "load", "worker"},
     {"tools"},
     {"testing"},
     {"server", "library", "client"},
@@ -109,6 +109,13 @@ def test_blocking_client_does_not_import_twisted(path: Path) -> None:
         twisted = {"twisted", "zope", "OpenSSL", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED)}
         assert not [name for name in imports_of(path) for each in twisted if f"{name}.".startswith(f"{each}.")]
         assert set(ours(path)) <= WITHOUT_TWISTED | {"client"}
+
+
+def test_only_the_twisted_worker_imports_twisted() -> None:
+    twisted = ("twisted", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED))
+    for path in (PACKAGE / "worker").rglob("*.py"):
+        imports_twisted = any(f"{name}.".startswith(f"{each}.") for name in imports_of(path) for each in twisted)
+        assert imports_twisted == (path.stem == "twisted_worker"), path
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)

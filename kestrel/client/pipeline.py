@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, DeferredList, fail, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IDelayedCall,
@@ -172,6 +172,24 @@ class Pipeline(Protocol):
     def ask_all(self, calls: Sequence[Call[T]]) -> list[Deferred[T]]:
         """Send several requests, with no other request between them. Return the Deferreds of their answers."""
         return [self.ask(call) for call in calls]
+
+    async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
+        """Send several requests. Return their results in order, with refusals and connection failures as values."""
+        results: list[tuple[bool, Any]] = await DeferredList(self.ask_all(calls), consumeErrors=True)
+        answers: list[T | Refused | ConnectionFailed] = []
+        for _, result in results:
+            if not isinstance(result, Failure):
+                answers.append(result)
+            elif isinstance(result.value, Refused | ConnectionFailed):
+                answers.append(result.value)
+            else:
+                result.raiseException()
+        return answers
+
+    def ask_last(self, call: Call[None]) -> None:
+        """Send a request without waiting for its reply, and then close the connection."""
+        self.ask(call).addErrback(lambda _: None)
+        self.retire()
 
     def stream(self, stream: Stream[T]) -> StreamItems[T]:
         """Send a request that is answered with a sequence of values."""

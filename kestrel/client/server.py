@@ -7,8 +7,7 @@ not needed, and retry for ever where a request must move to another server.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from random import Random
 from typing import Final, TypeVar
 
@@ -162,15 +161,6 @@ class Server:
         del self._idle[pipeline]
         pipeline.retire()
         self._connection_freed()
-
-    @asynccontextmanager
-    async def own(self, wait_ms: int = 0) -> AsyncIterator[Pipeline]:
-        """Provide an exclusive connection for the duration of an `async with` block."""
-        pipeline = await self.take(wait_ms)
-        try:
-            yield pipeline
-        finally:
-            self.give_back(pipeline)
 
     async def _wait_for_connection(self, limit_s: float) -> Pipeline | None:
         """Wait for a connection that is given back. Return None if the caller may make a new one instead."""

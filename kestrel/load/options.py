@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from kestrel.tools.arguments import (
     ENVIRONMENT,
     add_tls_options,
     duration_s,
+    int_in_range,
     split_servers,
     tls_options,
     wire_duration_s,
@@ -30,7 +30,6 @@ from kestrel.tools.arguments import (
 
 MOST_CLIENTS: Final = 50_000
 
-_NUMBER: Final = re.compile(r"[0-9]{1,12}")
 _OTHER_FILES: Final = 64
 """Maximum number of open files of the process other than its connections."""
 
@@ -78,18 +77,6 @@ class LoadDefaults:
     clients: int
     pipeline: int | None = None
     pause_s: str | None = None
-
-
-def int_in_range(least: int, most: int) -> Callable[[str], int]:
-    """Return an argument type for whole numbers from `least` to `most`."""
-
-    def parse(text: str) -> int:
-        value = int(text) if _NUMBER.fullmatch(text) else -1
-        if not least <= value <= most:
-            raise ArgumentTypeError(f"{text!r} is not a number from {least:,} to {most:,}")
-        return value
-
-    return parse
 
 
 def sizes(text: str) -> tuple[int, int]:

@@ -7,18 +7,21 @@ import os
 import re
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import kestrel
+from kestrel.address import DEFAULT_PORTS
 from kestrel.client.arguments import LONGEST_TIMEOUT_S
-from kestrel.cluster.uri import is_server_set
+from kestrel.cluster.uri import KazooMissing, is_server_set
 from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import JournalFileKind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
 from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
+
+T = TypeVar("T")
 
 ENVIRONMENT: Final = "KESTREL_SERVERS"
 """Environment variable that names the servers if the command line does not."""
@@ -106,6 +109,18 @@ def positive(text: str) -> int:
     return number
 
 
+def int_in_range(least: int, most: int) -> Callable[[str], int]:
+    """Return an argument type for whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if _NUMBER.fullmatch(text) else -1
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text!r} is not a number from {least:,} to {most:,}")
+        return value
+
+    return parse
+
+
 def duration_ms(text: str) -> int:
     """Parse a duration, such as ``100ms`` or ``1m30s``, or a number of seconds. Return milliseconds."""
     number: object = float(text) if _SECONDS.fullmatch(text) else text
@@ -137,6 +152,47 @@ def wire_duration_s(text: str) -> float:
     if seconds > LONGEST_TIMEOUT_S:
         raise ArgumentTypeError(f"{text!r} is more than {LONGEST_TIMEOUT_S} seconds (24 days), the maximum")
     return seconds
+
+
+def add_server_options(add: Callable[..., object]) -> None:
+    """Add ``--server``, ``--protocol``, ``--timeout`` and those of TLS. `add` is called like `add_argument`."""
+    add(
+        "--server",
+        help="the server; several share the work, separated by commas or given one per option; or a server set,"
+        f" zk://ZK1[:PORT],.../PATH, whose members share the work (default: {ENVIRONMENT}, or localhost)",
+        default=[],
+        metavar="HOST[:PORT]",
+        action="append",
+        dest="servers",
+    )
+    add("--protocol", help="the protocol to use (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
+    add_tls_options(add)
+    add(
+        "--timeout",
+        help="how long a server may take to answer (default: 10s)",
+        default=10.0,
+        metavar="DURATION",
+        type=wire_duration_s,
+    )
+
+
+def with_servers(parser: ArgumentParser, arguments: Namespace, make: Callable[[list[str], TlsOptions | None], T]) -> T:
+    """Return ``make(servers, tls)`` for the servers of the command line, or of the environment, or localhost.
+
+    Errors of `make` end the tool as usage errors: ValueError, `KazooMissing`, and OSError for files of a server set.
+    """
+    named: list[str] = []
+    for servers in arguments.servers:
+        named += [servers] if is_server_set(servers) else servers.split(",")  # a server set has commas of its own
+    tls = tls_options(parser, arguments)
+    try:
+        return make(named or split_servers(os.environ.get(ENVIRONMENT, "")) or ["localhost"], tls)
+    except ValueError as error:
+        parser.error(str(error))
+    except KazooMissing as error:
+        raise ToolFailed(str(error), EX_USAGE) from None
+    except OSError as error:  # a TLS file of the server set
+        raise ToolFailed(f"{explain_os_error(error)}; is it PEM? name another one in the zks://...", EX_USAGE) from None
 
 
 def add_tls_options(add: Callable[..., object]) -> None:
@@ -171,7 +227,6 @@ def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
         problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
         raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
     return options
-
 
 
 def add_completion_option(parser: ArgumentParser) -> None:

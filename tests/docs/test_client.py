@@ -1,4 +1,7 @@
-"""docs/client.md: its programs print the documented lines, and its tables are complete. README.md: its programs."""
+"""docs/client.md: its programs print the documented lines, and its tables are complete.
+
+The programs of README.md and docs/worker.md too.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from kestrel.client import errors
+from kestrel.client.asyncio_client import AsyncClient
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
 from kestrel.errors import BadQueueName
@@ -20,7 +24,7 @@ from tests.docs.commands import run_python
 from tests.docs.markdown import section, tables
 from tests.server.running import ROOT, Processes
 
-PAGES: Final = {name: (ROOT / name).read_text() for name in ("docs/client.md", "README.md")}
+PAGES: Final = {name: (ROOT / name).read_text() for name in ("docs/client.md", "docs/worker.md", "README.md")}
 PAGE: Final = PAGES["docs/client.md"]
 
 _PROGRAM: Final = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -128,18 +132,18 @@ def shown(client: type, method: str) -> str:
     return f"{method}({', '.join(words)})"
 
 
-@pytest.mark.parametrize("client", [BlockingClient, Client])
-def test_table_lists_the_methods_of_both_clients(client: type) -> None:
+@pytest.mark.parametrize("client", [BlockingClient, AsyncClient, Client])
+def test_table_lists_the_methods_of_the_clients(client: type) -> None:
     methods = [name for name, _ in inspect.getmembers(client, inspect.isfunction) if not name.startswith("_")]
-    told = [code_in(row[0]) for row in rows_below("What both can do") if "(" in row[0]]
+    told = [code_in(row[0]) for row in rows_below("What all can do") if "(" in row[0]]
     assert sorted(told) == sorted(shown(client, method) for method in methods)
 
 
 def test_table_lists_the_options_with_their_defaults() -> None:
-    told = {code_in(row[0]): row[1].strip("`") for row in rows_below("What both can do") if "(" not in row[0]}
+    told = {code_in(row[0]): row[1].strip("`") for row in rows_below("What all can do") if "(" not in row[0]}
     words: dict[Any, str] = {None: "none", False: "no", "memcache": '"memcache"'}
     known = {}
-    for client in (BlockingClient, Client):
+    for client in (BlockingClient, AsyncClient, Client):
         for name, parameter in parameters_of(client, "__init__").items():
             if parameter.kind is parameter.KEYWORD_ONLY or name == "protocol":
                 known[name] = words.get(parameter.default, str(parameter.default))

@@ -70,6 +70,7 @@ SERVED: Final = (
     Action("kestrel-cli dump-config work", "work"),
     Action("kestrel-cli version", "{version}"),
     Action("kestrel-load flood --items 100", "each came once$"),
+    Action("kestrel-worker nothing:here --queue work", "there is no module nothing", status=2),
     Action("kestrel-cli --server zk://127.0.0.1:1/none get work", r"pip install 'kestrel-mq\[cluster\]'", status=2),
 )
 """Actions while the server runs, which is the default of kestrel-cli."""

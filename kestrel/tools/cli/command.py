@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kestrel.address import DEFAULT_PORTS
-from kestrel.cluster.uri import KazooMissing, is_server_set
 from kestrel.tools.arguments import (
-    ENVIRONMENT,
-    add_tls_options,
+    add_server_options,
     duration_s,
     make_parser,
     positive,
     positive_duration_s,
-    split_servers,
     tls_files,
-    tls_options,
     wire_duration_s,
     wire_queue_name,
+    with_servers,
 )
 from kestrel.tools.cli import drain_command, item_commands, server_commands
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.tool_runner import EX_USAGE, Clock, ToolFailed, explain_os_error, run
+from kestrel.tools.tool_runner import Clock, run
 from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
@@ -70,30 +65,15 @@ def _do(argv: Sequence[str] | None, clock: Clock) -> int:
     do: Command = arguments.do
     if do is top:
         return do(_admin(parser, arguments, clock), arguments, clock)
-    servers = _servers(parser, arguments, clock)
+    servers = with_servers(
+        parser,
+        arguments,
+        lambda servers, tls: CommandServers(servers, arguments.protocol, tls, arguments.timeout, clock.seconds),
+    )
     try:
         return do(servers, arguments, clock)
     finally:
         servers.close()
-
-
-def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> CommandServers:
-    named = [each for servers in arguments.servers for each in _split(servers)]
-    addresses = named or split_servers(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
-    tls = tls_options(parser, arguments)
-    try:
-        return CommandServers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
-    except ValueError as error:
-        parser.error(str(error))
-    except KazooMissing as error:
-        raise ToolFailed(str(error), EX_USAGE) from None
-    except OSError as error:  # a TLS file of the server set
-        raise ToolFailed(f"{explain_os_error(error)}; is it PEM? name another one in the zks://...", EX_USAGE) from None
-
-
-def _split(servers: str) -> list[str]:
-    """Split servers at commas. A server set has commas of its own, and is not split."""
-    return [servers] if is_server_set(servers) else servers.split(",")
 
 
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
@@ -128,24 +108,7 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
             more |= {"help": SUPPRESS, "default": SUPPRESS}
         parser.add_argument(option, **more)
 
-    add(
-        "--server",
-        help="the server; several share the work, separated by commas or given one per option; or a server set,"
-        f" zk://ZK1[:PORT],.../PATH, whose members share the work (default: {ENVIRONMENT}, or localhost)",
-        default=[],
-        metavar="HOST[:PORT]",
-        action="append",
-        dest="servers",
-    )
-    add("--protocol", help="the protocol to use (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
-    add_tls_options(add)
-    add(
-        "--timeout",
-        help="how long a server may take to answer (default: 10s)",
-        default=10.0,
-        metavar="DURATION",
-        type=wire_duration_s,
-    )
+    add_server_options(add)
 
 
 class _CommandParser(ArgumentParser):
