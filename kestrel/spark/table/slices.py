@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.run_cursor import JournalRunCursor
+from kestrel.journal.record_cursor import JournalRecordCursor
 from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
@@ -24,8 +24,6 @@ OPENING_BYTES: Final = 64 * 1024
 
 _TASKS_EACH: Final = 2
 """Tasks per parallel task, so that the last task does not delay the job for long."""
-
-_RUN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +103,8 @@ def _slice_starts(reader: FileReader, file: PlannedFile) -> Iterable[int]:
 
 
 def _of_runs(reader: FileReader) -> Iterator[int]:
-    hops = JournalRunCursor(reader, 0, reader.size, has_data=False)
-    while hops.next(_RUN):
+    hops = JournalRecordCursor(reader, has_data=False)
+    while hops.next():
         yield hops.data_start
 
 
