@@ -12,8 +12,9 @@ from pyspark.sql.datasource import InputPartition
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.journal.record_cursor import JournalRecordCursor
-from kestrel.scroll.item_cursor import ScrollItemCursor
+from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import WRITER_MAGIC
+from kestrel.scroll.writer_file import MARK_BYTES
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
@@ -110,7 +111,8 @@ def _of_runs(reader: FileReader) -> Iterator[int]:
 
 def _of_items(reader: FileReader) -> Iterator[int]:
     """Yield the starts of items, including a preceding TARGETS record."""
-    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
-    while walk.next():
-        yield walk.start
-        walk.run()
+    cursor = ScrollRecordCursor(reader, WRITER_MAGIC, has_data=False, ids_rise=True)
+    while cursor.next(most_bytes=MARK_BYTES):
+        for _, _, _, start, _ in cursor.run_items():
+            yield start
+            break
