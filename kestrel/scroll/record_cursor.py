@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
@@ -112,10 +113,13 @@ class ScrollRecordCursor:
     def __iter__(self) -> Iterator[tuple[int, ScrollFileRecord]]:
         while self.next():
             data, data_start, others = self.data, self.data_start, self.others
-            for position in self.starts:
-                record = others.get(position) or decode_record(data, position)
-                if record is not None:
-                    yield data_start + position, record
+            for position, after in pairwise((*self.starts, self.run_end)):
+                record = others.get(position)
+                if record is None:
+                    # Cheaper than decoding the record once more.
+                    data_at = position + (PUT_BYTES if data[position] == PUT_FIRST_BYTE else PUT_EXPIRING_BYTES)
+                    record = ScrollFileRecord(_PUT, after - position, self.id_at(position), data, position, data_at)
+                yield data_start + position, record
 
     @property
     def is_plain(self) -> bool:

@@ -99,7 +99,7 @@ def test_reader_at_either_end_of_a_file_needs_no_mark() -> None:
 
 
 def test_readers_at_one_place_share_its_mark() -> None:
-    again = decode_hint(hint_of(indexed_files(), [55, 55, 56]))
+    again = decode_hint(hint_of(indexed_files(), [54, 54, 55]))
     assert len(again[b"work.1"].marks) == 1
 
 
