@@ -16,9 +16,9 @@ def set_(queue: bytes, data: bytes, expiry: int = 0) -> bytes:
     return b"set %b 0 %d %d\r\n%b\r\n" % (queue, expiry, len(data), data)
 
 
-def value(queue: bytes, data: bytes) -> bytes:
-    """Return the reply to a get that finds this item."""
-    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
+def value(key: bytes, data: bytes) -> bytes:
+    """Return the reply to a get of this key that finds this item."""
+    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(data), data)
 
 
 def put(client: MemoryClient, queue: bytes, *items: bytes, expiry: int = 0) -> None:

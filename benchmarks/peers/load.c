@@ -118,7 +118,7 @@ struct dialect {
     struct exchange_text wait;  /* take, or wait for an item */
 };
 
-#define VALUE "VALUE %q 0 %n\r\n%d\r\nEND\r\n"
+#define VALUE(key) "VALUE " key " 0 %n\r\n%d\r\nEND\r\n"
 #define WORD(length, word) "$" #length "\r\n" word "\r\n"
 #define QUEUE_WORD "$%l\r\n%q\r\n"
 #define HELD_WORD "$%h\r\n%q:held\r\n" /* the list of the items that are being processed */
@@ -131,17 +131,17 @@ static const struct dialect DIALECTS[] = {
         .child = "%s+c%d",
         .has_fanout = true,
         .put = {"set %q 0 0 %n\r\n%d\r\n", "STORED\r\n"},
-        .take = {"get %q\r\n", VALUE},
-        .hold = {"get %q/close/open\r\n", VALUE},
+        .take = {"get %q\r\n", VALUE("%q")},
+        .hold = {"get %q/close/open\r\n", VALUE("%q/close/open")},
         .leave = {"get %q/close\r\n", "END\r\n"},
-        .wait = {"get %q/t=120000\r\n", VALUE},
+        .wait = {"get %q/t=120000\r\n", VALUE("%q/t=120000")},
     },
     {
         .name = "cache", /* memcached: it keeps only the last item, and every get returns it */
         .hello = "version\r\n",
         .keeps_last = true,
         .put = {"set %q 0 0 %n\r\n%d\r\n", "STORED\r\n"},
-        .take = {"get %q\r\n", VALUE},
+        .take = {"get %q\r\n", VALUE("%q")},
     },
     {
         .name = "beanstalk",
@@ -849,7 +849,7 @@ static size_t serve_one(struct served *s, char *bytes, size_t size) {
     } else {
         size_t data;
         memcpy(&data, s->kept + s->kept_at, sizeof data);
-        int name_size = (int)least(strcspn(++name, "/\r\n"), sizeof head - 50); /* the rest of the line is short */
+        int name_size = (int)least(strcspn(++name, "\r\n"), sizeof head - 50); /* the rest of the line is short */
         int head_size = snprintf(head, sizeof head, "VALUE %.*s 0 %zu\r\n", name_size, name, data);
         answer(s, head, (size_t)head_size);
         answer(s, s->kept + s->kept_at + sizeof data, data);

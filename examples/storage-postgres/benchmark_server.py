@@ -95,7 +95,7 @@ def figures(storage: str, sync: str) -> dict[str, float]:
     with server(storage, sync) as port:
         for name, (clients, count) in MEASURES.items():
             found[f"put, {name}"] = per_second(port, clients, PUT, len(b"STORED\r\n"), count)
-            value = len(b"VALUE work 0 1024\r\n") + 1024 + len(b"\r\nEND\r\n")
+            value = len(b"VALUE work/close/open 0 1024\r\n") + 1024 + len(b"\r\nEND\r\n")
             found[f"get and close, {name}"] = per_second(port, clients, GET, value, count)
     return found
 

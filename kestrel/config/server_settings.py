@@ -361,9 +361,9 @@ class ServerSettings(Section):
     echo_requested_key: bool = setting(
         "echoRequestedKey",
         BOOLEAN,
-        "A memcache reply has the requested key with its options instead of the queue: for client libraries that "
-        "look up their key in the reply.",
-        False,
+        "A memcache reply has the requested key with its options, which some client libraries look up. If false, it "
+        "has the name of the queue, as in Kestrel.",
+        True,
     )
     enable_session_trace: bool = setting(
         "enableSessionTrace", BOOLEAN, "Log the beginning and the end of each connection.", False

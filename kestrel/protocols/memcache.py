@@ -84,7 +84,7 @@ class MemcacheCodec(Codec):
         self,
         max_line_bytes: int = MAX_LINE_BYTES,
         max_item_bytes: int = MAX_ITEM_BYTES,
-        echo_requested_key: bool = False,
+        echo_requested_key: bool = True,
     ) -> None:
         super().__init__()
         self._max_line_bytes = max_line_bytes
@@ -152,7 +152,7 @@ class MemcacheCodec(Codec):
         return b"STORED\r\n" if count else b"NOT_STORED\r\n"
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
-        """Return a VALUE block. It has the plain queue name unless the requested key is to be echoed."""
+        """Return a VALUE block. It has the requested key, or the queue name without options as in Kestrel."""
         key = command.key if self._echo_requested_key else command.queue
         return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(data), data)
 

@@ -101,9 +101,9 @@ CONVERSATIONS: dict[str, tuple[Load, Conversation]] = {
         [
             HELLO,
             (memcache_put(), b"STORED\r\n"),
-            (b"get bench00000/close/open\r\n", value()),
+            (b"get bench00000/close/open\r\n", value(queue=b"bench00000/close/open")),
             (memcache_put(SECOND), b"STORED\r\n"),
-            (b"get bench00000/close/open\r\n", value(SECOND)),
+            (b"get bench00000/close/open\r\n", value(SECOND, b"bench00000/close/open")),
             (b"get bench00000/close\r\n", b"END\r\n"),
         ],
     ),

@@ -164,7 +164,7 @@ def test_get_waits_for_an_item(client: BlockingClient, servers: list[Server]) ->
         other.send(b"get other/t=%d\r\n" % (PATIENCE_S * 1000))
         eventually(lambda: client.stats()[f"127.0.0.1:{servers[0].port}"].get("queue_other_waiters") == "1", "it waits")
         client.put("other", b"a")
-        other.expect(b"VALUE other 0 1\r\na\r\nEND\r\n")
+        other.expect(b"VALUE other/t=%d 0 1\r\na\r\nEND\r\n" % (PATIENCE_S * 1000))
     client.put("work", b"b")
     assert client.get("work", timeout=PATIENCE_S) == b"b"
 

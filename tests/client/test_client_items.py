@@ -88,7 +88,7 @@ def test_reliable_get_confirms_the_item_at_its_end(either: World) -> None:
     either.put(b"a", b"b")
     done: Deferred[None] = Deferred()
     reading = either.begin(work_on(either.client, done))
-    assert either.server.connect().ask(b"get work/peek\r\n") == b"VALUE work 0 1\r\nb\r\nEND\r\n"
+    assert either.server.connect().ask(b"get work/peek\r\n") == b"VALUE work/peek 0 1\r\nb\r\nEND\r\n"
     done.callback(None)
     either.settle()
     assert either.result(reading) == b"a"
@@ -157,7 +157,7 @@ def test_cancelled_read_returns_an_item_in_transit(world: World) -> None:
     reading = Deferred.fromCoroutine(work_on(world.client))
     connection.move()
     world.server.settle()
-    assert connection.server_end.received.startswith(b"VALUE work 0 1\r\na")
+    assert connection.server_end.received.startswith(b"VALUE work/open 0 1\r\na")
     reading.cancel()
     with pytest.raises(CancelledError):
         world.result(reading)

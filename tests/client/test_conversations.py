@@ -80,7 +80,7 @@ def test_shutdown_is_answered_by_closing(server: MemoryServer, talk: Talk) -> No
     assert server.control.is_shut_down
 
 
-def test_replies_with_the_requested_key_are_read() -> None:
-    talk = Talk(MemoryServer(make_codec=lambda: MemcacheCodec(echo_requested_key=True)))
+def test_replies_that_name_the_queue_are_read() -> None:
+    talk = Talk(MemoryServer(make_codec=lambda: MemcacheCodec(echo_requested_key=False)))
     talk.ask(CALLS.put(b"work", b"a"))
     assert talk.ask(CALLS.get(b"work", 50, opens=True)) == b"a"

@@ -78,7 +78,7 @@ SERVER_DEFAULTS: dict[str, object] = {
     "maxThriftListSize": 10_000,
     "maxLineSize": 8192,
     "maxPipelineBytes": MIB,
-    "echoRequestedKey": False,
+    "echoRequestedKey": True,
     "enableSessionTrace": False,
 }
 

@@ -207,7 +207,7 @@ def test_server_writes_the_example_and_recovers_from_it(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     holder = server.connect()
     holder.ask(b"set work 0 0 5\r\nhello\r\nset work 0 3600 3\r\nbye\r\n")
-    assert holder.ask(b"get work/open\r\n") == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+    assert holder.ask(b"get work/open\r\n") == b"VALUE work/open 0 5\r\nhello\r\nEND\r\n"
     assert server.connect().ask(b"get work\r\n") == b"VALUE work 0 3\r\nbye\r\nEND\r\n"
     assert (tmp_path / "queues" / "work").read_bytes() == before
     server.crash()

@@ -47,11 +47,11 @@ def test_put_to_alias_reaches_each_destination(server: MemoryServer, client: Mem
     waiter = server.connect()
     waiter.send(b"get two/t=1000\r\n")
     assert client.ask(set_(b"al", b"first") + set_(b"al", b"second", expiry=1)) == STORED * 2
-    assert waiter.take() == value(b"two", b"first")
+    assert waiter.take() == value(b"two/t=1000", b"first")
     assert items(client, b"one") == [b"first", b"second"]
     server.crash()
     client = server.connect()
-    assert client.ask(b"get two/peek\r\n") == value(b"two", b"second")
+    assert client.ask(b"get two/peek\r\n") == value(b"two/peek", b"second")
     server.advance(2)
     assert client.ask(b"get two\r\n") == END, "the item kept its expiry"
 

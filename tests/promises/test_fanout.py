@@ -48,8 +48,8 @@ def files(server: MemoryServer) -> set[str]:
 def test_put_to_parent_reaches_every_child(client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y", b"a+y+z", b"ab+x")
     put(client, b"a", b"one", b"two")
-    assert client.ask(b"get a+x/open\r\nget a+x/close\r\n") == value(b"a+x", b"one") + END
-    assert client.ask(b"get a+y/open\r\nget a+y/abort\r\n") == value(b"a+y", b"one") + END
+    assert client.ask(b"get a+x/open\r\nget a+x/close\r\n") == value(b"a+x/open", b"one") + END
+    assert client.ask(b"get a+y/open\r\nget a+y/abort\r\n") == value(b"a+y/open", b"one") + END
     assert items(client, b"a") == [b"one", b"two"]
     assert items(client, b"a+x") == [b"two"]
     assert items(client, b"a+y") == [b"one", b"two"]
@@ -179,11 +179,11 @@ def test_put_to_parent_serves_waiters_of_children(tmp_path: Path) -> None:
     assert [waiter.ask(request + b"\r\n") for waiter, request in zip(waiting, requests, strict=True)] == [b""] * 5
     put(client, b"a", b"one", b"two")
     assert [waiter.take() for waiter in waiting] == [
-        value(b"a+x", b"one"),
-        value(b"a+y", b"one"),
-        value(b"a+y", b"two"),
+        value(b"a+x/t=1000", b"one"),
+        value(b"a+y/t=1000/open", b"one"),
+        value(b"a+y/t=1000/peek", b"two"),
         value(b"a+z", b"one") + value(b"a+z", b"two"),
-        value(b"a", b"one"),
+        value(b"a/t=1000", b"one"),
     ]
     assert [items(client, queue) for queue in (b"a+x", b"a+y", b"a+z", b"a")] == [[b"two"], [b"two"], [], [b"two"]]
 
@@ -335,7 +335,7 @@ def test_items_put_before_fanout_only_can_still_be_taken(
     assert client.ask(b"get a\r\n") == value(b"a", b"one")
     server.restart()
     client = server.connect()
-    assert client.ask(b"get a/open\r\n") == value(b"a", b"two")
+    assert client.ask(b"get a/open\r\n") == value(b"a/open", b"two")
     client.disconnect()
     client = server.connect()
     assert items(client, b"a") == [b"two", b"three"]

@@ -85,7 +85,7 @@ def test_held_replies_count_toward_memory() -> None:
     client, reader = server.connect(), server.connect()
     put(client, b"fleeting", *some(1))
     before = used(server)
-    assert client.ask(b"get fleeting/open\r\n") == value(b"fleeting", some(1)[0])
+    assert client.ask(b"get fleeting/open\r\n") == value(b"fleeting/open", some(1)[0])
     assert used(server) == before, "an open read takes as much as its item did"
     put(client, b"a", *some(100))
     assert used(server) == before, "the storage of this test counts no memory"

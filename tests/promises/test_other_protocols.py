@@ -84,5 +84,5 @@ def test_queue_names_like_http_words_work(server: MemoryServer, name: bytes) -> 
     assert text.ask(b"GET %b 0\n" % name) == b":POST / HTTP/1.1\n"
     memcache = server.connect()
     assert memcache.ask(b"set %b 0 0 15\r\nPOST / HTTP/1.1\r\n" % name) == b"STORED\r\n"
-    assert memcache.ask(b"GET %b/open\r\n" % name) == b"VALUE %b 0 15\r\nPOST / HTTP/1.1\r\nEND\r\n" % name
+    assert memcache.ask(b"GET %b/open\r\n" % name) == b"VALUE %b/open 0 15\r\nPOST / HTTP/1.1\r\nEND\r\n" % name
     assert b"STAT foreign_requests 0\r\n" in memcache.ask(b"stats\r\n")

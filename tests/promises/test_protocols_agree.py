@@ -180,8 +180,10 @@ class MemcacheSpeaker(LineSpeaker):
         found = []
         while reply.startswith(b"VALUE"):
             head, _, rest = reply.partition(b"\r\n")
-            found.append(rest[: int(head.split()[-1])])
-            block = memcache_text.value(queue, found[-1])
+            _, key, _, size = head.split()
+            assert key.partition(b"/")[0] == queue
+            found.append(rest[: int(size)])
+            block = memcache_text.value(key, found[-1])
             assert reply.startswith(block)
             reply = reply[len(block) :]
         assert reply == memcache_text.END or (found and not reply)

@@ -240,8 +240,8 @@ def test_release_ends_open_reads_of_other_clients(server: ScrollServer) -> None:
     reader = Reader(server)
     reader.open()
     holder, aborter = server.connect(), server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work", b"a")
-    assert aborter.ask(b"get work/open\r\n") == value(b"work", b"b")
+    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"a")
+    assert aborter.ask(b"get work/open\r\n") == value(b"work/open", b"b")
     reader.release(3)
     assert figure(server, "open_transactions") == 0
     assert holder.ask(b"get work/close\r\n") == END

@@ -86,9 +86,9 @@ def test_reload_applies_to_existing_connections() -> None:
     server = MemoryServer(config=loads("maxOpenTransactions = 1"))
     client = server.connect()
     assert client.ask(b"".join(set_(b"work", b"%d" % n) for n in range(3))) == STORED * 3
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"0")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"0")
     reload(server, "maxOpenTransactions = 2")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"1")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"1")
     assert client.ask(b"get work/open\r\n") == b"ERROR\r\n"
 
 

@@ -73,7 +73,7 @@ def test_total_items_of_queue_include_items_found_at_start(tmp_path: Path) -> No
     client = server.connect()
     put(client, b"work", b"one", b"two", b"three")
     assert client.ask(b"get work\r\n") == value(b"work", b"one")
-    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"two") + END
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work/open", b"two") + END
     assert stat(client, b"work", "total_items") == "3"
     server.restart()
     client = server.connect()

@@ -129,7 +129,7 @@ def test_write_avoid_refuses_nothing() -> None:
         assert not is_refused(server, request)
     client = server.connect()
     assert client.ask(set_(b"other", b"data") + b"get other/open\r\nconfirm other 1\r\n") == (
-        STORED + value(b"other", b"data") + END
+        STORED + value(b"other/open", b"data") + END
     )
 
 
@@ -152,12 +152,13 @@ def test_read_only_allows_gets_peeks_and_monitors() -> None:
     put(server.connect(), b"work", b"three", b"four", b"five")
     change(server, "ReadOnly")
     client = server.connect()
-    assert client.ask(b"get work/peek\r\nget work\r\n") == value(b"work", b"one") * 2
-    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"two") + END
-    assert client.ask(b"get work/open\r\nget work/close\r\n") == value(b"work", b"two") + END
+    assert client.ask(b"get work/peek\r\nget work\r\n") == value(b"work/peek", b"one") + value(b"work", b"one")
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work/open", b"two") + END
+    assert client.ask(b"get work/open\r\nget work/close\r\n") == value(b"work/open", b"two") + END
     assert client.ask(b"monitor work 1 2\r\n") == value(b"work", b"three") + value(b"work", b"four") + END
     assert client.ask(b"confirm work 2\r\n") == END
-    assert client.ask(b"get work/t=1000/close/open\r\nconfirm work 1\r\n") == value(b"work", b"five") + END
+    reply = client.ask(b"get work/t=1000/close/open\r\nconfirm work 1\r\n")
+    assert reply == value(b"work/t=1000/close/open", b"five") + END
     assert client.ask(b"get work\r\nget new\r\n") == END + END
     assert not client.is_closed
 
@@ -179,7 +180,7 @@ def test_quiescent_allows_ending_open_reads() -> None:
     put = set_(b"work", b"three") + set_(b"work", b"four")
     assert client.ask(put) == STORED * 2
     for data in (b"one", b"two", b"three", b"four"):
-        assert client.ask(b"get work/open\r\n") == value(b"work", data)
+        assert client.ask(b"get work/open\r\n") == value(b"work/open", data)
     change(server, "Quiescent")
     assert client.ask(b"get work/close\r\n") == END
     assert client.ask(b"get work/abort\r\n") == END
@@ -347,7 +348,7 @@ def _server_with_emptied_queue(folder: Path, status: str) -> MemoryServer:
         assert client.ask(set_(b"empty", b"%d" % number) + set_(b"full", b"%d" % number)) == STORED * 2
     assert len(items(client, b"empty")) == 20
     assert client.ask(b"get full\r\n") == value(b"full", b"0")
-    assert client.ask(b"get full/open\r\n") == value(b"full", b"1")
+    assert client.ask(b"get full/open\r\n") == value(b"full/open", b"1")
     change(server, status)
     return server
 

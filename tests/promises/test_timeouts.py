@@ -18,7 +18,7 @@ ERROR: Final = b"ERROR\r\n"
 def open_(client: MemoryClient, *datas: bytes) -> None:
     """Open reads, which must return these items."""
     for data in datas:
-        assert client.ask(b"get work/open\r\n") == value(b"work", data)
+        assert client.ask(b"get work/open\r\n") == value(b"work/open", data)
 
 
 def advance_until_just_before(server: MemoryServer, seconds: float) -> None:
@@ -79,11 +79,11 @@ def test_open_read_returns_to_head_at_its_timeout(tmp_path: Path) -> None:
     advance_until_just_before(server, 3)
     assert waiter.take() == b""
     server.advance(MOMENT_S)
-    assert waiter.take() == value(b"work", b"waited for")
+    assert waiter.take() == value(b"work/t=60000/open", b"waited for")
     advance_until_just_before(server, 5)
     assert next_one.take() == b""
     server.advance(MOMENT_S)
-    assert next_one.take() == value(b"work", b"waited for"), "its time started again"
+    assert next_one.take() == value(b"work/t=60000/open", b"waited for"), "its time started again"
     assert next_one.ask(b"get work/close\r\n") == END
     server.advance(60)
     assert counts(server) == (0, 0), "a finished read does not come back"
@@ -255,7 +255,7 @@ def test_waiting_client_is_not_idle(wait: bytes, is_served: bool) -> None:
     assert (client.take(), client.is_closed) == (b"", False)
     if is_served:
         put(server.connect(), b"work", b"item")
-        assert client.take().startswith(value(b"work", b"item"))
+        assert client.take().startswith(value(wait.split()[1], b"item"))
     else:
         server.advance(MOMENT_S)
         assert client.take() == END
@@ -290,4 +290,4 @@ def test_waiter_gets_oldest_of_simultaneous_timeouts() -> None:
     waiter = server.connect()
     assert waiter.ask(b"get work/t=60000\r\n") == b""
     server.advance(5)
-    assert waiter.take() == value(b"work", b"0")
+    assert waiter.take() == value(b"work/t=60000", b"0")

@@ -415,13 +415,14 @@ def test_stored_answers_stored_or_not_stored() -> None:
 @pytest.mark.parametrize(
     "command", [commands.Get(b"work", 5, opens=True, key=b"work/open/t=5"), commands.Monitor(b"work", 5, None)]
 )
-def test_item_names_queue_without_options(command: commands.Get | commands.Monitor) -> None:
-    assert MemcacheCodec().item(command, b"a\r\nb") == b"VALUE work 0 4\r\na\r\nb\r\nEND\r\n"
-    assert MemcacheCodec().item(command, b"") == b"VALUE work 0 0\r\n\r\nEND\r\n"
+def test_item_can_name_queue_without_options(command: commands.Get | commands.Monitor) -> None:
+    codec = MemcacheCodec(echo_requested_key=False)
+    assert codec.item(command, b"a\r\nb") == b"VALUE work 0 4\r\na\r\nb\r\nEND\r\n"
+    assert codec.item(command, b"") == b"VALUE work 0 0\r\n\r\nEND\r\n"
 
 
-def test_item_can_echo_the_requested_key() -> None:
-    codec = MemcacheCodec(echo_requested_key=True)
+def test_item_repeats_the_requested_key() -> None:
+    codec = MemcacheCodec()
     codec.buffer.receive(b"get work/open/t=5\r\n")
     command = codec.next_command()
     assert isinstance(command, commands.Get)

@@ -92,7 +92,7 @@ def test_items_reach_recovered_target_in_order(way: str) -> None:
     server.advance(1.5)
     if way == "it cannot be opened":
         late = FailedQueue(server, storage, b"late")
-        assert client.ask(b"get work/peek\r\n") == value(b"work", b"5")
+        assert client.ask(b"get work/peek\r\n") == value(b"work/peek", b"5")
         server.advance(1)
         assert client.ask(b"get work\r\n") == END
         assert counts(server, b"work") == (0, 10)
@@ -107,7 +107,7 @@ def test_items_reach_recovered_target_in_order(way: str) -> None:
         server.settle()
         storage.holds_commits = False
         storage.end_commits()
-        assert client.take() == value(b"work", b"5") + END
+        assert client.take() == value(b"work/peek", b"5") + END
         assert counts(server, b"work") == (0, 10)
     server.advance(MOVE_RETRY_S)
     assert counts(server, b"work") == (0, 0)
@@ -160,7 +160,7 @@ def test_failing_target_does_not_block_items_for_another(is_reloaded: bool) -> N
     put(client, b"work", b"expired", expiry=1)
     put(client, b"work", b"poison")
     server.advance(2)
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"poison")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"poison")
     if is_reloaded:
         server.reload(config_of(queue("work", failing)))
     assert client.ask(b"get work/abort\r\n") == END
@@ -190,7 +190,7 @@ def test_items_refused_by_error_queue_return_in_order(way: Callable[[MemoryServe
     client, other = server.connect(), server.connect()
     put(other, b"bad", b"first")
     put(other, b"work", *numbered(0, 5))
-    assert client.ask(b"get work/open\r\n" * 3) == b"".join(value(b"work", data) for data in numbered(0, 3))
+    assert client.ask(b"get work/open\r\n" * 3) == b"".join(value(b"work/open", data) for data in numbered(0, 3))
     way(server, client)
     assert items(other, b"work") == numbered(0, 5)
     assert items(other, b"bad") == [b"first"]
@@ -211,7 +211,7 @@ def test_partly_refused_item_is_stored_once_by_the_others(target: str, tables: l
     put(client, b"full", b"first")
     assert client.ask(b"get %b\r\n" % kept) == END
     put(client, b"work", b"poison", b"next")
-    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"poison") + END
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work/open", b"poison") + END
     assert counts(server, b"work") == (1, 0)
     assert [items(client, name) for name in (kept, b"full", b"work")] == [[b"poison"], [b"first"], [b"next"]]
     assert stat(client, b"work", "refused_moves") == "0"

@@ -95,7 +95,7 @@ def test_waiting_time_is_part_of_get_latency(server: MemoryServer) -> None:
     assert waiting.ask(b"get work/t=60000\r\n") == b""
     server.advance(5)
     server.connect().ask(set_(b"work", b"1"))
-    assert waiting.take() == value(b"work", b"1")
+    assert waiting.take() == value(b"work/t=60000", b"1")
     taken = of(server).get_hit_latency_usec
     assert (taken.count, taken.sum) == (1, 5_000_000)
     assert of(server).misses == 0

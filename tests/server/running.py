@@ -123,8 +123,8 @@ class Client:
         first = self.line()
         if first == b"END\r\n":
             return None
-        word, queue, flags, size = first.split()
-        assert (word, queue, flags) == (b"VALUE", key.partition(b"/")[0], b"0"), first
+        word, requested, flags, size = first.split()
+        assert (word, requested, flags) == (b"VALUE", key, b"0"), first
         data = self.receive(int(size))
         self.expect(b"\r\nEND\r\n")
         return data

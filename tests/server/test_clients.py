@@ -1,21 +1,25 @@
-"""Client libraries and tools for memcached, as they are, against a real server.
+"""Client libraries and tools for memcached, with their default settings, against a real server.
 
-Each speaks to a server with the shipped settings; where `echo` is on, replies name the key that was asked for.
+Libraries that ignore the key of a reply also run against a server that names the queue, as Kestrel does.
 """
 
+import asyncio
 import os
 import re
 import subprocess
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import aiomcache
 import memcache
 import pymemcache
 import pytest
 
 from kestrel.escaping import unescape_name
-from tests.server.running import PATIENCE_S, Processes, Server
+from tests.child import join
+from tests.server.running import PATIENCE_S, Processes, Server, eventually
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
 
@@ -33,8 +37,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def echoing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from served(tmp_path_factory, CONFIG + "echoRequestedKey = true\n")
+def like_kestrel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from served(tmp_path_factory, CONFIG + "echoRequestedKey = false\n")
 
 
 def pylibmc_client(port: int) -> Any:
@@ -48,33 +52,58 @@ def python_memcached_client(port: int) -> Any:
 
 
 def pymemcache_client(port: int) -> Any:
-    return pymemcache.Client(("127.0.0.1", port), connect_timeout=PATIENCE_S, timeout=PATIENCE_S, default_noreply=False)
+    return pymemcache.Client(("127.0.0.1", port), connect_timeout=PATIENCE_S, timeout=PATIENCE_S)
 
 
-PYLIBMC = pytest.param(pylibmc_client, id="pylibmc", marks=pytest.mark.needs("pylibmc"))
-PYTHON_MEMCACHED = pytest.param(python_memcached_client, id="python-memcached")
-PYMEMCACHE = pytest.param(pymemcache_client, id="pymemcache")
+class AiomcacheClient:
+    """aiomcache with the methods of the blocking libraries. Open reads need one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._runner = asyncio.Runner()
+        self._client = aiomcache.Client("127.0.0.1", port, pool_size=1)
+
+    def set(self, key: str, value: bytes, expiry_s: int = 0) -> bool:
+        return self._runner.run(self._client.set(key.encode(), value, expiry_s))
+
+    def get(self, key: str) -> bytes | None:
+        return self._runner.run(self._client.get(key.encode()))
+
+    def delete(self, key: str) -> bool:
+        return self._runner.run(self._client.delete(key.encode()))
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
 
 
-@pytest.fixture(params=[False, True], ids=["as shipped", "echo"])
-def server(request: pytest.FixtureRequest) -> Server:
-    return request.getfixturevalue("echoing" if request.param else "plain")
+CLIENTS = [
+    # how a client is made, and the fixture of its server
+    pytest.param((pylibmc_client, "plain"), id="pylibmc", marks=pytest.mark.needs("pylibmc")),
+    pytest.param((pylibmc_client, "like_kestrel"), id="pylibmc-like-kestrel", marks=pytest.mark.needs("pylibmc")),
+    pytest.param((python_memcached_client, "plain"), id="python-memcached"),
+    pytest.param((python_memcached_client, "like_kestrel"), id="python-memcached-like-kestrel"),
+    pytest.param((pymemcache_client, "plain"), id="pymemcache"),
+    pytest.param((AiomcacheClient, "plain"), id="aiomcache"),
+]
 
 
-@pytest.fixture(params=[PYLIBMC, PYTHON_MEMCACHED, PYMEMCACHE])
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
-    """Each client on each server."""
-    client = request.param(server.port)
-    yield client
+@pytest.fixture(params=CLIENTS)
+def connected(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Server]]:
+    """Return each client with its server."""
+    make, name = request.param
+    server = request.getfixturevalue(name)
+    client = make(server.port)
+    yield client, server
     close(client)
 
 
-@pytest.fixture(params=[PYLIBMC, PYTHON_MEMCACHED, PYMEMCACHE])
-def reliable(request: pytest.FixtureRequest, plain: Server, echoing: Server) -> Iterator[Any]:
-    """Each client on the server whose replies it understands when the key has options."""
-    client = request.param((echoing if request.param is pymemcache_client else plain).port)
-    yield client
-    close(client)
+@pytest.fixture
+def client(connected: tuple[Any, Server]) -> Any:
+    return connected[0]
+
+
+@pytest.fixture
+def server(connected: tuple[Any, Server]) -> Server:
+    return connected[1]
 
 
 def close(client: Any) -> None:
@@ -86,10 +115,10 @@ def queue() -> str:
     return f"q{uuid.uuid4().hex}"
 
 
-# What every client can do.
+# Puts and gets.
 
 
-def test_an_item_that_was_set_is_got_once(client: Any, queue: str) -> None:
+def test_item_that_was_put_is_got_once(client: Any, queue: str) -> None:
     assert client.set(queue, b"hello")
     assert client.get(queue) == b"hello"
     assert client.get(queue) is None
@@ -103,26 +132,20 @@ def test_items_are_got_in_their_order(client: Any, queue: str) -> None:
     assert client.get(queue) is None
 
 
-def test_bytes_stay_as_they_are(client: Any, queue: str) -> None:
-    for item in (b"", b"\r\n", b"END\r\nVALUE q 0 1\r\nx\r\n", bytes(range(256))):
+def test_item_keeps_its_bytes(client: Any, queue: str) -> None:
+    for item in (b"", b"\r\n", b"END\r\nVALUE q 0 1\r\nx\r\n", bytes(range(256)), os.urandom(1 << 20)):
         assert client.set(queue, item)
         assert client.get(queue) == item
 
 
-def test_a_big_item_stays_as_it_is(client: Any, queue: str) -> None:
-    item = os.urandom(1 << 20)
-    assert client.set(queue, item)
-    assert client.get(queue) == item
-
-
-def test_a_deleted_queue_is_empty(client: Any, queue: str) -> None:
+def test_deleted_queue_is_empty(client: Any, queue: str) -> None:
     assert client.set(queue, b"hello")
     assert client.delete(queue)
     assert client.get(queue) is None
     assert client.delete(queue)
 
 
-def test_an_expired_item_is_not_got(client: Any, queue: str) -> None:
+def test_expired_item_is_not_got(client: Any, queue: str) -> None:
     long_ago = 1_000_001  # seconds since the epoch, from a million on
     assert client.set(queue, b"hello", long_ago)
     assert client.set(queue, b"later", 100)
@@ -130,15 +153,76 @@ def test_an_expired_item_is_not_got(client: Any, queue: str) -> None:
     assert client.get(queue) is None
 
 
+# Waiting and reliable reads.
+
+
+def test_get_with_timeout_waits_for_an_item(client: Any, server: Server, queue: str) -> None:
+    def put_when_a_client_waits() -> None:
+        with server.connect() as other:
+            eventually(lambda: other.stats().get(f"queue_{queue}_waiters") == "1", "the client waits")
+            other.put(queue.encode(), b"hello")
+
+    putter = threading.Thread(target=put_when_a_client_waits, name="putter")
+    putter.start()
+    assert client.get(f"{queue}/t=60000") == b"hello"
+    join(putter)
+    assert client.get(queue) is None
+
+
+def test_get_ends_at_its_timeout(client: Any, queue: str) -> None:
+    assert client.get(f"{queue}/t=20") is None
+    assert client.set(queue, b"hello")
+    assert client.get(f"{queue}/t=5000") == b"hello"
+
+
+def test_closed_read_is_gone(client: Any, queue: str) -> None:
+    assert client.set(queue, b"1")
+    assert client.set(queue, b"2")
+    assert client.get(f"{queue}/open") == b"1"
+    assert client.get(f"{queue}/close") is None
+    assert client.get(queue) == b"2"
+    assert client.get(queue) is None
+
+
+def test_aborted_read_comes_again(client: Any, queue: str) -> None:
+    assert client.set(queue, b"1")
+    assert client.set(queue, b"2")
+    assert client.get(f"{queue}/t=5000/open") == b"1"
+    assert client.get(f"{queue}/abort") is None
+    assert client.get(queue) == b"1"
+
+
+def test_close_and_open_go_through_many_items(client: Any, queue: str) -> None:
+    items = [b"%d" % number for number in range(300)]
+    for item in items:
+        assert client.set(queue, item)
+    assert [client.get(f"{queue}/close/open") for _ in items] == items
+    assert client.get(f"{queue}/close/open") is None
+
+
+def test_disconnect_returns_the_open_read(client: Any, queue: str) -> None:
+    assert client.set(queue, b"hello")
+    assert client.get(f"{queue}/open") == b"hello"
+    close(client)
+    assert client.get(f"{queue}/t=5000/open") == b"hello"  # it connects again
+
+
+def test_peek_leaves_the_item(client: Any, queue: str) -> None:
+    assert client.set(queue, b"hello")
+    assert client.get(f"{queue}/peek") == b"hello"
+    assert client.get(f"{queue}/peek") == b"hello"
+    assert client.get(queue) == b"hello"
+
+
+# Other requests.
+
+
 def test_flush_all_empties_every_queue(queue: str, processes: Processes) -> None:
-    server = processes.serve(CONFIG)  # of its own: in the other, other tests have their items
+    server = processes.serve(CONFIG)  # of its own: other tests have items in the shared one
     client = pymemcache_client(server.port)
     client.set(queue, b"1")
     client.set(queue + "x", b"2")
-    # It expects "OK", and is told "Flushed all queues."
-    client.flush_all()
-    client.close()
-    client = pymemcache_client(server.port)
+    assert client.flush_all()
     assert client.get(queue) is None
     assert client.get(queue + "x") is None
     client.close()
@@ -173,55 +257,6 @@ def test_libmemcached_reads_stats(plain: Server) -> None:
     assert int(stats["cmd_set"]) > 0
 
 
-# Reliable reads.
-
-
-def test_an_open_read_is_closed(reliable: Any, queue: str) -> None:
-    assert reliable.set(queue, b"1")
-    assert reliable.set(queue, b"2")
-    assert reliable.get(f"{queue}/open") == b"1"
-    assert reliable.get(f"{queue}/close") is None
-    assert reliable.get(queue) == b"2"
-    assert reliable.get(queue) is None
-
-
-def test_an_open_read_is_aborted(reliable: Any, queue: str) -> None:
-    assert reliable.set(queue, b"1")
-    assert reliable.set(queue, b"2")
-    assert reliable.get(f"{queue}/open") == b"1"
-    assert reliable.get(f"{queue}/abort") is None
-    assert reliable.get(queue) == b"1"
-
-
-def test_many_items_go_from_one_read_to_the_next(reliable: Any, queue: str) -> None:
-    items = [b"%d" % number for number in range(300)]
-    for item in items:
-        assert reliable.set(queue, item)
-    assert [reliable.get(f"{queue}/close/open") for _ in items] == items
-    assert reliable.get(f"{queue}/close/open") is None
-
-
-def test_a_client_that_goes_gives_its_open_read_back(reliable: Any, queue: str, plain: Server, echoing: Server) -> None:
-    assert reliable.set(queue, b"hello")
-    assert reliable.get(f"{queue}/open") == b"hello"
-    close(reliable)
-    assert reliable.get(f"{queue}/t=5000/open") == b"hello"  # it connects anew
-
-
-def test_a_peek_leaves_the_item(reliable: Any, queue: str) -> None:
-    assert reliable.set(queue, b"hello")
-    assert reliable.get(f"{queue}/peek") == b"hello"
-    assert reliable.get(f"{queue}/peek") == b"hello"
-    assert reliable.get(queue) == b"hello"
-
-
-def test_a_get_with_a_timeout_waits_no_longer(reliable: Any, queue: str) -> None:
-    assert reliable.get(f"{queue}/t=20") is None
-    assert reliable.set(queue, b"hello")
-    assert reliable.get(f"{queue}/t=5000/open") == b"hello"
-    assert reliable.get(f"{queue}/close") is None
-
-
 # Tools.
 
 
@@ -253,7 +288,7 @@ def test_memcaslap_runs_to_its_end_though_its_keys_are_no_queue_names(processes:
 @pytest.mark.needs("memccapable")
 @pytest.mark.parametrize("test", ["ascii get", "ascii gets"])
 def test_memccapable_finds_what_a_queue_can_do(plain: Server, test: str) -> None:
-    # Its other tests are about a cache: items that stay, add and replace, noreply.
+    # Its other tests are about a cache: items that stay, add and replace.
     ended = subprocess.run(
         ["memccapable", "-h", "127.0.0.1", "-p", str(plain.port), "-a", "-v", "-T", test],
         capture_output=True,

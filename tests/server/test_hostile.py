@@ -205,7 +205,7 @@ def test_one_byte_a_write_is_understood(server: Server) -> None:
     with harmless(server, grows_by_at_most=8 * MIB), server.connect() as client:
         for byte in requests:
             client.send(bytes([byte]))
-        client.expect(b"STORED\r\nVALUE work 0 300\r\n" + b"x" * 300 + b"\r\nEND\r\nEND\r\nEND\r\n")
+        client.expect(b"STORED\r\nVALUE work/open 0 300\r\n" + b"x" * 300 + b"\r\nEND\r\nEND\r\nEND\r\n")
         for _ in range(10):
             assert client.line().startswith(b"VERSION ")
 
@@ -259,7 +259,7 @@ def test_a_client_that_never_reads_small_replies_is_bounded_too(server: Server, 
 
 def test_a_client_that_reads_late_gets_everything(server: Server) -> None:
     item = os.urandom(100_000)
-    value = b"VALUE big 0 %d\r\n%b\r\nEND\r\n" % (len(item), item)
+    value = b"VALUE big/peek 0 %d\r\n%b\r\nEND\r\n" % (len(item), item)
     with server.connect() as client:
         client.put(b"big", item)
         count = send_until_stuck(client, b"get big/peek\r\n" * 500) // len(b"get big/peek\r\n")

@@ -294,7 +294,7 @@ def test_a_reload_changes_how_many_reads_may_be_open(processes: Processes, reloa
     server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 1\n')
     with server.connect() as client, server.connect() as early:
         client.put(b"work", b"1", b"2")
-        client.ask(b"get work/open\r\nget work/open\r\n", b"VALUE work 0 1\r\n1\r\nEND\r\nERROR\r\n")
+        client.ask(b"get work/open\r\nget work/open\r\n", b"VALUE work/open 0 1\r\n1\r\nEND\r\nERROR\r\n")
         processes.write("kestrel.toml", 'queuePath = "queues"\nmaxOpenTransactions = 2\n')
         reload(server)
         with server.connect() as late:
@@ -507,13 +507,13 @@ def test_reloaded_codec_settings_apply_to_new_connections(
     server = processes.serve(CONFIG)
     with server.connect() as early:
         early.put(b"work", b"12345", b"1")
-        processes.write("kestrel.toml", CONFIG + "echoRequestedKey = true\nmaxRequestItemSize = 4\n")
+        processes.write("kestrel.toml", CONFIG + "echoRequestedKey = false\nmaxRequestItemSize = 4\n")
         reload_by_command(server)
         with server.connect() as late:
-            late.ask(b"get work/peek\r\n", b"VALUE work/peek 0 5\r\n12345\r\nEND\r\n")
+            late.ask(b"get work/peek\r\n", b"VALUE work 0 5\r\n12345\r\nEND\r\n")
             late.send(set_(b"work", b"12345"))
             assert late.to_the_end().startswith(b"CLIENT_ERROR ")
-        early.ask(b"get work/peek\r\n", b"VALUE work 0 5\r\n12345\r\nEND\r\n")
+        early.ask(b"get work/peek\r\n", b"VALUE work/peek 0 5\r\n12345\r\nEND\r\n")
         early.put(b"work", b"12345")
 
 

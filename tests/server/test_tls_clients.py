@@ -27,7 +27,7 @@ def test_pymemcache_works(processes: Processes, authority: Authority) -> None:
     server = serve(processes, *authority.sign(HOST), prefix="mtls", more=f":caCerts={authority.ca_file}")
     context = ssl.create_default_context(cafile=authority.ca_file)
     context.load_cert_chain(*authority.sign("shop"))
-    client = pymemcache.Client((HOST, server.port), timeout=PATIENCE_S, default_noreply=False, tls_context=context)
+    client = pymemcache.Client((HOST, server.port), timeout=PATIENCE_S, tls_context=context)
     items = [b"%d" % number for number in range(100)] + [b"x" * (1 << 20)]
     assert all(client.set("work", item) for item in items)
     assert [client.get("work") for _ in items] == items

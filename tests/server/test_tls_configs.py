@@ -132,7 +132,7 @@ def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) 
 def test_pymemcache_is_served(tls: Configured) -> None:
     context = ssl.create_default_context(cafile=tls.ca_file)
     client = pymemcache.Client((HOST, tls.port("memcache")), timeout=PATIENCE_S, tls_context=context)
-    client.set("work", b"one", noreply=False)
+    client.set("work", b"one")
     assert client.get("work") == b"one"
     client.close()
 

@@ -305,7 +305,7 @@ def test_requests_behind_a_wait_are_answered_after_it() -> None:
     client, other = server.connect(), server.connect()
     assert client.ask(b"get q/t=60000\r\n" + b"version\r\n" * 100_000) == b""
     other.ask(b"set q 0 0 1\r\nx\r\n")
-    assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
+    assert client.take() == b"VALUE q/t=60000 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
 
 
 def test_client_that_sends_too_much_behind_a_wait_is_disconnected() -> None:

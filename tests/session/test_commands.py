@@ -9,7 +9,6 @@ import pytest
 from kestrel.compiled import BUILD
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
-from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import FLUSHED_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
@@ -63,16 +62,17 @@ def test_queue_names_are_case_sensitive(client: MemoryClient) -> None:
     )
 
 
-def test_reply_names_queue_without_options_and_zero_flags(client: MemoryClient) -> None:
-    assert client.ask(b"set work 77 0 3\r\none\r\n") == b"STORED\r\n"
-    assert client.ask(b"get work/t=5/what\r\n") == b"VALUE work 0 3\r\none\r\nEND\r\n"
+def test_reply_repeats_requested_key_and_has_zero_flags(client: MemoryClient) -> None:
+    assert client.ask(b"set work 77 0 3\r\none\r\n" * 2) == b"STORED\r\n" * 2
+    assert client.ask(b"get work/t=5/what\r\n") == b"VALUE work/t=5/what 0 3\r\none\r\nEND\r\n"
+    assert client.ask(b"get work/open\r\n") == b"VALUE work/open 0 3\r\none\r\nEND\r\n"
 
 
-def test_reply_can_echo_the_requested_key() -> None:
-    client = MemoryServer(make_codec=lambda: MemcacheCodec(echo_requested_key=True)).connect()
+def test_reply_can_name_the_queue_without_options() -> None:
+    client = MemoryServer(config=loads("echoRequestedKey = false\n")).connect()
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/t=5\r\n") == value(b"work/t=5", b"one")
-    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"two")
+    assert client.ask(b"get work/t=5/what\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"two")
 
 
 def test_only_first_key_of_get_is_served(client: MemoryClient) -> None:
@@ -252,9 +252,9 @@ def test_bad_data_chunk_stores_nothing(server: MemoryServer, client: MemoryClien
 def test_item_expires_after_its_seconds(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"work", b"brief", 2) + set_(b"work", b"lasting"))
     server.advance(2.0)
-    assert client.ask(b"get work/peek\r\n") == value(b"work", b"brief")
+    assert client.ask(b"get work/peek\r\n") == value(b"work/peek", b"brief")
     server.advance(0.001)
-    assert client.ask(b"get work/peek\r\n") == value(b"work", b"lasting")
+    assert client.ask(b"get work/peek\r\n") == value(b"work/peek", b"lasting")
     assert client.ask(b"get work\r\n") == value(b"work", b"lasting")
 
 
@@ -298,7 +298,7 @@ def test_flush_all_expired_returns_the_total_count(server: MemoryServer, client:
 
 def test_open_read_does_not_expire(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"work", b"one", 1))
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     server.advance(1.5)
     assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
     assert client.ask(b"confirm work 1\r\n") == b"END\r\n"
@@ -315,7 +315,7 @@ def test_item_that_expired_while_open_is_not_redelivered(server: MemoryServer, c
 
 def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"two") + b"END\r\n"
 
 
@@ -323,13 +323,13 @@ def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryCl
 def test_close_runs_before_open_at_the_limit(options: bytes) -> None:
     client = MemoryServer(session_settings=SessionSettings(max_open_reads=1)).connect()
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
-    assert client.ask(b"get work/%b\r\n" % options) == value(b"work", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
+    assert client.ask(b"get work/%b\r\n" % options) == value(b"work/" + options, b"two")
 
 
 def test_close_runs_even_without_a_next_item(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one")
-    assert client.ask(b"get work/open\r\nget work/close/open\r\n") == value(b"work", b"one") + b"END\r\n"
+    assert client.ask(b"get work/open\r\nget work/close/open\r\n") == value(b"work/open", b"one") + b"END\r\n"
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
@@ -337,12 +337,12 @@ def test_close_runs_even_without_a_next_item(server: MemoryServer, client: Memor
 def test_close_without_open_read_is_ignored(client: MemoryClient) -> None:
     put(client, b"work", b"one")
     assert client.ask(b"get work/close\r\n") == b"END\r\n"
-    assert client.ask(b"get work/close/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/close/open\r\n") == value(b"work/close/open", b"one")
 
 
 def test_abort_returns_item_to_the_head(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"one") + b"END\r\n"
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work/open", b"one") + b"END\r\n"
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
@@ -366,8 +366,8 @@ def test_close_and_abort_affect_only_own_connection_and_queue(server: MemoryServ
     put(client, b"work", b"one", b"two")
     put(client, b"other", b"three")
     second = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
-    assert second.ask(b"get other/open\r\n") == value(b"other", b"three")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
+    assert second.ask(b"get other/open\r\n") == value(b"other/open", b"three")
     assert second.ask(b"get work/close\r\nget work/abort\r\nconfirm work 1\r\n") == b"END\r\nEND\r\nERROR\r\n"
     client.disconnect()
     assert second.ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
@@ -375,7 +375,7 @@ def test_close_and_abort_affect_only_own_connection_and_queue(server: MemoryServ
 
 def test_plain_get_with_open_read_is_an_error_and_closes(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work\r\nversion\r\n") == value(b"work", b"one") + b"ERROR\r\n"
+    assert client.ask(b"get work/open\r\nget work\r\nversion\r\n") == value(b"work/open", b"one") + b"ERROR\r\n"
     assert client.is_closed
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
@@ -383,13 +383,14 @@ def test_plain_get_with_open_read_is_an_error_and_closes(server: MemoryServer, c
 def test_plain_get_of_other_queue_or_client_is_allowed(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
     put(client, b"other", b"three")
-    assert client.ask(b"get work/open\r\nget other\r\n") == value(b"work", b"one") + value(b"other", b"three")
+    assert client.ask(b"get work/open\r\nget other\r\n") == value(b"work/open", b"one") + value(b"other", b"three")
     assert server.connect().ask(b"get work\r\n") == value(b"work", b"two")
 
 
 def test_peek_with_open_read_shows_the_next_item(client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/peek\r\n") == value(b"work", b"one") + value(b"work", b"two")
+    reply = client.ask(b"get work/open\r\nget work/peek\r\n")
+    assert reply == value(b"work/open", b"one") + value(b"work/peek", b"two")
     assert not client.is_closed
 
 
@@ -397,7 +398,7 @@ def test_open_above_the_limit_is_an_error_and_closes(server: MemoryServer) -> No
     server.session_settings = SessionSettings(max_open_reads=2)
     client = server.connect()
     put(client, b"work", b"one", b"two", b"three")
-    expected = value(b"work", b"one") + value(b"work", b"two") + b"ERROR\r\n"
+    expected = value(b"work/open", b"one") + value(b"work/open", b"two") + b"ERROR\r\n"
     assert client.ask(b"get work/open\r\n" * 3 + b"version\r\n") == expected
     assert client.is_closed
     assert server.connect().ask(b"get work\r\n") == value(b"work", b"one")
@@ -406,7 +407,7 @@ def test_open_above_the_limit_is_an_error_and_closes(server: MemoryServer) -> No
 def test_default_limit_of_open_reads_is_one() -> None:
     client = MemoryServer().connect()
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + b"ERROR\r\n"
+    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work/open", b"one") + b"ERROR\r\n"
 
 
 def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
@@ -414,15 +415,16 @@ def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
     first, second = server.connect(), server.connect()
     put(first, b"work", b"one", b"two")
     put(first, b"other", b"three")
-    assert first.ask(b"get work/open\r\nget other/open\r\n") == value(b"work", b"one") + value(b"other", b"three")
-    assert second.ask(b"get work/open\r\n") == value(b"work", b"two")
+    reply = first.ask(b"get work/open\r\nget other/open\r\n")
+    assert reply == value(b"work/open", b"one") + value(b"other/open", b"three")
+    assert second.ask(b"get work/open\r\n") == value(b"work/open", b"two")
 
 
 def test_open_above_limit_of_empty_queue_is_an_error(server: MemoryServer) -> None:
     server.session_settings = SessionSettings(max_open_reads=1)
     client = server.connect()
     put(client, b"work", b"one")
-    assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"work", b"one") + b"ERROR\r\n"
+    assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"work/open", b"one") + b"ERROR\r\n"
 
 
 def test_confirm_ends_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
@@ -450,15 +452,14 @@ def test_confirm_makes_room_under_the_limit(server: MemoryServer) -> None:
     client = server.connect()
     put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 2)
-    assert client.ask(b"confirm work 2\r\nget work/open\r\n") == b"END\r\n" + value(b"work", b"three")
+    assert client.ask(b"confirm work 2\r\nget work/open\r\n") == b"END\r\n" + value(b"work/open", b"three")
 
 
 @pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
 def test_plain_get_works_after_open_read_has_ended(client: MemoryClient, ending: bytes) -> None:
     put(client, b"work", b"one", b"one")
-    assert client.ask(b"get work/open\r\n" + ending + b"get work\r\n") == value(b"work", b"one") + b"END\r\n" + value(
-        b"work", b"one"
-    )
+    reply = client.ask(b"get work/open\r\n" + ending + b"get work\r\n")
+    assert reply == value(b"work/open", b"one") + b"END\r\n" + value(b"work", b"one")
 
 
 def test_quit_requeues_open_reads(server: MemoryServer, client: MemoryClient) -> None:
@@ -472,8 +473,9 @@ def test_quit_requeues_open_reads(server: MemoryServer, client: MemoryClient) ->
 
 def test_peek_leaves_the_item(client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n") == value(b"work", b"one") * 3
-    assert client.ask(b"get work/peek\r\n") == value(b"work", b"two")
+    reply = client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n")
+    assert reply == value(b"work/peek", b"one") * 2 + value(b"work", b"one")
+    assert client.ask(b"get work/peek\r\n") == value(b"work/peek", b"two")
 
 
 # Whole queues.
@@ -492,10 +494,10 @@ def test_stale_open_read_of_deleted_queue_affects_nothing(
 ) -> None:
     other = server.connect()
     put(other, b"work", b"old")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"old")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"old")
     other.ask(b"delete work\r\n")
     put(other, b"work", b"new", b"newer")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"new")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"new")
     assert client.ask(ending) == b"END\r\n"
     client.disconnect()
     assert (
@@ -729,7 +731,7 @@ def test_age_is_waiting_time_of_last_fetched_item(server: MemoryServer, client: 
     [
         (set_(b"work", b"three"), b"STORED\r\n", b"one"),
         (b"get work\r\n", value(b"work", b"one"), b"two"),
-        (b"get work/open\r\n", value(b"work", b"one"), b"two"),
+        (b"get work/open\r\n", value(b"work/open", b"one"), b"two"),
         (b"flush work\r\n", b"END\r\n", None),
         (b"flush_all\r\n", b"Flushed all queues.\r\n", None),
         (b"flush_expired work\r\n", b"0\r\n", None),
@@ -749,7 +751,7 @@ def test_reply_waits_until_its_record_is_safe(
             assert other.ask(b"get work/peek\r\n") == b"", "a peek also waits for changes that are not safe"
         storage.end_commits()
         answer = client.take()
-        assert other.take() == (b"" if head is None else value(b"work", head))
+        assert other.take() == (b"" if head is None else value(b"work/peek", head))
     else:
         assert request_bytes.startswith((b"flush_expired", b"delete"))
     assert answer == reply
@@ -831,7 +833,7 @@ def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer
     put(client, b"work", b"one", b"two")
     storage.refusal = "disk full"
     assert client.ask(set_(b"work", b"three") + b"get work/open\r\nget work/close\r\nget work\r\n") == (
-        b"SERVER_ERROR disk full\r\n" + value(b"work", b"one") + b"END\r\n" + value(b"work", b"two")
+        b"SERVER_ERROR disk full\r\n" + value(b"work/open", b"one") + b"END\r\n" + value(b"work", b"two")
     )
     storage.refusal = None
     assert client.ask(set_(b"work", b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"work", b"four")
@@ -876,7 +878,7 @@ def test_open_read_of_failed_queue_is_never_confirmed(
 ) -> None:
     client = slow.connect()
     put(client, b"work", b"one")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     fail(slow, storage)
     assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\n", client.ask(ending))
     assert slow.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
@@ -885,7 +887,7 @@ def test_open_read_of_failed_queue_is_never_confirmed(
 def test_items_of_failed_queue_are_delivered_once(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     fail(slow, storage)
     client.disconnect()
     assert other.ask(b"get work\r\n" * 3) == value(b"work", b"one") + value(b"work", b"two") + b"END\r\n"
@@ -922,7 +924,7 @@ def test_get_waits_for_head_that_is_on_disk(slow: MemoryServer) -> None:
     assert other.ask(b"get work/peek\r\n") == b""
     store_of(slow).end_fill()
     assert client.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\n"
-    assert other.take() == value(b"work", b"two")
+    assert other.take() == value(b"work/peek", b"two")
 
 
 def test_unreadable_head_is_an_error_and_next_get_retries(slow: MemoryServer) -> None:

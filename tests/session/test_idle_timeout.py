@@ -67,7 +67,7 @@ def test_client_whose_reply_waits_for_commit_is_not_idle() -> None:
     server = MemoryServer(storage, config=loads(TEN_SECONDS))
     client, other = server.connect(), server.connect()
     assert other.ask(set_(b"work", b"held")) == STORED
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"held")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"held")
     storage.holds_commits = True
     assert client.ask(b"set other 0 0 1\r\nx\r\n") == b""
     server.advance(60)
@@ -120,10 +120,10 @@ def test_client_that_reads_no_replies_is_dropped(
 
 def test_open_read_of_idle_client_goes_to_waiter(server: MemoryServer) -> None:
     idle, waiting = server.connect(), server.connect()
-    assert idle.ask(set_(b"work", b"one") + b"get work/open\r\n") == STORED + value(b"work", b"one")
+    assert idle.ask(set_(b"work", b"one") + b"get work/open\r\n") == STORED + value(b"work/open", b"one")
     assert waiting.ask(b"get work/t=60000\r\n") == b""
     server.advance(10)
-    assert waiting.take() == value(b"work", b"one")
+    assert waiting.take() == value(b"work/t=60000", b"one")
 
 
 def test_disconnected_client_leaves_no_timer(server: MemoryServer) -> None:

@@ -141,13 +141,13 @@ def test_each_lost_read_is_reported_once_before_newer_reads(bench: Bench) -> Non
 
 def test_newer_read_is_requeued_after_confirm_of_lost_read(bench: Bench) -> None:
     client, other = bench.server.connect(), bench.server.connect()
-    item = b"VALUE work 0 1\r\na\r\nEND\r\n"
-    assert client.ask(b"get work/open\r\n") == item
+    opened = b"VALUE work/open 0 1\r\na\r\nEND\r\n"
+    assert client.ask(b"get work/open\r\n") == opened
     bench.fail()
-    assert client.ask(b"get work/open\r\n") == item
+    assert client.ask(b"get work/open\r\n") == opened
     assert client.ask(b"confirm work 1\r\n").startswith(b"SERVER_ERROR ")
     client.disconnect()
-    assert other.ask(b"get work\r\n") == item
+    assert other.ask(b"get work\r\n") == b"VALUE work 0 1\r\na\r\nEND\r\n"
 
 
 def test_confirm_that_reported_loss_can_be_repeated_for_newer_reads(bench: Bench) -> None:

@@ -197,7 +197,7 @@ def commit_fails(case: Case) -> None:
 
 VERSION: Final = b"VERSION 1.2.3\r\n"
 ITEM: Final = b"VALUE work 0 1\r\nx\r\nEND\r\n"
-LATER: Final = b"VALUE work 0 5\r\nlater\r\nEND\r\n"
+LATER: Final = b"VALUE work/t=1000 0 5\r\nlater\r\nEND\r\n"
 STAYS, HUNG_UP = False, True
 
 Step = Callable[[Case], None]
@@ -334,7 +334,7 @@ def test_disconnect_requeues_open_reads_in_every_state(state: Step) -> None:
     case = Case()
     other = case.server.connect()
     assert other.ask(b"set held 0 0 1\r\nx\r\n") == b"STORED\r\n"
-    assert case.client.ask(b"get held/open\r\n") == b"VALUE held 0 1\r\nx\r\nEND\r\n"
+    assert case.client.ask(b"get held/open\r\n") == b"VALUE held/open 0 1\r\nx\r\nEND\r\n"
     state(case)
     case.client.disconnect()
     case.storage.holds_commits = False

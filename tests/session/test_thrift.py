@@ -1538,7 +1538,7 @@ def test_too_large_frame_is_refused_before_its_data_is_read(size: int) -> None:
 def test_reads_of_one_protocol_are_separate_from_others(server: MemoryServer, client: ThriftClient) -> None:
     memcache = server.connect()
     assert memcache.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
-    assert memcache.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert memcache.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     (number,) = ids_of(client.get(b"work", 2, 0, LONG_MS))
     assert memcache.ask(b"confirm work 2\r\n") == b"ERROR\r\n"
     assert client.confirm(b"work", *range(number - 5, number + 5)) == 1

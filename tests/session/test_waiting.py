@@ -42,9 +42,9 @@ def asks(server: MemoryServer, request: bytes) -> MemoryClient:
 
 def items_in(reply: bytes) -> list[bytes]:
     """Return the items of a reply that consists only of VALUE blocks."""
-    found = re.findall(rb"VALUE work 0 \d+\r\n(.*?)\r\nEND\r\n", reply, re.DOTALL)
-    assert b"".join(value(b"work", data) for data in found) == reply
-    return found
+    found = re.findall(rb"VALUE (work(?:/\S+)?) 0 \d+\r\n(.*?)\r\nEND\r\n", reply, re.DOTALL)
+    assert b"".join(value(key, data) for key, data in found) == reply
+    return [data for _, data in found]
 
 
 # Order of waiters.
@@ -53,16 +53,17 @@ def items_in(reply: bytes) -> list[bytes]:
 def test_waiters_are_served_in_order_of_arrival(server: MemoryServer, writer: MemoryClient) -> None:
     waiters = [asks(server, b"get work/t=1000") for _ in range(3)]
     put(writer, b"work", b"one", b"two")
-    assert [waiter.take() for waiter in waiters] == [value(b"work", b"one"), value(b"work", b"two"), b""]
+    assert [waiter.take() for waiter in waiters] == [value(b"work/t=1000", b"one"), value(b"work/t=1000", b"two"), b""]
     put(writer, b"work", b"three")
-    assert waiters[2].take() == value(b"work", b"three")
+    assert waiters[2].take() == value(b"work/t=1000", b"three")
 
 
 def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: MemoryClient) -> None:
     first = asks(server, b"get work/t=1000\r\nget work/t=1000")
     second = asks(server, b"get work/t=1000")
     put(writer, b"work", b"one", b"two", b"three")
-    assert (first.take(), second.take()) == (value(b"work", b"one") + value(b"work", b"three"), value(b"work", b"two"))
+    assert first.take() == value(b"work/t=1000", b"one") + value(b"work/t=1000", b"three")
+    assert second.take() == value(b"work/t=1000", b"two")
 
 
 def test_waiter_that_disconnects_makes_room_for_others(server: MemoryServer, writer: MemoryClient) -> None:
@@ -79,7 +80,7 @@ def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, write
     assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"work", b"one") + b"get work\r\n") == (
         b"END\r\nEND\r\nSTORED\r\nEND\r\n"
     )
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=1000", b"one")
 
 
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
@@ -93,10 +94,10 @@ def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient)
 def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
     holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
-    assert (first.take(), second.take()) == (value(b"work", b"one"), b"")
+    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), b"")
 
 
 def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
@@ -105,7 +106,7 @@ def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer
     holder.ask(b"get work/open\r\nget work/open\r\n")
     first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     holder.disconnect()
-    assert (first.take(), second.take()) == (value(b"work", b"one"), value(b"work", b"two"))
+    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), value(b"work/t=1000", b"two"))
 
 
 def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
@@ -113,7 +114,7 @@ def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -
     assert writer.ask(set_(b"work", b"expired", -1)) == b"STORED\r\n"
     assert waiter.take() == b""
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=1000", b"one")
 
 
 def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
@@ -129,7 +130,7 @@ def test_flush_leaves_waiters_waiting(server: MemoryServer, writer: MemoryClient
     writer.ask(b"flush work\r\n")
     assert waiter.take() == b""
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=1000", b"one")
 
 
 def test_thousands_of_waiters_are_served_in_order_over_many_ticks(server: MemoryServer, writer: MemoryClient) -> None:
@@ -181,7 +182,7 @@ def test_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writer:
     waiter = asks(server, b"get work/t=250")
     server.advance(0.2499)
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=250", b"one")
     server.advance(1)
     assert waiter.take() == b""
 
@@ -201,14 +202,14 @@ def test_each_wait_has_its_own_time(server: MemoryServer, writer: MemoryClient) 
     server.advance(0.2)
     assert (short.take(), long.take()) == (b"END\r\n", b"")
     put(writer, b"work", b"one")
-    assert (short.take(), long.take()) == (b"", value(b"work", b"one"))
+    assert (short.take(), long.take()) == (b"", value(b"work/t=300", b"one"))
 
 
 def test_ended_wait_leaves_no_timer(server: MemoryServer, writer: MemoryClient) -> None:
     served, gone = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     put(writer, b"work", b"one")
     gone.disconnect()
-    assert served.take() == value(b"work", b"one")
+    assert served.take() == value(b"work/t=1000", b"one")
     assert server.clock.getDelayedCalls() == []
 
 
@@ -217,7 +218,7 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
     server.advance(2_000_000)
     assert waiter.take() == b""
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=2147483647", b"one")
 
 
 # peek and open with a wait.
@@ -228,14 +229,15 @@ def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer,
     getter = asks(server, b"get work/t=1000")
     late = asks(server, b"get work/peek/t=1000")
     put(writer, b"work", b"one")
-    assert [client.take() for client in (*peekers, getter, late)] == [value(b"work", b"one")] * 3 + [b""]
+    assert [peeker.take() for peeker in peekers] == [value(b"work/peek/t=1000", b"one")] * 2
+    assert (getter.take(), late.take()) == (value(b"work/t=1000", b"one"), b"")
     assert drained(server) == []
 
 
 def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -> None:
     reader = asks(server, b"get work/open/t=1000")
     put(writer, b"work", b"one")
-    assert reader.take() == value(b"work", b"one")
+    assert reader.take() == value(b"work/open/t=1000", b"one")
     assert drained(server) == []
     reader.disconnect()
     assert drained(server) == [b"one"]
@@ -244,7 +246,7 @@ def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -
 def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
     reader = server.connect()
-    assert reader.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert reader.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
     reader.disconnect()
     assert drained(server) == []
@@ -253,7 +255,7 @@ def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: 
 def test_item_delivered_by_waiting_get_without_open_does_not_return(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=1000", b"one")
     assert (store_of(server).items, store_of(server).open_reads) == (0, 0)
     waiter.disconnect()
     assert drained(server) == []
@@ -265,7 +267,7 @@ def test_item_delivered_by_waiting_get_without_open_does_not_return(server: Memo
 def test_requests_behind_a_wait_are_answered_after_it_in_order(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000\r\nversion\r\n" + set_(b"other", b"x") + b"get other")
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"other", b"x")
+    assert waiter.take() == value(b"work/t=1000", b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"other", b"x")
 
 
 def test_requests_sent_during_a_wait_are_kept(server: MemoryServer) -> None:
@@ -284,7 +286,7 @@ def test_waits_behind_a_wait_begin_when_it_ends(server: MemoryServer, writer: Me
     server.advance(0.099)
     assert waiter.take() == b""
     put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work", b"one")
+    assert waiter.take() == value(b"work/t=100", b"one")
 
 
 def test_replies_before_a_wait_are_sent_at_once(server: MemoryServer) -> None:
@@ -311,7 +313,7 @@ def test_waiter_that_disconnects_as_item_comes_takes_none(server: MemoryServer, 
     writer.send(set_(b"work", b"one"))
     waiter.disconnect()
     assert writer.take() == b"STORED\r\n"
-    assert next_one.take() == value(b"work", b"one")
+    assert next_one.take() == value(b"work/t=1000", b"one")
 
 
 @LEAVE
@@ -344,7 +346,7 @@ def test_item_of_failed_delivery_is_offered_again(
 ) -> None:
     put(writer, b"work", b"one")
     holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
     holder.send(b"get work/abort\r\n")
@@ -359,13 +361,13 @@ def test_waiter_keeps_waiting_through_failed_commit(
 ) -> None:
     put(writer, b"work", b"one")
     holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
     writer.send(b"flush work\r\n")
     server.settle()
     lose_commits(storage)
-    assert waiter.take() == value(b"work", b"one"), "the open read returned to the head and went to the waiter"
+    assert waiter.take() == value(b"work/t=1000", b"one"), "the open read returned to the head and went to the waiter"
 
 
 CLOSES_AND_WAITS = pytest.mark.parametrize(
@@ -387,7 +389,7 @@ def test_waiting_get_reports_loss_of_its_close(
 ) -> None:
     put(writer, b"work", b"one")
     client = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     lose_the_close(storage, server, client, request_bytes)
     assert client.take() == b"SERVER_ERROR disk failed\r\n"
     client.disconnect()
@@ -400,10 +402,10 @@ def test_second_waiter_reports_loss_of_its_close_and_takes_nothing(
 ) -> None:
     put(writer, b"work", b"one")
     client = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     first = asks(server, b"get work/t=1000")
     lose_the_close(storage, server, client, request_bytes)
-    assert (first.take(), client.take()) == (value(b"work", b"one"), b"SERVER_ERROR disk failed\r\n")
+    assert (first.take(), client.take()) == (value(b"work/t=1000", b"one"), b"SERVER_ERROR disk failed\r\n")
     put(writer, b"work", b"two")
     assert client.take() == b""
     assert drained(server) == [b"two"]
@@ -505,7 +507,7 @@ def test_half_close_cancels_all_gets_and_item_goes_to_next_waiter(
     end_commits(server, storage)
     assert waiter.take() == b"", "both gets are canceled"
     assert waiter.is_closed
-    assert other.take() == value(b"work", b"one")
+    assert other.take() == value(b"work/t=1000", b"one")
 
 
 def test_incomplete_request_at_half_close_is_dropped(server: MemoryServer) -> None:
@@ -526,9 +528,10 @@ def test_waiters_keep_their_order_while_head_is_loaded(server: MemoryServer, wri
     requests = [b"get work/t=1000", b"get work", b"get work/peek", b"get work/t=1000"]
     clients = [asks(server, request) for request in requests]
     store_of(server).end_fill()
-    assert [client.take() for client in clients] == [value(b"work", b"one"), value(b"work", b"two"), b"END\r\n", b""]
+    taken = [value(b"work/t=1000", b"one"), value(b"work", b"two"), b"END\r\n", b""]
+    assert [client.take() for client in clients] == taken
     put(writer, b"work", b"three")
-    assert clients[3].take() == value(b"work", b"three")
+    assert clients[3].take() == value(b"work/t=1000", b"three")
 
 
 @pytest.mark.parametrize("request_bytes", [b"get work", b"get work/open", b"get work/peek", b"get work/t=1000"])
@@ -558,7 +561,7 @@ def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServ
     server.advance(1)
     assert (first.take(), second.take()) == (b"", b"")
     store_of(server).end_fill()
-    assert (first.take(), second.take()) == (value(b"work", b"one"), b"END\r\n")
+    assert (first.take(), second.take()) == (value(b"work/t=100", b"one"), b"END\r\n")
     assert first.ask(b"version\r\n").startswith(b"VERSION")
 
 
@@ -629,7 +632,7 @@ def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryC
     put(writer, b"work", b"one", b"two", b"three", b"four")
     watcher = server.connect()
     assert watcher.ask(b"get work/open\r\n" * 2 + b"monitor work 10\r\n") == (
-        value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
+        value(b"work/open", b"one") + value(b"work/open", b"two") + value(b"work", b"three") + b"END\r\n"
     )
 
 
@@ -747,7 +750,7 @@ def test_monitor_takes_one_item_and_goes_to_end_of_line(
         for item in (b"one", b"two", b"three"):
             put(writer, b"work", item)
     assert watcher.take() == value(b"work", b"one") + value(b"work", b"three")
-    assert waiter.take() == value(b"work", b"two")
+    assert waiter.take() == value(b"work/t=1000", b"two")
 
 
 def test_monitors_take_turns_over_simultaneous_items(server: MemoryServer, writer: MemoryClient) -> None:

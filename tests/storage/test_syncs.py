@@ -341,7 +341,7 @@ class TestFailedRewriteWithoutWaitingReplies:
         The disk works again.
         """
         client.talk(set_(b"periodic", b"a"))
-        assert client.talk(b"get periodic/open\r\n") == value(b"periodic", b"a")
+        assert client.talk(b"get periodic/open\r\n") == value(b"periodic/open", b"a")
         server.disk.fail("sync", errno.EIO)
         sync_period(server)
         server.disk.mend()
@@ -360,7 +360,7 @@ class TestFailedRewriteWithoutWaitingReplies:
         failing.settle()
         assert waiting.received() == b""
         client.talk(b"get periodic/close\r\n")
-        assert waiting.received() == value(b"periodic", b"a")
+        assert waiting.received() == value(b"periodic/t=5000", b"a")
 
     def test_second_put_is_stored(self, failing: Server, client: Client) -> None:
         assert is_server_error(client.talk(set_(b"periodic", b"b")))

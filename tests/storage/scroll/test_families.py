@@ -97,7 +97,7 @@ class TestWriteFails:
 
     def test_open_read_of_sibling_fails_and_its_item_is_requeued(self, server: Server) -> None:
         holder = server.client()
-        assert holder.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
+        assert holder.talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
         server.disk.fail("write", errno.EIO, times=1)
         assert is_server_error(server.client().talk(b"get work+left\r\n"))
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
@@ -107,7 +107,7 @@ class TestWriteFails:
         holder, other = server.client(), server.client()
         holder.talk(b"get work+right/open\r\n")
         fail_put(server, LEFT)
-        assert other.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
+        assert other.talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
         holder.talk(b"get work+right/close\r\n")
         other.hang_up()
         assert drain(server, RIGHT) == [b"first", b"second"]
@@ -119,16 +119,16 @@ class TestWriteFails:
         fail_put(server, LEFT)
         assert waiting.received() == b""
         assert server.client().talk(set_(PARENT, b"third")) == STORED
-        assert waiting.received() == value(RIGHT, b"third")
+        assert waiting.received() == value(RIGHT + b"/t=5000", b"third")
         assert drain(server, RIGHT) == []
 
     def test_waiter_at_sibling_gets_the_requeued_item(self, server: Server) -> None:
         holder, waiting = server.client(), server.client()
-        assert holder.talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
+        assert holder.talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
         assert server.client().talk(b"get work+right\r\n") == value(RIGHT, b"second")
         assert waiting.talk(b"get work+right/t=5000\r\n") == b""
         fail_put(server, LEFT)
-        assert waiting.received() == value(RIGHT, b"first")
+        assert waiting.received() == value(RIGHT + b"/t=5000", b"first")
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
         assert drain(server, RIGHT) == []
 
@@ -171,7 +171,7 @@ class TestLargeFamily:
     def waiter_behind_an_open_read(server: Server) -> Client:
         """Return a client that waits for the only item of a child, which another client has open."""
         holder, waiting = server.client(), server.client()
-        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
+        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1/open", b"work+1")
         assert waiting.talk(b"get work+1/t=30000\r\n") == b""
         return waiting
 
@@ -180,7 +180,7 @@ class TestLargeFamily:
         waiting = self.waiter_behind_an_open_read(server)
         fail_put(server, b"work+0", operation)
         pass_seconds(server, 2)
-        assert waiting.received() == value(b"work+1", b"work+1")
+        assert waiting.received() == value(b"work+1/t=30000", b"work+1")
 
     @pytest.mark.parametrize("operation", ["open_read", "list"])
     def test_waiter_is_served_after_delayed_reopening(self, server: Server, operation: str) -> None:
@@ -191,14 +191,14 @@ class TestLargeFamily:
         assert waiting.received() == b""
         server.disk.mend()
         pass_seconds(server, 3)
-        assert waiting.received() == value(b"work+1", b"work+1")
+        assert waiting.received() == value(b"work+1/t=30000", b"work+1")
 
     def test_all_queues_are_reopened_without_a_request(self, server: Server) -> None:
         fail_put(server, b"work+0", "sync")
         pass_seconds(server, 2)
         client = server.client()
         assert [client.talk(b"get %b/peek\r\n" % name) for name in self.CHILDREN] == [
-            value(name, name) for name in self.CHILDREN
+            value(name + b"/peek", name) for name in self.CHILDREN
         ]
         for after in (server.crashed(), server.without_power(), server):
             assert [drain(after, name) for name in self.CHILDREN] == [[name] for name in self.CHILDREN]
@@ -228,7 +228,7 @@ class TestSyncFailsWithSyncJournal0:
 
     def test_nothing_returns_while_all_syncs_fail(self, server: Server) -> None:
         clients = [server.client() for _ in range(4)]
-        assert clients[0].talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
+        assert clients[0].talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
         server.disk.fail("sync", errno.EIO)
         assert clients[0].ask(b"get work+right/close\r\n") == b""
         assert clients[1].ask(b"get work+left\r\n") == b""

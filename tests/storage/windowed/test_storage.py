@@ -238,7 +238,7 @@ def test_waiter_is_served_although_a_batch_of_its_queue_failed() -> None:
     database.answer(OSError("no"))
     assert writer.take() == b"SERVER_ERROR the database refused it\r\n"
     database.answer_reads()
-    assert reader.take() == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+    assert reader.take() == b"VALUE work/open/t=5000 0 5\r\nhello\r\nEND\r\n"
 
 
 def test_lost_ownership_stops_delivery_of_items() -> None:
