@@ -70,7 +70,7 @@ COMPILED = (
     "kestrel.storage.uncommitted_budget",
     "kestrel.storage.window",
     "kestrel.journal.records",
-    "kestrel.journal.record_cursor",
+    "kestrel.journal.run_cursor",
     "kestrel.journal.writer",
 )
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import errno
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.journal.opcodes import Opcode
-from kestrel.journal.record_cursor import JournalRecordCursor
+from kestrel.item import Item
+from kestrel.journal.error_counts import ErrorCounts
 from kestrel.journal.records import ADDX_HEADER_BYTES
+from kestrel.journal.replay import replay_part
 
 _MIN_READ_BYTES: Final = 4096
-
-_ADDX: Final = int(Opcode.ADDX)
-_OTHER_ADDS: Final = frozenset({Opcode.ADD, Opcode.ADD_XID, Opcode.CONTINUE})
 
 
 class DamagedJournalFile(OSError):
@@ -39,30 +36,73 @@ def read_items(
     record has none. Records that do not add items are ignored. Raise `DamagedJournalFile`, or another OSError if the
     file cannot be read.
     """
-    records: list[bytes] = []
+    items = _ItemCollector(skip, max_items, room_bytes)
+    # Required by `replay_part`; the items that are read have no error counts.
+    counts = ErrorCounts()
+    needed = 0
     usual = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes))
-    cursor = JournalRecordCursor(reader, offset - start, end - start, part_bytes=usual)
-    while not records and cursor.next():
-        data, run_start = cursor.data, start + cursor.data_start
-        if start + cursor.end.offset > end:
+    while offset < end and not items.records and items.stopped_at is None:
+        part = reader.part(offset - start, min(max(needed, usual), end - offset))
+        if len(part.data) < needed or not part.data:
+            raise DamagedJournalFile(errno.EIO, "the journal file became shorter")
+        done = replay_part(part, items, now_ms, offset, counts)
+        offset += done.position
+        needed = done.needed
+        # Damage matters only if no item was read, because anything may follow the last known item.
+        if not items.records and (done.damage is not None or needed > end - offset):
             raise DamagedJournalFile(errno.EIO, "the journal file is damaged")
-        for position, after in pairwise((*cursor.starts, cursor.run_end)):
-            opcode = data[position]
-            if opcode == _ADDX:
-                record = data[position:after]
-            elif opcode in _OTHER_ADDS and (other := cursor.record_at(position)).adds_item:
-                record = other.item_record(now_ms)
-            else:
-                continue
-            if skip:
-                skip -= 1
-            elif len(records) < max_items and (room_bytes > 0 or not records):
-                records.append(record)
-                room_bytes -= len(record) - ADDX_HEADER_BYTES
-            else:
-                return JournalItemsRead(records, run_start + position, skip)
-    # Damage matters only if no item was read, because anything may follow the last known item.
-    if not records and start + cursor.end.offset < end:
-        problem = "became shorter" if cursor.end.problem is None else "is damaged"
-        raise DamagedJournalFile(errno.EIO, f"the journal file {problem}")
-    return JournalItemsRead(records, start + cursor.end.offset, skip)
+    return JournalItemsRead(items.records, offset if items.stopped_at is None else items.stopped_at, items.skip)
+
+
+class _ItemCollector:
+    """A replay target that collects items up to its limits and ignores other records."""
+
+    last_xid = 0
+
+    def __init__(self, skip: int, max_items: int, room_bytes: int) -> None:
+        self.records: list[bytes] = []
+        self.skip = skip
+        self.stopped_at: int | None = None
+        """Offset of the first item that was not collected, or None."""
+        self._items_left = max_items
+        self._room_bytes = room_bytes
+
+    def append(self, record: bytes, offset: int) -> None:
+        """Skip or collect an item, or note its offset if a limit is reached."""
+        if self.skip:
+            self.skip -= 1
+        elif self._items_left and (self._room_bytes > 0 or not self.records):
+            self.records.append(record)
+            self._items_left -= 1
+            self._room_bytes -= len(record) - ADDX_HEADER_BYTES
+        elif self.stopped_at is None:
+            self.stopped_at = offset
+
+    def extend(self, records: list[bytes], offset: int) -> None:
+        """Append items whose records are adjacent and begin at `offset`."""
+        for record in records:
+            self.append(record, offset)
+            offset += len(record)
+
+    # Other records are ignored.
+
+    def next_xid(self) -> int:
+        return 0
+
+    def drop_head(self) -> None:
+        pass
+
+    def pop_head(self) -> Item | None:
+        return None
+
+    def open_as(self, item: Item, xid: int) -> None:
+        pass
+
+    def finish(self, xid: int) -> bool:
+        return False
+
+    def push_back(self, xid: int, errors: int | None) -> bool:
+        return False
+
+    def expect_implicit_xid(self) -> None:
+        pass

@@ -14,12 +14,9 @@ from kestrel.journal.announced_record import AnnouncedRecord
 from kestrel.journal.opcodes import (
     ADD_HEADER,
     ADDX_HEADER,
-    BARE_OPCODES,
     BARE_SIZE,
     STATE_DUMP_RECORD,
-    TIMES_BYTES,
     XID_ITEM_HEADER,
-    XID_OPCODES,
     XID_RECORD,
     Opcode,
 )
@@ -33,6 +30,7 @@ MAX_DATA_BYTES: Final = (1 << 31) - 1 - 16
 _ADDX: Final = int(Opcode.ADDX)
 _ADDX_OPCODE: Final = bytes([Opcode.ADDX])
 _CONTINUE: Final = int(Opcode.CONTINUE)
+_TIMES_BYTES: Final = 16
 _EXPIRY_S_BYTES: Final = 4
 _CONTINUE_END_MS: Final = 1 << 44
 """Upper bound of a CONTINUE's add time. A STATE_DUMP has an ADD_XID there, which reads as a larger number."""
@@ -44,7 +42,7 @@ _pack_xid = XID_RECORD.pack
 
 def encode_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
     """Return the ADDX record of an item. Times are in milliseconds since the epoch; `expiry_ms` 0 means never."""
-    return _pack_addx(_ADDX, TIMES_BYTES + len(data), add_ms, expiry_ms) + data
+    return _pack_addx(_ADDX, _TIMES_BYTES + len(data), add_ms, expiry_ms) + data
 
 
 PLACEHOLDER: Final = encode_item(b"", 0, 1)
@@ -58,6 +56,13 @@ def decode_item(record: bytes) -> Item:
     if type(record) is not bytes:
         item.xid = cast(AnnouncedRecord, record).xid
     return item
+
+
+def encode_announced_item(data: bytes, add_ms: int, expiry_ms: int, xid: int) -> bytes:
+    """Return the ADDX record of an item, with the xid that an older release's ADD_XID announced for its open read."""
+    record = AnnouncedRecord(encode_item(data, add_ms, expiry_ms))
+    record.xid = xid
+    return record
 
 
 def encode_open(xid: int) -> bytes:
@@ -139,28 +144,12 @@ class JournalFileRecord:
         """The name of the record's type in the documentation of the format."""
         return self.opcode.name if self.restates is None else "STATE_DUMP"
 
-    @property
-    def adds_item(self) -> bool:
-        """True if the record adds an item."""
-        return self.opcode in _ADDS and self.restates is None
 
-    def item_record(self, now_ms: int) -> bytes:
-        """Return the ADDX record of the item that the record adds. `now_ms` is the add time of an ADD.
-
-        The result for an ADD_XID, of older releases, has the xid that the record announces for the item's open read.
-        """
-        record = encode_item(self.data, now_ms if self.add_ms is None else self.add_ms, self.expiry_ms)
-        if self.opcode is not Opcode.ADD_XID:
-            return record
-        announced = AnnouncedRecord(record)
-        announced.xid = self.xid
-        return announced
-
-
-_ADDS: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
+_XID_ONLY: Final = frozenset({Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.CONFIRM_REMOVE, Opcode.REMOVE_TENTATIVE_XID})
+_BARE: Final = frozenset({Opcode.REMOVE, Opcode.REMOVE_TENTATIVE})
 _HEADER_BYTES: Final = {
-    **dict.fromkeys(BARE_OPCODES, BARE_SIZE),
-    **dict.fromkeys(XID_OPCODES, XID_RECORD.size),
+    **dict.fromkeys(_BARE, BARE_SIZE),
+    **dict.fromkeys(_XID_ONLY, XID_RECORD.size),
     Opcode.ADD: ADD_HEADER.size,
     Opcode.ADDX: ADDX_HEADER.size,
     Opcode.ADD_XID: XID_ITEM_HEADER.size,
@@ -178,7 +167,7 @@ def _state_dump(source: ByteSource, offset: int) -> JournalFileRecord | None:
     if restated > source.length:
         raise UnfinishedRecord(STATE_DUMP_RECORD.size)
     _, xid, count = STATE_DUMP_RECORD.unpack(source.read_at(offset, STATE_DUMP_RECORD.size))
-    if count < TIMES_BYTES:
+    if count < _TIMES_BYTES:
         if _end_of_restated(source, restated, count) != source.length:
             raise DamagedRecord("data follows a STATE_DUMP")
     else:
@@ -201,9 +190,9 @@ def _end_of_restated(source: ByteSource, offset: int, count: int) -> int:
         if len(header) < XID_ITEM_HEADER.size:
             raise UnfinishedRecord(source.length + 1)
         size = XID_ITEM_HEADER.unpack(header)[2]
-        if size < TIMES_BYTES:
+        if size < _TIMES_BYTES:
             raise DamagedRecord(f"impossible size {size}")
-        offset += XID_ITEM_HEADER.size - TIMES_BYTES + size
+        offset += XID_ITEM_HEADER.size - _TIMES_BYTES + size
         if offset > source.length:
             raise UnfinishedRecord(source.length + 1)
     return offset
@@ -224,9 +213,9 @@ def decode_record(buffer: bytes, offset: int, source: ByteSource | None = None) 
     start = offset + _HEADER_BYTES[opcode]
     if start > len(buffer):
         raise UnfinishedRecord(_HEADER_BYTES[opcode])
-    if opcode in BARE_OPCODES:
+    if opcode in _BARE:
         return JournalFileRecord(opcode, BARE_SIZE)
-    if opcode in XID_OPCODES:
+    if opcode in _XID_ONLY:
         return JournalFileRecord(opcode, XID_RECORD.size, XID_RECORD.unpack_from(buffer, offset)[1])
     xid, add_ms = 0, None
     if opcode is Opcode.ADD:
@@ -234,10 +223,10 @@ def decode_record(buffer: bytes, offset: int, source: ByteSource | None = None) 
         expiry_ms, counted = expiry_s * 1000, _EXPIRY_S_BYTES
     elif opcode is Opcode.ADDX:
         _, size, add_ms, expiry_ms = ADDX_HEADER.unpack_from(buffer, offset)
-        counted = TIMES_BYTES
+        counted = _TIMES_BYTES
     else:
         _, xid, size, add_ms, expiry_ms = XID_ITEM_HEADER.unpack_from(buffer, offset)
-        counted = TIMES_BYTES
+        counted = _TIMES_BYTES
         if opcode is Opcode.CONTINUE and not 0 <= add_ms < _CONTINUE_END_MS:
             raise DamagedRecord("opcode 8 is neither a CONTINUE nor a STATE_DUMP")
     if size < counted:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
 
 from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
-from kestrel.disk.repair import TORN_RECORD, ReadEnd
+from kestrel.disk.repair import TORN_RECORD
 from kestrel.item import Item
 from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts
-from kestrel.journal.opcodes import ADDX_SIZE, ADDX_SIZE_END, TIMES_BYTES, Opcode
-from kestrel.journal.records import ADDX_HEADER_BYTES, JournalFileRecord, decode_record
+from kestrel.journal.opcodes import ADDX_HEADER, Opcode
+from kestrel.journal.record_cursor import ReplayEnd
+from kestrel.journal.records import JournalFileRecord, decode_record, encode_announced_item, encode_item
 
 _ADDX: Final = int(Opcode.ADDX)
 _REMOVE: Final = int(Opcode.REMOVE)
+_TIMES_BYTES: Final = 16
+_ADDX_HEADER_BYTES: Final = ADDX_HEADER.size
+_ADDX_SIZE: Final = Struct("<xi")
+"""The opcode and the size field of an ADDX; only the size is unpacked."""
+_SIZE_END: Final = _ADDX_SIZE.size
 
 
 class RecordTarget(Protocol):
@@ -57,61 +64,60 @@ class ReplayTarget(RecordTarget, Protocol):
         """Append items, given as adjacent ADDX records that begin at `offset` of the queue's history."""
 
 
-class ReplayEnd(ReadEnd):
-    """The position at which the replay of a journal file ended, and the number of records that were applied.
-
-    `is_closed` is True if the last record is a STATE_DUMP, which must end its file.
-    """
-
-    __slots__ = ("is_closed", "records")
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(offset)
-        self.records = 0
-        self.is_closed = False
-
-
 def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0, offset: int = 0) -> ReplayEnd:
     """Apply the records of one file from `offset` on to `queue`, and return where the replay ended.
 
     Records about an open read that does not exist are ignored. `now_ms` is the add time of items whose record has
     none (ADD, of the earliest releases). `start` is the offset of the file in the queue's history.
     """
-    end = ReplayEnd(offset)
+    records = needed = 0
+    is_closed = False
     counts = ErrorCounts()
-    needed = 0
-    while end.problem is None and end.offset < reader.size:
-        part = reader.part(end.offset, max(PART_BYTES, needed))
-        needed = _replay_part(part, queue, now_ms, start + end.offset, counts, end)
-        if needed > reader.size - end.offset:
-            end.problem, end.is_unfinished = TORN_RECORD, True
-    return end
+    while offset < reader.size:
+        done = replay_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset, counts)
+        offset += done.position
+        records += done.records
+        is_closed = done.is_closed
+        if done.damage is not None:
+            return ReplayEnd(offset, records, done.damage)
+        needed = done.needed
+        if needed > reader.size - offset:
+            return ReplayEnd(offset, records, TORN_RECORD, is_unfinished=True)
+    return ReplayEnd(offset, records, is_closed=is_closed)
 
 
-def _replay_part(
-    part: FilePart, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts, replayed: ReplayEnd
-) -> int:
-    """Apply the complete records of a part of a file to `queue`, and advance `replayed`.
+class PartReplay(NamedTuple):
+    """The result of `replay_part`: the position where it ended, the number of records, and the reason.
 
-    Return 0, or the least size of the next record if it is incomplete. `start` is the offset of the part in the queue's
-    history. All parts of a file share its `counts`.
+    `needed` is the size of an unfinished record at `position`, or 0. `damage` says why the bytes at `position` are not
+    a record, or is None. `is_closed` is True if the last record was a STATE_DUMP, which must end its file.
+    """
 
-    This loop does not use a `JournalRecordCursor`: two loops, over the records and over the run, take a fifth to a
-    third more time.
+    position: int
+    records: int
+    needed: int = 0
+    damage: str | None = None
+    is_closed: bool = False
+
+
+def replay_part(part: FilePart, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
+    """Apply the complete records of a part of a file to `queue`.
+
+    `start` is the offset of the part in the queue's history. All parts of a file share its `counts`.
     """
     data, end = part.data, len(part.data)
     append, extend, drop_head = queue.append, queue.extend, queue.drop_head
-    unpack_size = ADDX_SIZE.unpack_from
+    unpack_size = _ADDX_SIZE.unpack_from
     position = records = run_start = needed = 0
     run: list[bytes] = []
     damage = last = None
     while position < end:
         # Fast path without objects for the two most frequent records. Adjacent items are appended together.
         opcode = data[position]
-        if opcode == _ADDX and position + ADDX_HEADER_BYTES <= end:
+        if opcode == _ADDX and position + _ADDX_HEADER_BYTES <= end:
             size = unpack_size(data, position)[0]
-            after = position + ADDX_SIZE_END + size
-            if size < TIMES_BYTES:
+            after = position + _SIZE_END + size
+            if size < _TIMES_BYTES:
                 damage = f"impossible size {size}"
                 break
             if after > end:
@@ -146,11 +152,7 @@ def _replay_part(
         records += 1
     if run:
         extend(run, start + run_start)
-    replayed.offset += position
-    replayed.records += records
-    replayed.problem = damage
-    replayed.is_closed = last is not None and last.restates is not None
-    return needed
+    return PartReplay(position, records, needed, damage, last is not None and last.restates is not None)
 
 
 def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, offset: int) -> None:
@@ -170,12 +172,16 @@ def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, o
         queue.finish(record.xid)
     elif opcode is Opcode.UNREMOVE:
         queue.push_back(record.xid, record.errors)
+    elif opcode is Opcode.ADD:
+        queue.append(encode_item(record.data, now_ms, record.expiry_ms), offset)
+    elif opcode is Opcode.ADD_XID:
+        queue.append(encode_announced_item(record.data, record.add_ms or 0, record.expiry_ms, record.xid), offset)
     elif opcode is Opcode.REMOVE:
         queue.drop_head()
     else:
         if opcode is Opcode.CONTINUE:
             queue.finish(record.xid)
-        queue.append(record.item_record(now_ms), offset)
+        queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms), offset)
 
 
 def _open_head(queue: RecordTarget, xid: int | None) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import errno
-from itertools import pairwise
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.scroll.record_cursor import MOST_RECORDS, ScrollRecordCursor
-from kestrel.scroll.records import WORD_BYTES, WRITER_MAGIC
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.scroll.records import (
+    BELOW_ALL_IDS,
+    EXPIRING_PUT_FIRST_BYTE,
+    PUT_BYTES,
+    PUT_EXPIRING_BYTES,
+    PUT_FIRST_BYTE,
+    PUT_HEAD,
+    RecordCommand,
+    ScrollFileRecord,
+    Targets,
+    decode_record,
+)
 
 _MIN_READ_BYTES: Final = 4096
 
@@ -35,35 +45,53 @@ def read_items(
     `DamagedScrollFile`, or another OSError.
     """
     records: list[bytes] = []
+    targets: Targets | None = None
+    # `start` is the offset of the next item's records.
+    start, next_id = offset, first_id
+    last_id = BELOW_ALL_IDS
     usual = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes, most_items * _MIN_READ_BYTES))
-    cursor = ScrollRecordCursor(reader, WRITER_MAGIC, offset, end, has_data=False, ids_rise=True, part_bytes=usual)
-    while cursor.next(MOST_RECORDS, max(_MIN_READ_BYTES, room_bytes), may_read=not records):
-        if cursor.end.offset > end:
-            raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
-        data, starts, run_end = cursor.data, cursor.starts, cursor.run_end
-        is_wanted = cursor.is_plain and cursor.id_at(starts[0]) >= first_id
-        if is_wanted and run_end <= len(data) and len(starts) <= most_items and cursor.data_bytes <= room_bytes:
-            records += [data[position:after] for position, after in pairwise((*starts, run_end))]
-            most_items -= len(starts)
-            room_bytes -= cursor.data_bytes
-            continue
-        for item_id, size, targets, start, position in cursor.run_items():
-            if item_id < first_id or not (targets is None or targets.has(target_reader)):
-                continue
-            after = position + 1 + WORD_BYTES * (data[position] & 15) + size
-            if records and (most_items <= 0 or room_bytes <= 0):
-                return ScrollItemsRead(records, item_id, start)
-            if after <= len(data):
-                records.append(data[position:after])
-            elif records:
-                # An item that the end of this part cuts off begins the next part.
-                return ScrollItemsRead(records, item_id, start)
+    while offset < end and not records:
+        data = reader.read(offset, min(usual, end - offset))
+        if not data:
+            raise DamagedScrollFile(errno.EIO, "the journal file became shorter")
+        part = FilePart(reader, offset, data)
+        position = 0
+        while position < len(data):
+            command = data[position]
+            header = PUT_BYTES if command == PUT_FIRST_BYTE else PUT_EXPIRING_BYTES
+            if command in (PUT_FIRST_BYTE, EXPIRING_PUT_FIRST_BYTE) and position + header <= len(data):
+                size, _, item_id = PUT_HEAD.unpack_from(data, position + 1)
+                stop = position + header + size
             else:
-                records.append(reader.read(cursor.data_start + position, after - position))
-            most_items -= 1
-            room_bytes -= size
-    if cursor.end.problem is not None or cursor.zeros_at is not None:
+                record = _decode(data, position, part)
+                size, item_id, stop = record.data_size, record.item_id, position + record.size
+                if record.command != RecordCommand.PUT:
+                    targets = record.targets if record.command == RecordCommand.TARGETS else None
+                    position = stop
+                    start = start if targets is not None else offset + position
+                    continue
+            if size < 0 or offset + stop > end or item_id <= last_id:
+                raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
+            if item_id >= next_id and (targets is None or targets.has(target_reader)):
+                if records and (most_items <= len(records) or room_bytes <= 0):
+                    return ScrollItemsRead(records, next_id, start)
+                if stop > len(data) and position:
+                    # An item that the end of this part cuts off begins the next part.
+                    break
+                records.append(data[position:stop] if stop <= len(data) else reader.read(offset + position, stop))
+                room_bytes -= size
+            next_id, last_id = max(next_id, item_id + 1), item_id
+            targets, position = None, stop
+            start = offset + position
+        offset += position
+    return ScrollItemsRead(records, next_id, start)
+
+
+def _decode(data: bytes, position: int, part: FilePart) -> ScrollFileRecord:
+    try:
+        record = decode_record(data, position, part)
+    except (DamagedRecord, UnfinishedRecord):
+        record = None
+    if record is None:
         raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
-    if not records and reader.size < end:
-        raise DamagedScrollFile(errno.EIO, "the journal file became shorter")
-    return ScrollItemsRead(records, max(first_id, cursor.item_id + 1), cursor.end.offset)
+    return record

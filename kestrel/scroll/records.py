@@ -58,9 +58,7 @@ _HELD: Final = int(RecordCommand.HELD)
 _WITH_DATA: Final = 8
 """The first command with data. The first header word of such a record is the size of the data."""
 
-WORD_BYTES: Final = 4
-"""Size of a header word. The lower half of the first byte of a record is the number of its header words."""
-
+_WORD_BYTES: Final = 4
 _PUT_WORDS: Final = 6
 _PUT_EXPIRING_WORDS: Final = 8
 _PUT_HEADERS: Final = (_PUT_WORDS, *range(_PUT_EXPIRING_WORDS, 16))
@@ -82,8 +80,8 @@ PUT_FIRST_BYTE: Final = _PUT << 4 | _PUT_WORDS
 EXPIRING_PUT_FIRST_BYTE: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
 """The first bytes of a PUT in its usual forms."""
 
-PUT_SIZE_AND_ID: Final = Struct("<ixxxxq")
-"""The fields after the first byte of a PUT, without its errors."""
+PUT_HEAD: Final = Struct("<iiq")
+"""The fields after the first byte of a PUT: size of the data, errors, id."""
 
 _ENTRY_BYTES: Final = {
     int(RecordCommand.READ_DONE): _ID_BYTES,
@@ -210,7 +208,7 @@ def decode_put(record: bytes) -> Item:
         expiry_ms = 0
     else:
         _, _, errors, item_id, add_ms, expiry_ms = _PUT_EXPIRING_HEADER.unpack_from(record)
-    item = Item(record[1 + words * WORD_BYTES :], add_ms, expiry_ms, errors)
+    item = Item(record[1 + words * _WORD_BYTES :], add_ms, expiry_ms, errors)
     item.id = item_id
     return item
 
@@ -325,7 +323,7 @@ def decode_record(data: bytes, position: int, part: ByteSource | None = None) ->
         return None
     source = part or BufferSource(data)
     command, words = first >> 4, first & 15
-    data_at = position + 1 + words * WORD_BYTES
+    data_at = position + 1 + words * _WORD_BYTES
     if command < _WITH_DATA:
         if command == _READ_HEAD and words < 2:
             raise DamagedRecord("a READ_HEAD without its id")

@@ -97,14 +97,14 @@ class WriterFile:
         self.last_id = item_id
         self.tally.add(size, targets)
 
-    def add_items(self, last_id: int, last_offset: int, items: int, data_bytes: int) -> None:
-        """Add items for all readers. The last one has the id `last_id` and begins at `last_offset`.
+    def add_items(self, last_id: int, last_offset: int, counts: Counts) -> None:
+        """Add `counts` items for all readers. The last one has the id `last_id` and begins at `last_offset`.
 
         `mark` must have been called for the first item of the file.
         """
         self.last_id, self.last_offset = last_id, last_offset
-        self.tally.items += items
-        self.tally.bytes += data_bytes
+        self.tally.items += counts.items
+        self.tally.bytes += counts.bytes
 
     def snapshot(self) -> WriterFile:
         """Return a copy without the marks, which does not change when items are added."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
-from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.disk.reader import FilePart
 from tests.fuzz.choices import Choices
-from tests.journal.handwritten import i32, i64
+from tests.journal.handwritten import BytesReader, i32, i64
 from tests.scroll.handwritten import (
     DELETED,
     READER,
@@ -50,9 +48,16 @@ def recorded(kind: str) -> dict[str, bytes]:
     return found
 
 
-def parts_of(part_bytes: int) -> AbstractContextManager[object]:
-    """Return a context in which cursors read a file in parts of this size, unless a caller asks for another size."""
-    return patch.dict(ScrollRecordCursor.__init__.__kwdefaults__, part_bytes=part_bytes)
+class PartsReader(BytesReader):
+    """Reads parts of its own size, unless a caller asks for another size."""
+
+    def __init__(self, contents: bytes, part_bytes: int) -> None:
+        super().__init__(contents)
+        self._part_bytes = part_bytes
+
+    def part(self, offset: int, size: int | None = None) -> FilePart:
+        """Return the part at an offset."""
+        return super().part(offset, size or self._part_bytes)
 
 
 def part_bytes(choices: Choices) -> int:

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.scroll import writer_file, writer_index
+from kestrel.scroll import item_cursor, writer_file
 from kestrel.scroll.hints import FileHint, decode_hint, encode_hint, hint_path
 from kestrel.scroll.writer_file import Counts, WriterFile, WriterMark, WriterTally
 from kestrel.scroll.writer_index import index_writer_file
@@ -27,7 +27,7 @@ CONTENTS = {
 
 @pytest.fixture(autouse=True)
 def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (writer_index, writer_file):
+    for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 1000)
 
 
@@ -99,7 +99,7 @@ def test_reader_at_either_end_of_a_file_needs_no_mark() -> None:
 
 
 def test_readers_at_one_place_share_its_mark() -> None:
-    again = decode_hint(hint_of(indexed_files(), [54, 54, 55]))
+    again = decode_hint(hint_of(indexed_files(), [55, 55, 56]))
     assert len(again[b"work.1"].marks) == 1
 
 

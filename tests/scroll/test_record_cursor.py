@@ -22,11 +22,9 @@ from tests.scroll.handwritten import READER, WRITER, T, put, read_done, read_hea
 A, B, FOR_X = put(1, b"a"), put(2, b"bb"), targets(0, b"x")
 
 
-def scanned(
-    contents: bytes, magic: bytes = WRITER_MAGIC, part_bytes: int = disk_reader.PART_BYTES
-) -> tuple[list[tuple[int, bytes]], ReadEnd]:
+def scanned(contents: bytes, magic: bytes = WRITER_MAGIC) -> tuple[list[tuple[int, bytes]], ReadEnd]:
     """Return offset and bytes of each record, and the end."""
-    scan = ScrollRecordCursor(BytesReader(contents), magic, part_bytes=part_bytes)
+    scan = ScrollRecordCursor(BytesReader(contents), magic)
     return [(offset, record.raw) for offset, record in scan], scan.end
 
 
@@ -105,10 +103,11 @@ def test_foreign_record_with_that_command_is_read_as_usual() -> None:
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2, 7, 30, 64])
-def test_records_do_not_depend_on_part_size(part_bytes: int) -> None:
+def test_records_do_not_depend_on_part_size(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
     contents = WRITER + b"".join(FOR_X + put(each, b"x" * each) for each in range(1, 40)) + bytes(100)
     whole, whole_end = scanned(contents)
-    records, end = scanned(contents, part_bytes=part_bytes)
+    monkeypatch.setattr(FileReader.part, "__defaults__", (part_bytes,))
+    records, end = scanned(contents)
     assert records == whole and len(records) == 78
     assert (end.offset, end.problem) == (whole_end.offset, None)
 

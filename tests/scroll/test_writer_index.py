@@ -7,8 +7,8 @@ import random
 import pytest
 
 from kestrel.disk.repair import ReadEnd
-from kestrel.scroll import writer_file, writer_index
-from kestrel.scroll.record_cursor import LARGE_ITEM_BYTES, SMALL_READ_BYTES
+from kestrel.scroll import item_cursor, writer_file
+from kestrel.scroll.item_cursor import LARGE_ITEM_BYTES, SMALL_READ_BYTES
 from kestrel.scroll.records import LARGEST_ID, MAX_DATA_BYTES, Targets
 from kestrel.scroll.writer_file import (
     MARK_BYTES,
@@ -448,7 +448,7 @@ def test_closed_file_stays_closed_when_indexed_again() -> None:
 @pytest.mark.parametrize("shift", [-1, 1, 13, 26, 5000, 1 << 40])
 @pytest.mark.parametrize("how", ["to", "in"])
 def test_wrong_offset_of_a_mark_is_detected(how: str, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (writer_index, writer_file):
+    for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 100)
     contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 101))
     file, _ = indexed(contents)

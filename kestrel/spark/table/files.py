@@ -12,7 +12,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
-from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import LARGEST_ID, WRITER_MAGIC
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.locations import JournalLocation
@@ -299,8 +299,11 @@ def _first_id(disk: Disk, file: PlannedFile) -> int:
     """Return the first id of a writer file, its sort key; files without items or unreadable ones sort last."""
     try:
         with FileReader(disk, file.path) as reader:
-            cursor = ScrollRecordCursor(reader, WRITER_MAGIC, has_data=False, ids_rise=True, part_bytes=_FIRST_BYTES)
-            return next((item[0] for item in cursor.items() if item[0] > 0), LARGEST_ID + 1)
+            if reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC:
+                walk = ScrollItemCursor(reader, len(WRITER_MAGIC), _FIRST_BYTES)
+                while walk.next():
+                    if walk.item_id > 0:
+                        return walk.item_id
     except OSError:
         pass  # the reading task reports it
     return LARGEST_ID + 1

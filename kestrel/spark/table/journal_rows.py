@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
-from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, XID_OPCODES, Opcode
-from kestrel.journal.record_cursor import JournalRecordCursor
+from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
+from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.spark.table.record_runs import (
     Columns,
     Numbers,
@@ -41,9 +41,10 @@ def _table(places: Mapping[int, int]) -> Numbers:
     return table
 
 
+_XID_ONLY: Final = (Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.CONFIRM_REMOVE, Opcode.REMOVE_TENTATIVE_XID)
 _XID_ITEM: Final = (Opcode.ADD_XID, Opcode.CONTINUE)
 
-_XID_AT: Final = _table(dict.fromkeys((*XID_OPCODES, *_XID_ITEM, _STATE_DUMP), 1))
+_XID_AT: Final = _table(dict.fromkeys((*_XID_ONLY, *_XID_ITEM, _STATE_DUMP), 1))
 _RESTATES_AT: Final = _table({_STATE_DUMP: calcsize("<Bi")})
 _ADD_TIME_AT: Final = _table(
     {Opcode.ADDX: calcsize("<Bi"), **dict.fromkeys(_XID_ITEM, calcsize("<Bii"))}
@@ -63,23 +64,23 @@ _HEADER_BYTES: Final = XID_ITEM_HEADER.size
 
 def journal_rows(reader: FileReader, start: int, stop: int, *, has_data: bool) -> RecordRows:
     """Return the rows of the records that begin from `start` to before `stop`."""
-    cursor = JournalRecordCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes_of(has_data=has_data))
+    cursor = JournalRunCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes_of(has_data=has_data))
 
     def columns(run: RecordRun) -> Columns:
-        is_last = run.offsets[-1] + run.sizes[-1] == cursor.end.offset
-        return _JournalColumns(run, ends_with_dump=is_last and cursor.is_closed).by_name()
+        dump_at = cursor.data_start + cursor.dump_at if cursor.dump_at >= 0 else None
+        return _JournalColumns(run, dump_at).by_name()
 
     return RecordRows(cursor, columns, None if has_data else lambda run: with_prefixes(run, _HEADER_BYTES))
 
 
 class _JournalColumns:
-    """Columns of a run of records. The last one is a STATE_DUMP if `ends_with_dump`."""
+    """Columns of a run of records. `dump_at` is the offset of a STATE_DUMP, always the last record of its file."""
 
-    def __init__(self, run: RecordRun, *, ends_with_dump: bool) -> None:
+    def __init__(self, run: RecordRun, dump_at: int | None) -> None:
         self._run = run
         self._opcodes: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
         self._kinds = self._opcodes
-        if ends_with_dump:
+        if dump_at == run.offsets[-1]:
             self._kinds = self._opcodes.copy()
             self._kinds[-1] = _STATE_DUMP
 

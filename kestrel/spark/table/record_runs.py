@@ -65,7 +65,7 @@ _FEW: Final = 1 << 14
 
 
 class RunCursor(Protocol):
-    """The common interface of `JournalRecordCursor` and `ScrollRecordCursor`."""
+    """The common interface of `JournalRunCursor` and `ScrollRunCursor`."""
 
     data: bytes
     data_start: int

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
-from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
+from kestrel.scroll.run_cursor import ScrollRunCursor
 from kestrel.spark.table.record_runs import (
     Columns,
     Numbers,
@@ -51,9 +51,7 @@ def scroll_rows(reader: FileReader, start: int, stop: int, *, is_reader: bool, h
     """Return the rows of the records that begin from `start` to before `stop`."""
     magic = READER_MAGIC if is_reader else WRITER_MAGIC
     part_bytes = part_bytes_of(has_data=has_data)
-    cursor = ScrollRecordCursor(
-        reader, magic, start, stop, has_data=has_data, ids_rise=not is_reader, part_bytes=part_bytes
-    )
+    cursor = ScrollRunCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
     shorten = None if has_data else lambda run: with_headers(run, _header_of)
     return RecordRows(cursor, lambda run: _ScrollColumns(run).by_name(), shorten)
 

@@ -11,10 +11,9 @@ from pyspark.sql.datasource import InputPartition
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.record_cursor import JournalRecordCursor
-from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.journal.run_cursor import JournalRunCursor
+from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import WRITER_MAGIC
-from kestrel.scroll.writer_file import MARK_BYTES
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
@@ -25,6 +24,8 @@ OPENING_BYTES: Final = 64 * 1024
 
 _TASKS_EACH: Final = 2
 """Tasks per parallel task, so that the last task does not delay the job for long."""
+
+_RUN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +105,14 @@ def _slice_starts(reader: FileReader, file: PlannedFile) -> Iterable[int]:
 
 
 def _of_runs(reader: FileReader) -> Iterator[int]:
-    hops = JournalRecordCursor(reader, has_data=False)
-    while hops.next():
+    hops = JournalRunCursor(reader, 0, reader.size, has_data=False)
+    while hops.next(_RUN):
         yield hops.data_start
 
 
 def _of_items(reader: FileReader) -> Iterator[int]:
     """Yield the starts of items, including a preceding TARGETS record."""
-    cursor = ScrollRecordCursor(reader, WRITER_MAGIC, has_data=False, ids_rise=True)
-    while cursor.next(most_bytes=MARK_BYTES):
-        for _, _, _, start, _ in cursor.run_items():
-            yield start
-            break
+    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
+    while walk.next():
+        yield walk.start
+        walk.run()

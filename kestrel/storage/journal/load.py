@@ -37,7 +37,8 @@ from kestrel.journal.realign import (
     max_transition_bytes,
     transition_records,
 )
-from kestrel.journal.replay import ReplayEnd, replay
+from kestrel.journal.record_cursor import ReplayEnd
+from kestrel.journal.replay import replay
 from kestrel.journal.rewrite import Boundary
 from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
@@ -223,15 +224,15 @@ class _Loading:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
         state = queue.boundary()
         if segment is not None and has_same_items(state, segment.boundary):
-            self._repair_file(file.file_name, end, end.records)
+            self._repair_file(file.file_name, end)
             return end
         if segment is not None and can_reach(state, segment.boundary) and not end.is_closed:
-            is_there = self._repair_file(file.file_name, end, end.records)
+            is_there = self._repair_file(file.file_name, end)
             return self._realign(file.file_name, segment, end.offset if is_there else None)
         if segment is not None or end.problem is not None:
             # The file is cut afterwards: a start after a crash then finds the damage and does this again.
             self._drop_removals(file.file_name)
-        is_there = self._repair_file(file.file_name, end, end.records)
+        is_there = self._repair_file(file.file_name, end)
         if segment is not None:
             self._drop_wrong_removals(file, is_there=is_there)
         return end
@@ -260,8 +261,8 @@ class _Loading:
             self._write_file(file.number, runs, max_growth_bytes(reader), file.file_name)
         self._disk.crash_point(crash_points.REMOVALS_DROPPED)
 
-    def _repair_file(self, file_name: bytes, end: ReadEnd, records: int) -> bool:
-        """Repair the file if its `records` valid records end at a problem. Return whether the file still exists."""
+    def _repair_file(self, file_name: bytes, end: ReplayEnd) -> bool:
+        """Repair the file if the replay ended at a problem. Return whether the file still exists."""
         if end.problem is None:
             return True
         repaired = repair(self._disk, self._folder, file_name, end, self._queue.now_ms)
@@ -274,7 +275,7 @@ class _Loading:
             offset=end.offset,
             size=repaired.size,
             copy=repaired.copy,
-            count=records,
+            count=end.records,
         )
         return bool(end.offset) or end.is_unfinished
 
@@ -322,8 +323,8 @@ class _Loading:
         dropped = 0
         for file in self._rest:
             path = folder + b"/" + file.file_name
-            removals, records, end = count_removals(disk, path)
-            if not self._repair_file(file.file_name, end, records) or not removals:
+            removals, end = count_removals(disk, path)
+            if not self._repair_file(file.file_name, end) or not removals:
                 continue
             dropped += removals
             self._rewrite_items_only(file)

@@ -217,7 +217,8 @@ class ScrollJournal:
         pending, self._pending = self._pending, []
         written_bytes, self._pending_bytes = self._pending_bytes, 0
         info.size = start + written_bytes
-        info.add_items(self.last_id, info.size - len(pending[-1]), len(pending), sum(map(data_bytes, pending)))
+        counts = Counts(len(pending), sum(map(data_bytes, pending)))
+        info.add_items(self.last_id, info.size - len(pending[-1]), counts)
 
     def _file_for(self, size: int) -> tuple[WriterFile, AppendFile]:
         """Return the file for the next item, whose record has `size` bytes. Begin a new file if the current is full."""

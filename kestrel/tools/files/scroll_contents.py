@@ -9,12 +9,12 @@ from functools import cached_property
 from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import FileReader
+from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.item import Item
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.reader_file import ReaderState, read_state, refuse_impossible_ids
-from kestrel.scroll.record_cursor import ZEROS_BEFORE_OTHERS, ScrollRecordCursor, has_only_zeros
+from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
     LARGEST_ID,
     READER_MAGIC,
@@ -29,6 +29,8 @@ from kestrel.scroll.writer_index import index_writer_file
 from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.progress import ByteProgress
+
+ZEROS_BEFORE_OTHERS: Final = "zeros before other bytes"
 
 _NAMES: Final = {int(command): command.name for command in RecordCommand}
 
@@ -229,8 +231,10 @@ def _first_id(reader: FileReader) -> int:
 
 def _checked(end: ReadEnd, reader: FileReader) -> ReadEnd:
     """Return the end of a file, with a problem if other bytes follow the zeros at which reading ended."""
-    if end.problem is None and not has_only_zeros(reader, end.offset):
-        return ReadEnd(end.offset, ZEROS_BEFORE_OTHERS, is_unfinished=True)
+    if end.problem is None:
+        for offset in range(end.offset, reader.size, PART_BYTES):
+            if reader.read(offset, PART_BYTES).strip(b"\0"):
+                return ReadEnd(end.offset, ZEROS_BEFORE_OTHERS, is_unfinished=True)
     return end
 
 

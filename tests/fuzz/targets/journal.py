@@ -24,10 +24,14 @@ def check(data: bytes) -> None:
     choices = Choices(data)
     part_bytes, sizes = choose(choices)
     files = split_at(choices.rest(), sizes)
-    with patch("kestrel.journal.replay.PART_BYTES", part_bytes):
+    with (
+        patch("kestrel.journal.replay.PART_BYTES", part_bytes),
+        patch("kestrel.journal.record_cursor.PART_BYTES", part_bytes),
+    ):
         check_against_the_reference(*files)
+        for contents in files:
+            _check_cursor(contents)
     for contents in files:
-        _check_cursor(contents, part_bytes)
         _check_item_reader(contents, part_bytes)
 
 
@@ -36,13 +40,13 @@ def choose(choices: Choices) -> tuple[int, list[int]]:
     return journal_seeds.part_bytes(choices), choices.numbers(MAX_FILES - 1)
 
 
-def _check_cursor(contents: bytes, part_bytes: int) -> None:
+def _check_cursor(contents: bytes) -> None:
     """Check that the cursor finds the records and the end that the second reader finds."""
     reading = reference.read(contents)
-    cursor = JournalRecordCursor(BytesReader(contents), part_bytes=part_bytes)
+    cursor = JournalRecordCursor(BytesReader(contents))
     expected = [(record.offset, record.opcode) for record in reading.records]
     assert [(offset, record.opcode) for offset, record in cursor] == expected
-    assert (cursor.end.offset, cursor.is_closed) == (reading.end, reading.is_closed)
+    assert (cursor.end.offset, cursor.end.is_closed) == (reading.end, reading.is_closed)
     assert (cursor.end.problem is None) == (reading.problem == "")
     assert cursor.end.is_unfinished == (reading.problem == "unfinished")
 

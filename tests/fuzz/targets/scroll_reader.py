@@ -20,8 +20,7 @@ def check(data: bytes) -> None:
     choices = Choices(data)
     part_bytes = scroll_seeds.part_bytes(choices)
     contents = choices.rest()
-    with scroll_seeds.parts_of(part_bytes):
-        state, end = read_state(BytesReader(contents))
+    state, end = read_state(scroll_seeds.PartsReader(contents, part_bytes))
     assert end.offset <= len(contents)
     expected = independent.content_of(contents)
     ranges = [(1, expected.head), *expected.done]

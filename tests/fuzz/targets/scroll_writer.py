@@ -26,8 +26,10 @@ READERS = (b":own", b"x", b"a")
 
 
 PART_SIZES = (
+    "writer_index.PART_BYTES",
     "item_reader.PART_BYTES",
-    "writer_index.MARK_BYTES",
+    "item_cursor.PART_BYTES",
+    "item_cursor.MARK_BYTES",
     "writer_file.MARK_BYTES",
 )
 
@@ -51,8 +53,7 @@ def check(data: bytes) -> None:
     with ExitStack() as patches:
         for constant in PART_SIZES:
             patches.enter_context(patch(f"kestrel.scroll.{constant}", part_bytes))
-        patches.enter_context(scroll_seeds.parts_of(part_bytes))
-        _check_cursor(contents)
+        _check_cursor(contents, part_bytes)
         _check_index(reader, _items_of(contents), room_bytes)
 
 
@@ -61,9 +62,9 @@ def choose(choices: Choices) -> tuple[int, int]:
     return scroll_seeds.part_bytes(choices), choices.number(64)
 
 
-def _check_cursor(contents: bytes) -> None:
+def _check_cursor(contents: bytes, part_bytes: int) -> None:
     """Check that the cursor finds the records that the second reader finds."""
-    cursor = ScrollRecordCursor(BytesReader(contents), WRITER_MAGIC)
+    cursor = ScrollRecordCursor(scroll_seeds.PartsReader(contents, part_bytes), WRITER_MAGIC)
     found = [(record.command, record.data) for _, record in cursor]
     expected = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
     assert [command for command, _ in found] == [command for command, _ in expected]

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pytest
 
 from kestrel.config.model import QueueSettings
-from kestrel.scroll import writer_file, writer_index
+from kestrel.scroll import item_cursor, writer_file
 from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.handwritten import T, read_done, read_head, reader_file, sealed, unsealed
@@ -432,7 +432,7 @@ def test_starts_with_many_marks_find_items_of_random_histories(
     start: Opener, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "HINTED_BYTES", 0)
-    for module in (writer_index, writer_file):
+    for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
     history = RandomHistory(start, seed, b"work")
     for step in range(1, 801):
