@@ -25,7 +25,7 @@ from kestrel.client.asyncio_connection import AsyncioConnection, AsyncioServer
 from kestrel.client.choice import GETS_PER_SERVER, ServerChoices
 from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import CannotConnect
-from kestrel.client.members import Addresses, FixedServers, FollowedServers, parse_addresses, parse_single_server_set
+from kestrel.client.members import Addresses, FollowedServers, parse_servers
 from kestrel.client.plan import naming_server
 from kestrel.client.requests import MAX_CONNECTIONS, AsyncRequests
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
@@ -68,11 +68,7 @@ class AsyncClient(AsyncRequests[AsyncioServer, AsyncioConnection]):
         self._tls = None if tls is None else tls.context()
         self._server_name = None if tls is None else tls.server_name
         self._max_connections = max_connections
-        given = [servers] if isinstance(servers, str) else list(servers)
-        uri = parse_single_server_set(given)
-        self._members: FixedServers | FollowedServers = (
-            FixedServers(parse_addresses(given, protocol)) if uri is None else FollowedServers(uri, protocol, timeout_s)
-        )
+        self._members = parse_servers(servers, protocol, timeout_s)
         self._choices = ServerChoices(random or Random(), seconds, gets_per_server, self._members.no_server_reason)
         self._met: Addresses | None = None
         self._by_address: dict[Address, AsyncioServer] = {}

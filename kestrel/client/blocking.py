@@ -25,7 +25,7 @@ from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, ServerChoices
 from kestrel.client.connection import BlockingConnection, ConnectionPool
 from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import CannotConnect, ClientFailure
-from kestrel.client.members import Addresses, FixedServers, FollowedServers, parse_addresses, parse_single_server_set
+from kestrel.client.members import Addresses, parse_servers
 from kestrel.client.plan import Plan, end_read, follow, naming_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.thrift import OpenRead
@@ -54,11 +54,7 @@ class BlockingServers(ServerChoices[Address]):
         random: Random | None = None,
         gets_per_server: int = GETS_PER_SERVER,
     ) -> None:
-        given = [servers] if isinstance(servers, str) else list(servers)
-        uri = parse_single_server_set(given)
-        self.members: FixedServers | FollowedServers = (
-            FixedServers(parse_addresses(given, protocol)) if uri is None else FollowedServers(uri, protocol, timeout_s)
-        )
+        self.members = parse_servers(servers, protocol, timeout_s)
         super().__init__(random or Random(), seconds, gets_per_server, self.members.no_server_reason)
         self.pool = ConnectionPool((), timeout_s, tls)
         self._met: Addresses | None = None

@@ -154,12 +154,7 @@ class Client(AsyncRequests[Server, Pipeline]):
         server.give_back(connection)
 
     async def _all(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        running = [Deferred.fromCoroutine(each) for each in coroutines]
-        results: list[tuple[bool, Any]] = await DeferredList(running, consumeErrors=True)
-        for _, result in results:
-            if isinstance(result, Failure):
-                result.raiseException()
-        return [result for _, result in results]
+        return await run_all(coroutines)
 
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
         """Ask over the shared connection. If the refusal of an earlier request closes it, ask again, up to twice.
@@ -172,6 +167,18 @@ class Client(AsyncRequests[Server, Pipeline]):
                     return await ask(await server.shared())
             async with self._own(server) as connection:
                 return await ask(connection)
+
+
+async def run_all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines of Twisted at the same time until all have ended. Return their values, or raise the first failure
+    in their order.
+    """
+    running = [Deferred.fromCoroutine(each) for each in coroutines]
+    results: list[tuple[bool, Any]] = await DeferredList(running, consumeErrors=True)
+    for _, result in results:
+        if isinstance(result, Failure):
+            result.raiseException()
+    return [result for _, result in results]
 
 
 def _endpoints(

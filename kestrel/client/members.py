@@ -190,3 +190,15 @@ def no_server_reasons(uri: ServerSetUri, protocol: str) -> NoServerReasons:
 
 def _ignore_change(_: object) -> None:
     """Ignore a change: a blocking client looks up the members when it needs them."""
+
+
+def parse_servers(servers: str | Sequence[str], protocol: str, timeout_s: float) -> FixedServers | FollowedServers:
+    """Return the servers that a client is given: addresses, or one server set in their place.
+
+    Raises ValueError for invalid servers, OSError for an unusable TLS file, and `KazooMissing`.
+    """
+    given = [servers] if isinstance(servers, str) else list(servers)
+    uri = parse_single_server_set(given)
+    if uri is None:
+        return FixedServers(parse_addresses(given, protocol))
+    return FollowedServers(uri, protocol, timeout_s)

@@ -8,13 +8,12 @@ from inspect import isawaitable
 from random import Random
 from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 
 from kestrel.client.arguments import Name, to_milliseconds
-from kestrel.client.client import Client
+from kestrel.client.client import Client, run_all
 from kestrel.client.errors import ClientFailure
 from kestrel.client.plan import follow_async
 from kestrel.worker.report import WorkerLog
@@ -73,11 +72,7 @@ class TwistedWorker:
 
     async def run(self) -> WorkerCounts:
         """Work until `stop` and the end of all calls, once. Return the counts."""
-        running = [Deferred.fromCoroutine(self._run_slot(slot)) for slot in self._slots]
-        results: list[tuple[bool, Any]] = await DeferredList(running, consumeErrors=True)
-        for _, result in results:
-            if isinstance(result, Failure):
-                result.raiseException()
+        await run_all([self._run_slot(slot) for slot in self._slots])
         return self.counts
 
     def stop(self) -> None:

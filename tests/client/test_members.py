@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kestrel.address import Address
-from kestrel.client import blocking
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, NoServer
@@ -143,7 +142,7 @@ def make_client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch, protocol: Any =
     def followed(uri: Any, protocol: str, timeout_s: float) -> FollowedServers:
         return FollowedServers(uri, protocol, timeout_s, sets.follow)
 
-    monkeypatch.setattr(blocking, "FollowedServers", followed)
+    monkeypatch.setattr("kestrel.client.members.FollowedServers", followed)
     return BlockingClient(SETS, protocol, timeout_s=PATIENCE_S)
 
 
