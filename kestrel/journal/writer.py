@@ -42,6 +42,8 @@ class JournalWriter:
         self._folder_is_synced = False
         self._has_failed_write = False
         self._has_failed_to_sync = False
+        self._rotated_end: tuple[int, int] | None = None
+        """Number of a rotated file whose end must be cut, and the size of its valid part. None if there is none."""
         self.size = 0
         self.synced_size = 0
         self.acknowledged_size = 0
@@ -124,16 +126,15 @@ class JournalWriter:
         self._has_failed_write = self._has_failed_to_sync = True
 
     def truncate_to(self, size: int, number: int | None) -> None:
-        """Discard the records after `size` in the current file, or in the file that was rotated to `number`."""
+        """Discard the records after `size` in the current file, or in the file that was rotated to `number`.
+
+        `truncate_failed_write` removes them.
+        """
+        self._has_failed_write = True
         if number is None:
             self.size = size
-            self._has_failed_write = True
-            return
-        descriptor = self._disk.open_append(self._rotated_path(number))
-        try:
-            self._disk.cut(descriptor, size)
-        finally:
-            self._disk.close(descriptor)
+        else:
+            self._rotated_end = number, size
 
     def truncate_failed_write(self) -> None:
         """Remove the bytes after `size` that a failed write or sync has left. After an OSError the next call retries.
@@ -143,6 +144,9 @@ class JournalWriter:
         """
         if not self._has_failed_write:
             return
+        if self._rotated_end is not None:
+            self._cut_rotated(*self._rotated_end)
+            self._rotated_end = None
         try:
             self.open()
             self._disk.cut(self._descriptor, self.size)
@@ -196,6 +200,13 @@ class JournalWriter:
 
     def _rotated_path(self, number: int) -> bytes:
         return self._folder + b"/" + rotated_name(self._queue, number)
+
+    def _cut_rotated(self, number: int, size: int) -> None:
+        descriptor = self._disk.open_append(self._rotated_path(number))
+        try:
+            self._disk.cut(descriptor, size)
+        finally:
+            self._disk.close(descriptor)
 
     def _copy_to_new_file(self) -> None:
         self.close()

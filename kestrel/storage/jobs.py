@@ -83,8 +83,8 @@ class Jobs:
         return DeferredList(list(self._running), consumeErrors=True).addCallback(self._idle)
 
 
-def fire_all(waiting: list[Deferred[None]], failure: Exception | None = None) -> None:
-    """Remove all Deferreds from `waiting` and fire them, with `failure` if there is one."""
+def fire_all(waiting: list[Deferred[Any]], failure: Exception | None = None, value: object = None) -> None:
+    """Remove all Deferreds from `waiting` and fire them with `value`, or with `failure` if there is one."""
     fired, waiting[:] = waiting[:], []
     for done in fired:
-        done.callback(None) if failure is None else done.errback(failure)
+        done.callback(value) if failure is None else done.errback(failure)

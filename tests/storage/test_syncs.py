@@ -333,6 +333,67 @@ def test_put_refused_during_a_rewrite_is_not_delivered(
     assert drain(server, b"work") == [data for data, reply in replies.items() if reply == STORED]
 
 
+@journal_only
+def test_commit_with_changes_from_before_and_after_a_rewrite_is_kept_or_refused_as_a_whole(
+    server: Server, client: Client
+) -> None:
+    server.reload(PERIODIC, b"work")
+    client.talk(set_(b"work", b"old"))
+    server.reload(SYNCED, b"work")
+    puts = {b"committing": client, b"before": server.client(), b"after": server.client()}
+    client.ask(set_(b"work", b"committing"))
+    puts[b"before"].ask(set_(b"work", b"before"))
+    fail_next_sync(server)
+    replies = {b"old": STORED, b"committing": b""}
+    while not replies[b"committing"]:
+        server.threads.run_one()
+        replies[b"committing"] = client.received()
+    puts[b"after"].send(set_(b"work", b"after"))
+    fail_next_sync(server)
+    server.settle()
+    for data in (b"before", b"after"):
+        replies[data] = puts[data].received()
+    server.disk.mend()
+    for data in (b"later", b"last"):
+        replies[data] = client.talk(set_(b"work", data))
+    assert replies[b"last"] == STORED
+    assert drain(server, b"work") == [data for data, reply in replies.items() if reply == STORED]
+
+
+@journal_only
+@pytest.mark.parametrize("operation", ["sync", "sync_folder", "rename", "cut", "write", "open"])
+@pytest.mark.parametrize("after", range(8))
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "is killed"])
+def test_commit_that_a_rewrite_waits_for_is_kept_or_refused_as_a_whole(
+    server: Server, client: Client, operation: str, after: int, is_killed: bool
+) -> None:
+    """The sync fails within a tick. A later put of this tick and an earlier one have the same commit."""
+    server.reload(PERIODIC, b"work")
+    client.talk(set_(b"work", b"old"))
+    pass_period(server)
+    assert len(server.threads) == 1
+    server.reload(SYNCED, b"work")
+    fail_next_sync(server)
+    puts = {b"earlier": client, b"later": server.client(), b"next tick": server.client()}
+    client.send(set_(b"work", b"earlier"))
+    server.threads.run_one()
+    puts[b"later"].send(set_(b"work", b"later"))
+    server.end_tick()
+    server.disk.fail(operation, errno.EIO, times=2, after=after)
+    server.threads.run_one()
+    puts[b"next tick"].ask(set_(b"work", b"next tick"))
+    server.settle()
+    replies = {b"old": STORED} | {data: putting.received() for data, putting in puts.items()}
+    if is_killed and operation != "cut":
+        server = server.crashed()
+    else:
+        server.disk.mend()
+    for data in (b"a", b"b", b"c"):
+        replies[data] = server.client().talk(set_(b"work", data))
+    assert replies[b"c"] == STORED
+    assert drain(server, b"work") == [data for data, reply in replies.items() if reply == STORED]
+
+
 class TestFailedRewriteWithoutWaitingReplies:
     @pytest.fixture
     def failing(self, server: Server, client: Client) -> Server:

@@ -95,7 +95,7 @@ def load_queue(
         writer.close()
     # The first commit writes these records. After a crash before that, the next load makes them again.
     queue.put_back(queue.open_xids(), failed=False)
-    queue.replayed_items = queue.items
+    queue.load_ended()
     return queue
 
 

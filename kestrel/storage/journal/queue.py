@@ -77,6 +77,8 @@ class JournalQueue(LogQueue):
         self._end = 0
         """Offset in the history of the next record."""
         self._pending: list[bytes] = []
+        self._loaded_pending = 0
+        """Number of the first pending records, which the load wrote. No commit waits for them."""
         self._pending_seen = (0, 0)
         """Number and bytes of the pending records that `_read_pending` has passed."""
 
@@ -256,10 +258,15 @@ class JournalQueue(LogQueue):
         """Set the offset in the history of the next record."""
         self._end = end
 
+    def load_ended(self) -> None:
+        """Count the pending records as those of the load."""
+        self._loaded_pending = len(self._pending)
+        self.replayed_items = self.items
+
     def take_pending(self) -> bytes:
         """Return the records since the last call. From now on they count as written."""
         pending, self._pending = self._pending, []
-        self._pending_bytes, self._pending_seen = 0, (0, 0)
+        self._pending_bytes, self._pending_seen, self._loaded_pending = 0, (0, 0), 0
         return pending[0] if len(pending) == 1 else b"".join(pending)
 
     @property
@@ -271,6 +278,11 @@ class JournalQueue(LogQueue):
     def has_pending(self) -> bool:
         """True if there are records to be written."""
         return bool(self._pending)
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """True if a client's changes are to be written."""
+        return len(self._pending) > self._loaded_pending
 
     def boundary(self) -> Boundary:
         """Return the state of the queue now, as the boundary of a file that has no number yet."""

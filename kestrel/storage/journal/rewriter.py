@@ -7,6 +7,7 @@ file.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any
@@ -183,6 +184,19 @@ class JournalSyncScheduler(SyncScheduler):
         super().__init__(queue, queue.writer, current_name(queue.name), resources, on_synced)
         self._queue = queue
         self._rewriter = rewriter
+        self._commits: list[Deferred[None]] = []
+        """Deferreds that fire when a commit begins to wait for the rewrite, or the queue ends."""
+
+    def when_writable(self) -> Deferred[bool] | None:
+        """Return None if a commit may write now, or a Deferred as `SyncScheduler`."""
+        writable = super().when_writable()
+        if writable is not None:
+            fire_all(self._commits)
+        return writable
+
+    def end(self) -> None:
+        """End a rewrite that waits for a commit, because the queue has ended."""
+        fire_all(self._commits)
 
     def written(self) -> Deferred[None] | None:
         """Begin or schedule the sync of the records just written, as syncJournal requires.
@@ -219,12 +233,21 @@ class JournalSyncScheduler(SyncScheduler):
     async def _rewrite(self) -> None:
         queue = self._queue
         await self._rewriter.stop()
+        # The new file must have whole commits, because the changes of a failed commit must not return. So the commits
+        # until now write to the old file, and the rewrite begins when no change is recorded, or in the next commit.
+        fire_all(self._blocked, value=False)
+        if queue.has_uncommitted and not self._waiting:
+            await self._wait(self._commits)
         queue.check()
         writer, acknowledged_size, number = queue.writer, queue.writer.acknowledged_size, None
         try:
+            if self._pending_error is not None or (queue.has_uncommitted and not self._blocked):
+                # The files of an incomplete pack must be loaded first. Changes whose commit begins only after the one
+                # that waits for this rewrite must not be written.
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             records = queue.take_pending()
+            self._rewritten, self._blocked = self._blocked, []
             if records:
-                self._has_written_next = True
                 writer.append(records)
             end = queue.rotate(queue.boundary(), is_kept=False)
             number = end.number
@@ -234,7 +257,6 @@ class JournalSyncScheduler(SyncScheduler):
             self._pending_error = error
         except Exception:
             # The commits that wait are answered with an error, so their records must not return.
-            self._has_written_next = False
             if queue.failure is None:
                 writer.truncate_to(acknowledged_size, number)
             raise

@@ -150,6 +150,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
                     self._busy[queue.name] = IS_ENDING
                     threads_end.addCallback(lambda _: self._busy.pop(queue.name))
             maintenance.rewriter.stop()
+            maintenance.sync.end()
 
     def _fail_unit(self, queue: JournalQueue, failure: QueueFailed) -> None:
         self._retire(queue, str(failure))

@@ -297,7 +297,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         if maintenance is None:
             return fail(_failure_of(queues))
         try:
-            writable: Deferred[None] | None = maintenance.sync.when_writable()
+            writable: Deferred[bool] | None = maintenance.sync.when_writable()
         except QueueFailed as error:
             return fail(error)
         if writable is not None:
@@ -305,8 +305,13 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         failure = self._write(unit, queues)
         return maintenance.written(queues) if failure is None else fail(failure)
 
-    def _commit_blocked(self, _: None, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[Any] | None:
-        """Write the changes of the queues that were not deleted while the commit waited for a rewrite."""
+    def _commit_blocked(self, is_durable: bool, unit: UnitT, queues: Sequence[OwnQueue]) -> Deferred[Any] | None:
+        """Write the changes of the queues that were not deleted while the commit waited for a rewrite.
+
+        Do nothing if the rewrite has made them durable.
+        """
+        if is_durable:
+            return None
         live = [queue for queue in queues if not queue.is_deleted]
         if not live:
             return None

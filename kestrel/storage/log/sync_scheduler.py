@@ -129,16 +129,16 @@ class SyncScheduler(ABC):
         """Deferreds of commits that the running sync will complete."""
         self._scope: Any = None
         """Scope of the running sync, or None."""
-        self._blocked: list[Deferred[None]] = []
+        self._blocked: list[Deferred[bool]] = []
         """Deferreds of commits that must not write before the rewrite has ended."""
+        self._rewritten: list[Deferred[bool]] = []
+        """Deferreds of blocked commits whose changes the rewrite has written."""
         self._packs: list[Deferred[None]] = []
         """Deferreds of packs that must not be published before all written records are synced."""
         self._ending: list[Deferred[None]] = []
         """Deferreds that fire when the running sync has ended."""
         self._pending_error: Exception | None = None
         """Error that makes the unit fail at its next commit, or None."""
-        self._has_written_next = False
-        """True if a rewrite has written changes of a commit that had not begun. That commit must succeed."""
         self._failure: QueueFailed | None = None
         """Failure for the commits that wait when the unit has ended, or None if they succeed."""
         self._unsynced_since_s: float | None = None
@@ -161,17 +161,17 @@ class SyncScheduler(ABC):
         if period_ms is not None and not self._files.is_synced:
             self._schedule_within(period_ms / 1000)
 
-    def when_writable(self) -> Deferred[None] | None:
+    def when_writable(self) -> Deferred[bool] | None:
         """Return None if a commit may write now, or a Deferred that fires when it may.
 
-        The Deferred fails with `QueueFailed` if the unit fails meanwhile. If an error is pending, fail the unit and
+        The Deferred fires with True if a rewrite has made the changes of the commit durable, else with False. It fails
+        with `QueueFailed` if the unit fails meanwhile. If an error is pending, fail the unit and
         raise `QueueFailed`.
         """
         if self.state is SyncState.REWRITING:
             return self._wait(self._blocked)
-        if self._pending_error is not None and not self._has_written_next:
+        if self._pending_error is not None:
             raise self._resources.kill(self._unit, self._pending_error)
-        self._has_written_next = False
         return None
 
     def sync_at_close(self) -> Deferred[Any]:
@@ -192,10 +192,7 @@ class SyncScheduler(ABC):
         return result
 
     def fail_next_commit(self, error: Exception) -> None:
-        """Make the unit fail at its next commit, so that the changes recorded until then are answered with `error`.
-
-        If a rewrite has written changes of that commit, the unit fails at the one after it.
-        """
+        """Make the unit fail at its next commit, so that the changes recorded until then are answered with `error`."""
         self._pending_error = error
         # An accepted put leads to a commit, which reports the error.
         self._unit.refusal = None
@@ -207,8 +204,8 @@ class SyncScheduler(ABC):
 
     # Syncs.
 
-    def _wait(self, waiters: list[Deferred[None]]) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
+    def _wait(self, waiters: list[Deferred[Any]]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
         waiters.append(done)
         return done
 
@@ -315,7 +312,7 @@ class SyncScheduler(ABC):
 
     def _fail_unit(self, error: Exception) -> None:
         """Fail the unit in the commits that wait, or in its next commit if none waits."""
-        if self._waiting or self._blocked:
+        if self._waiting or self._blocked or self._rewritten:
             self._fire_waiting(self._resources.kill(self._unit, error))
         else:
             self.state = SyncState.FAILING
@@ -355,7 +352,8 @@ class SyncScheduler(ABC):
         blocked, self._blocked = self._blocked, []
         fire_all(self._waiting, failure)
         fire_all(self._packs, failure)
+        fire_all(self._rewritten, failure, True)
         while blocked and (failure is not None or self.state is not SyncState.REWRITING):
             done = blocked.pop(0)
-            done.callback(None) if failure is None else done.errback(failure)
+            done.callback(False) if failure is None else done.errback(failure)
         self._blocked = blocked + self._blocked

@@ -359,7 +359,7 @@ class ScrollSyncScheduler(SyncScheduler):
         self._rewriter.note_checkpoint(queues)
         self.start_due_work()
 
-    def when_writable(self) -> Deferred[None] | None:
+    def when_writable(self) -> Deferred[bool] | None:
         """Return None if a commit may write now, or a Deferred that fires when it may.
 
         The Deferred fails with `QueueFailed` if the queues fail. If an error is pending, fail the queues and raise
