@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +14,8 @@ from kestrel.spark.session import session
 
 # A Java that works for minutes gains nothing from the compiler that takes most time: with it tests take twice as long.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ["KESTREL_TESTS_PYTHON"] = sys.executable
+os.environ["PYSPARK_PYTHON"] = str(Path(__file__).with_name("worker_python.sh"))
 
 
 @pytest.hookimpl(tryfirst=True)
