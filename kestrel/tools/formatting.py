@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from kestrel.escaping import count as count
 from kestrel.escaping import show_name
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,11 +79,6 @@ def show_duration(ms: int) -> str:
     if days:
         return f"{days}d{hours}h"
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{seconds}s"
-
-
-def count(number: int, noun: str) -> str:
-    """The number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def align_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> Iterator[str]:

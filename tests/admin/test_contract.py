@@ -165,7 +165,7 @@ def test_every_reply_escapes_a_name_and_its_bytes_find_the_queue(name: bytes, sh
     assert (told["name"], told["children"]) == (shown, [f"{shown}+child"])
     assert told["figures"]["children"] == f"{shown}+child"
     assert admin.post(f"{path}/flush_expired").json == {"done": f"0 expired items of {shown} were removed"}
-    assert admin.post(f"{path}/flush").json == {"done": f"1 items of {shown} were flushed"}
+    assert admin.post(f"{path}/flush").json == {"done": f"1 item of {shown} was flushed"}
     assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
 
 
