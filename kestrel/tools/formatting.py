@@ -119,12 +119,13 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
             show_duration(stat_number(figures, "age")),
             str(stat_number(figures, "waiters")),
             str(stat_number(figures, "open_transactions")),
+            show_duration(stat_number(figures, "oldest_age_msec")) if "oldest_age_msec" in figures else "-",
         ]
         for name, figures in queues.items()
         if "items" in figures
     ]
     if rows:
-        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads"], *rows])
+        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads", "oldest"], *rows])
     for name, figures in queues.items():
         if "put_items" in figures:
             put = count(stat_number(figures, "put_items"), "item")
