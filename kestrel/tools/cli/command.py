@@ -317,7 +317,8 @@ class _Commands:
             "stats",
             server_commands.stats,
             "show statistics of servers and queues",
-            "\nThe last wait is the time that the item taken last had spent in the queue.",
+            "\nThe last wait is the time that the item taken last had spent in the queue.\n"
+            "Oldest is the age of the first item.",
             "kestrel-cli stats",
             "kestrel-cli stats work mail --watch 5s",
             "kestrel-cli stats --json | jq '.queues.work.items'",
