@@ -341,10 +341,10 @@ class QueueManager:
     def _targets(
         self, name: bytes, alias: Alias | None, size: int, done: Collection[bytes]
     ) -> tuple[list[Queue], list[Queue], bool]:
-        """Return the queues that accept an item of `size` bytes, those that only their children get it from
-        (fanoutOnly), and whether the queue or one of the alias's queues refuses it.
+        """Return the queues that accept an item of `size` bytes, the fanoutOnly queues that only relay it to their
+        children, and whether the queue or one of the alias's queues refuses it.
 
-        Queues in `done` are left out. The second list is empty if there are any.
+        Queues in `done` are left out. If there are any, the relays were counted before and are left out too.
         """
         targets: dict[Queue, None] = {}
         relays: list[Queue] = []

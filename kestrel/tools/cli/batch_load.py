@@ -122,7 +122,7 @@ class BatchLoad:
             raise ToolFailed(f"item {first + position} was refused by a limit of the queue {queue}{limit}", EX_FOUND)
 
     def _limit(self, address: Address, item_bytes: int) -> str:
-        """Return which limit of the queue refuses an item of that size, or all that may, for the end of a message."""
+        """Return the end of a message: the limit that refuses an item of that size, or all that may have."""
         if not self._servers.has_memcache:  # a thrift reply only says how many were stored
             return " (maxItems, maxSize or maxItemSize), or the server failed at it"
         calls, queue = self._servers.memcache, self._queue
