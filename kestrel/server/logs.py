@@ -83,9 +83,8 @@ class ServerLog:
             )
         to_line = json_line if settings.format == "json" else text_line
         self._predicate = LogLevelFilterPredicate()
-        self.observer: ILogObserver = FilteringLogObserver(
-            FileLogObserver(stream, to_line), [_omit_port_lines, self._predicate]
-        )
+        predicates: list[Any] = [_omit_port_lines, self._predicate]
+        self.observer: ILogObserver = FilteringLogObserver(FileLogObserver(stream, to_line), predicates)
         self.use_levels(settings)
 
     def use_levels(self, settings: LoggingSettings) -> None:

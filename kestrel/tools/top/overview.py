@@ -85,9 +85,10 @@ _MAY_BE_UNKNOWN: Final = COLUMNS.index("oldest_age_msec")
 
 
 def _sample(figures: Sequence[Any]) -> QueueSample:
-    return QueueSample(
-        *[each if each is None and place == _MAY_BE_UNKNOWN else _number(each) for place, each in enumerate(figures)]
-    )
+    for place, figure in enumerate(figures):
+        if figure is not None or place != _MAY_BE_UNKNOWN:
+            _number(figure)
+    return QueueSample(*figures)
 
 
 def _number(value: Any) -> int:
