@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -33,3 +34,12 @@ def parse_address(text: str, default_port: int) -> Address:
     if not 0 < port <= 65535:
         raise ValueError(f"{port} is no port")
     return Address(match["ipv6"] or match["host"], port)
+
+
+def show_address(address: object) -> str:
+    """Return the address of a socket, as Twisted has it, for messages: ``host:port``, or the path of a Unix socket."""
+    host, port = getattr(address, "host", None), getattr(address, "port", None)
+    if host is not None and port is not None:
+        return str(Address(host, port))
+    name = getattr(address, "name", str(address))
+    return os.fsdecode(name) if name else "a Unix socket"  # the socket of a client has no path

@@ -306,6 +306,12 @@ class Upgrade(Command):
     __slots__ = ()
 
 
+class Help(Command):
+    """Return the commands of the protocol."""
+
+    __slots__ = ()
+
+
 class Quit(Command):
     """Close the connection."""
 

@@ -1,4 +1,4 @@
-r"""Safe display of names and text: characters that could forge a log line or control a terminal are escaped.
+r"""Display of names and text: characters that could forge a log line or control a terminal are escaped.
 
 A name is shown as UTF-8 where it is valid UTF-8. Other bytes, and those of characters that cannot be seen (control and
 format characters, spaces other than U+0020), are shown as `\xNN`, and a backslash as `\\`. Two names never look the
@@ -52,3 +52,8 @@ def unescape_name(shown: bytes) -> bytes:
 def escape_non_ascii(text: str) -> str:
     r"""Return text that contains shown names with each byte above 127 as `\xNN`, which `unescape_name` accepts."""
     return text if text.isascii() else _NOT_ASCII.sub(lambda match: escape_bytes(match[0]), text)
+
+
+def count(number: int, noun: str) -> str:
+    """Return the number with its noun: "1 item", "2 items"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

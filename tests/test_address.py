@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 
-from kestrel.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.address import DEFAULT_PORTS, Address, parse_address, show_address
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,17 @@ def test_invalid_address_is_a_value_error(text: str) -> None:
 @pytest.mark.parametrize("text", ["mq1:1", "[::1]:2229"])
 def test_address_is_formatted_as_written(text: str) -> None:
     assert str(parse_address(text, 9)) == text
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (IPv4Address("TCP", "127.0.0.1", 22133), "127.0.0.1:22133"),
+        (IPv6Address("TCP", "::1", 22133), "[::1]:22133"),
+        (UNIXAddress(b"/run/kestrel/admin.sock"), "/run/kestrel/admin.sock"),
+        (UNIXAddress(b""), "a Unix socket"),
+        (UNIXAddress(None), "a Unix socket"),
+    ],
+)
+def test_address_of_a_socket_is_shown_as_a_client_writes_it(address: object, shown: str) -> None:
+    assert show_address(address) == shown

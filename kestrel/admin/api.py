@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_list, json_response
 from kestrel.admin.server_view import ServerView, add_histograms, summarize_all
 from kestrel.errors import UnknownStatus
-from kestrel.escaping import show_name, show_names
+from kestrel.escaping import count, show_name, show_names
 from kestrel.item import Item
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.queue import Queue
@@ -45,6 +45,7 @@ COLUMNS: Final = (
     "mem_items",
     "mem_bytes",
     "age_msec",
+    "oldest_age_msec",
     "waiters",
     "open_transactions",
     "journal_bytes",
@@ -95,6 +96,7 @@ def _row(queue: Queue) -> list[Any]:
         store.mem_items,
         store.mem_bytes,
         counters.age_ms if items else 0,
+        queue.oldest_age_ms,
         len(queue.waiters),
         store.open_reads,
         journal_bytes(store.stats),
@@ -263,7 +265,8 @@ def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferr
     """Delete all items of a queue, except open reads."""
     _check_change(server_view)
     items = queue_named(server_view, name).store.items
-    return _when_safe(server_view.manager.flush(name), lambda: f"{items} items of {show_name(name)} were flushed")
+    sentence = f"{count(items, 'item')} of {show_name(name)} {_were(items)} flushed"
+    return _when_safe(server_view.manager.flush(name), lambda: sentence)
 
 
 def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
@@ -279,9 +282,14 @@ def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -
     queue_named(server_view, name)
 
     def swept(result: ExpiredFlushResult) -> Deferred[AdminResponse]:
-        return _when_safe(result.batch, lambda: f"{result.items} expired items of {show_name(name)} were removed")
+        sentence = f"{count(result.items, 'expired item')} of {show_name(name)} {_were(result.items)} removed"
+        return _when_safe(result.batch, lambda: sentence)
 
     return server_view.manager.flush_expired(name).addCallback(swept)
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _check_change(server_view: ServerView) -> None:

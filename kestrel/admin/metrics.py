@@ -20,6 +20,7 @@ from kestrel.admin.server_view import ServerView, add_histograms
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.stat_definitions import (
     COMMON_STORAGE_STATS,
@@ -36,7 +37,9 @@ from kestrel.queues.status import StatusLevel
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 QUEUES_PER_PIECE: Final = 64
 
-_LEFT_OUT: Final = frozenset({"age", "age_msec", "create_time", "time", "uptime", "reserved_memory_ratio"})
+_LEFT_OUT: Final = frozenset(
+    {"age", "age_msec", "oldest_age_msec", "create_time", "time", "uptime", "reserved_memory_ratio"}
+)
 """Statistics that are omitted, because they are duplicates or are exported in seconds under another name."""
 
 _HELP: Final = {
@@ -100,8 +103,14 @@ def _storage_figure(name: str, snapshot: QueueSnapshot) -> int | None:
     return snapshot.journal.get(name)
 
 
-_IN_SECONDS: Final[tuple[tuple[str, StatKind, str, Callable[[QueueSnapshot], float]], ...]] = (
-    ("age_seconds", StatKind.GAUGE, "time that the last taken item had waited", lambda of: of.age_ms / 1000),
+def _oldest_age_s(queue: Queue) -> float | None:
+    age_ms = queue.oldest_age_ms
+    return None if age_ms is None else age_ms / 1000
+
+
+_IN_SECONDS: Final[tuple[tuple[str, StatKind, str, Callable[[QueueSnapshot], float | None]], ...]] = (
+    ("age_seconds", StatKind.GAUGE, "last wait: how long the last item taken had waited", lambda of: of.age_ms / 1000),
+    ("oldest_age_seconds", StatKind.GAUGE, "age of the oldest item", lambda of: _oldest_age_s(of.queue)),
     (
         "created_seconds",
         StatKind.GAUGE,

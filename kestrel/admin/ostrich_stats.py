@@ -97,7 +97,7 @@ def _gauges(queue: Queue) -> dict[str, object]:
     gauges["create_time"] = snapshot.counters.create_time_ms // 1000
     gauges["max_bytes"] = _LARGEST_LONG if settings.max_size_bytes is None else settings.max_size_bytes
     gauges["max_items"] = _LARGEST_INT if settings.max_items is None else settings.max_items
-    return dict(sorted(gauges.items()))
+    return {name: value for name, value in sorted(gauges.items()) if value is not None}
 
 
 class SavedQueueStats:

@@ -20,6 +20,7 @@ from twisted.web.http import HTTPChannel, HTTPFactory, Request, datetimeToString
 from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
+from kestrel.address import show_address
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
 from kestrel.admin.response_producer import ResponseProducer
 from kestrel.admin.routes import Routes
@@ -256,7 +257,7 @@ class AdminChannel(HTTPChannel):
     def refused(self, what: str) -> None:
         """Log that this client was refused `what`."""
         transport: Any = self.transport
-        peer = "gone" if transport is None else str(transport.getPeer())
+        peer = "gone" if transport is None else show_address(transport.getPeer())
         self.site.server_view.refusal_log.log(peer, self.identity, f"admin: {what}")
 
     def connectionMade(self) -> None:
@@ -332,7 +333,9 @@ class AdminSite(HTTPFactory):
         if not self._is_open:
             return None
         if len(self._channels) >= MAX_CONNECTIONS and not self.is_trusted:
-            self.server_view.refusal_log.log(str(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}")
+            self.server_view.refusal_log.log(
+                show_address(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}"
+            )
             return None
         channel: Any = AdminChannel()  # type: ignore[no-untyped-call]
         channel.site = channel.factory = self

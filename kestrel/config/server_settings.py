@@ -190,7 +190,9 @@ class ZooKeeperSettings(Section):
 class LoggingSettings(Section):
     """``[logging]``: the level, format and destination of the log."""
 
-    level: str = setting("level", LEVEL, "Events below this level are not logged.", "info")
+    level: str = setting(
+        "level", LEVEL, "Events below this level are not logged; at info, also Twisted's below warn.", "info"
+    )
     levels: Mapping[str, str] = setting(
         "levels",
         table_of(LEVEL),

@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
+from kestrel.address import show_address
 from kestrel.commands import Command
 from kestrel.errors import Unavailable
 from kestrel.protocols.codec import Codec
@@ -160,7 +161,7 @@ class ConnectionFactory(Factory):
             return Connection(self)
         self._counters.rejected_connections += 1
         error = Unavailable(f"too many connections; limit={limit}")
-        self._context.refusal_log.log(str(addr), None, str(error))
+        self._context.refusal_log.log(show_address(addr), None, str(error))
         reply, _ = self._make_codec().error(Command(), error)
         return RejectingProtocol(reply)
 

@@ -119,6 +119,10 @@ class Codec(ABC):
         """
         raise NotImplementedError
 
+    def help(self) -> bytes:
+        """Encode the commands of the protocol, for a person who types them."""
+        raise NotImplementedError
+
     def end_of_list(self, command: Command) -> bytes:
         """Encode the end of a list."""
         raise NotImplementedError

@@ -174,6 +174,10 @@ class TextCodec(Codec):
         """
         return self.stats(command, [(f"{show_name(queue)} {name}", value) for name, value in stats])
 
+    def help(self) -> bytes:
+        """Return a line `:usage  meaning` for each command, and a star."""
+        return _HELP
+
     def end_of_list(self, command: commands.Command) -> bytes:
         """Return a star."""
         return b"*\n"
@@ -297,5 +301,29 @@ _SYNTAX: Final[dict[bytes, _CommandSyntax]] = {
     b"reload": _without_arguments(commands.Reload),
     b"status": _CommandSyntax(lambda arguments: commands.Status(arguments[0] if arguments else None)),
     b"shutdown": _without_arguments(commands.Shutdown),
+    b"help": _without_arguments(commands.Help),
     b"quit": _without_arguments(commands.Quit),
 }
+
+_HELP: Final = b"""\
+:put QUEUE [MS]:        put the lines that follow, up to an empty one; they expire after MS milliseconds
+:get QUEUE [MS]         confirm the open items and take the next one; wait up to MS milliseconds for it
+:peek QUEUE [MS]        confirm the open items and show the next one, without taking it
+:monitor QUEUE MS       confirm the open items and take those that arrive within MS milliseconds
+:confirm QUEUE COUNT    confirm the COUNT oldest open items
+:delete QUEUE           delete a queue with its items
+:flush QUEUE            drop the items of a queue
+:flush_all              drop the items of all queues
+:flush_expired QUEUE    drop the expired items of a queue
+:flush_all_expired      drop the expired items of all queues
+:stats                  show the statistics of the server and all queues
+:dump_stats [QUEUE...]  show the statistics of queues
+:dump_config [QUEUE...] show the settings of queues
+:status [NEW]           show the status, or change it to Up, WriteAvoid, ReadOnly or Quiescent
+:version                show the release
+:reload                 read the configuration again
+:shutdown               stop the server
+:help                   show this list
+:quit                   hang up
+*
+"""

@@ -289,16 +289,21 @@ class QueueManager:
                 queue = self.queue(name)
             if queue.limits.has_fanout_only:
                 self.switch_storage_if_needed(queue)
-                return None if queue.limits.is_too_large(size) else _SAFE
+                if queue.limits.is_too_large(size):
+                    return None
+                self._count_relayed((queue,), size)
+                return _SAFE
             if not queue.admits(size):
                 return None
             queue.storage.put((queue.store,), data, self.now_ms(), expiry_ms)
             self.counters.total_items += 1
             return queue.item_was_put(size, expiry_ms)
-        targets, is_refused = self._targets(name, alias, size, ())
+        targets, relays, is_refused = self._targets(name, alias, size, ())
         if alias is not None:
             alias.count(size)
         batches = self._put_to(targets, data, expiry_ms)
+        if relays:
+            self._count_relayed(relays, size)
         return None if is_refused else combine_batches(list(batches.values())) or _SAFE
 
     def put_moved(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
@@ -308,12 +313,15 @@ class QueueManager:
             for each in (name,) if alias is None else alias.queues:
                 if each not in self._queues:
                     self._create(each)  # the operator has named the queue, so maxQueues does not apply
-            targets, is_refused = self._targets(name, alias, len(data), done)
+            targets, relays, is_refused = self._targets(name, alias, len(data), done)
             if is_refused and not targets:
                 return None
             if alias is not None and not done:
                 alias.count(len(data))
-            return self._put_to(targets, data, 0)
+            batches = self._put_to(targets, data, 0)
+            if relays:
+                self._count_relayed(relays, len(data))
+            return batches
 
     def continue_(self, name: bytes, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
         """End an open read of a queue and put an item to the queue and its children.
@@ -332,18 +340,24 @@ class QueueManager:
 
     def _targets(
         self, name: bytes, alias: Alias | None, size: int, done: Collection[bytes]
-    ) -> tuple[list[Queue], bool]:
-        """Return the queues that accept an item of `size` bytes, and whether the queue or one of the alias's queues
-        refuses it. Queues in `done` are left out.
+    ) -> tuple[list[Queue], list[Queue], bool]:
+        """Return the queues that accept an item of `size` bytes, the fanoutOnly queues that only relay it to their
+        children, and whether the queue or one of the alias's queues refuses it.
+
+        Queues in `done` are left out. If there are any, the relays were counted before and are left out too.
         """
         targets: dict[Queue, None] = {}
+        relays: list[Queue] = []
         is_refused = False
         for each in (name,) if alias is None else alias.queues:
             queue = self.queue(each)
             children = self._children.children_of(each)
             if queue.limits.has_fanout_only:
                 self.switch_storage_if_needed(queue)
-                is_refused = is_refused or queue.limits.is_too_large(size)
+                if queue.limits.is_too_large(size):
+                    is_refused = True
+                elif not done:
+                    relays.append(queue)
             elif each in done:
                 pass
             elif queue.admits(size):
@@ -356,7 +370,12 @@ class QueueManager:
                 child = self.queue(child_name)
                 if child.admits(size, len(children)):
                     targets[child] = None
-        return list(targets), is_refused
+        return list(targets), relays, is_refused
+
+    def _count_relayed(self, relays: Sequence[Queue], size: int) -> None:
+        self.counters.total_items += len(relays)
+        for queue in relays:
+            queue.item_was_relayed(size)
 
     def _put_to(self, targets: list[Queue], data: bytes, expiry_ms: int) -> dict[bytes, Batch]:
         self._store(targets, data, expiry_ms)

@@ -143,6 +143,11 @@ class Queue(HeadOwner):
             self.serve()
         return batch
 
+    def item_was_relayed(self, size: int) -> None:
+        """Count the put of an item of `size` bytes that only the children get (fanoutOnly)."""
+        self.counters.total_items += 1
+        self.histograms.request_size.add(size)
+
     # Gets.
 
     def take_now(self, opens: bool) -> Item | None:
@@ -181,6 +186,15 @@ class Queue(HeadOwner):
         self.counters.age_ms = age_ms
         self.histograms.delivery_latency_msec.add(age_ms)
         return self._barrier.touch(self)
+
+    @property
+    def oldest_age_ms(self) -> int | None:
+        """Time since the put of the head, 0 if the queue is empty, or None while the head is only on disk."""
+        store = self.store
+        if not store.items:
+            return 0
+        head = store.peek() if store.failure is None else None
+        return None if head is None else max(0, self._now_ms() - head.add_ms)
 
     def batch_is_safe(self, batch: Batch, now_s: float) -> None:
         """Add the time since `batch` began to the histograms of its puts and gets."""

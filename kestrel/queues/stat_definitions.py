@@ -187,7 +187,7 @@ QUEUE_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
     StatDefinition(
         "children", _LABEL, "the queue's children", lambda of: show_names(of.children) if of.children else None
     ),
-    StatDefinition("age_msec", _GAUGE, "waiting time of the last item taken, milliseconds", lambda of: of.age_ms),
+    StatDefinition("age_msec", _GAUGE, "last wait: how long the last item taken had waited, ms", lambda of: of.age_ms),
     StatDefinition(
         "create_time",
         _GAUGE,
@@ -196,6 +196,7 @@ QUEUE_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
     ),
     StatDefinition("moved_items", _COUNTER, "items moved to other queues", lambda of: of.queue.moves.moved),
     StatDefinition("refused_moves", _COUNTER, "items that other queues refused", lambda of: of.queue.moves.refused),
+    StatDefinition("oldest_age_msec", _GAUGE, "age of the oldest item, ms", lambda of: of.queue.oldest_age_ms),
 )
 
 TRAFFIC_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (

@@ -13,9 +13,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
-from kestrel.address import Address
+from kestrel.address import show_address
 from kestrel.config.model import Config
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.tls_endpoint import TlsServerEndpoint
@@ -28,6 +29,7 @@ SERVED: Final = (*CODEC_FACTORIES, ADMIN)
 
 _LAST_PORT: Final = 65535
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9.])?")
+_EVERY_ADDRESS: Final = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 
 
@@ -141,11 +143,10 @@ def port_number(port: IListeningPort) -> int | None:
     return getattr(port.getHost(), "port", None)
 
 
-def describe(port: IListeningPort) -> str:
-    """Describe the address of a port for the log."""
-    address = port.getHost()
-    host, number = getattr(address, "host", None), port_number(port)
-    if host is not None and number is not None:
-        return str(Address(host, number))
-    name = getattr(address, "name", None)
-    return str(address) if name is None else os.fsdecode(name)
+def describe(port: IListeningPort, protocol: str) -> str:
+    """Return the address of a port for the log: of the admin port a URL that a browser on this machine can open."""
+    where = show_address(port.getHost())
+    if protocol != ADMIN or port_number(port) is None:
+        return where
+    scheme = "https" if isinstance(getattr(port, "factory", None), TLSMemoryBIOFactory) else "http"
+    return f"{scheme}://{_EVERY_ADDRESS.sub('localhost', where)}/"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
-from typing import Any
+from typing import Any, Final
 
 from twisted.logger import (
     FileLogObserver,
@@ -14,6 +15,7 @@ from twisted.logger import (
     LogEvent,
     LogLevel,
     LogLevelFilterPredicate,
+    PredicateResult,
     eventAsJSON,
     eventAsText,
 )
@@ -25,6 +27,9 @@ from kestrel.escaping import escape_controls
 
 _RECORD_SEPARATOR = "\x1e"
 """Prefix of each record of a JSON text sequence (RFC 7464)."""
+
+_PORT_LINE: Final = re.compile(r".+ starting on .+|\(.*Port .+ Closed\)")
+"""Twisted's lines about a port. The server logs each port itself, with its protocol and address."""
 
 
 class _SharedLogFile(LogFile):
@@ -54,6 +59,12 @@ def json_line(event: LogEvent) -> str:
     return _RECORD_SEPARATOR + eventAsJSON(event).replace("\x7f", "\\u007f") + "\n"
 
 
+def _omit_port_lines(event: LogEvent) -> Any:
+    is_legacy = event.get("log_namespace") == "log_legacy"
+    is_port_line = is_legacy and _PORT_LINE.fullmatch(eventAsText(event, False, False, False))
+    return PredicateResult.no if is_port_line else PredicateResult.maybe
+
+
 class ServerLog:
     """The log of one server: an observer for Twisted's logger, whose file can be reopened.
 
@@ -72,14 +83,15 @@ class ServerLog:
             )
         to_line = json_line if settings.format == "json" else text_line
         self._predicate = LogLevelFilterPredicate()
-        self.observer: ILogObserver = FilteringLogObserver(FileLogObserver(stream, to_line), [self._predicate])
+        predicates: list[Any] = [_omit_port_lines, self._predicate]
+        self.observer: ILogObserver = FilteringLogObserver(FileLogObserver(stream, to_line), predicates)
         self.use_levels(settings)
 
     def use_levels(self, settings: LoggingSettings) -> None:
-        """Use the log levels of `settings` from now on."""
+        """Use the log levels of `settings` from now on. At level info, Twisted's own messages begin at warn."""
         self._predicate.clearLogLevels()
-        self._predicate.setLogLevelForNamespace("", LogLevel.levelWithName(settings.level))
-        for namespace, level in settings.levels.items():
+        twisted = {"twisted": "warn"} if settings.level == "info" else {}
+        for namespace, level in {"": settings.level, **twisted, **settings.levels}.items():
             self._predicate.setLogLevelForNamespace(namespace, LogLevel.levelWithName(level))
 
     def reopen(self) -> None:

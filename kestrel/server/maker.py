@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from attrs import evolve
 from twisted.application.service import MultiService
@@ -31,6 +32,24 @@ FULL_COLLECTION_AFTER: Final = 50
 """
 
 
+_REPORTED: Final = "the reason was printed"
+"""Message to the twistd process that waits for a daemon to start."""
+
+
+class _StarterStderr:
+    """Standard error of the twistd process that waits for a daemon to start.
+
+    It omits twistd's report of a failure if the daemon has already printed the reason.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text that is not twistd's report of a failure whose reason was printed."""
+        return len(text) if self._stream is None or _REPORTED in text else self._stream.write(text)
+
+
 class Daemon(MultiService):
     """The server in its process, with its log, signals and limits, and the exit status of a failed start."""
 
@@ -43,6 +62,8 @@ class Daemon(MultiService):
         self._options = options
         # Keep the terminal's stderr: twistd redirects sys.stderr to its log, and a daemon has none.
         self._stderr: int | None = os.dup(2)
+        if options.parent is not None and not options.twistd("nodaemon"):
+            sys.__stderr__ = _StarterStderr(sys.__stderr__)  # type: ignore[misc, assignment]
         self._log: ServerLog | None = None
         config = options.settings
         try:
@@ -106,11 +127,12 @@ class Daemon(MultiService):
             start()
         except CannotServe as error:
             self._say(str(error))
-            if self._options.twistd("statusPipe") is not None:
-                raise  # twistd's parent process waits for this and exits with 1
-            pidfile = self._options.twistd("pidfile")
-            if pidfile and os.path.exists(pidfile):
-                os.unlink(pidfile)
+            starter = self._options.twistd("statusPipe")
+            if starter is not None:
+                log.critical("The server cannot serve: {reason}", reason=str(error))
+                os.write(starter, f"1 {_REPORTED}".encode())  # twistd's first process waits for this and exits with 1
+            with suppress(OSError):  # there is none, or a user without root's rights cannot remove it
+                os.unlink(self._options.twistd("pidfile") or "")
             raise SystemExit(error.status) from error
 
     def _failed(self, error: CannotServe) -> None:

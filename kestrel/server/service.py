@@ -32,7 +32,7 @@ from kestrel.config.unused_settings import (
 from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError, OwnershipLost, StorageError, StorageInUse
-from kestrel.escaping import show_name
+from kestrel.escaping import count, show_name
 from kestrel.net import hub
 from kestrel.net.ports import HubListener
 from kestrel.net.tls import ReloadableTls
@@ -180,7 +180,7 @@ class KestrelService(Service):
                 self._advertised.setdefault(protocol, []).append(address)
             if protocol == "memcache" and endpoint.startswith("tcp:"):
                 self._try_it_port = port_number(port)
-            log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
+            log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port, protocol))
 
         is_the_hubs = is_plain_tcp(endpoint) and protocol != ADMIN
         server = parse_endpoint(self._tcp if is_the_hubs else self._reactor, endpoint)
@@ -232,8 +232,8 @@ class KestrelService(Service):
             version=__version__,
             build=_BUILDS[compiled.BUILD],
             storage=_storage_name(self._core.config),
-            queues=_count(len(queues), "queue"),
-            items=_count(sum(queue.store.items for queue in queues), "item"),
+            queues=count(len(queues), "queue"),
+            items=count(sum(queue.store.items for queue in queues), "item"),
             seconds=loaded_s,
         )
         if self._try_it_port is not None:
@@ -298,6 +298,7 @@ class KestrelService(Service):
         if self._hub is not None:
             self._reactor.removeReader(self._hub)
             self._hub.close()
+        log.info("kestrel has stopped")
 
     # `ServerControl`: operations that clients can request.
 
@@ -366,10 +367,6 @@ def _skip_admin_port(failure: Failure) -> None:
     log.warn("There are no admin pages: {reason}", reason=failure.getErrorMessage())
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _storage_description(config: Config) -> str:
     if config.storage is not None:
         return config.storage
@@ -409,15 +406,17 @@ def _warn_of_masked_queues(config: Config) -> None:
 
 
 def _within_file_limit(config: Config) -> Config:
-    """Reduce `max_connections` so that enough open files are left for the storage."""
+    """Reduce `max_connections` so that enough open files are left for the storage. Log that if it was configured."""
     most = max_connections_for_file_limit()
     if config.max_connections <= most:
         return config
-    log.warn(
-        "maxConnections is {most} instead of {wanted}: this process cannot open more files (ulimit -n, LimitNOFILE)",
-        most=most,
-        wanted=config.max_connections,
-    )
+    if "max_connections" in config.given:
+        log.warn(
+            "maxConnections is {most} instead of {wanted}: "
+            "this process cannot open more files (ulimit -n, LimitNOFILE)",
+            most=most,
+            wanted=config.max_connections,
+        )
     return evolve(config, max_connections=most)
 
 

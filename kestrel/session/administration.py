@@ -178,6 +178,11 @@ def upgrade(session: Session, command: commands.Upgrade) -> None:
     session.outbox.reply(session.codec.done(command))
 
 
+def help_(session: Session, command: commands.Help) -> None:
+    """Reply with the commands of the protocol."""
+    session.outbox.reply(session.codec.help())
+
+
 def quit_(session: Session, command: commands.Quit) -> None:
     """Close the connection."""
     session.close()
@@ -218,6 +223,7 @@ ADMINISTRATION: Final[Handlers] = {
     commands.Reload: reload,
     commands.Status: status,
     commands.Upgrade: upgrade,
+    commands.Help: help_,
     commands.Quit: quit_,
     commands.Shutdown: shutdown,
     commands.OtherProtocol: other_protocol,

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, ISystemHandle
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kestrel.address import show_address
 from kestrel.commands import Command
 from kestrel.errors import ClientError, KestrelError, NotAuthorized, RequestTooSlow
 from kestrel.protocols.codec import Codec
@@ -232,7 +233,7 @@ class Session:
     @property
     def peer(self) -> str:
         """Name of the client for the log."""
-        return "gone" if self._transport is None else str(self._transport.getPeer())
+        return "gone" if self._transport is None else show_address(self._transport.getPeer())
 
     def settings_changed(self) -> None:
         """Apply the new settings of the session context."""

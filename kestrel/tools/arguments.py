@@ -40,9 +40,11 @@ _FOLDERS: Final = frozenset({"FOLDER", "DIR"})
 """Metavars of the arguments that name a folder; `_FILES` has those that name a file."""
 
 
-def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
+def make_parser(
+    tool: str, description: str, epilog: str, kind: type[ArgumentParser] = ArgumentParser
+) -> ArgumentParser:
     """Return a parser with the options of every tool. It shows the epilog, which has the examples, unwrapped."""
-    parser = ArgumentParser(
+    parser = kind(
         prog=tool,
         description=description,
         epilog=epilog,

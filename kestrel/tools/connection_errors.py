@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kestrel.client.errors import (
     BadReply,
@@ -17,6 +18,30 @@ from kestrel.client.errors import (
 )
 from kestrel.tools.formatting import show_text
 from kestrel.tools.tool_runner import EX_FOUND, EX_SERVER, ToolFailed
+
+VERIFICATION_ADVICE: Final = "name its CA with --ca, and the name in its certificate with --server-name"
+
+_ALERT: Final = re.compile(r"(?:ssl|tls)\S* alert ([a-z ]*[a-z])")
+_ANOTHER_CERTIFICATE: Final = "pass another one with --cert and --key"
+_REFUSALS_BY_ALERT: Final = {
+    "certificate required": "this server requires a client certificate: pass --cert and --key",
+    "handshake failure": "this server refuses the connection: it may require a client certificate (--cert and --key)",
+    "unknown ca": f"this server does not trust the CA of the client certificate: {_ANOTHER_CERTIFICATE}",
+    "certificate expired": f"the client certificate has expired: {_ANOTHER_CERTIFICATE}",
+    "bad certificate": f"this server refuses the client certificate: {_ANOTHER_CERTIFICATE}",
+}
+
+
+def explain_tls_refusal(failure: Exception, way_without_tls: str) -> str | None:
+    """Return why a server refuses TLS with this client and what to do, or None for other failures.
+
+    OpenSSL's message is in the failure or its cause, in a form that depends on the client.
+    """
+    text = f"{failure} {failure.__cause__}".replace("_", " ").lower()
+    if "wrong version number" in text:
+        return f"this port does not use TLS: {way_without_tls}"
+    alert = _ALERT.search(text)
+    return None if alert is None else _REFUSALS_BY_ALERT.get(alert[1])
 
 
 class ConnectionContext(NamedTuple):
@@ -37,7 +62,10 @@ class ConnectionContext(NamedTuple):
     def failed(self, failure: ClientFailure, where: str) -> ToolFailed:
         """Return the error to report for a failure. `where` is the server, or ``a server`` if it is unknown."""
         place, reason = self.prefix + show_text(where), show_text(str(failure).removeprefix(f"{where}: "))
+        refusal = explain_tls_refusal(failure, f"leave out --tls, or name another port with {self.option}")
         match failure:
+            case ConnectionFailed() if self.is_tls and refusal is not None:
+                return ToolFailed(f"{place}: {refusal}", EX_SERVER)
             case NoServer(__cause__=None):
                 way_out = f"is one running that joins it? name a server with {self.option}"
                 return ToolFailed(f"{reason}; {way_out}", EX_SERVER)
@@ -71,7 +99,7 @@ class ConnectionContext(NamedTuple):
     def _advice(self, cause: OSError | ValueError) -> str:
         match cause:
             case ssl.SSLCertVerificationError():
-                return "name its CA with --ca, and the name in its certificate with --server-name"
+                return VERIFICATION_ADVICE
             case ssl.SSLError() | ConnectionResetError():
                 return self.protocol_question
             case socket.gaierror() | ValueError():

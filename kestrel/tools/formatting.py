@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from kestrel.escaping import count as count
 from kestrel.escaping import show_name
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -80,11 +81,6 @@ def show_duration(ms: int) -> str:
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{seconds}s"
 
 
-def count(number: int, noun: str) -> str:
-    """The number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def align_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> Iterator[str]:
     """Yield the lines of a table. The columns in `left`, by default the first one, are aligned to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -123,12 +119,13 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
             show_duration(stat_number(figures, "age")),
             str(stat_number(figures, "waiters")),
             str(stat_number(figures, "open_transactions")),
+            show_duration(stat_number(figures, "oldest_age_msec")) if "oldest_age_msec" in figures else "-",
         ]
         for name, figures in queues.items()
         if "items" in figures
     ]
     if rows:
-        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads"], *rows])
+        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads", "oldest"], *rows])
     for name, figures in queues.items():
         if "put_items" in figures:
             put = count(stat_number(figures, "put_items"), "item")

@@ -130,8 +130,8 @@ def metrics(admin: Admin) -> dict[tuple[str, str], float]:
 def in_metrics(found: dict[tuple[str, str], float], queue: str, figure: str) -> float | None:
     """That figure as it stands in the metrics."""
     prefix = "kestrel_queue_" if queue else "kestrel_"
-    if figure in ("age_msec", "create_time"):
-        name = {"age_msec": "age_seconds", "create_time": "created_seconds"}[figure]
+    names = {"age_msec": "age_seconds", "oldest_age_msec": "oldest_age_seconds", "create_time": "created_seconds"}
+    if name := names.get(figure):
         return round(found[f"{prefix}{name}", queue] * 1000)
     return found.get((f"{prefix}{figure}", queue), found.get((f"{prefix}{figure}_total", queue)))
 

@@ -18,8 +18,9 @@ from tests.admin.browsing import Admin
 from tests.memcache_text import items, set_
 
 COLUMNS = [
-    *("name", "items", "bytes", "mem_items", "mem_bytes", "age_msec", "waiters", "open_transactions", "journal_bytes"),
-    *("put_items", "put_bytes", "get_items_hit", "get_items_miss", "expired_items", "discarded"),
+    *("name", "items", "bytes", "mem_items", "mem_bytes", "age_msec", "oldest_age_msec", "waiters"),
+    *("open_transactions", "journal_bytes", "put_items", "put_bytes", "get_items_hit", "get_items_miss"),
+    *("expired_items", "discarded"),
 ]
 SERVER_FIGURES = {
     *("curr_items", "bytes", "total_items", "curr_connections", "total_connections", "rejected_connections"),
@@ -102,6 +103,7 @@ def test_the_overview_has_a_sorted_row_for_each_queue(admin: Admin) -> None:
         "mem_items": 1,
         "mem_bytes": 3,
         "age_msec": 1500,
+        "oldest_age_msec": 1500,
         "waiters": 0,
         "open_transactions": 1,
         "journal_bytes": 0,
@@ -165,7 +167,7 @@ def test_every_reply_escapes_a_name_and_its_bytes_find_the_queue(name: bytes, sh
     assert (told["name"], told["children"]) == (shown, [f"{shown}+child"])
     assert told["figures"]["children"] == f"{shown}+child"
     assert admin.post(f"{path}/flush_expired").json == {"done": f"0 expired items of {shown} were removed"}
-    assert admin.post(f"{path}/flush").json == {"done": f"1 items of {shown} were flushed"}
+    assert admin.post(f"{path}/flush").json == {"done": f"1 item of {shown} was flushed"}
     assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
 
 

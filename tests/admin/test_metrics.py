@@ -121,8 +121,13 @@ def test_histograms_are_cumulative_and_end_with_all() -> None:
         assert buckets[-1] == ("+Inf", count)
     sizes = {sample.labels.get("le"): sample.value for sample in found["kestrel_request_size_bytes"].samples}
     assert {bound: sizes[bound] for bound in ("15", "31", "1023", "2047", "262143", "524287", "1048575")} == {
-        "15": 2, "31": 4, "1023": 5, "2047": 6, "262143": 6,
-        "524287": 7, "1048575": 8,
+        "15": 2,
+        "31": 4,
+        "1023": 5,
+        "2047": 6,
+        "262143": 6,
+        "524287": 7,
+        "1048575": 8,
     }
     assert total(found["kestrel_delivery_latency_seconds"]) == pytest.approx(9.0)
     assert total(found["kestrel_get_timeout_seconds"]) == pytest.approx(3.0)
@@ -171,6 +176,7 @@ def test_times_are_in_seconds() -> None:
     admin.send(b"get work\r\n")
     found = families(admin)
     assert values(found["kestrel_queue_age_seconds"]) == {"work": 1.5}
+    assert values(found["kestrel_queue_oldest_age_seconds"]) == {"work": 1.5}
     assert values(found["kestrel_queue_delivery_seconds"]) == {"work": 1.5}
     assert values(found["kestrel_queue_created_seconds"]) == {"work": 1_700_000_000}
     assert not [name for name in found if name.endswith(("_msec", "_usec", "_age", "_create_time"))]

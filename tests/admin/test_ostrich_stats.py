@@ -27,7 +27,7 @@ QUEUE_COUNTERS = {
 }
 QUEUE_GAUGES = {
     *("age_msec", "bytes", "create_time", "items", "journal_size", "max_bytes", "max_items", "mem_bytes", "mem_items"),
-    *("open_transactions", "waiters"),
+    *("oldest_age_msec", "open_transactions", "waiters"),
 }
 QUEUE_METRICS = {
     *("delivery_latency_msec", "fill_readbehind_usec", "get_hit_latency_usec", "get_miss_latency_usec"),
@@ -73,22 +73,55 @@ def test_stats_json_has_every_name_of_kestrel(admin: Admin) -> None:
 def test_stats_json_has_the_values_of_kestrel(admin: Admin) -> None:
     told = figures(admin)
     expected = {
-        "cmd_set": 50, "cmd_get": 22, "get_hits": 21, "get_misses": 1, "queue_creates": 2, "total_items": 50,
-        "q/work/put_items": 50, "q/work/put_bytes": 250, "q/work/get_items_hit": 21, "q/work/get_items_miss": 0,
-        "q/empty/get_items_hit": 0, "q/empty/get_items_miss": 1, "q/empty/put_items": 0, "q/work/transactions": 1,
-        "q/work/canceled_transactions": 1, "q/work/total_items": 50, "q/work/journal_rewrites": 0,
+        "cmd_set": 50,
+        "cmd_get": 22,
+        "get_hits": 21,
+        "get_misses": 1,
+        "queue_creates": 2,
+        "total_items": 50,
+        "q/work/put_items": 50,
+        "q/work/put_bytes": 250,
+        "q/work/get_items_hit": 21,
+        "q/work/get_items_miss": 0,
+        "q/empty/get_items_hit": 0,
+        "q/empty/get_items_miss": 1,
+        "q/empty/put_items": 0,
+        "q/work/transactions": 1,
+        "q/work/canceled_transactions": 1,
+        "q/work/total_items": 50,
+        "q/work/journal_rewrites": 0,
     }
     assert {name: told["counters"][name] for name in expected} == expected
     expected = {
-        "items": 30, "bytes": 150, "q/work/items": 30, "q/work/bytes": 150, "q/work/mem_items": 30,
-        "q/work/max_items": 2147483647, "q/work/max_bytes": 9223372036854775807, "q/work/age_msec": 1000,
-        "q/work/create_time": 1_700_000_000, "q/work/waiters": 0, "status/readable": 1, "status/writeable": 1,
-        "connections": 0, "kestrel-memcache/connections": 0, "q/work/open_transactions": 0,
+        "items": 30,
+        "bytes": 150,
+        "q/work/items": 30,
+        "q/work/bytes": 150,
+        "q/work/mem_items": 30,
+        "q/work/max_items": 2147483647,
+        "q/work/max_bytes": 9223372036854775807,
+        "q/work/age_msec": 1000,
+        "q/work/create_time": 1_700_000_000,
+        "q/work/waiters": 0,
+        "status/readable": 1,
+        "status/writeable": 1,
+        "connections": 0,
+        "kestrel-memcache/connections": 0,
+        "q/work/open_transactions": 0,
     }
     assert {name: told["gauges"][name] for name in expected} == expected
     assert told["metrics"]["q/work/request_size"] == {
-        "average": 5, "count": 50, "maximum": 5, "minimum": 5, "p50": 5, "p90": 5, "p95": 5, "p99": 5,
-        "p999": 5, "p9999": 5, "sum": 250,
+        "average": 5,
+        "count": 50,
+        "maximum": 5,
+        "minimum": 5,
+        "p50": 5,
+        "p90": 5,
+        "p95": 5,
+        "p99": 5,
+        "p999": 5,
+        "p9999": 5,
+        "sum": 250,
     }
     assert told["metrics"]["q/empty/set_latency_usec"] == {"count": 0}
     timeouts = told["metrics"]["q/empty/get_timeout_msec"]

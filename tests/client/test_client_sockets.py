@@ -64,7 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Processes(folder) as processes:
         server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 100\n', *endpoints)
         ports: dict[str, list[int]] = {"memcache": [], "thrift": [], "text": [], "admin": []}
-        for protocol, port in re.findall(r"(\w+): listening on 127\.0\.0\.1:(\d+)", server.logged()):
+        for protocol, port in re.findall(r"(\w+): listening on (?:https?://)?127\.0\.0\.1:(\d+)", server.logged()):
             ports[protocol].append(int(port))
         plain, *with_tls = ports["memcache"]
         thrift, thrift_tls = ports["thrift"]

@@ -28,8 +28,9 @@ BETWEEN_LOOKS_MS: Final = 2_000
 STEP_MS: Final = 10_000
 NOW_MS: Final = 1_790_000_000_000
 COLUMNS: Final = (
-    *("name", "items", "bytes", "mem_items", "mem_bytes", "age_msec", "waiters", "open_transactions"),
-    *("journal_bytes", "put_items", "put_bytes", "get_items_hit", "get_items_miss", "expired_items", "discarded"),
+    *("name", "items", "bytes", "mem_items", "mem_bytes", "age_msec", "oldest_age_msec", "waiters"),
+    *("open_transactions", "journal_bytes", "put_items", "put_bytes", "get_items_hit", "get_items_miss"),
+    *("expired_items", "discarded"),
 )
 LATENCIES: Final = (
     *("set_latency_usec", "get_hit_latency_usec", "get_miss_latency_usec", "get_timeout_msec"),
@@ -48,6 +49,7 @@ class FakeQueue:
     mem_items: int = 0
     mem_bytes: int = 0
     age_msec: int = 0
+    oldest_age_msec: int | None = 0
     waiters: int = 0
     open_transactions: int = 0
     journal_bytes: int = 0

@@ -39,13 +39,22 @@ def open_queue(driver: Chrome, server: FakeServer, fragment: str) -> None:
 def test_it_tells_figures_settings_latencies_and_children(driver: Chrome, server: FakeServer) -> None:
     children = (b"news+mail",)
     server.queues = [
-        FakeQueue(b"news", items=1234, bytes=3 * 2**20, age_msec=200_000, children=children, history=wave(1200, 400)),
+        FakeQueue(
+            b"news",
+            items=1234,
+            bytes=3 * 2**20,
+            age_msec=200_000,
+            oldest_age_msec=61_000,
+            children=children,
+            history=wave(1200, 400),
+        ),
         FakeQueue(b"news+mail", items=7),
     ]
     open_queue(driver, server, "news")
     assert text_of(driver, "#queue-title") == "news"
     assert text_of(driver, "#queue-items") == "1,234"
     assert text_of(driver, "#queue-age_msec") == "3 min 20 s"
+    assert text_of(driver, "#queue-oldest_age_msec") == "1 min 1 s"
     assert text_of(driver, "#queue-figures [data-key=bytes] dd") == "3 MiB"
     assert text_of(driver, "#queue-settings [data-key=maxMemorySize] dd") == "128 MiB"
     assert len(driver.find_elements(By.CSS_SELECTOR, "#queue-latencies tbody tr")) == 10

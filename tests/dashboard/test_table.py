@@ -26,15 +26,15 @@ pytestmark = pytest.mark.needs("chromium", "chromedriver")
 MIB = 2**20
 
 FIELDS = (
-    *("items", "bytes", "puts_a_look", "gets_a_look", "age_msec", "waiters"),
+    *("items", "bytes", "puts_a_look", "gets_a_look", "age_msec", "oldest_age_msec", "waiters"),
     *("open_transactions", "journal_bytes", "mem_bytes", "expired_items", "discarded"),
 )
 THREE = [
     FakeQueue(name, **dict(zip(FIELDS, values, strict=True)))
     for name, *values in (
-        (b"ants", 3, 2 * MIB, 20, 6, 90, 1, 5, 70, 8, 7, 12),
-        (b"bees", 1, 3 * MIB, 60, 2, 70, 3, 4, 90, 9, 8, 11),
-        (b"cats", 2, 1 * MIB, 40, 4, 80, 2, 6, 80, 7, 9, 13),
+        (b"ants", 3, 2 * MIB, 20, 6, 90, 50, 1, 5, 70, 8, 7, 12),
+        (b"bees", 1, 3 * MIB, 60, 2, 70, 70, 3, 4, 90, 9, 8, 11),
+        (b"cats", 2, 1 * MIB, 40, 4, 80, 60, 2, 6, 80, 7, 9, 13),
     )
 ]
 
@@ -43,7 +43,8 @@ LARGEST_FIRST = {
     "Bytes": ["bees", "ants", "cats"],
     "Puts/s": ["bees", "cats", "ants"],
     "Gets/s": ["ants", "cats", "bees"],
-    "Waited": ["ants", "cats", "bees"],
+    "Oldest": ["bees", "cats", "ants"],
+    "Last wait": ["ants", "cats", "bees"],
     "Waiters": ["bees", "cats", "ants"],
     "Open": ["cats", "ants", "bees"],
     "Journal": ["bees", "cats", "ants"],

@@ -37,8 +37,8 @@ TOOLS: Final = {
 EXAMPLES: Final = [example for block in console_blocks(PAGE) for example in block]
 """The commands of the page with their output."""
 
-VARYING: Final = re.compile(r"(?<=up )\S+(?=,)|(?<= put in )\S+(?= s)")
-"""The uptime of a server, and the duration of a load."""
+VARYING: Final = re.compile(r"(?<=up )\S+(?=,)|(?<= put in )\S+(?= s)| +(oldest|[0-9.]+(ms|[smhd]))$", re.MULTILINE)
+"""The uptime of a server, the duration of a load, and the age of the oldest item."""
 
 
 def test_every_tool_has_an_example() -> None:

@@ -136,7 +136,7 @@ def test_unreachable_server_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--tls"], "does it speak memcache there, with TLS?\n"),
+        (["--tls"], ": this port does not use TLS: leave out --tls, or name another port with --server\n"),
         (["--protocol", "thrift"], "does it speak thrift there, without TLS?"),
     ],
     ids=["TLS", "thrift"],

@@ -284,6 +284,28 @@ def test_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_
     assert items(client, b"a+full") == [b"one"]
 
 
+def test_fanout_only_parent_counts_its_puts() -> None:
+    server = MemoryServer(config=loads(FANOUT_ONLY + '[[aliases]]\nname = "all"\ndestinationQueues = ["a"]\n'))
+    client = server.connect()
+    put(client, b"a", b"one")
+    create(client, b"a+x")
+    put(client, b"a", b"two", b"three")
+    put(client, b"all", b"four")
+    assert (stat(client, b"a", "total_items"), stat(client, b"a+x", "total_items")) == ("4", "3")
+    queue = server.manager.known(b"a")
+    assert queue is not None and queue.histograms.puts == 4
+    assert server.manager.counters.total_items == 7
+
+
+def test_fanout_only_parent_does_not_count_refused_puts() -> None:
+    server = MemoryServer(config=loads('[[queues]]\nname = "a"\nfanoutOnly = true\nmaxItemSize = 3\n'))
+    client = server.connect()
+    for names in ((b"a",), (b"a", b"a+x")):
+        create(client, *names)
+        assert client.ask(set_(b"a", b"four")) == b"NOT_STORED\r\n"
+    assert (stat(client, b"a", "total_items"), server.manager.counters.total_items) == ("0", 0)
+
+
 def test_fanout_only_parent_has_no_journal_file(tmp_path: Path) -> None:
     server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues")
     client = server.connect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel import commands, errors
-from kestrel.protocols.text import PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
+from kestrel.protocols.text import _SYNTAX, PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
 from tests.protocols.command_values import (
     MANY_BYTES,
     CommandValues,
@@ -111,6 +112,7 @@ REQUESTS: list[tuple[bytes, CommandValues]] = [
     (b"flush_expired work\n", values_of(commands.FlushExpired(b"work"))),
     (b"flush_all\n", values_of(commands.FlushAll())),
     (b"flush_all_expired\n", values_of(commands.FlushAllExpired())),
+    (b"help\n", values_of(commands.Help())),
     (b"version\n", VERSION),
     (b"VERSION now \r\n", VERSION),
     (b"stats\n", values_of(commands.Stats())),
@@ -439,6 +441,13 @@ def test_results_without_items_are_encoded() -> None:
     assert codec.version(commands.Version(), "2.5.0") == b":2.5.0\n"
     assert codec.status(commands.Status(), "Up") == b":UP\n"
     assert codec.status(commands.Status(), "ReadOnly") == b":READONLY\n"
+
+
+def test_help_has_a_line_for_each_command_and_a_star() -> None:
+    *lines, end, rest = TextCodec().help().split(b"\n")
+    assert (end, rest) == (b"*", b"")
+    assert sorted(re.match(rb":(\w+)", line)[1] for line in lines) == sorted(_SYNTAX)  # type: ignore[index]
+    assert max(map(len, lines)) <= 110
 
 
 def test_stats_are_lines_and_a_star() -> None:

@@ -165,7 +165,7 @@ class Installed:
                 raise SmokeFailed(f"the server does not serve:\n{log.read_text()}")
             time.sleep(0.05)
         print(next(line for line in log.read_text().splitlines() if " serves " in line), flush=True)
-        return dict(re.findall(r"(\w+): listening on 127\.0\.0\.1:(\d+)", log.read_text()))
+        return dict(re.findall(r"(\w+): listening on (?:https?://)?127\.0\.0\.1:(\d+)", log.read_text()))
 
 
 def commands_of(wheel: Path) -> list[str]:

@@ -240,7 +240,7 @@ class Server:
 
 def port_in(log: str, protocol: str = "memcache") -> int:
     """The port of the first endpoint of that protocol, as the log says it."""
-    found = re.search(protocol + r": listening on 127\.0\.0\.1:(\d+)", log)
+    found = re.search(protocol + r": listening on (?:https?://)?127\.0\.0\.1:(\d+)", log)
     assert found, f"no word of where it listens in:\n{log}"
     return int(found[1])
 

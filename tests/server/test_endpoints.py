@@ -12,17 +12,21 @@ from kestrel.server.startup_errors import CannotServe
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("protocol", "address", "told"),
     [
-        (IPv4Address("TCP", "127.0.0.1", 22133), "127.0.0.1:22133"),
-        (IPv6Address("TCP", "::1", 22133), "[::1]:22133"),
-        (UNIXAddress(b"/run/kestrel/admin.sock"), "/run/kestrel/admin.sock"),
+        ("memcache", IPv4Address("TCP", "0.0.0.0", 22133), "0.0.0.0:22133"),
+        ("admin", IPv4Address("TCP", "127.0.0.1", 2223), "http://127.0.0.1:2223/"),
+        ("admin", IPv4Address("TCP", "0.0.0.0", 2223), "http://localhost:2223/"),
+        ("admin", IPv6Address("TCP", "::", 2223), "http://localhost:2223/"),
+        ("admin", IPv6Address("TCP", "::1", 2223), "http://[::1]:2223/"),
+        ("admin", UNIXAddress(b"/run/kestrel/admin.sock"), "/run/kestrel/admin.sock"),
     ],
-    ids=["IPv4", "IPv6", "UNIX"],
 )
-def test_where_it_listens_is_told_as_clients_would_write_it(address: IAddress, told: str) -> None:
+def test_port_is_described_by_its_address_and_the_admin_port_by_its_url(
+    protocol: str, address: IAddress, told: str
+) -> None:
     port = StringTransport(hostAddress=address)  # of a port, only getHost is asked
-    assert describe(port) == told  # type: ignore[arg-type]
+    assert describe(port, protocol) == told  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("endpoint", ["ssl:0:privateKey=/nosuch.pem", "reloadtls:0:certKey=/nosuch.pem"])

@@ -17,7 +17,6 @@ from tests.server.running import ANY_PORT, Client, Processes, Server, eventually
 HOST: Final = "mq.example"
 
 
-
 class Request(NamedTuple):
     """What is sent, and the reply where it is allowed and where it is not."""
 
@@ -131,7 +130,7 @@ def ask_by_name(client: Client, name: str, request: Request, *, is_allowed: bool
 
 def is_logged(server: Server, peer: int, name: str | None, what: str) -> bool:
     who = "no name" if name is None else repr(name)
-    line = f"Refused: IPv4Address(type='TCP', host='127.0.0.1', port={peer}) ({who}): {what}"
+    line = f"Refused: 127.0.0.1:{peer} ({who}): {what}"
     return line in server.logged()
 
 

@@ -45,7 +45,22 @@ def test_the_log_says_where_the_server_listens_and_what_to_try(processes: Proces
     eventually(lambda: try_it in server.logged(), "the log says what to try")
     log = server.logged()
     assert f"memcache: listening on 127.0.0.1:{server.port}\n" in log
+    assert f"admin: listening on http://127.0.0.1:{server.port_of('admin')}/\n" in log
     assert log.index("listening on") < log.index("printf")
+
+
+@pytest.mark.parametrize(
+    ("level", "names_twisted"), [("info", False), ("debug", True)], ids=["by default", "when debugging"]
+)
+def test_start_logs_one_line_for_each_port(processes: Processes, level: str, names_twisted: bool) -> None:
+    server = processes.serve(f'{CONFIG}[logging]\nlevel = "{level}"\n')
+    server.stop()
+    logged = [line.split("] ", 1)[1] for line in server.logged().splitlines()]
+    own = [line for line in logged if not line.startswith(("twistd ", "reactor class", "Main loop", "Server Shut"))]
+    assert [line.partition(":")[0] for line in own[:4]] == ["memcache", "text", "thrift", "admin"]
+    assert own[4].startswith("kestrel ") and own[5].startswith("Try it: ")
+    assert own[6:] == ["kestrel is stopping", "kestrel has stopped"]
+    assert (own != logged) is names_twisted
 
 
 @pytest.mark.needs("nc")
@@ -641,17 +656,18 @@ def refused(processes: Processes, config: str, *arguments: str, daemon: bool) ->
             logfile="refused.log" if daemon else None,
         )
     )
-    assert "Traceback" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
+    log = processes.folder / "refused.log"
+    told = ended.stdout + ended.stderr + (log.read_text() if log.exists() else "")
+    assert "Traceback" not in told, told
     assert not (processes.folder / "refused.pid").exists()
     return ended.returncode, ended.stderr
 
 
-def says(stderr: str, sentence: str, *, daemon: bool) -> None:
-    """One clear sentence: in the foreground it is all there is, and a daemon's is among what twistd says."""
+def says(stderr: str, sentence: str) -> None:
+    """Standard error has one clear sentence and nothing else."""
     assert re.search(sentence, stderr), stderr
-    if not daemon:
-        assert stderr.startswith("kestrel: ")
-        assert stderr.count("\n") == 1, stderr
+    assert stderr.startswith("kestrel: ")
+    assert stderr.count("\n") == 1, stderr
 
 
 def is_refused_with(expected: int, status: int, daemon: bool) -> None:
@@ -667,9 +683,24 @@ def test_a_port_in_use_is_reported_in_one_sentence(processes: Processes, daemon:
     says(
         stderr,
         rf"cannot listen on .*{port}.*: Address already in use; change memcacheListenPort, or .* --memcache",
-        daemon=daemon,
     )
     assert len(processes.running()) == 1
+
+
+def test_failed_daemon_logs_one_sentence_to_the_log_of_another_server(processes: Processes) -> None:
+    daemon = Daemon(processes)
+    eventually(lambda: daemon.log.exists() and "Try it: " in daemon.log.read_text(), "the daemon has logged its start")
+    before = daemon.log.read_text()
+    ended = processes.run(
+        *processes.twistd(
+            "--config", "kestrel.toml", "--memcache", ANY_PORT, daemon=True, pidfile="other.pid", logfile="daemon.log"
+        )
+    )
+    assert ended.returncode == 1
+    says(ended.stderr, rf"another server \(process {daemon.pid}\) owns the queue folder .*queues")
+    sentence = ended.stderr.removeprefix("kestrel: ").rstrip("\n")
+    (line,) = [line for line in daemon.log.read_text().removeprefix(before).splitlines() if "listening" not in line]
+    assert line.endswith(f"[kestrel.server.maker#critical] The server cannot serve: {sentence}")
 
 
 BAD_STORAGES = [
@@ -698,7 +729,7 @@ def test_an_unusable_endpoint_folder_or_storage_is_reported_in_one_sentence(
     processes.write("a-file", "")
     status, stderr = refused(processes, config, "--memcache", ANY_PORT, *arguments, daemon=daemon)
     is_refused_with(expected, status, daemon)
-    says(stderr, sentence, daemon=daemon)
+    says(stderr, sentence)
     assert processes.running() == []
 
 
@@ -712,7 +743,7 @@ def test_a_log_that_cannot_be_written_is_reported_in_one_sentence(processes: Pro
         *processes.twistd(*("--config", "refused.toml", "--memcache", ANY_PORT), daemon=daemon, pidfile="refused.pid")
     )
     is_refused_with(EX_CANNOT_CREATE, ended.returncode, daemon)
-    says(ended.stderr, r"log .*a-file/kestrel\.log.*Not a directory", daemon=daemon)
+    says(ended.stderr, r"log .*a-file/kestrel\.log.*Not a directory")
     assert not pidfile.exists()
     assert processes.running() == []
 
@@ -722,7 +753,7 @@ def test_a_queue_folder_of_another_server_is_reported_in_one_sentence(processes:
     owner = processes.serve(CONFIG)
     status, stderr = refused(processes, CONFIG, "--memcache", ANY_PORT, daemon=daemon)
     is_refused_with(EX_TRY_AGAIN, status, daemon)
-    says(stderr, rf"another server .*\b{owner.pid}\b.* queue", daemon=daemon)
+    says(stderr, rf"another server .*\b{owner.pid}\b.* queue")
     assert processes.running() == [owner.pid]
     with owner.connect() as client:
         client.put(b"work", b"hello")

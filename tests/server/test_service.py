@@ -15,11 +15,12 @@ import pytest
 from attrs import evolve
 from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.epollreactor import EPollReactor
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.python.systemd import ListenFDs
 
 from kestrel.admin.routes import Routes
+from kestrel.config.load import loads
 from kestrel.config.model import AdminSettings, Config
 from kestrel.net import hub
 from kestrel.server.endpoints import is_plain_tcp
@@ -121,6 +122,17 @@ def run(tmp_path: Path) -> Iterator[Callable[[str, str], Running]]:
     yield start
     for running in started:
         running.stop()
+
+
+@pytest.mark.parametrize("given", ["", "maxConnections = 20000\n"])
+def test_file_limit_is_warned_of_only_if_more_connections_are_configured(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
+    with capturedLogs() as events:
+        KestrelService(EPollReactor(), loads('storage = "memory:"\n' + given))
+    warned = ["maxConnections is 704 instead of 20000: this process cannot open more files (ulimit -n, LimitNOFILE)"]
+    assert [formatEvent(event) for event in events] == (warned if given else [])
 
 
 def address_of(running: Running) -> tuple[str, int]:

@@ -707,6 +707,30 @@ def test_queue_counts_items_and_transactions(server: MemoryServer, client: Memor
     assert flushed["queue_work_open_transactions"] == "1"
 
 
+def test_oldest_age_is_that_of_the_first_item(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+    assert stats(client)["queue_work_oldest_age_msec"] == "0"
+    put(client, b"work", b"one")
+    server.advance(0.25)
+    put(client, b"work", b"two")
+    server.advance(0.5)
+    assert stats(client)["queue_work_oldest_age_msec"] == "750"
+    client.ask(b"get work/open\r\n")
+    assert stats(client)["queue_work_oldest_age_msec"] == "500"
+    client.ask(b"get work/abort\r\n")
+    assert stats(client)["queue_work_oldest_age_msec"] == "750"
+    server.step_wall_clock(-3_600_000)
+    assert stats(client)["queue_work_oldest_age_msec"] == "0"
+
+
+def test_oldest_age_is_missing_while_the_first_item_is_only_on_disk(slow: MemoryServer) -> None:
+    client = slow.connect()
+    put(client, b"work", b"one")
+    assert stats(client)["queue_work_oldest_age_msec"] == "0"
+    store_of(slow, b"work").page_out()
+    assert "queue_work_oldest_age_msec" not in stats(client)
+
+
 def test_age_is_waiting_time_of_last_fetched_item(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one")
     server.advance(0.25)

@@ -77,7 +77,7 @@ def test_expiry_impossible_on_any_protocol_is_a_usage_error(cli: Cli) -> None:
 
 
 def test_refused_item_is_reported_with_its_number(server: Server, cli: Cli) -> None:
-    refused = "was refused by a limit of the queue small (maxItems, maxSize or maxItemSize)"
+    refused = "was refused by a limit of the queue small: maxItems = 3"
     status, out, said = cli("put", "small", stdin=b"a\nb\nc\nd\ne\n")
     assert (status, out) == (1, b"")
     assert said == f"kestrel-cli: item 4 {refused}\nkestrel-cli: 3 items put; not put: 4 and all that follow\n"
@@ -92,10 +92,17 @@ def test_refused_item_is_reported_with_its_number(server: Server, cli: Cli) -> N
     )
 
 
+def test_refusal_by_a_destination_of_an_alias_names_the_possible_limits(server: Server, cli: Cli) -> None:
+    assert cli("put", "small", "a", "b", "c")[0] == 0
+    said = cli("put", "orders", "d")[2]
+    limits = "or of one that also gets its items (maxItems, maxSize or maxItemSize)"
+    assert said.startswith(f"kestrel-cli: item 1 was refused by a limit of the queue orders {limits}\n")
+
+
 def test_items_put_after_a_refused_one_are_reported(server: Server, cli: Cli) -> None:
     status, _, said = cli("put", "picky", *["x", "yy", "x", "yy", "yy", "x"])
     assert status == 1
-    assert said.startswith("kestrel-cli: item 2 was refused ")
+    assert said.startswith("kestrel-cli: item 2 was refused by a limit of the queue picky: maxItemSize = 1B\n")
     assert said.endswith("\nkestrel-cli: 3 items put; not put: 2, 4 to 5\n")
     assert cli("put", "picky", stdin=b"yy\nx\n" * 12)[2].endswith(
         "\nkestrel-cli: 12 items put; not put: 1, 3, 5, 7, 9, 11, 13, 15 and 4 more, and 25 and all that follow\n"

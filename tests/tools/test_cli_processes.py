@@ -399,6 +399,13 @@ def test_items_on_a_terminal_are_escaped_except_with_raw(server: Server) -> None
     assert on_a_terminal([*peek, "--raw"], env=environment(server), is_for="stdout") == (0, b"\x1b[2J\xff\r\n\r\n")
 
 
+@pytest.mark.parametrize("what", ["get", "peek"])
+def test_missing_item_is_reported_on_a_terminal(server: Server, what: str) -> None:
+    told = on_a_terminal(command("cli", what, "work"), env=environment(server), is_for="all")
+    assert told == (1, b"kestrel-cli: there is no item in the queue work\r\n")
+    assert on_a_terminal(command("cli", what, "work"), env=environment(server), is_for="stderr") == (1, b"")
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "left"), [(b"y\n", 0, 0), (b"Yes\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)]
 )

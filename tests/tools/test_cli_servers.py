@@ -46,11 +46,10 @@ def test_stats_have_a_line_for_the_server_and_a_table(server: Server, cli: Cli) 
     first, *table = lines(out)
     address = re.escape(f"127.0.0.1:{server.port}")
     assert re.fullmatch(address + r": kestrel \S+, up \S+, 2 queues, 2 items, 1.5 KiB, \d connections?", first)
-    assert table == [
-        "queue  items    bytes  last wait  waiters  open reads",
-        "work       2  1.5 KiB          0        0           0",
-        "orders: alias of work,small, 0 items put to it",
-    ]
+    heading, row, alias = table
+    assert heading.split("  ") == ["queue", "items", "", "bytes", "last wait", "waiters", "open reads", "oldest"]
+    assert re.fullmatch(r"work       2  1\.5 KiB          0        0           0 +[0-9.]+m?s?", row)
+    assert alias == "orders: alias of work,small, 0 items put to it"
 
 
 def test_stats_of_a_missing_queue_have_status_1(server: Server, cli: Cli) -> None:
@@ -163,6 +162,28 @@ def test_status_is_shown_and_changed(server: Server, cli: Cli) -> None:
         "kestrel-cli: 0 items put; not put: 1\n"
     )
     assert cli("status", "Up") == (0, b"Up\n", "")
+
+
+def test_list_names_the_queues_of_all_servers_and_no_alias(server: Server, cli: Cli, unreachable: str) -> None:
+    assert cli("list") == (0, b"", "")
+    put(server, b"x")
+    assert cli("put", "m\xfcll", "y")[0] == 0
+    assert cli("list") == (0, "m\xfcll\nwork\n".encode(), "")
+    address = f"127.0.0.1:{server.port}"
+    assert cli("--server", f"{address},{address}", "list")[1] == "m\xfcll\nwork\n".encode()
+    assert cli("--server", f"{unreachable},{address}", "list")[0] == 3
+
+
+def test_reload_reads_the_configuration_again(processes: Processes, cli: Cli) -> None:
+    server = processes.serve('queuePath = "queues"\n')
+    at = ("--server", f"127.0.0.1:{server.port}")
+    processes.write("kestrel.toml", 'queuePath = "queues"\n[default]\nmaxItems = 7\n')
+    assert cli(*at, "reload") == (0, b"reloaded\n", "")
+    assert b"maxItems = 7" in cli(*at, "dump-config", "work")[1]
+    processes.write("kestrel.toml", "maxItems = 7\n")
+    status, out, said = cli(*at, "reload")
+    assert (status, out) == (3, b"")
+    assert "maxItems" in said
 
 
 def test_settings_are_shown_as_text_and_json(server: Server, cli: Cli) -> None:
@@ -332,8 +353,44 @@ def test_server_without_an_answer_times_out(cli: Cli, options: list[str], says: 
 def test_tls_with_a_server_without_it_is_reported(server: Server, cli: Cli) -> None:
     status, _, said = cli("--tls", "version")
     assert status == 3
-    assert said.endswith("; does it speak memcache there, with TLS?\n")
-    assert "_ssl" not in said and "[" not in said
+    this_port = f"127.0.0.1:{server.port}: this port does not use TLS: leave out --tls, or name another port"
+    assert said == f"kestrel-cli: {this_port} with --server\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "signer", "says"),
+    [
+        ("TLSv1_3", None, "this server requires a client certificate: pass --cert and --key"),
+        (
+            "TLSv1_3",
+            "another authority",
+            "this server does not trust the CA of the client certificate: pass another one with --cert and --key",
+        ),
+        (
+            "TLSv1_2",
+            None,
+            "this server refuses the connection: it may require a client certificate (--cert and --key)",
+        ),
+    ],
+)
+def test_refused_client_certificate_is_reported_with_a_remedy(
+    cli: Cli, tmp_path: Path, version: str, signer: str | None, says: str
+) -> None:
+    authority = Authority(tmp_path)
+    context = served_by(authority)
+    context.maximum_version = ssl.TLSVersion[version]
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.ca_file)
+    certificate: list[str] = []
+    if signer is not None:
+        folder = tmp_path / "other"
+        folder.mkdir()
+        cert_file, key_file = Authority(folder, signer).sign("worker.example")
+        certificate = ["--cert", cert_file, "--key", key_file]
+    with pytest.raises(ssl.SSLError), scripted(talk(), tls=context) as served:  # at the end of the server
+        options = ["--server", served.address, "--tls", "--ca", authority.ca_file, "--server-name", HOST]
+        status, out, said = cli(*options, *certificate, "version")
+    assert (status, out, said) == (3, b"", f"kestrel-cli: {served.address}: {says}\n")
 
 
 def test_tls_uses_the_given_certificates(cli: Cli, tmp_path: Path) -> None:
@@ -365,7 +422,9 @@ def test_untrusted_server_is_refused(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ([], "required: COMMAND"),
-        (["pot"], "invalid choice: 'pot'"),
+        (["pot"], "there is no command 'pot'; did you mean put? kestrel-cli help lists all commands\n"),
+        (["help", "lst"], "there is no command 'lst'; did you mean list? kestrel-cli help lists all commands\n"),
+        (["xyzzy"], "there is no command 'xyzzy'; kestrel-cli help lists all commands\n"),
         (["get"], "required: QUEUE"),
         (["get", "a/b"], "a queue name cannot hold / ~ . white space or control characters"),
         (["get", "-n", "0", "work"], "'0' is not a whole number of at least 1"),
@@ -386,6 +445,8 @@ def test_untrusted_server_is_refused(cli: Cli, tmp_path: Path) -> None:
         (["--server", "a:0", "version"], "0 is no port"),
         (["--protocol", "text", "version"], "invalid choice: 'text'"),
         (["--protocol", "thrift", "stats"], "leave out --protocol thrift"),
+        (["--protocol", "thrift", "list"], "leave out --protocol thrift"),
+        (["--protocol", "thrift", "reload"], "leave out --protocol thrift"),
         (["--ca", "ca.pem", "version"], "need --tls"),
         (["--tls", "--key", "key.pem", "version"], "--key needs the --cert"),
         (["--tls", "--ca", "/nosuch/ca.pem", "version"], "--ca: /nosuch/ca.pem cannot be read: No such file"),
@@ -412,12 +473,21 @@ COMMANDS = [
     "monitor",
     "stats",
     "status",
+    "help",
+    "list",
+    "reload",
     "dump-config",
     "version",
     "flush",
     "delete",
     "flush-expired",
 ]
+
+
+def test_help_command_prints_what_the_option_prints(cli: Cli) -> None:
+    assert cli("help") == cli("--help")
+    assert cli("help", "put") == cli("put", "--help")
+    assert cli("help", "put")[0] == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.escaping import show_name, unescape_name
+from kestrel.tools.top import screen as screen_columns
 from kestrel.tools.top.overview import COLUMNS, Overview, QueueRates, parse_overview, rows, total
 from kestrel.tools.top.screen import (
     SORTS,
@@ -58,6 +59,15 @@ def test_rates_are_differences_over_the_uptime() -> None:
     before = answer(1000, work={"put_items": 10, "get_items_hit": 4})
     now = answer(3000, work={"put_items": 30, "get_items_hit": 5})
     assert rates_of(before, now) == {b"work": (10.0, 0.5)}
+
+
+def test_unknown_age_of_the_oldest_item_is_a_dash() -> None:
+    unknown = [None if each == "oldest_age_msec" else 7 for each in COLUMNS]
+    oldest = screen_columns.COLUMNS["oldest"]
+    found = rows(None, parsed([["a", *([7] * len(COLUMNS))], ["b", *unknown]]))
+    assert [oldest.text(oldest.value(row)) for row in found] == ["7ms", "-"]
+    with pytest.raises(ValueError, match="not an overview"):
+        parsed([["b", *(None if each == "items" else 7 for each in COLUMNS)]])
 
 
 def test_new_queue_counts_from_zero() -> None:

@@ -42,7 +42,7 @@ export function showHeader({ server, puts, gets }) {
     setText(byId(`fact-${key}`), text);
   }
   showMeter(byId("memory-meter"), figures.mem_bytes, server.max_total_memory);
-  document.title = `${format.count(figures.curr_items)} items – ${server.name} – Kestrel`;
+  document.title = `${format.plural(figures.curr_items, "item")} – ${server.name} – Kestrel`;
 }
 
 /** Note that the server responded, so the page is up to date. */

@@ -18,6 +18,7 @@ const FACTS = [
   ["bytes", format.bytes],
   ["puts", format.rate],
   ["gets", format.rate],
+  ["oldest_age_msec", format.duration],
   ["age_msec", format.duration],
   ["waiters", format.count],
   ["open_transactions", format.count],

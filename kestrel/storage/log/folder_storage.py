@@ -20,6 +20,7 @@ from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import QueueFailed, StorageError
+from kestrel.escaping import count
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_resources import RESERVE_BYTES, FolderResources, wall_clock_ms
 from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, Measure, OwnQueue, SettingsFor
@@ -260,8 +261,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         self._failed.pop(unit.stem, None)
         self._adopt(unit)
         if has_failed:
-            items = sum(queue.items for queue in unit.queues)
-            log.info("{kind} {stem!r} is served again: {items} items", kind=self._kind, stem=unit.stem, items=items)
+            items = count(sum(queue.items for queue in unit.queues), "item")
+            log.info("{kind} {stem!r} is served again: {items}", kind=self._kind, stem=unit.stem, items=items)
 
     def _not_opened(self, failure: Failure) -> None:
         error = error_of(failure)

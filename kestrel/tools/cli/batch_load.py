@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import IntEnum, auto
 from typing import Final
 
 from kestrel.address import Address
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
 from kestrel.client.put_batch import batches
+from kestrel.config.units import parse_size
 from kestrel.escaping import show_name
 from kestrel.tools.cli.servers import CommandServers
-from kestrel.tools.formatting import count
+from kestrel.tools.formatting import count, stat_number
 from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
 
 _MAX_RANGES: Final = 8
@@ -113,12 +115,30 @@ class BatchLoad:
         if failure is not None:
             raise self._servers.failed(failure)
         if _PutOutcome.REFUSED in fates:
-            number = first + fates.index(_PutOutcome.REFUSED)
+            position = fates.index(_PutOutcome.REFUSED)
+            assert address is not None
+            limit = self._limit(address, len(batch[position]))
             queue = show_name(self._queue)
-            why = f"item {number} was refused by a limit of the queue {queue} (maxItems, maxSize or maxItemSize)"
-            if not self._servers.has_memcache:  # a thrift reply only says how many went in
-                why += ", or the server failed at it"
-            raise ToolFailed(why, EX_FOUND)
+            raise ToolFailed(f"item {first + position} was refused by a limit of the queue {queue}{limit}", EX_FOUND)
+
+    def _limit(self, address: Address, item_bytes: int) -> str:
+        """Return the end of a message: the limit that refuses an item of that size, or all that may have."""
+        if not self._servers.has_memcache:  # a thrift reply only says how many were stored
+            return " (maxItems, maxSize or maxItemSize), or the server failed at it"
+        calls, queue = self._servers.memcache, self._queue
+        with suppress(ClientFailure):
+            settings = self._servers.ask(address, calls.dump_config(queue)).get(queue, {})
+            figures = self._servers.ask(address, calls.dump_stats(queue)).get(queue, {})
+            for name, value in (
+                ("maxItemSize", item_bytes - 1),
+                ("maxItems", stat_number(figures, "items")),
+                ("maxSize", stat_number(figures, "bytes")),
+            ):
+                limit = settings.get(name, "none").removesuffix("B") + "B"  # maxItems has no unit
+                with suppress(ValueError):  # there is no limit
+                    if value >= parse_size(limit):
+                        return f": {name} = {settings[name]}"
+        return " or of one that also gets its items (maxItems, maxSize or maxItemSize)"
 
     def _send(self, address: Address, batch: Sequence[bytes], fates: list[_PutOutcome]) -> None:
         """Put the items whose fate is `NOT_PUT`, and update `fates`.

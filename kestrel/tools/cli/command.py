@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from difflib import get_close_matches
+from typing import Any, Final, NoReturn
 
 from kestrel.tools.arguments import (
     add_server_options,
@@ -20,7 +21,7 @@ from kestrel.tools.arguments import (
 )
 from kestrel.tools.cli import drain_command, item_commands, server_commands
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.tool_runner import Clock, run
+from kestrel.tools.tool_runner import EX_USAGE, Clock, run
 from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
@@ -63,6 +64,8 @@ def _do(argv: Sequence[str] | None, clock: Clock) -> int:
         hint = "; write items that begin with - after --: put QUEUE -- -x" if arguments.do is item_commands.put else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     do: Command = arguments.do
+    if do is _help:
+        return _help(parser, arguments)
     if do is top:
         return do(_admin(parser, arguments, clock), arguments, clock)
     servers = with_servers(
@@ -74,6 +77,12 @@ def _do(argv: Sequence[str] | None, clock: Clock) -> int:
         return do(servers, arguments, clock)
     finally:
         servers.close()
+
+
+def _help(parser: ArgumentParser, arguments: Namespace) -> NoReturn:
+    """Print the help of the tool, or that of one of its commands, and exit."""
+    parser.parse_args([*arguments.command, "--help"])
+    parser.exit()
 
 
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
@@ -91,7 +100,7 @@ def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminC
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG, _MainParser)
     _server_options(parser)
     _Commands(parser).add_all()
     return parser
@@ -109,6 +118,17 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
         parser.add_argument(option, **more)
 
     add_server_options(add)
+
+
+class _MainParser(ArgumentParser):
+    """The parser of the options before the command, and of the command."""
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        """Report an unknown command with a similar one. argparse would list all commands and options."""
+        if isinstance(action.choices, dict) and value not in action.choices:
+            similar = "".join(f"did you mean {each}? " for each in get_close_matches(value, action.choices, 1))
+            self.exit(EX_USAGE, f"{TOOL}: there is no command {value!r}; {similar}{TOOL} help lists all commands\n")
+        super()._check_value(action, value)
 
 
 class _CommandParser(ArgumentParser):
@@ -139,15 +159,18 @@ class _Commands:
 
     def add_all(self) -> None:
         """Add all commands, in the order of the help."""
+        self._help()
         self._put()
         self._get()
         self._peek()
         self._monitor()
         self._drain()
+        self._list()
         self._stats()
         self._top()
         self._servers()
         self._status()
+        self._reload()
         self._dump_config()
         self._version()
         self._flush()
@@ -167,6 +190,10 @@ class _Commands:
         parser.set_defaults(do=do)
         _server_options(parser, is_of_command=True)
         return parser
+
+    def _help(self) -> None:
+        parser = self._add("help", _help, "show this help, or that of a command", "", "kestrel-cli help put")
+        parser.add_argument("command", metavar="OTHER", nargs="*", help="the command to explain")
 
     def _put(self) -> None:
         parser = self._add(
@@ -275,12 +302,23 @@ class _Commands:
         form.add_argument("--json", action="store_true", help="print JSON, one object per queue")
         form.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
 
+    def _list(self) -> None:
+        self._add(
+            "list",
+            server_commands.list_queues,
+            "list the names of all queues, one a line",
+            "",
+            "kestrel-cli list",
+            "kestrel-cli list | grep mail",
+        )
+
     def _stats(self) -> None:
         parser = self._add(
             "stats",
             server_commands.stats,
             "show statistics of servers and queues",
-            "\nThe last wait is the time that the item taken last had spent in the queue.",
+            "\nThe last wait is the time that the item taken last had spent in the queue.\n"
+            "Oldest is the age of the first item.",
             "kestrel-cli stats",
             "kestrel-cli stats work mail --watch 5s",
             "kestrel-cli stats --json | jq '.queues.work.items'",
@@ -346,6 +384,15 @@ class _Commands:
             "kestrel-cli status ReadOnly",
         )
         parser.add_argument("status", metavar="NEW", nargs="?", type=_status, help=", ".join(_STATUSES.values()))
+
+    def _reload(self) -> None:
+        self._add(
+            "reload",
+            server_commands.reload,
+            "make the server read its configuration again",
+            "",
+            "kestrel-cli reload",
+        )
 
     def _dump_config(self) -> None:
         parser = self._add(

@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from kestrel.client.dialect import LONGEST_EXPIRY_S
 from kestrel.client.errors import ClientFailure
+from kestrel.escaping import show_name
 from kestrel.tools.cli.batch_load import BatchLoad
 from kestrel.tools.cli.item_formats import (
     RawLines,
@@ -140,10 +141,11 @@ class _StandardInput:
 def get(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Take items and write them. Return status 0 if there was one."""
     limit = math.inf if arguments.all else arguments.number
-    with closing(_item_taker(servers, arguments)) as taker:
+    output = Output()
+    with closing(_item_taker(servers, arguments, output)) as taker:
         while taker.count < limit and _take(taker, arguments.wait, limit - taker.count):
             pass
-        return EX_OK if taker.count else EX_FOUND
+        return EX_OK if taker.count else _without_item(arguments, output)
 
 
 def _take(taker: ItemTaker, wait_s: float, limit: float) -> bool:
@@ -159,7 +161,7 @@ def monitor(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Take items as they arrive, until the number or time of the command line is reached, or Ctrl-C."""
     limit = math.inf if arguments.number is None else arguments.number
     end_s = math.inf if arguments.duration is None else clock.seconds() + arguments.duration
-    with suppress(KeyboardInterrupt), closing(_item_taker(servers, arguments)) as taker:
+    with suppress(KeyboardInterrupt), closing(_item_taker(servers, arguments, Output())) as taker:
         while taker.count < limit and (begun_s := clock.seconds()) < end_s:
             wait_s = min(_MONITOR_WAIT_S, end_s - begun_s)
             if not taker.take(wait_s, limit - taker.count):
@@ -168,8 +170,7 @@ def monitor(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     return EX_OK
 
 
-def _item_taker(servers: CommandServers, arguments: Namespace) -> ItemTaker:
-    output = Output()
+def _item_taker(servers: CommandServers, arguments: Namespace, output: Output) -> ItemTaker:
     return ItemTaker(servers, arguments.queue, output, _item_writer(arguments, output))
 
 
@@ -184,10 +185,17 @@ def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     except ClientFailure as failure:
         raise servers.failed(failure) from None
     if data is None:
-        return EX_FOUND
+        return _without_item(arguments, output)
     write(data)
     output.flush()
     return EX_OK
+
+
+def _without_item(arguments: Namespace, output: Output) -> int:
+    """Return the status for a queue without an item, and say so on a terminal."""
+    if output.is_terminal:
+        print_error(TOOL, f"there is no item in the queue {show_name(arguments.queue)}")
+    return EX_FOUND
 
 
 def _item_writer(arguments: Namespace, output: Output) -> WriteItem:

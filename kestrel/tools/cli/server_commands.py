@@ -71,6 +71,28 @@ def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int
     return EX_FOUND if missing else EX_OK
 
 
+def list_queues(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
+    """Show the names of all queues of the servers, one per line."""
+    calls = servers.memcache
+    answers = servers.each(lambda connection: connection.ask(calls.dump_stats()))
+    names = {name for _, queues in answers for name, figures in queues.items() if "items" in figures}
+    output = Output()
+    output.lines(map(show_name, sorted(names)))
+    output.flush()
+    return EX_OK
+
+
+def reload(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
+    """Make the servers read their configurations again."""
+    calls = servers.memcache
+
+    def ask(connection: BlockingConnection) -> str:
+        connection.ask(calls.reload())
+        return "reloaded"
+
+    return _tell(servers, ask)
+
+
 def status(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the status of the servers, after changing it if a new one is given."""
     if arguments.status is not None:

@@ -20,6 +20,7 @@ from typing import Final
 
 from attrs import evolve
 
+from kestrel.tools.connection_errors import VERIFICATION_ADVICE, explain_tls_refusal
 from kestrel.tools.formatting import show_duration
 from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import EX_OK, EX_SERVER, Clock, ToolFailed
@@ -96,13 +97,15 @@ def _first(client: AdminClient) -> Overview:
     try:
         return client.overview()
     except AdminFailed as failed:
-        raise ToolFailed(f"{client.address}: {clean(str(failed))}; {_way_out(failed)}", EX_SERVER) from None
+        refusal = explain_tls_refusal(failed, "name it with http://") if client.is_https else None
+        reason = refusal or f"{clean(str(failed))}; {_way_out(failed)}"
+        raise ToolFailed(f"{client.address}: {reason}", EX_SERVER) from None
 
 
 def _way_out(failed: AdminFailed) -> str:
     match failed.cause:
         case ssl.SSLCertVerificationError():
-            return "name its CA with --ca, and the name in its certificate with --server-name"
+            return VERIFICATION_ADVICE
         case socket.gaierror():
             return "name another with --admin"
         case _:

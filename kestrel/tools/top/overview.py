@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import frozen
@@ -14,7 +14,7 @@ COLUMNS: Final = (
     "items",
     "bytes",
     "mem_bytes",
-    "age_msec",
+    "oldest_age_msec",
     "waiters",
     "open_transactions",
     "journal_bytes",
@@ -31,7 +31,8 @@ class QueueSample:
     items: int
     bytes: int
     mem_bytes: int
-    age_ms: int
+    oldest_age_ms: int | None
+    """Age of the oldest item, or None if it is not known."""
     waiters: int
     open_reads: int
     journal_bytes: int
@@ -72,12 +73,22 @@ def parse_overview(body: bytes) -> Overview:
             uptime_ms=_number(server["uptime_ms"]),
             figures={name: value for name, value in server["figures"].items() if type(value) is int},
             queues={
-                unescape_name(row[name_at].encode()): QueueSample(*[_number(row[place]) for place in places])
+                unescape_name(row[name_at].encode()): _sample([row[place] for place in places])
                 for row in told["queues"]
             },
         )
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
         raise ValueError("its response is not an overview of queues") from None
+
+
+_MAY_BE_UNKNOWN: Final = COLUMNS.index("oldest_age_msec")
+
+
+def _sample(figures: Sequence[Any]) -> QueueSample:
+    for place, figure in enumerate(figures):
+        if figure is not None or place != _MAY_BE_UNKNOWN:
+            _number(figure)
+    return QueueSample(*figures)
 
 
 def _number(value: Any) -> int:

@@ -34,19 +34,23 @@ def rate(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
+def _age(age_ms: int | None) -> str:
+    return "-" if age_ms is None else show_duration(age_ms)
+
+
 COLUMNS: Final = {
     "items": ScreenColumn("items", 9, lambda row: row.now.items, str),
     "bytes": ScreenColumn("bytes", 10, lambda row: row.now.bytes, show_size),
     "puts": ScreenColumn("puts/s", 8, lambda row: row.puts, rate),
     "gets": ScreenColumn("gets/s", 8, lambda row: row.gets, rate),
-    "age": ScreenColumn("age", 7, lambda row: row.now.age_ms, show_duration),
+    "oldest": ScreenColumn("oldest", 7, lambda row: row.now.oldest_age_ms, _age),
     "waiters": ScreenColumn("waiters", 7, lambda row: row.now.waiters, str),
     "open": ScreenColumn("open", 6, lambda row: row.now.open_reads, str),
     "journal": ScreenColumn("journal", 10, lambda row: row.now.journal_bytes, show_size),
     "memory": ScreenColumn("memory", 10, lambda row: row.now.mem_bytes, show_size),
 }
 
-SORTS: Final = ("items", "bytes", "puts", "gets", "age", "waiters", "open", "journal", "name")
+SORTS: Final = ("items", "bytes", "puts", "gets", "oldest", "waiters", "open", "journal", "name")
 
 HELP: Final = (
     "q            quit",
