@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, Refused
+from kestrel.client.requests import NextValue
 from kestrel.protocols.buffer import ReceiveBuffer
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class _PendingCall(Generic[T]):
             self.answer.errback(error)
 
 
-class StreamItems(Generic[T]):
+class _StreamValues(Generic[T]):
     """The values of a stream, read from the network only when they are requested."""
 
     is_cancelled = False
@@ -112,7 +113,7 @@ class StreamItems(Generic[T]):
             waiting.errback(error)
 
 
-_UnderWay: TypeAlias = _PendingCall[Any] | StreamItems[Any]
+_UnderWay: TypeAlias = _PendingCall[Any] | _StreamValues[Any]
 
 
 @implementer(IPushProducer, IHandshakeListener)
@@ -191,11 +192,11 @@ class Pipeline(Protocol):
         self.ask(call).addErrback(lambda _: None)
         self.retire()
 
-    def stream(self, stream: Stream[T]) -> StreamItems[T]:
+    def stream(self, stream: Stream[T]) -> NextValue[T]:
         """Send a request that is answered with a sequence of values."""
-        items = StreamItems(stream, self)
+        items = _StreamValues(stream, self)
         self._begin(items)
-        return items
+        return items.next
 
     @property
     def is_at_rest(self) -> bool:
