@@ -33,9 +33,9 @@ from kestrel.session.get_many import GET_MANY
 from kestrel.session.gets import GETS
 from kestrel.session.puts import PUTS
 from kestrel.session.ranges import RANGES
+from kestrel.session.server_control import ServerControl
 from kestrel.session.session import Handlers, Session, socket_of
 from kestrel.session.session_context import SessionContext
-from kestrel.session.settings import ServerControl
 
 log = Logger(__name__)
 
@@ -178,17 +178,17 @@ class ConnectionFactory(Factory):
         counters.curr_connections += 1
         session = connection.session
         access = session.access
-        access.refuses_writes = _is_over(counters.curr_connections, settings.refuse_writes_over)
-        access.refuses_reads = _is_over(counters.curr_connections, settings.refuse_reads_over)
+        access.refuses_writes = _is_over(counters.curr_connections, settings.connection_limit_refuse_writes)
+        access.refuses_reads = _is_over(counters.curr_connections, settings.connection_limit_refuse_reads)
         session.began(connection.transport)
-        if settings.traces_sessions:
+        if settings.enable_session_trace:
             log.info("Session opened: {peer}", peer=connection.session.peer)
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection, and reduce the count."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
-        if self._context.settings.traces_sessions:
+        if self._context.settings.enable_session_trace:
             log.info("Session closed: {peer}", peer=connection.session.peer)
         if not self._connections and self._emptied is not None:
             emptied, self._emptied = self._emptied, None

@@ -14,10 +14,28 @@ from kestrel import commands, errors
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import Codec, QueueInfo, RangeState
-from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE_METHOD, read_request_header
 
 DEFAULT_CLIENT_MAX_FRAME_BYTES: Final = 16_384_000
 """Frame limit of Apache thrift's libraries by default. A client that refuses a reply loses its items."""
+
+# Finagle's clients add headers to messages. Such a client first calls a method that no service has. If the server
+# answers it, the connection is upgraded. From then on each frame of the client begins with a `RequestHeader`, and each
+# of the server with a `ResponseHeader`. Both are structs of Finagle's tracing.thrift. Only the client's name is used.
+
+UPGRADE_METHOD: Final = b"__can__finagle__trace__v3__"
+"""The method that requests the upgrade."""
+
+RESPONSE_HEADER: Final = binary.END
+"""A header without spans and contexts."""
+
+MAX_REQUEST_HEADER_BYTES: Final = 1024
+"""Limit of bytes read of a frame that is too large, to find the message after the header."""
+
+MAX_CLIENT_ID_BYTES: Final = 256
+"""Limit of a client name. A longer name is ignored."""
+
+_CLIENT_ID: Final = (binary.STRUCT, 6)
+_NAME: Final = (binary.STRING, 1)
 
 _REPLY_OVERHEAD_BYTES: Final = len(RESPONSE_HEADER) + binary.MAX_HEADER_BYTES + 16
 """Upper bound of the bytes around the items of a reply."""
@@ -45,6 +63,27 @@ class ThriftCall(NamedTuple):
 
 _NO_CALL: Final = ThriftCall()
 _NO_UPGRADED_CALL: Final = ThriftCall(is_upgraded=True)
+
+
+def read_request_header(reader: binary.ThriftReader) -> bytes | None:
+    """Read a `RequestHeader`, and return the client's name in it, or None. Raises `BadThrift`."""
+    name = None
+    while (field := reader.field())[0] != binary.STOP:
+        if field == _CLIENT_ID:
+            name = _read_client_id(reader)
+        else:
+            reader.skip(field[0])
+    return name
+
+
+def _read_client_id(reader: binary.ThriftReader) -> bytes | None:
+    name = None
+    while (field := reader.field())[0] != binary.STOP:
+        if field == _NAME:
+            name = reader.binary()
+        else:
+            reader.skip(field[0])
+    return name if name is not None and len(name) <= MAX_CLIENT_ID_BYTES else None
 
 
 class _UnacceptableCall(Exception):

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from kestrel.address import Address
 from kestrel.config.model import Config
-from kestrel.net.codec_factories import CODEC_FACTORIES
+from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.server.startup_errors import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 

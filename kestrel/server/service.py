@@ -22,21 +22,20 @@ from kestrel import __version__, compiled
 from kestrel.address import Address
 from kestrel.cluster.member import SERVER_SETS
 from kestrel.cluster.uri import KazooMissing, require_kazoo
-from kestrel.config.model import Config, ZooKeeperSettings
-from kestrel.config.resolved import ResolvedConfig, masked_queues
-from kestrel.config.unused_settings import (
+from kestrel.config.dump import (
     queue_settings_given,
     queue_settings_over_limit,
     server_settings_given,
 )
+from kestrel.config.model import Config, ZooKeeperSettings
+from kestrel.config.resolved import ResolvedConfig, masked_queues
 from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError, OwnershipLost, StorageError, StorageInUse
 from kestrel.escaping import show_name
 from kestrel.net import hub
 from kestrel.net.ports import HubListener
-from kestrel.net.tls import ReloadableTls
-from kestrel.net.tls_endpoint import TlsServerEndpoint
+from kestrel.net.tls_endpoint import ReloadableTls, TlsServerEndpoint
 from kestrel.queues.context import wall_clock_ms
 from kestrel.server.assembly import Environment, Listener, assemble_server
 from kestrel.server.dead_peers import enable_tcp_keepalive

@@ -23,6 +23,7 @@ from kestrel.session.access import Access
 from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.session.open_reads import ConnectionOpenReads, LeaseCounts
 from kestrel.session.outbox import Outbox
+from kestrel.session.server_control import ServerControl
 from kestrel.session.session_context import SessionContext
 from kestrel.session.session_state import (
     CLOSING,
@@ -36,7 +37,6 @@ from kestrel.session.session_state import (
     SessionState,
     next_state,
 )
-from kestrel.session.settings import ServerControl
 from kestrel.storage.total_memory import MemoryShare
 
 log = Logger(__name__)
