@@ -12,8 +12,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.stat_definitions import ServerSnapshot
 from kestrel.session.access import is_administrator
-from kestrel.session.server_control import ServerControl
-from kestrel.session.session_context import RefusalLog
+from kestrel.session.session_context import RefusalLog, ServerControl
 
 
 class ServerView:

@@ -76,7 +76,6 @@ class AsyncioConnection(asyncio.Protocol):
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)  # `pause_writing` is called while anything is in the buffer
 
@@ -88,17 +87,14 @@ class AsyncioConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let the request in progress fail."""
         if self._end is None:
             self._end = "" if exc is None else str(exc)
         self._wake()
 
     def pause_writing(self) -> None:
-        """Note that a part of the request has not been sent."""
         self._sends = True
 
     def resume_writing(self) -> None:
-        """Note that the whole request has been sent."""
         self._sends = False
 
     # Requests.
@@ -114,7 +110,6 @@ class AsyncioConnection(asyncio.Protocol):
         return value
 
     def ask_last(self, call: Call[None]) -> None:
-        """Send a request without waiting for its reply, and then close the connection."""
         if self.is_usable:
             self._begin(call.request)
         self.close()
@@ -143,7 +138,6 @@ class AsyncioConnection(asyncio.Protocol):
         return answers
 
     def stream(self, stream: Stream[T]) -> NextValue[T]:
-        """Send a request that is answered with a sequence of values."""
         values = self._values(stream)
         return lambda: anext(values, None)
 
@@ -178,7 +172,6 @@ class AsyncioConnection(asyncio.Protocol):
         self._wake()
 
     def drop(self) -> None:
-        """Close the connection at once. Over memcache, the server returns open reads to their queues."""
         self.close()
         if self._transport is not None:
             self._transport.abort()
@@ -219,7 +212,6 @@ class AsyncioConnection(asyncio.Protocol):
             raise ConnectionFailed(f"no answer: {self._end}")
 
     async def _changed(self, wait_ms: int) -> None:
-        """Wait for data or for the end of the connection."""
         limit_s = self._timeout_s + wait_ms / 1000
         self._waiting = asyncio.get_running_loop().create_future()
         if self._transport is not None and not self._transport.is_closing():

@@ -53,16 +53,13 @@ class _PendingCall(Generic[T]):
         return self.answer.called
 
     def is_last(self, value: T) -> bool:
-        """Return True: a call has only one value."""
         return True
 
     def on_value(self, value: T) -> None:
-        """Deliver the value of the reply."""
         if not self.is_cancelled:
             self.answer.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
-        """Deliver a refusal or failure."""
         if not self.is_cancelled:
             self.answer.errback(error)
 
@@ -95,18 +92,15 @@ class _StreamValues(Generic[T]):
         return self._waiting is not None and not self._waiting.called
 
     def is_last(self, value: T | None) -> bool:
-        """Return True if `value` is the end of the stream."""
         return value is None
 
     def on_value(self, value: T | None) -> None:
-        """Deliver a value that was read."""
         self._is_over = value is None
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
-        """End the stream with an error."""
         self._failure = error
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.called:
@@ -175,7 +169,6 @@ class Pipeline(Protocol):
         return [self.ask(call) for call in calls]
 
     async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
-        """Send several requests. Return their results in order, with refusals and connection failures as values."""
         results: list[tuple[bool, Any]] = await DeferredList(self.ask_all(calls), consumeErrors=True)
         answers: list[T | Refused | ConnectionFailed] = []
         for _, result in results:
@@ -188,12 +181,10 @@ class Pipeline(Protocol):
         return answers
 
     def ask_last(self, call: Call[None]) -> None:
-        """Send a request without waiting for its reply, and then close the connection."""
         self.ask(call).addErrback(lambda _: None)
         self.retire()
 
     def stream(self, stream: Stream[T]) -> NextValue[T]:
-        """Send a request that is answered with a sequence of values."""
         items = _StreamValues(stream, self)
         self._begin(items)
         return items.next
@@ -214,9 +205,6 @@ class Pipeline(Protocol):
             self.transport.loseConnection()
 
     def drop(self, why: str = "the connection was dropped") -> None:
-        """Abort the connection. Requests in progress fail. Over memcache, the server returns open reads to their
-        queues.
-        """
         self._drop(ConnectionFailed(why))
 
     def _begin(self, asked: _UnderWay) -> None:
@@ -254,7 +242,6 @@ class Pipeline(Protocol):
         self.ready.callback(None)
 
     def dataReceived(self, data: bytes) -> None:
-        """Parse data from the server."""
         self._buffer.receive(data)
         self.resume_reading()
 

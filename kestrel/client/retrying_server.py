@@ -60,7 +60,6 @@ class RetryingServer:
         return str(self.address)
 
     def close(self) -> None:
-        """Close all connections. The client can be used again."""
         self._pool.close()
 
     def __enter__(self) -> Self:

@@ -37,7 +37,6 @@ class _ClientPipelineFactory(Factory):
         self._closes_connection = closes_connection
 
     def buildProtocol(self, addr: IAddress | None) -> Pipeline:
-        """Return a pipeline for a new connection."""
         return Pipeline(self._clock, self._timeout_s, self._closes_connection)
 
 

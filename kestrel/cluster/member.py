@@ -37,7 +37,6 @@ class Member(NamedTuple):
         return self.additional.get(protocol) if self.additional else self.service
 
     def to_json(self) -> bytes:
-        """Return the member as JSON for ZooKeeper."""
         said = {
             "serviceEndpoint": self.service._asdict(),
             "additionalEndpoints": {name: address._asdict() for name, address in self.additional.items()},

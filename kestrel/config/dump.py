@@ -12,8 +12,7 @@ import attrs
 
 from kestrel.config.model import AliasSettings, Config, QueueOverrides, QueueSettings
 from kestrel.config.setting import TABLE, TABLES, settings_of
-from kestrel.config.units import format_size
-from kestrel.config.value_text import entry_path, setting_path
+from kestrel.config.units import entry_path, format_size, setting_path
 
 
 def queue_config(settings: QueueSettings) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kestrel.config.setting import QUEUE_NAME, optional
-from kestrel.config.value_text import entry_path, setting_path
+from kestrel.config.units import entry_path, setting_path
 
 Table = Mapping[str, Any]
 

@@ -32,7 +32,7 @@ from kestrel.config.setting import (
     described,
     settings_of,
 )
-from kestrel.config.value_text import MAX_SHOWN_CHARACTERS, entry_path, setting_path, show_value
+from kestrel.config.units import MAX_SHOWN_CHARACTERS, entry_path, setting_path, show_value
 from kestrel.errors import KestrelError
 
 

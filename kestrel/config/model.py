@@ -35,8 +35,7 @@ from kestrel.config.setting import (
     setting,
     table_of,
 )
-from kestrel.config.units import KIB, MIB
-from kestrel.config.value_text import show_value
+from kestrel.config.units import KIB, MIB, show_value
 
 __all__ = [
     "AdminSettings",

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
-from kestrel.config.value_text import show_value
+from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size, show_value
 from kestrel.errors import BadQueueName
 from kestrel.escaping import show_name, show_names
 from kestrel.names import check_queue_name

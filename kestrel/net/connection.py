@@ -33,9 +33,8 @@ from kestrel.session.get_many import GET_MANY
 from kestrel.session.gets import GETS
 from kestrel.session.puts import PUTS
 from kestrel.session.ranges import RANGES
-from kestrel.session.server_control import ServerControl
 from kestrel.session.session import Handlers, Session, socket_of
-from kestrel.session.session_context import SessionContext
+from kestrel.session.session_context import ServerControl, SessionContext
 
 log = Logger(__name__)
 
@@ -57,12 +56,10 @@ class Connection:
         self.session: Session = connections.session()
 
     def makeConnection(self, transport: Any) -> None:
-        """Attach the transport."""
         self.transport = transport
         self.connectionMade()
 
     def logPrefix(self) -> str:
-        """Return the prefix of log lines."""
         return "Connection"
 
     def connectionMade(self) -> None:
@@ -82,11 +79,9 @@ class Connection:
             self.session.access.subject = certificate_subject(certificate)
 
     def dataReceived(self, data: bytes) -> None:
-        """Process bytes from the client."""
         self.session.received(data)
 
     def readConnectionLost(self) -> None:
-        """Process the end of the client's input. The client may still read."""
         self.session.input_ended()
 
     def writeConnectionLost(self) -> None:
@@ -106,7 +101,6 @@ class Connection:
         return socket_of(self.transport) or socket_of(getattr(self.transport, "transport", None))
 
     def abort(self) -> None:
-        """Close the connection at once and drop unsent bytes."""
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
@@ -185,7 +179,6 @@ class ConnectionFactory(Factory):
             log.info("Session opened: {peer}", peer=connection.session.peer)
 
     def closed(self, connection: Connection) -> None:
-        """Remove a closed connection, and reduce the count."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
         if self._context.settings.enable_session_trace:
@@ -195,18 +188,15 @@ class ConnectionFactory(Factory):
             emptied.callback(None)
 
     def log_tls_failure(self, connection: Connection, error: SSL.Error) -> None:
-        """Log a TLS failure of a client."""
         # OpenSSL's errors are lists of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
         connection.session.log_refusal(f"TLS: {', '.join(reasons)}")
 
     @property
     def count(self) -> int:
-        """Number of open connections."""
         return len(self._connections)
 
     def all(self) -> list[Connection]:
-        """Return the open connections."""
         return list(self._connections)
 
     def settings_changed(self) -> None:
@@ -240,7 +230,6 @@ class RejectingProtocol(Protocol):
         self._reply = reply
 
     def connectionMade(self) -> None:
-        """Reject the client."""
         assert self.transport is not None
         if ISSLTransport.providedBy(self.transport):
             self.transport.abortConnection()

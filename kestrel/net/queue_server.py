@@ -23,8 +23,7 @@ from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.session.server_control import ServerControl
-from kestrel.session.session_context import SessionContext
+from kestrel.session.session_context import ServerControl, SessionContext
 from kestrel.storage.barrier import Barrier
 
 

@@ -84,7 +84,6 @@ class ReloadableTls:
         self._options = options
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Return OpenSSL's object for a new connection, with the current options."""
         return SSL.Connection(self._options.getContext(), None)
 
 
@@ -98,7 +97,6 @@ class TlsServerEndpoint:
         self.tls = tls
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen for clients of `protocolFactory`."""
         return self._listening.listen(protocolFactory)
 
 

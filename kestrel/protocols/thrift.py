@@ -116,12 +116,10 @@ class ThriftCodec(Codec):
         return self.buffer.size or int(self._frame_bytes is not None)
 
     def end(self) -> None:
-        """Drop all held bytes when the connection ends."""
         super().end()
         self._frame_bytes = self._oversized_frame_head = None
 
     def next_command(self) -> commands.Command | None:
-        """Return the next command, or None until more bytes arrive."""
         if self._oversized_frame_head is not None:
             return self._refuse_frame(self._oversized_frame_head)
         if self._frame_bytes is None:
@@ -253,19 +251,15 @@ class ThriftCodec(Codec):
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """Return the number of stored items."""
         return self.number(command, count)
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """Return an i32."""
         return _reply(command, binary.i32_field(0, value))
 
     def done(self, command: commands.Command) -> bytes:
-        """Return the result of a method that returns nothing."""
         return _reply(command)
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """Return the version as a string."""
         return _reply(command, binary.binary_field(0, version.encode("ascii")))
 
     def status(self, command: commands.Command, name: str) -> bytes:
@@ -273,14 +267,12 @@ class ThriftCodec(Codec):
         return _reply(command, binary.i32_field(0, _STATUS_NUMBERS.get(name, _NOT_CONFIGURED)))
 
     def items(self, command: commands.GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
-        """Return a list of Item."""
         parts = [binary.list_field(0, binary.STRUCT, len(items))]
         for data, id_ in items:
             parts += (binary.binary_field(1, data), binary.i64_field(2, id_), binary.END)
         return _reply(command, *parts)
 
     def queue_info(self, command: commands.Inspect, info: QueueInfo) -> bytes:
-        """Return a QueueInfo. Without a head, it has no head_item."""
         return _reply(
             command,
             binary.struct_field(0),
@@ -295,7 +287,6 @@ class ThriftCodec(Codec):
         )
 
     def range_state(self, command: commands.RangeCommand, state: RangeState) -> bytes:
-        """Return a RangeState."""
         return _reply(
             command,
             binary.struct_field(0),
@@ -306,7 +297,6 @@ class ThriftCodec(Codec):
         )
 
     def range_items(self, command: commands.RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
-        """Return a list of RangeItem."""
         parts = [binary.list_field(0, binary.STRUCT, len(items))]
         for id_, item in items:
             parts += (

@@ -265,7 +265,6 @@ class QueueManager:
         return sorted({*names, *aliases})[:NAMES_PER_LOOKUP]
 
     def children_of(self, name: bytes) -> Sequence[bytes]:
-        """Return the names of a parent's children, in order."""
         return self._children.children_of(name)
 
     def queues_including_masked(self) -> list[Queue]:
@@ -389,7 +388,6 @@ class QueueManager:
         return self._deletions.get(name) if queue is None else self._delete(queue)
 
     def expire(self, queue: Queue) -> None:
-        """Delete a queue that is old and empty."""
         self._delete(queue)
         self.counters.queue_expires += 1
 
@@ -546,7 +544,6 @@ class StoreReopener:
             self._scheduler.continue_later(self._try)
 
     def stop(self) -> None:
-        """Stop trying."""
         self._timer.stop()
 
     def _try(self) -> None:

@@ -51,7 +51,6 @@ class WaiterQueue:
         return next(iter(self._line))
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiter at the end."""
         self._line[waiter] = None
         self.has_waiters = True
         if not waiter.is_blocking:
@@ -77,5 +76,4 @@ class WaiterQueue:
         return list(self._non_blocking)
 
     def all(self) -> list[Waiter]:
-        """Return all waiters, in order."""
         return list(self._line)

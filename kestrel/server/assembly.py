@@ -23,8 +23,7 @@ from kestrel.queues.status import ServerStatus, StatusFile, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.server.dead_peers import DeadPeerChecker
 from kestrel.server.endpoints import ADMIN
-from kestrel.session.server_control import ServerControl
-from kestrel.session.session_context import SessionContext
+from kestrel.session.session_context import ServerControl, SessionContext
 from kestrel.storage.barrier import Barrier, Schedule
 from kestrel.storage.interfaces import InThread, IStorage
 from kestrel.storage.memory import MemoryStorage

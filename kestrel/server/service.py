@@ -301,7 +301,6 @@ class KestrelService(Service):
     # `ServerControl`: operations that clients can request.
 
     def uptime_s(self) -> int:
-        """Return the seconds since the start."""
         return int(self._reactor.seconds() - self._started_at)
 
     def reload(self) -> Deferred[None]:
@@ -342,7 +341,6 @@ class KestrelService(Service):
         return failure
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the settings of queues and aliases, as `dump_config` shows them."""
         return self._core.iter_config(names)
 
     def _server_sets(self) -> dict[str, bool]:
@@ -352,7 +350,6 @@ class KestrelService(Service):
         return {name: name in is_in for name in SERVER_SETS}
 
     def shutdown(self) -> None:
-        """Stop the process in an orderly way."""
         if self._is_stopping:
             return
         self._is_stopping = True

@@ -23,8 +23,7 @@ from kestrel.session.access import Access
 from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.session.open_reads import ConnectionOpenReads, LeaseCounts
 from kestrel.session.outbox import Outbox
-from kestrel.session.server_control import ServerControl
-from kestrel.session.session_context import SessionContext
+from kestrel.session.session_context import ServerControl, SessionContext
 from kestrel.session.session_state import (
     CLOSING,
     DRAINING,
@@ -231,7 +230,6 @@ class Session:
 
     @property
     def peer(self) -> str:
-        """Name of the client for the log."""
         return "gone" if self._transport is None else str(self._transport.getPeer())
 
     def settings_changed(self) -> None:

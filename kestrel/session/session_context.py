@@ -1,15 +1,17 @@
-"""The objects that all sessions of a server share, such as the log of refused requests."""
+"""The objects that all sessions of a server share, such as the log of refused requests, and the server itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from kestrel.config.model import Config
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.status import ServerStatus
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.open_reads import LeasedOpenReads
 from kestrel.session.request_deadlines import RequestDeadlines
@@ -75,3 +77,24 @@ class SessionContext:
         """Stop all timers. From now on leased gets return no items."""
         self.leases.stop()
         self.request_deadlines.stop()
+
+
+class ServerControl(Protocol):
+    """The operations on the whole server that a client can request."""
+
+    version: str
+    @property
+    def status(self) -> ServerStatus:
+        """Status that clients see and that gates reads and writes."""
+
+    def uptime_s(self) -> int:
+        """Return the seconds since the start."""
+
+    def reload(self) -> Deferred[None]:
+        """Read the configuration again. Fails with a `KestrelError` and keeps the old one if the new one is invalid."""
+
+    def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+        """Yield the name and the displayed settings of each named queue and alias, or of all of them without names."""
+
+    def shutdown(self) -> None:
+        """Begin an orderly stop."""

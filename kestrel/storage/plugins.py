@@ -101,7 +101,6 @@ class DropInPlugin(Plugin):
         self._factory = factory
 
     def load(self) -> object:
-        """Return the factory."""
         return self._factory
 
 
