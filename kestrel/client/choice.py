@@ -144,11 +144,9 @@ class ServerChoices(Generic[S]):
         no_server_reason: NoServerReasons = NO_SERVER_REASONS,
     ) -> None:
         self.writes: RandomChoice[S] = RandomChoice((), random, seconds, no_server_reason=no_server_reason.writes)
-        """Choice of servers for puts."""
         self.reads: StayingChoice[S] = StayingChoice(
             (), random, seconds, gets_per_server=gets_per_server, no_server_reason=no_server_reason.reads
         )
-        """Choice of servers for gets."""
         self.servers: tuple[S, ...] = ()
         """All servers, those for gets first."""
         self._no_server_reason = no_server_reason.all

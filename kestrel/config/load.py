@@ -115,7 +115,7 @@ _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
 class _QueueTable(QueueSettings):
     """A ``[[queues]]`` table."""
 
-    name: bytes = attrs.field(metadata=described("name", QUEUE_NAME, "The queue's name."))
+    name: bytes = attrs.field(metadata=described("name", QUEUE_NAME))
 
 
 class _TableReader:

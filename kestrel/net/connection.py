@@ -39,7 +39,6 @@ from kestrel.session.session_context import ServerControl, SessionContext
 log = Logger(__name__)
 
 HANDLERS: Final[Handlers] = {**PUTS, **GETS, **GET_MANY, **RANGES, **ADMINISTRATION}
-"""The handlers of all commands."""
 
 
 class Connection:

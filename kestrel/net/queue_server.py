@@ -56,7 +56,6 @@ class QueueServer:
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
         self._protocols: list[str] = []
-        """The protocol of each factory."""
 
     def connections(
         self,

@@ -23,7 +23,6 @@ DEFAULT_CLIENT_MAX_FRAME_BYTES: Final = 16_384_000
 # of the server with a `ResponseHeader`. Both are structs of Finagle's tracing.thrift. Only the client's name is used.
 
 UPGRADE_METHOD: Final = b"__can__finagle__trace__v3__"
-"""The method that requests the upgrade."""
 
 RESPONSE_HEADER: Final = binary.END
 """A header without spans and contexts."""

@@ -35,10 +35,8 @@ log = Logger(__name__)
 
 
 RECONFIGURED_QUEUES_PER_SLICE: Final = 1000
-"""Limit of queues that get new settings in one slice."""
 
 FLUSHED_PER_SLICE: Final = 64
-"""Limit of queues that are flushed in one slice."""
 
 NAMES_PER_LOOKUP: Final = 64
 """Number of names that an iterator over all queues looks up together."""
@@ -69,7 +67,6 @@ class QueueManager:
     ) -> None:
         self.counters = ServerCounters()
         self.deleted_queue_histograms = QueueHistograms()
-        """Histograms of deleted queues."""
         self.barrier: Barrier = scheduler.barrier
         self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
@@ -525,7 +522,6 @@ def _named_in(config: ResolvedConfig) -> frozenset[bytes]:
 
 
 REOPEN_RETRY_S: Final = 0.5
-"""Wait between two attempts to reopen stores."""
 
 
 class StoreReopener:

@@ -25,7 +25,6 @@ from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 log = Logger(__name__)
 
 MAX_SERVED_PER_SLICE: Final = 64
-"""Limit of waiters served in one slice."""
 
 
 class Queue(HeadOwner):

@@ -46,7 +46,6 @@ class StatDefinition(NamedTuple, Generic[_Of]):
 
 
 SUMMED_QUEUES_PER_STEP: Final = 64
-"""Queues that are summed up in one step."""
 
 
 class QueueSnapshot:
@@ -220,7 +219,6 @@ def alias_stats(alias: Alias) -> list[Stat]:
 
 
 CHILDREN_PER_BATCH: Final = 64
-"""Limit of children in one piece of a reply."""
 
 CHILDREN_PLACEHOLDER: Final = b"/"
 """Placeholder for the list of children. No name contains a slash, and escaping adds none."""

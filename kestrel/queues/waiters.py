@@ -22,7 +22,6 @@ class Waiter:
 
     def __init__(self, on_result: ItemArrived, *, opens: bool, peeks: bool, is_blocking: bool) -> None:
         self.began_s = 0.0
-        """Time at which it began to wait."""
         self.on_result = on_result
         self.opens = opens
         self.peeks = peeks
@@ -39,9 +38,7 @@ class WaiterQueue:
         # a plain dict would search for its first key after deletions
         self._line: OrderedDict[Waiter, None] = OrderedDict()
         self._non_blocking: OrderedDict[Waiter, None] = OrderedDict()
-        """The non-blocking waiters."""
         self.has_waiters = False
-        """Whether there are waiters."""
 
     def __len__(self) -> int:
         return len(self._line)
