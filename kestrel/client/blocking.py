@@ -242,9 +242,7 @@ class BlockingClient:
         """
         return run_blocking(self._requests.get(queue, timeout))
 
-    def reliable_get(
-        self, queue: Name, timeout: float = 0, hold: float = 60.0
-    ) -> AbstractContextManager[bytes | None]:
+    def reliable_get(self, queue: Name, timeout: float = 0, hold: float = 60.0) -> AbstractContextManager[bytes | None]:
         """Take an item for the duration of a `with` block. The value is None if there was none for `timeout` seconds.
 
         The end of the block confirms the item; an exception returns it to the head of its queue. If this program dies

@@ -171,9 +171,7 @@ class ServerChoices(Generic[S]):
             raise NoServer(self._no_server_reason)
         return self.servers
 
-    async def somewhere(
-        self, choice: RandomChoice[S], ask: Callable[[S], Awaitable[T]], *, repeats: bool = False
-    ) -> T:
+    async def somewhere(self, choice: RandomChoice[S], ask: Callable[[S], Awaitable[T]], *, repeats: bool = False) -> T:
         """Ask a server of the choice, and others while it is certain that none has carried out the request.
 
         With `repeats`, others are also asked if that is uncertain. If all servers refuse or fail, the error of the last

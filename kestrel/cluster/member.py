@@ -60,9 +60,7 @@ def parse_member(data: bytes) -> Member:
     additional = said.get("additionalEndpoints") or {}
     if not isinstance(additional, dict):
         raise ValueError("its additionalEndpoints are not a JSON object")
-    return Member(
-        _address(said.get("serviceEndpoint")), {name: _address(each) for name, each in additional.items()}
-    )
+    return Member(_address(said.get("serviceEndpoint")), {name: _address(each) for name, each in additional.items()})
 
 
 def _address(said: Any) -> Address:

@@ -24,9 +24,7 @@ def named_tables(tables: Table, path: str) -> list[tuple[str, Table]]:
     if not isinstance(entries, list):
         return []
     return [
-        (entry["name"], entry)
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        (entry["name"], entry) for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     ]
 
 

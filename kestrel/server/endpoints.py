@@ -43,8 +43,7 @@ def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> di
         ADMIN: (config.admin.http_port, admins),
     }
     return {
-        each: list(given.get(each, ())) or _configured(port, address, config)
-        for each, (port, address) in ports.items()
+        each: list(given.get(each, ())) or _configured(port, address, config) for each, (port, address) in ports.items()
     }
 
 

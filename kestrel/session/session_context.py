@@ -57,9 +57,7 @@ class RefusalLog:
 class SessionContext:
     """The shared context of a server's sessions."""
 
-    def __init__(
-        self, manager: QueueManager, scheduler: TickScheduler, clock: IReactorTime, settings: Config
-    ) -> None:
+    def __init__(self, manager: QueueManager, scheduler: TickScheduler, clock: IReactorTime, settings: Config) -> None:
         self.manager = manager
         self.scheduler = scheduler
         self.clock = clock
@@ -83,6 +81,7 @@ class ServerControl(Protocol):
     """The operations on the whole server that a client can request."""
 
     version: str
+
     @property
     def status(self) -> ServerStatus:
         """Status that clients see and that gates reads and writes."""

@@ -7,7 +7,6 @@ an entry point is imported only if its storage is used. So a broken plugin does 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -33,23 +32,25 @@ FAULTS: Final = (Exception, SystemExit)
 """Errors that a plugin's code may raise. A module that calls `sys.exit` on import must not stop the server."""
 
 
-class Plugin(ABC):
+class Plugin:
     """A storage that was found under a name.
 
-    `origin` says where it was found, for messages. `reference` names the object.
+    `found` is its entry point, or the factory itself in a drop-in, whose module has been imported already. `origin`
+    says where it was found, for messages. `reference` names the object.
     """
 
-    def __init__(self, name: str, origin: str, reference: str) -> None:
+    def __init__(self, name: str, origin: str, reference: str, found: object) -> None:
         self.name = name
         self.origin = origin
         self.reference = reference
+        self.found = found
 
     def __str__(self) -> str:
         return f"storage {self.name!r} of {self.origin}"
 
-    @abstractmethod
     def load(self) -> object:
         """Return the object that should be a factory. Raises `BrokenStoragePlugin`."""
+        return _load_entry_point(self.found, self) if isinstance(self.found, EntryPoint) else self.found
 
     def broken(self, why: str) -> BrokenStoragePlugin:
         """Return the error that says that this plugin cannot be used, and why."""
@@ -66,42 +67,21 @@ class Plugin(ABC):
             raise self.broken(f"{what_fails}: {describe_error(error)}") from error
 
 
-class EntryPointPlugin(Plugin):
-    """A plugin of an entry point, which names a factory or a class to call without arguments."""
-
-    def __init__(self, entry: EntryPoint) -> None:
-        words = () if entry.dist is None else (entry.dist.name, entry.dist.version)
-        origin = " ".join(filter(None, words)) or "a distribution without a name"
-        super().__init__(entry.name, origin, entry.value)
-        self._entry = entry
-
-    def load(self) -> object:
-        """Import the object. If it is a class that is not a factory itself, call it."""
-        entry = self._entry
-        if entry.pattern.match(entry.value) is None:
-            raise self.broken(f"its entry point {entry.value!r} does not name an object; write it as module:object")
-        with self.wrapping_errors(f"{entry.module} cannot be imported"):
-            found: object = import_module(entry.module)
-        for word in filter(None, (entry.attr or "").split(".")):
-            with self.wrapping_errors(f"{self.reference} cannot be looked up"):
-                if not hasattr(found, word):
-                    raise self.broken(f"{entry.module} has no {entry.attr}")
-                found = getattr(found, word)
-        if isinstance(found, type) and not IStorageFactory.providedBy(found):
-            with self.wrapping_errors(f"{self.reference} cannot be created"):
-                found = found()
-        return found
-
-
-class DropInPlugin(Plugin):
-    """A factory in a module of a folder ``twisted/plugins``. The module has been imported already."""
-
-    def __init__(self, name: str, origin: str, reference: str, factory: object) -> None:
-        super().__init__(name, origin, reference)
-        self._factory = factory
-
-    def load(self) -> object:
-        return self._factory
+def _load_entry_point(entry: EntryPoint, plugin: Plugin) -> object:
+    """Import the object that an entry point names. If it is a class that is not a factory itself, call it."""
+    if entry.pattern.match(entry.value) is None:
+        raise plugin.broken(f"its entry point {entry.value!r} does not name an object; write it as module:object")
+    with plugin.wrapping_errors(f"{entry.module} cannot be imported"):
+        found: object = import_module(entry.module)
+    for word in filter(None, (entry.attr or "").split(".")):
+        with plugin.wrapping_errors(f"{plugin.reference} cannot be looked up"):
+            if not hasattr(found, word):
+                raise plugin.broken(f"{entry.module} has no {entry.attr}")
+            found = getattr(found, word)
+    if isinstance(found, type) and not IStorageFactory.providedBy(found):
+        with plugin.wrapping_errors(f"{plugin.reference} cannot be created"):
+            found = found()
+    return found
 
 
 @implementer(IStorageFactory)
@@ -235,7 +215,7 @@ def list_plugins(built_in: Collection[str]) -> PluginList:
     for plugin in (*from_entry_points, *from_drop_ins):
         if plugin.name in built_in:
             ignored.append(f"{plugin}: a built-in storage has that name")
-        elif isinstance(plugin, DropInPlugin) and plugin.name in entry_point_names:
+        elif plugin in from_drop_ins and plugin.name in entry_point_names:
             ignored.append(f"{plugin}: an installed distribution has one of that name")
         else:
             by_name[plugin.name].append(plugin)
@@ -266,10 +246,15 @@ def _single(plugins: Sequence[Plugin]) -> Plugin:
 
 def _entry_point_plugins() -> list[Plugin]:
     try:
-        return [EntryPointPlugin(entry) for entry in entry_points(group=GROUP)]
+        return [Plugin(entry.name, _distribution_of(entry), entry.value, entry) for entry in entry_points(group=GROUP)]
     except FAULTS as error:  # the metadata of all distributions is read, and may be damaged
         sentence = f"the entry points of what is installed cannot be read: {describe_error(error)}"
         raise BrokenStoragePlugin(sentence) from error
+
+
+def _distribution_of(entry: EntryPoint) -> str:
+    words = () if entry.dist is None else (entry.dist.name, entry.dist.version)
+    return " ".join(filter(None, words)) or "a distribution without a name"
 
 
 def _drop_ins() -> tuple[list[Plugin], list[str]]:
@@ -286,7 +271,7 @@ def _drop_ins() -> tuple[list[Plugin], list[str]]:
         try:
             for attribute, value in vars(import_module(module.name)).items():
                 if IPlugin.providedBy(value) and IStorageFactory.providedBy(value):
-                    plugin = DropInPlugin(str(value.name), origin, f"{module.name}:{attribute}", value)
+                    plugin = Plugin(str(value.name), origin, f"{module.name}:{attribute}", value)
                     found.setdefault(id(value), plugin)
         except FAULTS as error:
             broken.append(f"{origin} cannot be used: {describe_error(error)}")

@@ -334,7 +334,6 @@ class MemoryServer:
             self.tick()
         raise AssertionError(f"the server was not at rest after {RESTLESS_TICKS} ticks")
 
-
     def advance(self, seconds: float) -> None:
         """Move the timers' clock and the wall clock forward, and let the server settle."""
         self.clock.advance(seconds)

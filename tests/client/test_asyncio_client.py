@@ -21,8 +21,7 @@ from tests.server.running import PATIENCE_S, Server
 T = TypeVar("T")
 
 NOT_SHARED = re.compile(
-    "forked_process|closed_client_can_be_used_again|kept_connection_that_has_ended|does_not_read|"
-    "interrupted_read"
+    "forked_process|closed_client_can_be_used_again|kept_connection_that_has_ended|does_not_read|interrupted_read"
 )
 """Tests that use the parts of the blocking client, or forks, use after `close`, and KeyboardInterrupt in a request."""
 
