@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
@@ -55,13 +55,15 @@ MAX_PORT: Final = 65535
 
 @attrs.frozen
 class SettingKind:
-    """A kind of setting: its parser, and its display."""
+    """A kind of setting: its parser, its display, and whether its values have units."""
 
     parse: Callable[[object], Any] = attrs.field(repr=False)
     show: Callable[[Any], str] = attrs.field(default=str, repr=False)
     """Function that shows a value as in a file, without quotes and brackets. Members of a list are separated by commas.
     Names are bytes, and each byte is shown as the character of that number (Latin-1). A table has no such text.
     """
+    quantity: Literal["size", "duration"] | None = None
+    """What values with a unit measure."""
 
 
 def _boolean(value: object) -> bool:
@@ -165,10 +167,10 @@ PATH: Final = SettingKind(_text)
 COUNT: Final = SettingKind(_count)
 PORT_NUMBER: Final = SettingKind(_port_number)
 PORT: Final = SettingKind(_port, _show_port)
-SIZE: Final = SettingKind(_positive(parse_size), format_size)
-SIZE_OR_ZERO: Final = SettingKind(parse_size, format_size)
-DURATION: Final = SettingKind(_positive(parse_duration_ms), format_duration_ms)
-DURATION_OR_ZERO: Final = SettingKind(parse_duration_ms, format_duration_ms)
+SIZE: Final = SettingKind(_positive(parse_size), format_size, "size")
+SIZE_OR_ZERO: Final = SettingKind(parse_size, format_size, "size")
+DURATION: Final = SettingKind(_positive(parse_duration_ms), format_duration_ms, "duration")
+DURATION_OR_ZERO: Final = SettingKind(parse_duration_ms, format_duration_ms, "duration")
 QUEUE_NAME: Final = SettingKind(_queue_name, show_name)
 QUEUE_NAMES: Final = SettingKind(_queue_names, show_names)
 IDENTITIES: Final = SettingKind(_identities, _show_identities)
@@ -190,7 +192,7 @@ def optional(kind: SettingKind, *words: str) -> SettingKind:
     def show(value: Any) -> str:
         return words[0] if value is None else kind.show(value)
 
-    return SettingKind(parse, show)
+    return SettingKind(parse, show, kind.quantity)
 
 
 def one_of(*words: str) -> SettingKind:
