@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from kestrel.client.backoff import INITIAL_BACKOFF_S, MAX_BACKOFF_S, Backoff
+from kestrel.client.backoff import Backoff
 from kestrel.client.errors import AllInUse, CannotConnect, ClientFailure, ConnectionFailed, NoServer, ServerError
 
 S = TypeVar("S", bound=Hashable)
@@ -51,14 +51,10 @@ class RandomChoice(Generic[S]):
         random: Random,
         seconds: Callable[[], float],
         *,
-        first_backoff_s: float = INITIAL_BACKOFF_S,
-        longest_backoff_s: float = MAX_BACKOFF_S,
         no_server_reason: str = NO_SERVER,
     ) -> None:
         self._random = random
         self._seconds = seconds
-        self._first_backoff_s = first_backoff_s
-        self._longest_backoff_s = longest_backoff_s
         self._backoffs: dict[S, Backoff] = {}
         self.no_server_reason = no_server_reason
         self.use(servers)
@@ -66,10 +62,7 @@ class RandomChoice(Generic[S]):
     def use(self, servers: Iterable[S]) -> None:
         """Choose among these servers from now on. Servers that remain keep their backoff."""
         known = self._backoffs
-        self._backoffs = {server: known.get(server) or self._backoff() for server in servers}
-
-    def _backoff(self) -> Backoff:
-        return Backoff(self._random, self._first_backoff_s, self._longest_backoff_s)
+        self._backoffs = {server: known.get(server) or Backoff(self._random) for server in servers}
 
     def next(self, besides: Collection[S] = ()) -> S | None:
         """Return the server to ask now, other than those in `besides`, or None if there is none.
