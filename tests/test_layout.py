@@ -38,7 +38,7 @@ STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config", "cluster"}
 """Parts without Twisted. A process that only reads journals must not need it."""
 
-CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster"}
+CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
 """The modules of `kestrel.client` that use Twisted. A Spark worker imports the others."""
 
 BACKENDS = (

@@ -11,8 +11,8 @@ from kestrel.net.queue_server import QueueServer
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.stat_definitions import ServerSnapshot
-from kestrel.session.refusal_log import RefusalLog
-from kestrel.session.settings import ServerControl
+from kestrel.session.access import is_administrator
+from kestrel.session.session_context import RefusalLog, ServerControl
 
 
 class ServerView:
@@ -53,7 +53,7 @@ class ServerView:
 
     def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
         """Return True if the client with this certificate subject, or without one, is an administrator."""
-        return self.core.session_settings.is_administrator(identity, is_trusted=is_trusted)
+        return is_administrator(self.core.session_settings, identity, is_trusted=is_trusted)
 
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}

@@ -29,7 +29,7 @@ from kestrel.admin.time_slices import make_cooperator
 from kestrel.errors import KestrelError
 from kestrel.net.connection import certificate_subject
 from kestrel.net.queue_server import QueueServer
-from kestrel.session.settings import ServerControl
+from kestrel.session.session_context import ServerControl
 
 
 def check_host(headers: Headers, more_names: Collection[str]) -> None:

@@ -1,21 +1,28 @@
-"""The choice of the server for each request, as in Kestrel's clients.
+"""The choice of the server for each request, as in Kestrel's clients, and the repetition of requests.
 
 A put is sent to a random server. Gets stay with one server for a while, which avoids asking many empty ones, and move
 on when it is empty. Puts and gets use separate choices: a server whose disk is full can still serve gets.
+
+The rules are written once, as coroutines. `run_blocking` runs them for clients that block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from kestrel.client.backoff import INITIAL_BACKOFF_S, MAX_BACKOFF_S, Backoff
-from kestrel.client.errors import NoServer
+from kestrel.client.backoff import Backoff
+from kestrel.client.errors import AllInUse, CannotConnect, ClientFailure, ConnectionFailed, NoServer, ServerError
 
 S = TypeVar("S", bound=Hashable)
+T = TypeVar("T")
 
 GETS_PER_SERVER: Final = 100
+
+WAIT_PER_SERVER_MS: Final = 1000
+"""How long to wait at one of several servers before the next one is asked."""
 
 NO_SERVER: Final = "there is no server"
 
@@ -26,6 +33,9 @@ class NoServerReasons(NamedTuple):
     reads: str = NO_SERVER
     writes: str = NO_SERVER
     all: str = NO_SERVER
+
+
+NO_SERVER_REASONS: Final = NoServerReasons()
 
 
 class RandomChoice(Generic[S]):
@@ -41,14 +51,10 @@ class RandomChoice(Generic[S]):
         random: Random,
         seconds: Callable[[], float],
         *,
-        first_backoff_s: float = INITIAL_BACKOFF_S,
-        longest_backoff_s: float = MAX_BACKOFF_S,
         no_server_reason: str = NO_SERVER,
     ) -> None:
         self._random = random
         self._seconds = seconds
-        self._first_backoff_s = first_backoff_s
-        self._longest_backoff_s = longest_backoff_s
         self._backoffs: dict[S, Backoff] = {}
         self.no_server_reason = no_server_reason
         self.use(servers)
@@ -56,10 +62,7 @@ class RandomChoice(Generic[S]):
     def use(self, servers: Iterable[S]) -> None:
         """Choose among these servers from now on. Servers that remain keep their backoff."""
         known = self._backoffs
-        self._backoffs = {server: known.get(server) or self._backoff() for server in servers}
-
-    def _backoff(self) -> Backoff:
-        return Backoff(self._random, self._first_backoff_s, self._longest_backoff_s)
+        self._backoffs = {server: known.get(server) or Backoff(self._random) for server in servers}
 
     def next(self, besides: Collection[S] = ()) -> S | None:
         """Return the server to ask now, other than those in `besides`, or None if there is none.
@@ -127,14 +130,16 @@ class ServerChoices(Generic[S]):
     """The servers of a client, and the choices among them for puts and gets. There are none at first."""
 
     def __init__(
-        self, random: Random, seconds: Callable[[], float], gets_per_server: int, no_server_reason: NoServerReasons
+        self,
+        random: Random,
+        seconds: Callable[[], float],
+        gets_per_server: int = GETS_PER_SERVER,
+        no_server_reason: NoServerReasons = NO_SERVER_REASONS,
     ) -> None:
         self.writes: RandomChoice[S] = RandomChoice((), random, seconds, no_server_reason=no_server_reason.writes)
-        """Choice of servers for puts."""
         self.reads: StayingChoice[S] = StayingChoice(
             (), random, seconds, gets_per_server=gets_per_server, no_server_reason=no_server_reason.reads
         )
-        """Choice of servers for gets."""
         self.servers: tuple[S, ...] = ()
         """All servers, those for gets first."""
         self._no_server_reason = no_server_reason.all
@@ -145,8 +150,107 @@ class ServerChoices(Generic[S]):
         self.reads.use(reads)
         self.writes.use(writes)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is only one server, and always will be."""
+        return len(self.servers) == 1
+
+    def refresh(self) -> None:
+        """Use the current servers, if they can change. Called after each request; neither waits nor fails."""
+
     def all_servers(self) -> tuple[S, ...]:
         """Return all servers, for requests to every one of them. Raises `NoServer`."""
         if not self.servers:
             raise NoServer(self._no_server_reason)
         return self.servers
+
+    async def somewhere(self, choice: RandomChoice[S], ask: Callable[[S], Awaitable[T]], *, repeats: bool = False) -> T:
+        """Ask a server of the choice, and others while it is certain that none has carried out the request.
+
+        With `repeats`, others are also asked if that is uncertain. If all servers refuse or fail, the error of the last
+        one is raised, or `NoServer` if there is none.
+        """
+        asked: set[S] = set()
+        failure: ClientFailure | None = None
+        while (server := choice.next(asked)) is not None:
+            asked.add(server)
+            try:
+                value = await ask(server)
+            except (ServerError, ConnectionFailed) as error:
+                _tell(choice, server, error)
+                if not (repeats or isinstance(error, ServerError | CannotConnect)):
+                    raise
+                failure = error
+            else:
+                choice.answered(server)
+                return value
+            finally:
+                self.refresh()
+        raise failure or NoServer(choice.no_server_reason)
+
+    async def search(self, ask: Callable[[S, int], Awaitable[T | None]], timeout_ms: int) -> T | None:
+        """Ask all servers for an item until one has an item or the time is up. `ask` gets a server and its wait in ms.
+
+        A server that is alone is asked with the whole wait. Otherwise all servers are first asked without waiting, and
+        then in turn for `WAIT_PER_SERVER_MS` each. Raises `NoServer` if there is none.
+
+        Only the requested waits count against the timeout. So a server that reports an empty queue at once, because the
+        queue is an alias or was just deleted, is not asked in a tight loop.
+        """
+        choice = self.reads
+        left_ms = timeout_ms
+        wait_ms = left_ms if self.is_alone else 0
+        while True:
+            asked: set[S] = set()
+            failure: ClientFailure | None = None
+            has_answered = False
+            while (server := choice.next(asked)) is not None:
+                asked.add(server)
+                wait_ms = min(wait_ms, left_ms)
+                try:
+                    found = await ask(server, wait_ms)
+                except (ServerError, ConnectionFailed) as error:
+                    _tell(choice, server, error)
+                    failure = error
+                    continue
+                finally:
+                    self.refresh()
+                has_answered = True
+                if found is not None:
+                    choice.answered(server)
+                    return found
+                choice.was_empty(server)
+                left_ms -= wait_ms
+            if not has_answered:
+                raise failure or NoServer(choice.no_server_reason)
+            if left_ms <= 0:
+                return None
+            wait_ms = WAIT_PER_SERVER_MS
+
+
+def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:
+    """Let a server back off after a failure, unless the failure was the client's own connection limit."""
+    if not isinstance(error, AllInUse):
+        choice.failed(server)
+
+
+@contextmanager
+def naming_server(server: object) -> Iterator[None]:
+    """Prefix a `ServerError` or `ConnectionFailed` raised in a `with` block with the name of the server, once."""
+    try:
+        yield
+    except (ServerError, ConnectionFailed) as error:
+        if not str(error).startswith(f"{server}: "):
+            error.args = (f"{server}: {error}",)
+        raise
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, because everything that it awaits blocks instead. Return its value."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coroutine.close()
+    raise RuntimeError("a coroutine of a blocking client waited for something")

@@ -19,26 +19,30 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from weakref import WeakSet
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, TimeoutError
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.arguments import check_options
-from kestrel.client.choice import GETS_PER_SERVER, NoServerReasons
+from kestrel.client.choice import GETS_PER_SERVER, ServerChoices, naming_server
 from kestrel.client.dialect import make_dialect
-from kestrel.client.members import no_server_reasons, parse_single_server_set
+from kestrel.client.errors import CannotConnect, NoServer
+from kestrel.client.members import FollowedServers, Roster, follow_zookeeper, parse_single_server_set
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline
-from kestrel.client.plan import naming_server
 from kestrel.client.requests import MAX_CONNECTIONS, AsyncRequests
-from kestrel.client.roster import MemberServers, Roster
 from kestrel.client.server import Server
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
+
+if TYPE_CHECKING:  # it imports kazoo, which is an extra
+    from kestrel.cluster.follower import Members
 
 T = TypeVar("T")
 
@@ -92,12 +96,18 @@ class Client(AsyncRequests[Server, Pipeline]):
         check_options(timeout_s, tls)
         self._dialect = make_dialect(protocol, max_item_bytes)
         self._repeats = repeats
+        self._reactor = reactor
+        self._timeout_s = timeout_s
+        self._followed: FollowedServers | None = None
+        self._waiting: set[Deferred[None]] = set()
+        """Requests that wait for the members of the server set."""
+        self._left: WeakSet[Server] = WeakSet()
+        """Servers that have left and may still have requests in progress."""
+        self._is_closed = False
         chance = random or Random()
+        self._roster: ServerChoices[Server]
         if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
             servers = [servers]
-        server_set = parse_single_server_set(servers)
-        no_server_reason = NoServerReasons() if server_set is None else no_server_reasons(server_set, protocol)
-        self._roster = self._choices = Roster(chance, reactor.seconds, gets_per_server, no_server_reason)
 
         def make(name: str, endpoint: IStreamClientEndpoint) -> Server:
             return Server(
@@ -107,28 +117,37 @@ class Client(AsyncRequests[Server, Pipeline]):
                 timeout_s=timeout_s,
                 max_connections=max_connections,
                 random=chance,
-                waits_for_backoff=self._roster.all_backing_off,
+                waits_for_backoff=self._all_back_off,
                 closes_connection=self._dialect.closes_connection,
             )
 
         def make_member(address: Address) -> Server:
             return make(str(address), _endpoint(reactor, address, tls, timeout_s))
 
-        self._members: MemberServers | None = None
+        server_set = parse_single_server_set(servers)
         if server_set is not None:
-            self._members = MemberServers(reactor, server_set, protocol, timeout_s, self._roster, make_member)
+            self._followed = FollowedServers(server_set, protocol, timeout_s, follow_zookeeper, self._members_changed)
+            self._roster = Roster(self._followed, make_member, self._leave, chance, reactor.seconds, gets_per_server)
             return
         endpoints = _endpoints(reactor, servers, DEFAULT_PORTS[protocol], tls, timeout_s)
         named = [make(name, endpoint) for name, endpoint in endpoints.items()]
         if not named:
             raise ValueError("there must be at least one server")
+        self._roster = ServerChoices(chance, reactor.seconds, gets_per_server)
         self._roster.use(named, named)
 
     async def close(self) -> None:
         """Close all connections permanently, and wait until they have ended. Requests in progress fail at once."""
-        ends = self._roster.close()
-        if self._members is not None:
-            ends.append(self._members.close())
+        self._is_closed = True
+        servers = [*self._roster.servers, *self._left]
+        for server in servers:  # a request that fails at one of them must not move to the next
+            server.shut()
+        for waiting in self._waiting:
+            if not waiting.called:
+                waiting.errback(self._closed())
+        ends = [server.close() for server in servers]
+        if self._followed is not None:
+            ends.append(self._stop_following(self._followed))
         await self._all(ends)
 
     async def __aenter__(self) -> Self:
@@ -137,15 +156,62 @@ class Client(AsyncRequests[Server, Pipeline]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # Servers and connections.
-
-    @property
-    def _is_alone(self) -> bool:
-        return self._members is None and len(self._roster.servers) == 1
+    # The members of a server set.
 
     async def _meet(self) -> None:
-        if self._members is not None:
-            await self._members.known()
+        if self._followed is None:
+            return
+        if self._is_closed:
+            raise self._closed()
+        if self._followed.known is not None:
+            self._roster.refresh()
+            return
+        follower = self._followed.follower()
+        waiting: Deferred[None] = Deferred()
+        self._waiting.add(waiting)
+        try:
+            await waiting.addTimeout(self._timeout_s, self._reactor)
+        except TimeoutError:
+            raise NoServer(f"{self._followed.uri}: {follower.problem}") from None
+        finally:
+            self._waiting.discard(waiting)
+
+    def _members_changed(self, members: Members) -> None:
+        # Called in the follower's thread.
+        self._reactor.callFromThread(self._use_members)
+
+    def _use_members(self) -> None:
+        if not self._is_closed:
+            self._roster.refresh()
+            for waiting in list(self._waiting):
+                if not waiting.called:
+                    waiting.callback(None)
+
+    def _leave(self, server: Server) -> None:
+        self._left.add(server)
+        server.leave()
+
+    def _all_back_off(self) -> bool:
+        return all(server.is_backing_off for server in self._roster.servers)
+
+    async def _stop_following(self, followed: FollowedServers) -> None:
+        # Not in the reactor's thread pool, which may have stopped if the program closes its clients at shutdown.
+        done: Deferred[None] = Deferred()
+
+        def run() -> None:
+            try:
+                followed.close()
+            finally:
+                self._reactor.callFromThread(done.callback, None)
+
+        Thread(target=run, name="server-set-close", daemon=True).start()
+        await done
+
+    def _closed(self) -> CannotConnect:
+        assert self._followed is not None
+        return CannotConnect(f"{self._followed.uri}: the client is closed")
+
+    # Servers and connections.
 
     async def _take(self, server: Server, wait_ms: int = 0) -> Pipeline:
         return await server.take(wait_ms)

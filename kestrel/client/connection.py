@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Self, TypeVar
 from weakref import WeakSet
@@ -200,32 +200,27 @@ class BlockingConnection:
 class ConnectionPool:
     """A pool that keeps as many connections to each server as were in use at the same time.
 
-    Connections to servers outside `addresses` are not kept. Raises OSError for an unusable file of `tls`.
+    Only connections to servers passed to `keep` are kept. Raises OSError for an unusable file of `tls`.
 
     A forked process does not use the connections of its parent: both would read each other's replies.
     """
 
-    def __init__(
-        self,
-        addresses: Iterable[Address],
-        timeout_s: float,
-        tls: TlsOptions | None,
-    ) -> None:
-        self._idle: dict[Address, list[BlockingConnection]] = {address: [] for address in addresses}
+    def __init__(self, timeout_s: float, tls: TlsOptions | None) -> None:
+        self._idle: dict[Address, list[BlockingConnection]] = {}
         self._all: WeakSet[BlockingConnection] = WeakSet()
         self._timeout_s = timeout_s
         self._context = None if tls is None else tls.context()
         self._server_name = None if tls is None else tls.server_name
 
-    def use(self, addresses: Iterable[Address]) -> None:
-        """Keep connections to these servers from now on. Connections to other servers are closed when they are no
-        longer in use.
-        """
-        before = self._idle
-        self._idle = {address: before.pop(address, []) for address in dict.fromkeys(addresses)}
-        for idle in before.values():
-            for connection in idle:
-                connection.close()
+    def keep(self, address: Address) -> Address:
+        """Keep connections to this server from now on, and return its address."""
+        self._idle.setdefault(address, [])
+        return address
+
+    def forget(self, address: Address) -> None:
+        """Close the connections to a server that is no longer used, those in use after their request."""
+        for connection in self._idle.pop(address, ()):
+            connection.close()
 
     def take(self, address: Address) -> BlockingConnection:
         """Return a connection for exclusive use; pass it to `give_back` afterwards. Raises `CannotConnect`.

@@ -1,11 +1,11 @@
-"""A common interface to the requests of both protocols, for the operations that clients use."""
+"""The requests that clients use, with the same methods for both protocols."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from kestrel.address import DEFAULT_PORTS
 from kestrel.client.call import Call
@@ -34,17 +34,24 @@ assumed not to close the connection: whether later requests were processed is th
 """
 
 
-class Dialect(Protocol):
-    """A maker of the calls of one connection. Times are milliseconds. Errors are those of the calls."""
+class MemcacheDialect:
+    """The memcache protocol. Times are milliseconds. Errors are those of the calls."""
 
-    reads_are_of_connection: bool
+    reads_are_of_connection = True
     """Whether an open read ends with its connection, and can be confirmed only on that connection."""
 
-    closes_connection: Callable[[Refused], bool]
-    """Returns True for a refusal after which the server carries out no later request of the connection."""
+    def __init__(self, calls: MemcacheCalls) -> None:
+        self._calls = calls
+        self.closes_connection: Callable[[Refused], bool] = closes_connection
+        """Returns True for a refusal after which the server carries out no later request of the connection."""
+        self.flush = calls.flush
+        self.delete = calls.delete
+        self.set_status = calls.set_status
+        self.version = calls.version
 
     def memcache(self) -> MemcacheCalls:
         """Return the maker of the calls that only memcache has. Raises `RequestError` on thrift."""
+        return self._calls
 
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         """Return calls that together put the items in order, as pairs of the number of items and the call.
@@ -53,88 +60,45 @@ class Dialect(Protocol):
         the server failed on it. The rest of that call was not tried. `expiry_ms` counts from now; 0 is never. It is
         rounded up to the resolution of the protocol.
         """
-
-    def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
-        """Remove the head. The value is None if there was none for `wait_ms`."""
-
-    def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
-        """Take the head as an open read. The value is None if there was none for `wait_ms`.
-
-        The item returns to the queue when the connection ends (memcache) or after `hold_ms` (thrift).
-        """
-
-    def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Finish an open read; on memcache, the connection's oldest one. Raises `OpenReadsError` if it is no longer
-        open.
-        """
-
-    def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Return an open read to the head of the queue; on memcache, the connection's oldest one."""
-
-    def peek(self, queue: bytes) -> Call[bytes | None]:
-        """Return the head without removing it, or None."""
-
-    def flush(self, queue: bytes) -> Call[None]:
-        """Drop all items of the queue, except open reads."""
-
-    def delete(self, queue: bytes) -> Call[None]:
-        """Delete the queue and its items."""
-
-    def status(self) -> Call[str]:
-        """Return the server's status in Kestrel's spelling, such as ``ReadOnly``."""
-
-    def set_status(self, status: str) -> Call[None]:
-        """Set the server's status: Up, ReadOnly or Quiescent, and on memcache WriteAvoid."""
-
-    def version(self) -> Call[str]:
-        """Return the server's release."""
-
-
-class MemcacheDialect:
-    """The `Dialect` of the memcache protocol."""
-
-    reads_are_of_connection = True
-
-    def __init__(self, calls: MemcacheCalls) -> None:
-        self._calls = calls
-        self.closes_connection: Callable[[Refused], bool] = closes_connection
-        self.flush = calls.flush
-        self.delete = calls.delete
-        self.set_status = calls.set_status
-        self.version = calls.version
-
-    def memcache(self) -> MemcacheCalls:
-        return self._calls
-
-    def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         expiry_s = ceil(expiry_ms / 1000)
         if expiry_s >= LONGEST_EXPIRY_S:
             raise RequestError(f"memcache does not support an expiry of {LONGEST_EXPIRY_S} seconds or more from now")
         return [(1, self._calls.put(queue, data, expiry_s).then(int)) for data in items]
 
     def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
+        """Remove the head. The value is None if there was none for `wait_ms`."""
         return self._calls.get(queue, wait_ms)
 
     def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
+        """Take the head as an open read. The value is None if there was none for `wait_ms`.
+
+        The item returns to the queue when the connection ends (memcache) or after `hold_ms` (thrift).
+        """
         return self._calls.get(queue, wait_ms, opens=True).then(lambda data: None if data is None else OpenRead(data))
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
+        """Finish an open read; on memcache, the connection's oldest one. Raises `OpenReadsError` if it is no longer
+        open.
+        """
         # Unlike /close, confirm reports a read that has timed out.
         return self._calls.confirm(queue, 1)
 
     def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
+        """Return an open read to the head of the queue; on memcache, the connection's oldest one."""
         return self._calls.get(queue, aborts=True).then(_nothing)
 
     def peek(self, queue: bytes) -> Call[bytes | None]:
+        """Return the head without removing it, or None."""
         return self._calls.get(queue, peeks=True)
 
     def status(self) -> Call[str]:
+        """Return the server's status in Kestrel's spelling, such as ``ReadOnly``."""
         return self._calls.status().then(lambda word: _STATUSES.get(word.upper(), word))
 
 
 class ThriftDialect:
-    """The `Dialect` of the thrift service. It reports WriteAvoid as ``NotConfigured``, since thrift has no value for
-    it.
+    """The thrift service, with the methods of `MemcacheDialect`. It reports WriteAvoid as ``NotConfigured``, since
+    thrift has no value for it.
     """
 
     reads_are_of_connection = False
@@ -168,6 +132,9 @@ class ThriftDialect:
 
     def peek(self, queue: bytes) -> Call[bytes | None]:
         return self._calls.peek(queue).then(lambda info: info.head)
+
+
+Dialect: TypeAlias = MemcacheDialect | ThriftDialect
 
 
 def make_dialect(protocol: str, max_item_bytes: int) -> Dialect:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from random import Random
 from threading import Thread
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import finalize
 
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
-from kestrel.client.choice import NoServerReasons
+from kestrel.client.choice import NO_SERVER_REASONS, NoServerReasons, ServerChoices
 from kestrel.client.errors import NoServer
 from kestrel.cluster.member import READ, WRITE, Member
 from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set, require_kazoo
@@ -17,6 +18,9 @@ from kestrel.errors import KestrelError
 
 if TYPE_CHECKING:  # it imports kazoo, which is an extra
     from kestrel.cluster.follower import Follower, Members
+
+
+S = TypeVar("S", bound=Hashable)
 
 
 class Addresses(NamedTuple):
@@ -86,41 +90,47 @@ def parse_addresses(servers: Iterable[str], protocol: str) -> tuple[Address, ...
 class FixedServers:
     """A fixed list of servers."""
 
-    no_server_reason: Final = NoServerReasons()
+    no_server_reason: Final = NO_SERVER_REASONS
 
     def __init__(self, addresses: tuple[Address, ...]) -> None:
-        self._addresses = Addresses(addresses, addresses)
+        self.known = Addresses(addresses, addresses)
         self.is_alone = len(addresses) == 1
-
-    @property
-    def known(self) -> Addresses:
-        """The addresses of the servers."""
-        return self._addresses
 
     def wait(self) -> Addresses:
         """Return the addresses of the servers."""
-        return self._addresses
+        return self.known
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class FollowedServers:
-    """The members of a server set that speak a protocol, for blocking clients.
+    """The members of a server set that speak a protocol.
 
     Following starts when the members are first requested. It starts again in a forked process, which has no threads of
-    its parent.
+    its parent. `changed` is called in another thread when the members are first known, and after each change.
     """
 
     is_alone: Final = False
     """Whether there is only one server, and always will be."""
 
-    def __init__(self, uri: ServerSetUri, protocol: str, timeout_s: float, follow: Follow = follow_zookeeper) -> None:
+    def __init__(
+        self,
+        uri: ServerSetUri,
+        protocol: str,
+        timeout_s: float,
+        follow: Follow = follow_zookeeper,
+        changed: Callable[[Members], object] = lambda members: None,
+    ) -> None:
         self.uri = uri
-        self.no_server_reason = no_server_reasons(uri, protocol)
+        who = f"no server that speaks {protocol} is in"
+        self.no_server_reason = NoServerReasons(
+            f"{who} the {READ} set of {uri}", f"{who} the {WRITE} set of {uri}", f"{who} the sets of {uri}"
+        )
         self._protocol = protocol
         self._timeout_s = timeout_s
         self._follow = follow
+        self._changed = changed
         self._follower: Follower | None = None
         self._process = os.getpid()
         self._finalizer: finalize[[Follower, int], FollowedServers] | None = None
@@ -142,19 +152,24 @@ class FollowedServers:
 
     def members(self) -> Members:
         """Wait until the members are known, and return all of them, whatever their protocols. Raises `NoServer`."""
-        follower = self._own_follower()
+        follower = self.follower()
         try:
-            if follower is None:
-                self._process = os.getpid()
-                follower = self._follower = self._follow(self.uri, _ignore_change)
-                self._finalizer = finalize(self, _close_in_thread, follower, self._process)
-                self._finalizer.atexit = False
-            members = follower.members
-            return follower.wait(self._timeout_s) if members is None else members
+            return follower.members or follower.wait(self._timeout_s)
         except KestrelError as error:
             raise NoServer(str(error)) from error
-        except OSError as error:  # a TLS file that has become unusable
-            raise NoServer(f"{self.uri}: {error}") from error
+
+    def follower(self) -> Follower:
+        """Return the follower, and start it if necessary. Raises `NoServer` for a TLS file that has become unusable."""
+        follower = self._own_follower()
+        if follower is None:
+            self._process = os.getpid()
+            try:
+                follower = self._follower = self._follow(self.uri, self._changed)
+            except OSError as error:
+                raise NoServer(f"{self.uri}: {error}") from error
+            self._finalizer = finalize(self, _close_in_thread, follower, self._process)
+            self._finalizer.atexit = False
+        return follower
 
     def close(self) -> None:
         """Stop following until the members are requested again. May block for a moment."""
@@ -180,18 +195,6 @@ def _close_in_thread(follower: Follower, process: int) -> None:
         Thread(target=follower.close, name="server-set-close", daemon=True).start()
 
 
-def no_server_reasons(uri: ServerSetUri, protocol: str) -> NoServerReasons:
-    """Return the error messages for when no member of the server set speaks `protocol`."""
-    who = f"no server that speaks {protocol} is in"
-    return NoServerReasons(
-        f"{who} the {READ} set of {uri}", f"{who} the {WRITE} set of {uri}", f"{who} the sets of {uri}"
-    )
-
-
-def _ignore_change(_: object) -> None:
-    """Ignore a change: a blocking client looks up the members when it needs them."""
-
-
 def parse_servers(servers: str | Sequence[str], protocol: str, timeout_s: float) -> FixedServers | FollowedServers:
     """Return the servers that a client is given: addresses, or one server set in their place.
 
@@ -202,3 +205,49 @@ def parse_servers(servers: str | Sequence[str], protocol: str, timeout_s: float)
     if uri is None:
         return FixedServers(parse_addresses(given, protocol))
     return FollowedServers(uri, protocol, timeout_s)
+
+
+class Roster(ServerChoices[S]):
+    """The servers of a client, by the addresses of `members`. They are known after the first `meet`.
+
+    `make` returns the server at an address. A member that stays keeps its server. `leave` is called with each server
+    that leaves.
+    """
+
+    def __init__(
+        self,
+        members: FixedServers | FollowedServers,
+        make: Callable[[Address], S],
+        leave: Callable[[S], object],
+        random: Random,
+        seconds: Callable[[], float],
+        gets_per_server: int,
+    ) -> None:
+        super().__init__(random, seconds, gets_per_server, members.no_server_reason)
+        self.members = members
+        self._make = make
+        self._leave = leave
+        self._met: Addresses | None = None
+        self._by_address: dict[Address, S] = {}
+
+    @property
+    def is_alone(self) -> bool:
+        return self.members.is_alone
+
+    def refresh(self) -> None:
+        """Use the current members, if they are known. Neither waits nor fails."""
+        known = self.members.known
+        if known is not None:
+            self.meet(known)
+
+    def meet(self, addresses: Addresses) -> None:
+        """Use the servers at these addresses from now on."""
+        if addresses is self._met:
+            return
+        self._met = addresses
+        before = self._by_address
+        servers = {each: before.pop(each) if each in before else self._make(each) for each in addresses.all}
+        self._by_address = servers
+        self.use([servers[each] for each in addresses.reads], [servers[each] for each in addresses.writes])
+        for server in before.values():
+            self._leave(server)

@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, Refused
+from kestrel.client.requests import NextValue
 from kestrel.protocols.buffer import ReceiveBuffer
 
 T = TypeVar("T")
@@ -52,21 +53,18 @@ class _PendingCall(Generic[T]):
         return self.answer.called
 
     def is_last(self, value: T) -> bool:
-        """Return True: a call has only one value."""
         return True
 
     def on_value(self, value: T) -> None:
-        """Deliver the value of the reply."""
         if not self.is_cancelled:
             self.answer.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
-        """Deliver a refusal or failure."""
         if not self.is_cancelled:
             self.answer.errback(error)
 
 
-class StreamItems(Generic[T]):
+class _StreamValues(Generic[T]):
     """The values of a stream, read from the network only when they are requested."""
 
     is_cancelled = False
@@ -94,25 +92,22 @@ class StreamItems(Generic[T]):
         return self._waiting is not None and not self._waiting.called
 
     def is_last(self, value: T | None) -> bool:
-        """Return True if `value` is the end of the stream."""
         return value is None
 
     def on_value(self, value: T | None) -> None:
-        """Deliver a value that was read."""
         self._is_over = value is None
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
-        """End the stream with an error."""
         self._failure = error
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.called:
             waiting.errback(error)
 
 
-_UnderWay: TypeAlias = _PendingCall[Any] | StreamItems[Any]
+_UnderWay: TypeAlias = _PendingCall[Any] | _StreamValues[Any]
 
 
 @implementer(IPushProducer, IHandshakeListener)
@@ -174,7 +169,6 @@ class Pipeline(Protocol):
         return [self.ask(call) for call in calls]
 
     async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
-        """Send several requests. Return their results in order, with refusals and connection failures as values."""
         results: list[tuple[bool, Any]] = await DeferredList(self.ask_all(calls), consumeErrors=True)
         answers: list[T | Refused | ConnectionFailed] = []
         for _, result in results:
@@ -187,15 +181,13 @@ class Pipeline(Protocol):
         return answers
 
     def ask_last(self, call: Call[None]) -> None:
-        """Send a request without waiting for its reply, and then close the connection."""
         self.ask(call).addErrback(lambda _: None)
         self.retire()
 
-    def stream(self, stream: Stream[T]) -> StreamItems[T]:
-        """Send a request that is answered with a sequence of values."""
-        items = StreamItems(stream, self)
+    def stream(self, stream: Stream[T]) -> NextValue[T]:
+        items = _StreamValues(stream, self)
         self._begin(items)
-        return items
+        return items.next
 
     @property
     def is_at_rest(self) -> bool:
@@ -213,9 +205,6 @@ class Pipeline(Protocol):
             self.transport.loseConnection()
 
     def drop(self, why: str = "the connection was dropped") -> None:
-        """Abort the connection. Requests in progress fail. Over memcache, the server returns open reads to their
-        queues.
-        """
         self._drop(ConnectionFailed(why))
 
     def _begin(self, asked: _UnderWay) -> None:
@@ -253,7 +242,6 @@ class Pipeline(Protocol):
         self.ready.callback(None)
 
     def dataReceived(self, data: bytes) -> None:
-        """Parse data from the server."""
         self._buffer.receive(data)
         self.resume_reading()
 

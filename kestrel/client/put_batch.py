@@ -43,7 +43,6 @@ class PutBatch:
         them, or the server failed on it; the reply does not say which. The rest were not tried.
         """
         self.stored = 0
-        """Number of items stored."""
 
     def answered(self, sizes: Sequence[int], answers: Iterable[int | Refused | ConnectionFailed]) -> None:
         """Process the answers to the calls that put `left`. `sizes` are the numbers of items of the calls.

@@ -14,29 +14,23 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kestrel.client.arguments import Name, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.call import Call, Stream
-from kestrel.client.choice import RandomChoice, ServerChoices
+from kestrel.client.choice import RandomChoice, ServerChoices, naming_server
 from kestrel.client.dialect import Dialect
-from kestrel.client.errors import ClientFailure, ConnectionFailed, Refused
-from kestrel.client.plan import Plan, end_read, follow_async, naming_server, search, somewhere
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, Refused
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.thrift import OpenRead
 from kestrel.names import check_queue_name
 
 T = TypeVar("T")
-I_co = TypeVar("I_co", covariant=True)
 
 MAX_CONNECTIONS: Final = 100
 
-
-class ItemStream(Protocol[I_co]):
-    """The values of a stream, read from the network only when they are requested."""
-
-    def next(self) -> Awaitable[I_co | None]:
-        """Return the next value, or None at the end of the stream. Fails with the errors of a call."""
+NextValue: TypeAlias = Callable[[], Awaitable[T | None]]
+"""Function that reads the next value of a stream from the network. The value is None at the end of the stream."""
 
 
 class AsyncConnection(Protocol):
@@ -51,7 +45,7 @@ class AsyncConnection(Protocol):
     async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
         """Send several requests. Return their results in order, with refusals and connection failures as values."""
 
-    def stream(self, stream: Stream[T]) -> ItemStream[T]:
+    def stream(self, stream: Stream[T]) -> NextValue[T]:
         """Send a request that is answered with a sequence of values."""
 
     def drop(self) -> None:
@@ -62,21 +56,13 @@ S = TypeVar("S", bound=Hashable)
 C = TypeVar("C", bound=AsyncConnection)
 
 
-class _AsyncOpenRead(NamedTuple, Generic[S, C]):
+class HeldRead(NamedTuple, Generic[S, C]):
     """An open read and its exclusive connection: a memcache confirm ends the oldest open read of a connection."""
 
     server: S
     connection: C
+    queue: bytes
     read: OpenRead
-
-
-class _AsyncMonitor(NamedTuple, Generic[S, C]):
-    """A running monitor: its first item, or None if it had none, and the rest."""
-
-    server: S
-    connection: C
-    first: bytes | None
-    items: ItemStream[bytes]
 
 
 class AsyncRequests(ABC, Generic[S, C]):
@@ -84,7 +70,7 @@ class AsyncRequests(ABC, Generic[S, C]):
 
     _dialect: Dialect
     _repeats: bool
-    _choices: ServerChoices[S]
+    _roster: ServerChoices[S]
 
     # Putting.
 
@@ -100,7 +86,7 @@ class AsyncRequests(ABC, Generic[S, C]):
             [(_, call)] = self._dialect.put(name, [data], ms)
             return await self._ask(server, call)
 
-        return bool(await self._somewhere(self._choices.writes, ask, repeats=self._repeats))
+        return bool(await self._somewhere(self._roster.writes, ask, repeats=self._repeats))
 
     async def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
         """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
@@ -124,7 +110,7 @@ class AsyncRequests(ABC, Generic[S, C]):
             answers = await connection.answers([call for _, call in sizes_and_calls])
             batch.answered([size for size, _ in sizes_and_calls], answers)
 
-        await self._somewhere(self._choices.writes, lambda server: self._share(server, send), repeats=self._repeats)
+        await self._somewhere(self._roster.writes, lambda server: self._share(server, send), repeats=self._repeats)
         stored = batch.stored
         for data in batch.untried:
             stored += await self._put_batch(queue, [data], ms)
@@ -168,46 +154,65 @@ class AsyncRequests(ABC, Generic[S, C]):
         The end raises `OpenReadsError` if the read was open for too long and the item has been returned, and
         `ConnectionFailed` if it may have been returned.
         """
-        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would not open a read
-        held = await self._search(lambda server, wait_ms: self._open(server, name, wait_ms, hold_ms), timeout)
+        held = await self._open_read(queue, timeout, hold)
         if held is None:
             yield None
             return
-        connection = held.connection
         try:
-            try:
-                yield held.read.data
-            except Exception:
-                with suppress(ClientFailure):  # the server returns the item when the connection is gone
-                    await self._finish(held, lambda: self._dialect.abort(name, held.read))
-                raise
-            except BaseException:  # the coroutine is being closed and cannot await
-                connection.ask_last(self._dialect.abort(name, held.read))
-                raise
-            await self._finish(held, lambda: self._dialect.confirm(name, held.read))
+            yield held.read.data
+        except Exception:
+            with suppress(ClientFailure):  # the server returns the item when the connection is gone
+                await self._end_read(held, confirms=False)
+            raise
+        except BaseException:  # the coroutine is being closed and cannot await
+            held.connection.ask_last(self._dialect.abort(held.queue, held.read))
+            self._give_back(held.server, held.connection)
+            raise
+        await self._end_read(held, confirms=True)
+
+    async def _open_read(self, queue: Name, timeout: float, hold: float) -> HeldRead[S, C] | None:
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # with 0, thrift would not open a read
+
+        async def ask(server: S, wait_ms: int) -> HeldRead[S, C] | None:
+            call = self._dialect.open(name, wait_ms, hold_ms)
+            with naming_server(server):
+                connection = await self._take(server, wait_ms)
+                read = None
+                try:
+                    read = await connection.ask(call)
+                finally:
+                    if read is None:
+                        self._give_back(server, connection)
+            return None if read is None else HeldRead(server, connection, name, read)
+
+        return await self._search(ask, timeout)
+
+    async def _end_read(self, held: HeldRead[S, C], *, confirms: bool) -> None:
+        """End an open read. If its connection has ended and the read does not depend on it, use another connection.
+
+        Then `OpenReadsError` may mean that the first attempt has ended the read: its failure is raised instead, unless
+        that attempt was certainly not carried out.
+        """
+        make_call = self._dialect.confirm if confirms else self._dialect.abort
+        try:
+            with naming_server(held.server):
+                try:
+                    await held.connection.ask(make_call(held.queue, held.read))
+                except ConnectionFailed as failure:
+                    if self._dialect.reads_are_of_connection:
+                        raise
+                    try:
+                        await self._ask(held.server, make_call(held.queue, held.read))
+                    except OpenReadsError:
+                        if isinstance(failure, CannotConnect):
+                            raise
+                        raise failure from None
+        except BaseException as error:
+            if not isinstance(error, ClientFailure):  # a later confirm on this connection would confirm this read
+                held.connection.drop()
+            raise
         finally:
-            self._give_back(held.server, connection)
-
-    async def _finish(self, held: _AsyncOpenRead[S, C], make_call: Callable[[], Call[None]]) -> None:
-        """End an open read. If its connection has ended and the read does not depend on it, use another connection."""
-
-        async def ask(is_own: bool) -> None:
-            await (held.connection.ask(make_call()) if is_own else self._ask(held.server, make_call()))
-
-        with naming_server(held.server):
-            await follow_async(end_read(is_of_connection=self._dialect.reads_are_of_connection), ask)
-
-    async def _open(self, server: S, queue: bytes, wait_ms: int, hold_ms: int) -> _AsyncOpenRead[S, C] | None:
-        call = self._dialect.open(queue, wait_ms, hold_ms)
-        with naming_server(server):
-            connection = await self._take(server, wait_ms)
-            read = None
-            try:
-                read = await connection.ask(call)
-            finally:
-                if read is None:
-                    self._give_back(server, connection)
-        return None if read is None else _AsyncOpenRead(server, connection, read)
+            self._give_back(held.server, held.connection)
 
     async def peek(self, queue: Name) -> bytes | None:
         """Return the head of the queue without removing it, from the first server that has an item. Return None if none
@@ -230,28 +235,28 @@ class AsyncRequests(ABC, Generic[S, C]):
         calls = self._dialect.memcache()
         count = 0
 
-        async def begin(server: S) -> _AsyncMonitor[S, C]:
+        async def begin(server: S) -> tuple[S, C, bytes | None, NextValue[bytes]]:
             stream = calls.monitor(name, seconds, max_items)
             with naming_server(server):
                 connection = await self._take(server)
-                items = connection.stream(stream)
+                next_item = connection.stream(stream)
                 try:
-                    return _AsyncMonitor(server, connection, await items.next(), items)
+                    return server, connection, await next_item(), next_item
                 except BaseException:
                     self._give_back(server, connection)
                     raise
 
         # Before the first item, another server can be asked without duplicates.
-        server, connection, item, items = await self._somewhere(self._choices.reads, begin, repeats=True)
+        server, connection, item, next_item = await self._somewhere(self._roster.reads, begin, repeats=True)
         if item is None:
-            self._choices.reads.was_empty(server)
+            self._roster.reads.was_empty(server)
         is_over = False
         try:
             with naming_server(server):
                 while item is not None:
                     count += 1
                     yield item
-                    item = await items.next()
+                    item = await next_item()
                 if count:
                     await connection.ask(calls.confirm(name, count))
             is_over = True
@@ -306,28 +311,20 @@ class AsyncRequests(ABC, Generic[S, C]):
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         await self._meet()
-        servers = self._choices.all_servers()
+        servers = self._roster.all_servers()
         calls = [make_call() for _ in servers]
         values = await self._all([self._ask(server, call) for server, call in zip(servers, calls, strict=True)])
         return {str(server): value for server, value in zip(servers, values, strict=True)}
 
     async def _somewhere(self, choice: RandomChoice[S], ask: Callable[[S], Awaitable[T]], *, repeats: bool) -> T:
         await self._meet()
-        plan: Plan[S, T, T] = somewhere(choice, repeats=repeats)
-        return await follow_async(plan, ask)
+        return await self._roster.somewhere(choice, ask, repeats=repeats)
 
     async def _search(self, ask: Callable[[S, int], Awaitable[T | None]], timeout: float) -> T | None:
-        plan: Plan[tuple[S, int], T | None, T | None]
         await self._meet()
-        plan = search(self._choices.reads, to_milliseconds(timeout), is_alone=self._is_alone)
-        return await follow_async(plan, lambda question: ask(*question))
+        return await self._roster.search(ask, to_milliseconds(timeout))
 
     # Servers and connections.
-
-    @property
-    @abstractmethod
-    def _is_alone(self) -> bool:
-        """Whether there is only one server, and always will be."""
 
     @abstractmethod
     async def _meet(self) -> None:
@@ -341,9 +338,11 @@ class AsyncRequests(ABC, Generic[S, C]):
     def _give_back(self, server: S, connection: C) -> None:
         """Keep a connection for the next request, or close it."""
 
-    @abstractmethod
     async def _share(self, server: S, ask: Callable[[C], Awaitable[T]]) -> T:
-        """Ask over a connection for requests that are answered at once."""
+        """Ask a request that is answered at once, which may share a connection with others."""
+        with naming_server(server):
+            async with self._own(server) as connection:
+                return await ask(connection)
 
     @abstractmethod
     async def _all(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

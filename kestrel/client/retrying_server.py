@@ -11,9 +11,9 @@ from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import check_options
 from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
+from kestrel.client.choice import naming_server
 from kestrel.client.connection import ConnectionPool
 from kestrel.client.errors import ClientFailure, RequestError
-from kestrel.client.plan import naming_server
 from kestrel.client.thrift import ThriftCalls
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
@@ -48,8 +48,8 @@ class RetryingServer:
         random: Random | None = None,
     ) -> None:
         check_options(timeout_s, tls)
-        self.address = parse_address(server, DEFAULT_PORTS["thrift"])
-        self._pool = ConnectionPool([self.address], timeout_s, tls)
+        self._pool = ConnectionPool(timeout_s, tls)
+        self.address = self._pool.keep(parse_address(server, DEFAULT_PORTS["thrift"]))
         self._calls = ThriftCalls(max_item_bytes=max_item_bytes)
         self._patience_s = patience_s
         self._seconds = seconds
@@ -60,7 +60,6 @@ class RetryingServer:
         return str(self.address)
 
     def close(self) -> None:
-        """Close all connections. The client can be used again."""
         self._pool.close()
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
@@ -24,21 +24,6 @@ T = TypeVar("T")
 
 IDLE_S: Final = 30.0
 """How long an unused connection is kept."""
-
-
-class _ClientPipelineFactory(Factory):
-    """A factory of pipelines for an endpoint."""
-
-    noisy = False
-
-    def __init__(self, clock: IReactorTime, timeout_s: float, closes_connection: Callable[[Refused], bool]) -> None:
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._closes_connection = closes_connection
-
-    def buildProtocol(self, addr: IAddress | None) -> Pipeline:
-        """Return a pipeline for a new connection."""
-        return Pipeline(self._clock, self._timeout_s, self._closes_connection)
 
 
 class Server:
@@ -71,7 +56,8 @@ class Server:
         self._backoff = Backoff(random, longest_s=min(MAX_BACKOFF_S, timeout_s))
         self._backoff_reason = ""
         self._waits_for_backoff = waits_for_backoff
-        self._pipelines = _ClientPipelineFactory(clock, timeout_s, closes_connection)
+        self._pipelines = Factory.forProtocol(lambda: Pipeline(clock, timeout_s, closes_connection))
+        self._pipelines.noisy = False
         self._shared: Pipeline | None = None
         self._waiting_for_shared: list[Deferred[Pipeline]] = []
         self._idle: dict[Pipeline, IDelayedCall] = {}  # with the call that closes it
@@ -200,26 +186,22 @@ class Server:
         return attempt.addBoth(done)
 
     async def _attempt(self) -> Pipeline:
+        if self._is_closed:
+            raise self._closed()
         try:
-            await self._start_backoff()
+            if self.is_backing_off:
+                if not self._waits_for_backoff():
+                    raise CannotConnect(f"{self}: {self._backoff_reason}")
+                await deferLater(self._clock, self._backoff.ends_s - self._clock.seconds())
             return await self._establish()
         except CancelledError:
             if self._is_closed:
                 raise self._closed() from None
             raise
 
-    async def _start_backoff(self) -> None:
-        if self._is_closed:
-            raise self._closed()
-        if self.is_backing_off:
-            if not self._waits_for_backoff():
-                raise CannotConnect(f"{self}: {self._backoff_reason}")
-            await deferLater(self._clock, self._backoff.ends_s - self._clock.seconds())
-
     async def _establish(self) -> Pipeline:
-        connecting = Deferred.fromCoroutine(self._connected()).addTimeout(self._timeout_s, self._clock)
         try:
-            pipeline = await connecting
+            pipeline = await Deferred.fromCoroutine(self._connected()).addTimeout(self._timeout_s, self._clock)
         except CancelledError:
             raise
         except Exception as error:

@@ -22,7 +22,6 @@ from kestrel.protocols.memcache import MAX_ITEM_BYTES
 T = TypeVar("T")
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of a request or reply."""
 
 _LARGEST: Final = (1 << 31) - 1
 """Largest i32."""

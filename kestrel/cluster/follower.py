@@ -74,7 +74,6 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="server-set", daemon=True)
 
     def start(self) -> Self:
-        """Start the thread."""
         self._thread.start()
         return self
 

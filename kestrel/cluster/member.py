@@ -37,7 +37,6 @@ class Member(NamedTuple):
         return self.additional.get(protocol) if self.additional else self.service
 
     def to_json(self) -> bytes:
-        """Return the member as JSON for ZooKeeper."""
         said = {
             "serviceEndpoint": self.service._asdict(),
             "additionalEndpoints": {name: address._asdict() for name, address in self.additional.items()},
@@ -61,9 +60,7 @@ def parse_member(data: bytes) -> Member:
     additional = said.get("additionalEndpoints") or {}
     if not isinstance(additional, dict):
         raise ValueError("its additionalEndpoints are not a JSON object")
-    return Member(
-        _address(said.get("serviceEndpoint")), {name: _address(each) for name, each in additional.items()}
-    )
+    return Member(_address(said.get("serviceEndpoint")), {name: _address(each) for name, each in additional.items()})
 
 
 def _address(said: Any) -> Address:

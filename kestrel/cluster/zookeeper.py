@@ -132,7 +132,6 @@ class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]
         atexit.unregister(self.stop)
 
     def async_result(self) -> AsyncResult:
-        """Return a result object for kazoo."""
         return _TimedAsyncResult(self)
 
     def select(self, *arguments: Any, **named: Any) -> Any:
@@ -145,7 +144,6 @@ class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return super().select(*arguments, **named)
 
     def on_state_change(self, state: object) -> None:
-        """Record a change of the client's connection state."""
         self._away_since_s = None if state == "CONNECTED" else time.monotonic()
         self.connect_count += state == "CONNECTED"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kestrel.config.setting import QUEUE_NAME, optional
-from kestrel.config.value_text import entry_path, setting_path
+from kestrel.config.units import entry_path, setting_path
 
 Table = Mapping[str, Any]
 
@@ -24,9 +24,7 @@ def named_tables(tables: Table, path: str) -> list[tuple[str, Table]]:
     if not isinstance(entries, list):
         return []
     return [
-        (entry["name"], entry)
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        (entry["name"], entry) for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     ]
 
 

@@ -7,14 +7,9 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import partial
-from operator import eq
 from typing import Any, Final, TypeVar
 
 import attrs
-from cattrs import Converter
-from cattrs.errors import BaseValidationError, ClassValidationError, ForbiddenExtraKeysError, IterableValidationError
-from cattrs.gen import make_dict_structure_fn, override
 
 from kestrel.config.item_routes import ItemRoutes, find_cycles, named_tables
 from kestrel.config.model import (
@@ -32,13 +27,12 @@ from kestrel.config.setting import (
     QUEUE_NAME,
     TABLE,
     TABLES,
-    Setting,
     checked_table,
     checked_tables,
     described,
     settings_of,
 )
-from kestrel.config.value_text import MAX_SHOWN_CHARACTERS, entry_path, setting_path, show_value
+from kestrel.config.units import MAX_SHOWN_CHARACTERS, entry_path, setting_path, show_value
 from kestrel.errors import KestrelError
 
 
@@ -74,13 +68,9 @@ def load(path: str | os.PathLike[str]) -> Config:
 def loads(text: str, source: str = "configuration") -> Config:
     """Return the configuration in a TOML text. Raises `ConfigError`, which calls the text `source`."""
     tables = _parse(text, source)
-    problems: list[str] = []
-    config = None
-    try:
-        config = config_from_tables(tables)
-    except BaseValidationError as error:
-        problems += _value_problems(error, tables)
-    problems += _cross_table_problems(tables)
+    reader = _TableReader()
+    config = reader.section(Config, tables, "")
+    problems = [*reader.problems, *_cross_table_problems(tables)]
     if config is None or problems:
         raise ConfigError(source, *problems)
     return config
@@ -107,7 +97,9 @@ def _syntax_problem(message: str, text: str) -> str:
     return f"line {line}, column {column}: {what}"
 
 
-# Problems of single values: cattrs' tree of exceptions as sentences with paths.
+# Tables as settings.
+
+_AnySection = TypeVar("_AnySection", bound=Section)
 
 _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
     (Config, "above the first [table]"),
@@ -119,38 +111,93 @@ _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
 ]
 
 
-def _value_problems(error: Exception, value: Any, path: str = "") -> Iterator[str]:
-    """Yield a sentence for each problem in the exception. `value` is the value that was read, at `path`."""
-    match error:
-        case ClassValidationError():
-            yield from _problems_in_table(error, value, path)
-        case IterableValidationError():
-            for each, note in error.group_exceptions()[0]:
-                entry = value[note.index]
-                yield from _value_problems(each, entry, entry_path(path, _name_of(entry) or int(note.index)))
-        case KeyError():
-            yield f"{path}: is missing"
-        case _:
-            yield f"{path}: {error}"
+@attrs.frozen(kw_only=True)
+class _QueueTable(QueueSettings):
+    """A ``[[queues]]`` table."""
+
+    name: bytes = attrs.field(metadata=described("name", QUEUE_NAME))
 
 
-def _problems_in_table(error: ClassValidationError, table: Any, path: str) -> Iterator[str]:
-    settings = settings_of(error.cl)
-    of_fields, others = error.group_exceptions()
-    for each, note in of_fields:
-        name = settings[note.name].kestrel_name
-        yield from _value_problems(each, table.get(name), setting_path(path, name))
-    for each in others:
-        if isinstance(each, ForbiddenExtraKeysError):
-            for name in sorted(each.extra_fields):
-                yield f"{setting_path(path, name)}: unknown setting{_hint(name, error.cl)}"
-        else:
-            yield f"{path}: {each}"
+class _TableReader:
+    """A reader of TOML's tables. It adds a sentence for each mistake to `problems`, and returns None in its place."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def values(self, cls: type[attrs.AttrsInstance], value: object, path: str) -> dict[str, Any]:
+        """Return the settings that the table at `path` gives, by the field's name in `cls`."""
+        values: dict[str, Any] = {}
+        table = self._parse(checked_table, value, path)
+        if table is None:
+            return values
+        table = dict(table)
+        required = {field.name for field in attrs.fields(cls) if field.default is attrs.NOTHING}
+        for field, setting in settings_of(cls).items():
+            place = setting_path(path, setting.kestrel_name)
+            if setting.kestrel_name in table:
+                given = table.pop(setting.kestrel_name)
+                if setting.kind in (TABLE, TABLES):
+                    values[field] = _NESTED[field](self, given, place)
+                else:
+                    values[field] = self._parse(setting.kind.parse, given, place)
+            elif field in required:
+                self.problems.append(f"{place}: is missing")
+        for name in sorted(table):
+            self.problems.append(f"{setting_path(path, name)}: unknown setting{_hint(name, cls)}")
+        return values
+
+    def _parse(self, parse: Callable[[object], Any], value: object, path: str) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            self.problems.append(f"{path}: {error}")
+            return None
+
+    def section(self, cls: type[_AnySection], value: object, path: str) -> _AnySection | None:
+        """Return the table at `path` as a section that knows which of its settings the table gives."""
+        before = len(self.problems)
+        values = self.values(cls, value, path)
+        return cls(**values, given=frozenset(values)) if len(self.problems) == before else None
+
+    def overrides(self, value: object, path: str) -> QueueOverrides:
+        """Return the settings of ``[default]``."""
+        return QueueOverrides(self.values(QueueSettings, value, path))
+
+    def queues(self, value: object, path: str) -> dict[bytes, QueueOverrides]:
+        """Return the settings of the ``[[queues]]`` tables, by name."""
+        tables = [self.values(_QueueTable, entry, place) for place, entry in self._entries(value, path)]
+        return {table.pop("name", b""): QueueOverrides(table) for table in tables}
+
+    def aliases(self, value: object, path: str) -> dict[bytes, AliasSettings]:
+        """Return the ``[[aliases]]`` tables, by name."""
+        aliases = {}
+        for place, entry in self._entries(value, path):
+            before = len(self.problems)
+            values = self.values(AliasSettings, entry, place)
+            if len(self.problems) == before:
+                aliases[values["name"]] = AliasSettings(**values)
+        return aliases
+
+    def _entries(self, value: object, path: str) -> Iterator[tuple[str, object]]:
+        for index, entry in enumerate(self._parse(checked_tables, value, path) or ()):
+            name = entry.get("name") if isinstance(entry, dict) else None
+            yield entry_path(path, name if name and isinstance(name, str) else index), entry
 
 
-def _name_of(entry: object) -> str | None:
-    name = entry.get("name") if isinstance(entry, dict) else None
-    return name if isinstance(name, str) else None
+def _section_reader(cls: type[Section]) -> Callable[[_TableReader, object, str], Section | None]:
+    return lambda reader, value, path: reader.section(cls, value, path)
+
+
+_NESTED: Final[Mapping[str, Callable[[_TableReader, object, str], Any]]] = {
+    "default": _TableReader.overrides,
+    "queues": _TableReader.queues,
+    "aliases": _TableReader.aliases,
+    "admin": _section_reader(AdminSettings),
+    "tls": _section_reader(TlsSettings),
+    "zookeeper": _section_reader(ZooKeeperSettings),
+    "logging": _section_reader(LoggingSettings),
+}
+"""The readers of the tables in a configuration, by the field's name in `Config`."""
 
 
 def _hint(name: str, cls: type[attrs.AttrsInstance]) -> str:
@@ -205,93 +252,3 @@ def _cycle_problems(routes: ItemRoutes) -> Iterator[str]:
                 f"{expiry}: expired items would move in a cycle: {way}; "
                 'end it by expireToQueue = "none" on one of these queues'
             )
-
-
-# The conversion of TOML's tables by cattrs. Problems of single values are collected in one tree of exceptions.
-
-_Settings = TypeVar("_Settings", bound=attrs.AttrsInstance)
-_AnySection = TypeVar("_AnySection", bound=Section)
-
-
-def config_from_tables(tables: Mapping[str, object]) -> Config:
-    """Return the configuration in these tables. Raises cattrs' `BaseValidationError`, a tree of all mistakes."""
-    return _CONVERTER.structure(tables, Config)
-
-
-@attrs.frozen(kw_only=True)
-class _QueueTable(QueueSettings):
-    """A ``[[queues]]`` table as an intermediate step, with the built-in defaults for missing settings."""
-
-    name: bytes = attrs.field(metadata=described("name", QUEUE_NAME, "The queue's name."))
-
-
-def _plain_hook(cls: type[_Settings]) -> Callable[[object, object], _Settings]:
-    """Return a hook that parses each setting, under Kestrel's name, by its kind."""
-    settings = settings_of(cls)
-    fields: dict[str, Any] = {
-        field.name: _read_as(settings[field.name]) if field.name in settings else override(omit=True)
-        for field in attrs.fields(cls)
-    }
-    from_dict = make_dict_structure_fn(
-        cls, _CONVERTER, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **fields
-    )
-    return lambda value, _: from_dict(checked_table(value), cls)
-
-
-def _read_as(setting: Setting) -> Any:
-    if setting.kind in (TABLE, TABLES):
-        return override(rename=setting.kestrel_name, struct_hook=_CONVERTER.structure)
-    return override(rename=setting.kestrel_name, struct_hook=lambda value, _: setting.kind.parse(value))
-
-
-def _section_hook(cls: type[_AnySection]) -> Callable[[object, object], _AnySection]:
-    """Return a hook like `_plain_hook` that also stores which settings the table gives."""
-    from_table = _plain_hook(cls)
-
-    def hook(value: object, type_: object) -> _AnySection:
-        made = from_table(value, type_)
-        return attrs.evolve(made, given=frozenset(_given(cls, value)))
-
-    return hook
-
-
-def _given(cls: type[attrs.AttrsInstance], table: object) -> list[str]:
-    named = checked_table(table)
-    return [name for name, setting in settings_of(cls).items() if setting.kestrel_name in named]
-
-
-def _overrides(made: QueueSettings, table: object) -> QueueOverrides:
-    return QueueOverrides({name: getattr(made, name) for name in _given(QueueSettings, table)})
-
-
-def _default_hook(value: object, _: object) -> QueueOverrides:
-    return _overrides(_CONVERTER.structure(value, QueueSettings), value)
-
-
-def _queues_hook(value: object, _: object) -> dict[bytes, QueueOverrides]:
-    tables = checked_tables(value)
-    made = _CONVERTER.structure(tables, list[_QueueTable])
-    return {queue.name: _overrides(queue, table) for queue, table in zip(made, tables, strict=True)}
-
-
-def _aliases_hook(value: object, _: object) -> dict[bytes, AliasSettings]:
-    made = _CONVERTER.structure(checked_tables(value), list[AliasSettings])
-    return {alias.name: alias for alias in made}
-
-
-_CONVERTER: Final = Converter()
-_HOOKS: Final[list[tuple[Any, Callable[[Any, Any], Any]]]] = [
-    (QueueSettings, _plain_hook(QueueSettings)),
-    (_QueueTable, _plain_hook(_QueueTable)),
-    (AliasSettings, _plain_hook(AliasSettings)),
-    (AdminSettings, _section_hook(AdminSettings)),
-    (TlsSettings, _section_hook(TlsSettings)),
-    (ZooKeeperSettings, _section_hook(ZooKeeperSettings)),
-    (LoggingSettings, _section_hook(LoggingSettings)),
-    (Config, _section_hook(Config)),
-    (QueueOverrides, _default_hook),
-    (Mapping[bytes, QueueOverrides], _queues_hook),
-    (Mapping[bytes, AliasSettings], _aliases_hook),
-]
-for _type, _hook in _HOOKS:
-    _CONVERTER.register_structure_hook_func(partial(eq, _type), _hook)

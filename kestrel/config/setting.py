@@ -1,4 +1,4 @@
-"""The description of a setting, stored at its field: Kestrel's name, the kind of value, and a help text.
+"""The description of a setting, stored at its field: Kestrel's name and the kind of value.
 
 A kind's `parse` takes a value from TOML, and raises `ValueError` with a sentence: what is wrong, and often a valid
 example. No type is accepted for another: true is not 1. Its `show` is the inverse.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
-from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
-from kestrel.config.value_text import show_value
+from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size, show_value
 from kestrel.errors import BadQueueName
 from kestrel.escaping import show_name, show_names
 from kestrel.names import check_queue_name
@@ -30,18 +29,17 @@ class Setting:
 
     kestrel_name: str
     kind: SettingKind
-    help: str
 
 
-def setting(kestrel_name: str, kind: SettingKind, help: str, default: T, *, repr: bool = True) -> T:
+def setting(kestrel_name: str, kind: SettingKind, default: T, *, repr: bool = True) -> T:
     """Return a field with a default that `settings_of` finds. `repr` is as for `attrs.field`."""
-    field: T = attrs.field(default=default, repr=repr, metadata=described(kestrel_name, kind, help))
+    field: T = attrs.field(default=default, repr=repr, metadata=described(kestrel_name, kind))
     return field
 
 
-def described(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
+def described(kestrel_name: str, kind: SettingKind) -> dict[str, Setting]:
     """Return metadata for `attrs.field`, for a setting without a default."""
-    return {KEY: Setting(kestrel_name, kind, help)}
+    return {KEY: Setting(kestrel_name, kind)}
 
 
 def settings_of(cls: type[attrs.AttrsInstance]) -> Mapping[str, Setting]:
@@ -57,14 +55,15 @@ MAX_PORT: Final = 65535
 
 @attrs.frozen
 class SettingKind:
-    """A kind of setting: its name for lists of settings, its parser, and its display."""
+    """A kind of setting: its parser, its display, and whether its values have units."""
 
-    name: str
     parse: Callable[[object], Any] = attrs.field(repr=False)
     show: Callable[[Any], str] = attrs.field(default=str, repr=False)
     """Function that shows a value as in a file, without quotes and brackets. Members of a list are separated by commas.
     Names are bytes, and each byte is shown as the character of that number (Latin-1). A table has no such text.
     """
+    quantity: Literal["size", "duration"] | None = None
+    """What values with a unit measure."""
 
 
 def _boolean(value: object) -> bool:
@@ -161,20 +160,20 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(_text(each) for each in _list(value))
 
 
-BOOLEAN: Final = SettingKind("true or false", _boolean, _show_boolean)
-TEXT: Final = SettingKind("text", _text)
-TEXTS: Final = SettingKind("list of texts", _texts, ",".join)
-PATH: Final = SettingKind("path", _text)
-COUNT: Final = SettingKind("number from 1", _count)
-PORT_NUMBER: Final = SettingKind("port number", _port_number)
-PORT: Final = SettingKind("port number, or false for no port", _port, _show_port)
-SIZE: Final = SettingKind("size", _positive(parse_size), format_size)
-SIZE_OR_ZERO: Final = SettingKind("size, or 0", parse_size, format_size)
-DURATION: Final = SettingKind("duration", _positive(parse_duration_ms), format_duration_ms)
-DURATION_OR_ZERO: Final = SettingKind("duration, or 0", parse_duration_ms, format_duration_ms)
-QUEUE_NAME: Final = SettingKind("queue name", _queue_name, show_name)
-QUEUE_NAMES: Final = SettingKind("list of queue names", _queue_names, show_names)
-IDENTITIES: Final = SettingKind("client name or list of them", _identities, _show_identities)
+BOOLEAN: Final = SettingKind(_boolean, _show_boolean)
+TEXT: Final = SettingKind(_text)
+TEXTS: Final = SettingKind(_texts, ",".join)
+PATH: Final = SettingKind(_text)
+COUNT: Final = SettingKind(_count)
+PORT_NUMBER: Final = SettingKind(_port_number)
+PORT: Final = SettingKind(_port, _show_port)
+SIZE: Final = SettingKind(_positive(parse_size), format_size, "size")
+SIZE_OR_ZERO: Final = SettingKind(parse_size, format_size, "size")
+DURATION: Final = SettingKind(_positive(parse_duration_ms), format_duration_ms, "duration")
+DURATION_OR_ZERO: Final = SettingKind(parse_duration_ms, format_duration_ms, "duration")
+QUEUE_NAME: Final = SettingKind(_queue_name, show_name)
+QUEUE_NAMES: Final = SettingKind(_queue_names, show_names)
+IDENTITIES: Final = SettingKind(_identities, _show_identities)
 
 
 def optional(kind: SettingKind, *words: str) -> SettingKind:
@@ -193,7 +192,7 @@ def optional(kind: SettingKind, *words: str) -> SettingKind:
     def show(value: Any) -> str:
         return words[0] if value is None else kind.show(value)
 
-    return SettingKind(f"{kind.name}, or {in_quotes}", parse, show)
+    return SettingKind(parse, show, kind.quantity)
 
 
 def one_of(*words: str) -> SettingKind:
@@ -207,7 +206,7 @@ def one_of(*words: str) -> SettingKind:
             raise ValueError(f"{show_value(value)} is none of {in_quotes}")
         return word
 
-    return SettingKind(f"one of {in_quotes}", parse)
+    return SettingKind(parse)
 
 
 def matching(name: str, pattern: str, example: str) -> SettingKind:
@@ -220,19 +219,20 @@ def matching(name: str, pattern: str, example: str) -> SettingKind:
             raise ValueError(f"{show_value(text)} is not a {name}; write for example {show_value(example)}")
         return text
 
-    return SettingKind(name, parse)
+    return SettingKind(parse)
 
 
-def secret(kind: SettingKind, example: str) -> SettingKind:
-    """Return a kind whose error messages show `example`, and never the given value."""
+def secret(name: str, pattern: str, example: str) -> SettingKind:
+    """Return a kind as `matching` does, whose error messages never show the given value."""
+    kind = matching(name, pattern, example)
 
     def parse(value: object) -> Any:
         try:
             return kind.parse(value)
         except ValueError:
-            raise ValueError(f"the value is not a {kind.name}; write for example {show_value(example)}") from None
+            raise ValueError(f"the value is not a {name}; write for example {show_value(example)}") from None
 
-    return SettingKind(kind.name, parse, kind.show)
+    return SettingKind(parse)
 
 
 def table_of(kind: SettingKind) -> SettingKind:
@@ -247,7 +247,7 @@ def table_of(kind: SettingKind) -> SettingKind:
                 raise ValueError(f"{show_value(name)}: {error}") from None
         return parsed
 
-    return SettingKind(f"table from names to {kind.name}", parse)
+    return SettingKind(parse)
 
 
 def checked_table(value: object) -> dict[str, object]:
@@ -264,5 +264,5 @@ def checked_tables(value: object) -> list[object]:
     return value
 
 
-TABLE: Final = SettingKind("table", checked_table)
-TABLES: Final = SettingKind("list of tables", checked_tables)
+TABLE: Final = SettingKind(checked_table)
+TABLES: Final = SettingKind(checked_tables)

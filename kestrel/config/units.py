@@ -1,17 +1,59 @@
-"""Strict parsers for sizes and durations, each with a function that formats them.
+"""The values of a configuration file in messages, and strict parsers for sizes and durations, with their formatters.
 
-A text is a number, an optional space or dot, and a unit, so that Kestrel's ``16.megabytes`` and ``100.milliseconds``
-are valid. A number without quotes has a fixed unit: bytes, or seconds. An unknown text is an error, never a guess.
+A place in a message is ``logging.file``, ``queues["work"].maxItems``, or ``queues[2].maxItems``.
+
+A size or duration in quotes is a number, an optional space or dot, and a unit, so that Kestrel's ``16.megabytes`` and
+``100.milliseconds`` are valid. A number without quotes has a fixed unit: bytes, or seconds. An unknown text is an
+error, never a guess.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from fractions import Fraction
 from typing import Final
 
-from kestrel.config.value_text import show_value
+MAX_SHOWN_CHARACTERS: Final = 60
+"""Limit of shown characters of a text."""
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]{1,60}")
+
+
+def show_value(value: object) -> str:
+    """Return a short text for a value, as in the file where possible."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            is_long = len(value) > MAX_SHOWN_CHARACTERS
+            return json.dumps(value[:MAX_SHOWN_CHARACTERS], ensure_ascii=False) + ("..." if is_long else "")
+        case int() if value.bit_length() > 128:
+            # Python refuses to format some thousand digits, which TOML may have in hexadecimal.
+            return f"a number of {value.bit_length()} bits"
+        case int() | float():
+            return str(value)
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+        case _:
+            return "a date or time"
+
+
+def setting_path(path: str, name: str) -> str:
+    """Return the path of a setting in the table at `path`, which is empty for the whole file."""
+    name = name if _BARE.fullmatch(name) else show_value(name)
+    return f"{path}.{name}" if path else name
+
+
+def entry_path(path: str, name_or_index: str | int) -> str:
+    """Return the path of one table of a list: by its name, or by its index from 0 if it has none."""
+    return f"{path}[{show_value(name_or_index)}]"
+
+
+# Sizes and durations.
 
 MAX_AMOUNT: Final = 2**62
 """Limit of an amount, in bytes or milliseconds. The sum of two still fits a signed 64-bit field."""

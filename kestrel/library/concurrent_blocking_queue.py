@@ -204,7 +204,6 @@ class ConcurrentBlockingQueue(Generic[T]):
             consumer.timer = None
 
     def _answer(self, consumer: _Consumer[T]) -> None:
-        """Answer a consumer with None."""
         self._leave(consumer)
         consumer.arrival.callback(None)
 

@@ -134,7 +134,6 @@ class JournaledQueueConfig:
             check_reader(self.name, reader)
 
     def reader_config(self, name: bytes) -> JournaledQueueReaderConfig:
-        """Return the configuration of a reader."""
         return self.reader_configs.get(name, self.default_reader_config)
 
     def stored_name(self, reader: bytes) -> bytes:
@@ -142,7 +141,6 @@ class JournaledQueueConfig:
         return self.name + b"+" + reader if reader else self.name
 
     def settings_for(self, reader: bytes) -> QueueSettings:
-        """Return the settings of a reader's queue."""
         config = self.reader_config(reader)
         return QueueSettings(
             max_items=config.max_items,

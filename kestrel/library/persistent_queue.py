@@ -237,7 +237,6 @@ class FolderQueue(QueueHandle[Item]):
     # The underlying queue, whose store is replaced when its storage fails.
 
     def underlying(self) -> Queue:
-        """Return the underlying queue, as the server uses it."""
         return self._known(self.folder.manager.queue(self.name))
 
     def _store_was_replaced(self) -> None:
@@ -259,7 +258,6 @@ class FolderQueue(QueueHandle[Item]):
         return self.to_program_item(item)
 
     def deliver(self, queue: Queue, item: Item, waiter: Waiter) -> Item:
-        """Return the program's copy of an item that arrived for a waiter."""
         return self.to_program_item(item) if waiter.peeks else self.finish_take(queue, item, waiter.opens)
 
     def to_program_item(self, item: Item) -> Item:

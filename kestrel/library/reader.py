@@ -29,16 +29,13 @@ class ReaderLimits(QueueLimits):
     """The limits of a reader: they include open reads, and an item expires at its expiry time, not after it."""
 
     def has_room(self, store: Any) -> bool:
-        """Return True if a put may append an item to `store`."""
         return not self.is_full(*_total(store))
 
     def is_exceeded(self, store: Any, last_size: int) -> bool:
-        """Return True if the head must be discarded."""
         items, size = _total(store)
         return (items > self.max_items or size > self.max_bytes) and store.items > 0 and store.failure is None
 
     def is_expired(self, item: Item, now_ms: int) -> bool:
-        """Return True if `item` has expired."""
         max_age_ms = self.max_age_ms
         return 0 < item.expiry_ms <= now_ms or (max_age_ms is not None and item.add_ms + max_age_ms <= now_ms)
 
@@ -157,7 +154,6 @@ class Reader(QueueHandle[QueueItem]):
 
     @property
     def unsettled_batch(self) -> Batch | None:
-        """The latest batch that is not yet safe, or None."""
         return self._queue.unsettled_batch
 
     def touch(self) -> Batch:
@@ -214,7 +210,6 @@ class Reader(QueueHandle[QueueItem]):
         return item
 
     def deliver(self, queue: Queue, item: Item, waiter: Waiter) -> QueueItem:
-        """Record the open read of an item that arrived for a waiter, and convert the item for the program."""
         delivered = self._to_queue_item(item)
         if waiter.opens:
             self._known(queue)

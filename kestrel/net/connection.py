@@ -35,13 +35,11 @@ from kestrel.session.gets import GETS
 from kestrel.session.puts import PUTS
 from kestrel.session.ranges import RANGES
 from kestrel.session.session import Handlers, Session, socket_of
-from kestrel.session.session_context import SessionContext
-from kestrel.session.settings import ServerControl
+from kestrel.session.session_context import ServerControl, SessionContext
 
 log = Logger(__name__)
 
 HANDLERS: Final[Handlers] = {**PUTS, **GETS, **GET_MANY, **RANGES, **ADMINISTRATION}
-"""The handlers of all commands."""
 
 
 class Connection:
@@ -58,12 +56,10 @@ class Connection:
         self.session: Session = connections.session()
 
     def makeConnection(self, transport: Any) -> None:
-        """Attach the transport."""
         self.transport = transport
         self.connectionMade()
 
     def logPrefix(self) -> str:
-        """Return the prefix of log lines."""
         return "Connection"
 
     def connectionMade(self) -> None:
@@ -83,11 +79,9 @@ class Connection:
             self.session.access.subject = certificate_subject(certificate)
 
     def dataReceived(self, data: bytes) -> None:
-        """Process bytes from the client."""
         self.session.received(data)
 
     def readConnectionLost(self) -> None:
-        """Process the end of the client's input. The client may still read."""
         self.session.input_ended()
 
     def writeConnectionLost(self) -> None:
@@ -107,7 +101,6 @@ class Connection:
         return socket_of(self.transport) or socket_of(getattr(self.transport, "transport", None))
 
     def abort(self) -> None:
-        """Close the connection at once and drop unsent bytes."""
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
@@ -179,35 +172,31 @@ class ConnectionFactory(Factory):
         counters.curr_connections += 1
         session = connection.session
         access = session.access
-        access.refuses_writes = _is_over(counters.curr_connections, settings.refuse_writes_over)
-        access.refuses_reads = _is_over(counters.curr_connections, settings.refuse_reads_over)
+        access.refuses_writes = _is_over(counters.curr_connections, settings.connection_limit_refuse_writes)
+        access.refuses_reads = _is_over(counters.curr_connections, settings.connection_limit_refuse_reads)
         session.began(connection.transport)
-        if settings.traces_sessions:
+        if settings.enable_session_trace:
             log.info("Session opened: {peer}", peer=connection.session.peer)
 
     def closed(self, connection: Connection) -> None:
-        """Remove a closed connection, and reduce the count."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
-        if self._context.settings.traces_sessions:
+        if self._context.settings.enable_session_trace:
             log.info("Session closed: {peer}", peer=connection.session.peer)
         if not self._connections and self._emptied is not None:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
 
     def log_tls_failure(self, connection: Connection, error: SSL.Error) -> None:
-        """Log a TLS failure of a client."""
         # OpenSSL's errors are lists of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
         connection.session.log_refusal(f"TLS: {', '.join(reasons)}")
 
     @property
     def count(self) -> int:
-        """Number of open connections."""
         return len(self._connections)
 
     def all(self) -> list[Connection]:
-        """Return the open connections."""
         return list(self._connections)
 
     def settings_changed(self) -> None:
@@ -241,7 +230,6 @@ class RejectingProtocol(Protocol):
         self._reply = reply
 
     def connectionMade(self) -> None:
-        """Reject the client."""
         assert self.transport is not None
         if ISSLTransport.providedBy(self.transport):
             self.transport.abortConnection()

@@ -59,7 +59,6 @@ class Hub:
         self._is_working = False
 
     def __len__(self) -> int:
-        """Return the number of connections."""
         return len(self._transports)
 
     def connect(self, sock: socket.socket, protocol: Any, peer: tuple[Any, ...]) -> HubTransport:
@@ -86,7 +85,6 @@ class Hub:
         return -1 if self._epoll.closed else self._epoll.fileno()
 
     def logPrefix(self) -> str:
-        """Return the prefix of log lines."""
         return "hub"
 
     def connectionLost(self, reason: Failure) -> None:

@@ -310,7 +310,6 @@ class HubTransport:
             self._producer.pauseProducing()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Send all of these bytes, in order."""
         self.write(b"".join(iovec))
 
     def loseConnection(self) -> None:
@@ -335,11 +334,9 @@ class HubTransport:
         self._request_end(ConnectionAborted())
 
     def getPeer(self) -> IPv4Address | IPv6Address:
-        """Return the client's address."""
         return _address(self._peer)
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """Return the address that the client has connected to."""
         name = self._socket.getsockname()
         if len(name) == 4:  # with the interface name, if the address needs one
             host, _ = socket.getnameinfo(name, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
@@ -347,11 +344,9 @@ class HubTransport:
         return _address(name)
 
     def getHandle(self) -> socket.socket:
-        """Return the socket."""
         return self._socket
 
     def getTcpNoDelay(self) -> bool:
-        """Return True if small writes are sent at once."""
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     def setTcpNoDelay(self, enabled: bool) -> None:
@@ -362,11 +357,9 @@ class HubTransport:
             log.failure("TCP_NODELAY could not be set")
 
     def getTcpKeepAlive(self) -> bool:
-        """Return True if the system probes an idle peer."""
         return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Make the system probe an idle peer, or not."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
     # IConsumer.
@@ -388,7 +381,6 @@ class HubTransport:
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """Remove the producer, which has finished."""
         self._producer = None
         self._is_streaming = False
         self._acts_when_sent = self.disconnecting or (self._ends_output and not self._has_output_ended)
@@ -398,19 +390,16 @@ class HubTransport:
     # IPushProducer.
 
     def pauseProducing(self) -> None:
-        """Stop reading until `resumeProducing`."""
         if self._is_reading:
             self._is_reading = False
             self._watch()
 
     def resumeProducing(self) -> None:
-        """Read again, if more input is possible."""
         if not (self._is_reading or self.disconnecting or self._is_over or self._has_input_ended):
             self._is_reading = True
             self._watch()
 
     def stopProducing(self) -> None:
-        """Close the connection, as `loseConnection` does."""
         self.loseConnection()
 
 

@@ -43,7 +43,6 @@ class TlsListener:
         self._reactor = reactor
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
-        """Listen on a paced port."""
         listening = TlsPort(port, factory, backlog, interface, self._reactor)
         listening.startListening()
         return listening
@@ -69,7 +68,6 @@ class HubListener:
         self._hub = hub
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
-        """Listen on a TCP port. The hub serves its connections."""
         return self._listen(HubPort(port, factory, backlog, interface, self._reactor))
 
     def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: IProtocolFactory) -> IListeningPort:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList, succeed
 
@@ -16,12 +16,14 @@ from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.net.connection import Connection, ConnectionFactory
 from kestrel.protocols.codec import Codec
+from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.protocols.text import TextCodec
+from kestrel.protocols.thrift import ThriftCodec
 from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.session.session_context import SessionContext
-from kestrel.session.settings import ServerControl, SessionSettings
+from kestrel.session.session_context import ServerControl, SessionContext
 from kestrel.storage.barrier import Barrier
 
 
@@ -54,7 +56,6 @@ class QueueServer:
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
         self._protocols: list[str] = []
-        """The protocol of each factory."""
 
     def connections(
         self,
@@ -64,7 +65,7 @@ class QueueServer:
         *,
         is_trusted: bool = False,
     ) -> ConnectionFactory:
-        """Return a factory for the connections of one protocol (`kestrel.net.codec_factories`).
+        """Return a factory for the connections of one protocol (`CODEC_FACTORIES`).
 
         `make_codec` creates the codec of each connection, with the limits of the configuration at that time. Trusted
         clients are administrators.
@@ -105,19 +106,19 @@ class QueueServer:
             return succeed(None)
         config = self.config = resolved.config
         self._configured_names = sorted(config.queues)
-        self.apply_session_settings(session_settings(config))
+        self.apply_session_settings(config)
         self.barrier.uncommitted.set_limit(config.max_uncommitted_bytes)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
         self.expiry_sweeper.every(config.expiration_timer_frequency_ms)
         return self.manager.use(resolved)
 
     @property
-    def session_settings(self) -> SessionSettings:
-        """The limits of connections."""
+    def session_settings(self) -> Config:
+        """The configuration whose limits apply to connections."""
         return self.session_context.settings
 
-    def apply_session_settings(self, settings: SessionSettings) -> None:
-        """Apply limits to all connections, including existing ones."""
+    def apply_session_settings(self, settings: Config) -> None:
+        """Apply the limits of a configuration to all connections, including existing ones."""
         self.session_context.use(settings)
         for factory in self._factories:
             factory.settings_changed()
@@ -182,17 +183,26 @@ def _merge_sorted(*sorted_names: Iterable[bytes]) -> Iterator[bytes]:
     return (name for name, _ in groupby(merge(*sorted_names)))
 
 
-def session_settings(config: Config) -> SessionSettings:
-    """Return the limits of connections that a configuration sets."""
-    return SessionSettings(
-        max_open_reads=config.max_open_transactions,
-        max_pipeline_bytes=config.max_pipeline_bytes,
-        client_timeout_ms=config.client_timeout_ms,
-        request_timeout_ms=config.request_timeout_ms,
-        max_total_request_bytes=config.max_total_request_size_bytes,
-        max_connections=config.max_connections,
-        refuse_writes_over=config.connection_limit_refuse_writes,
-        refuse_reads_over=config.connection_limit_refuse_reads,
-        traces_sessions=config.enable_session_trace,
-        administrators=config.administrators,
+def _memcache(config: Config) -> Codec:
+    return MemcacheCodec(config.max_line_size_bytes, config.max_request_item_size_bytes, config.echo_requested_key)
+
+
+def _text(config: Config) -> Codec:
+    return TextCodec(
+        config.max_line_size_bytes,
+        config.max_request_item_size_bytes,
+        config.max_text_put_items,
+        config.max_request_size_bytes,
     )
+
+
+def _thrift(config: Config) -> Codec:
+    return ThriftCodec(config.max_request_size_bytes, config.max_request_item_size_bytes, config.max_thrift_list_size)
+
+
+CODEC_FACTORIES: Final[Mapping[str, Callable[[Config], Codec]]] = {
+    "memcache": _memcache,
+    "text": _text,
+    "thrift": _thrift,
+}
+"""The factories by protocol, in the order in which ports are opened."""

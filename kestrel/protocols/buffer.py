@@ -29,7 +29,6 @@ class ReceiveBuffer:
 
     def __init__(self) -> None:
         self.size = 0
-        """Number of held bytes."""
         self._data: bytes = b""
         self._position = 0
         self._scanned = 0

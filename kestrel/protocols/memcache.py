@@ -98,12 +98,10 @@ class MemcacheCodec(Codec):
         return self.buffer.size or int(self._announced is not None)
 
     def end(self) -> None:
-        """Drop all held bytes when the connection ends."""
         super().end()
         self._announced = None
 
     def next_command(self) -> commands.Command | None:
-        """Return the next command, or None until more bytes arrive."""
         announced = self._announced
         if announced is None:
             line = self.buffer.take_line()
@@ -146,7 +144,6 @@ class MemcacheCodec(Codec):
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """Return STORED, or NOT_STORED if the item was refused. Nothing after `noreply`."""
         if not command.wants_reply:
             return b""
         return b"STORED\r\n" if count else b"NOT_STORED\r\n"
@@ -157,23 +154,18 @@ class MemcacheCodec(Codec):
         return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(data), data)
 
     def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
-        """Return END."""
         return b"END\r\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """Return the command's own word for success. `shutdown` has none, and neither has a command with `noreply`."""
         return b"" if _is_silent(command) else _SUCCESS_REPLIES[type(command)]
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """Return a line with the number."""
         return b"%d\r\n" % value
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """Return VERSION and the version."""
         return b"VERSION %b\r\n" % version.encode("ascii")
 
     def status(self, command: commands.Command, name: str) -> bytes:
-        """Return the status in capitals."""
         return name.upper().encode("ascii") + b"\r\n"
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
@@ -181,20 +173,14 @@ class MemcacheCodec(Codec):
         return escape_non_ascii("".join([f"STAT {name} {value}\r\n" for name, value in stats])).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
-        """Return a block in braces with a line for each figure."""
         # As in Kestrel, a missing queue has one line of two spaces.
         lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
         return b"queue '%b' {\r\n%b}\r\n" % (queue, "".join(lines).encode())
 
     def end_of_list(self, command: commands.Command) -> bytes:
-        """Return END."""
         return b"END\r\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
-        """Return the error's first word with the reason, except after ERROR, and whether the connection is closed.
-
-        The reply to a command with `noreply` is empty.
-        """
         word, closes = next((word, closes) for kind, word, closes in _ERRORS if isinstance(error, kind))
         if _is_silent(command):
             return b"", closes

@@ -66,13 +66,11 @@ class TextCodec(Codec):
         return held_bytes or int(self._announced is not None)
 
     def end(self) -> None:
-        """Drop all held bytes when the connection ends."""
         super().end()
         self._announced = None
         self._forget_items()
 
     def next_command(self) -> commands.Command | None:
-        """Return the next command, or None until more bytes arrive."""
         if self._announced is not None:
             return self._read_data(self._announced)
         line = self.buffer.take_line()
@@ -136,7 +134,6 @@ class TextCodec(Codec):
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """Return the number of stored items after a plus."""
         return b"+%d\n" % count
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
@@ -144,27 +141,21 @@ class TextCodec(Codec):
         return b":%b\n" % data
 
     def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
-        """Return a star."""
         return b"*\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """Return the number of confirmed reads after a plus, or 0 for other commands."""
         return b"+%d\n" % (command.count if isinstance(command, commands.Confirm) else 0)
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """Return the number after a plus."""
         return b"+%d\n" % value
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """Return the version after a colon."""
         return b":%b\n" % version.encode("ascii")
 
     def status(self, command: commands.Command, name: str) -> bytes:
-        """Return the status in capitals after a colon."""
         return b":%b\n" % name.upper().encode("ascii")
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
-        """Return a line `:name value` for each, in UTF-8."""
         return "".join([f":{name} {value}\n" for name, value in stats]).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
@@ -179,7 +170,6 @@ class TextCodec(Codec):
         return _HELP
 
     def end_of_list(self, command: commands.Command) -> bytes:
-        """Return a star."""
         return b"*\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:

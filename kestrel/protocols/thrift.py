@@ -14,10 +14,27 @@ from kestrel import commands, errors
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import Codec, QueueInfo, RangeState
-from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE_METHOD, read_request_header
 
 DEFAULT_CLIENT_MAX_FRAME_BYTES: Final = 16_384_000
 """Frame limit of Apache thrift's libraries by default. A client that refuses a reply loses its items."""
+
+# Finagle's clients add headers to messages. Such a client first calls a method that no service has. If the server
+# answers it, the connection is upgraded. From then on each frame of the client begins with a `RequestHeader`, and each
+# of the server with a `ResponseHeader`. Both are structs of Finagle's tracing.thrift. Only the client's name is used.
+
+UPGRADE_METHOD: Final = b"__can__finagle__trace__v3__"
+
+RESPONSE_HEADER: Final = binary.END
+"""A header without spans and contexts."""
+
+MAX_REQUEST_HEADER_BYTES: Final = 1024
+"""Limit of bytes read of a frame that is too large, to find the message after the header."""
+
+MAX_CLIENT_ID_BYTES: Final = 256
+"""Limit of a client name. A longer name is ignored."""
+
+_CLIENT_ID: Final = (binary.STRUCT, 6)
+_NAME: Final = (binary.STRING, 1)
 
 _REPLY_OVERHEAD_BYTES: Final = len(RESPONSE_HEADER) + binary.MAX_HEADER_BYTES + 16
 """Upper bound of the bytes around the items of a reply."""
@@ -45,6 +62,27 @@ class ThriftCall(NamedTuple):
 
 _NO_CALL: Final = ThriftCall()
 _NO_UPGRADED_CALL: Final = ThriftCall(is_upgraded=True)
+
+
+def read_request_header(reader: binary.ThriftReader) -> bytes | None:
+    """Read a `RequestHeader`, and return the client's name in it, or None. Raises `BadThrift`."""
+    name = None
+    while (field := reader.field())[0] != binary.STOP:
+        if field == _CLIENT_ID:
+            name = _read_client_id(reader)
+        else:
+            reader.skip(field[0])
+    return name
+
+
+def _read_client_id(reader: binary.ThriftReader) -> bytes | None:
+    name = None
+    while (field := reader.field())[0] != binary.STOP:
+        if field == _NAME:
+            name = reader.binary()
+        else:
+            reader.skip(field[0])
+    return name if name is not None and len(name) <= MAX_CLIENT_ID_BYTES else None
 
 
 class _UnacceptableCall(Exception):
@@ -77,12 +115,10 @@ class ThriftCodec(Codec):
         return self.buffer.size or int(self._frame_bytes is not None)
 
     def end(self) -> None:
-        """Drop all held bytes when the connection ends."""
         super().end()
         self._frame_bytes = self._oversized_frame_head = None
 
     def next_command(self) -> commands.Command | None:
-        """Return the next command, or None until more bytes arrive."""
         if self._oversized_frame_head is not None:
             return self._refuse_frame(self._oversized_frame_head)
         if self._frame_bytes is None:
@@ -214,19 +250,15 @@ class ThriftCodec(Codec):
     # Results to bytes.
 
     def stored(self, command: commands.Put, count: int) -> bytes:
-        """Return the number of stored items."""
         return self.number(command, count)
 
     def number(self, command: commands.Command, value: int) -> bytes:
-        """Return an i32."""
         return _reply(command, binary.i32_field(0, value))
 
     def done(self, command: commands.Command) -> bytes:
-        """Return the result of a method that returns nothing."""
         return _reply(command)
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        """Return the version as a string."""
         return _reply(command, binary.binary_field(0, version.encode("ascii")))
 
     def status(self, command: commands.Command, name: str) -> bytes:
@@ -234,14 +266,12 @@ class ThriftCodec(Codec):
         return _reply(command, binary.i32_field(0, _STATUS_NUMBERS.get(name, _NOT_CONFIGURED)))
 
     def items(self, command: commands.GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
-        """Return a list of Item."""
         parts = [binary.list_field(0, binary.STRUCT, len(items))]
         for data, id_ in items:
             parts += (binary.binary_field(1, data), binary.i64_field(2, id_), binary.END)
         return _reply(command, *parts)
 
     def queue_info(self, command: commands.Inspect, info: QueueInfo) -> bytes:
-        """Return a QueueInfo. Without a head, it has no head_item."""
         return _reply(
             command,
             binary.struct_field(0),
@@ -256,7 +286,6 @@ class ThriftCodec(Codec):
         )
 
     def range_state(self, command: commands.RangeCommand, state: RangeState) -> bytes:
-        """Return a RangeState."""
         return _reply(
             command,
             binary.struct_field(0),
@@ -267,7 +296,6 @@ class ThriftCodec(Codec):
         )
 
     def range_items(self, command: commands.RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
-        """Return a list of RangeItem."""
         parts = [binary.list_field(0, binary.STRUCT, len(items))]
         for id_, item in items:
             parts += (

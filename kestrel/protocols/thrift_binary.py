@@ -45,7 +45,6 @@ MAX_SKIPPED_VALUES: Final = 10_000
 """Limit of skipped values in one frame. The values of a container with elements of fixed size count as one."""
 
 MAX_NAME_BYTES: Final = 100
-"""Limit of a method name in a message header."""
 
 MAX_HEADER_BYTES: Final = 4 + 4 + MAX_NAME_BYTES + 4
 """Length of the longest message header, in the strict form."""

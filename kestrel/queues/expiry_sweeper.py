@@ -53,7 +53,6 @@ class ExpirySweeper:
             self._start_timer()
 
     def stop(self) -> None:
-        """Stop sweeping."""
         self._every_s = None
         self._round.clear()
         self._blocked_by_moves.clear()

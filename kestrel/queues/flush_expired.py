@@ -13,7 +13,6 @@ from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch, combine_batches
 
 FLUSHED_QUEUES_PER_SLICE: Final = 64
-"""Limit of queues per slice."""
 
 
 class ExpiredFlushResult(NamedTuple):

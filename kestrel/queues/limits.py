@@ -80,5 +80,4 @@ class QueueLimits:
         return self.is_full(store.items - 1, store.bytes - last_size)
 
     def is_expired(self, item: Item, now_ms: int) -> bool:
-        """Return True if `item` has expired."""
         return is_expired(item, self.max_age_ms, now_ms)

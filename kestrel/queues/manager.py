@@ -35,10 +35,8 @@ log = Logger(__name__)
 
 
 RECONFIGURED_QUEUES_PER_SLICE: Final = 1000
-"""Limit of queues that get new settings in one slice."""
 
 FLUSHED_PER_SLICE: Final = 64
-"""Limit of queues that are flushed in one slice."""
 
 NAMES_PER_LOOKUP: Final = 64
 """Number of names that an iterator over all queues looks up together."""
@@ -69,7 +67,6 @@ class QueueManager:
     ) -> None:
         self.counters = ServerCounters()
         self.deleted_queue_histograms = QueueHistograms()
-        """Histograms of deleted queues."""
         self.barrier: Barrier = scheduler.barrier
         self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
@@ -265,7 +262,6 @@ class QueueManager:
         return sorted({*names, *aliases})[:NAMES_PER_LOOKUP]
 
     def children_of(self, name: bytes) -> Sequence[bytes]:
-        """Return the names of a parent's children, in order."""
         return self._children.children_of(name)
 
     def queues_including_masked(self) -> list[Queue]:
@@ -408,7 +404,6 @@ class QueueManager:
         return self._deletions.get(name) if queue is None else self._delete(queue)
 
     def expire(self, queue: Queue) -> None:
-        """Delete a queue that is old and empty."""
         self._delete(queue)
         self.counters.queue_expires += 1
 
@@ -546,7 +541,6 @@ def _named_in(config: ResolvedConfig) -> frozenset[bytes]:
 
 
 REOPEN_RETRY_S: Final = 0.5
-"""Wait between two attempts to reopen stores."""
 
 
 class StoreReopener:
@@ -565,7 +559,6 @@ class StoreReopener:
             self._scheduler.continue_later(self._try)
 
     def stop(self) -> None:
-        """Stop trying."""
         self._timer.stop()
 
     def _try(self) -> None:

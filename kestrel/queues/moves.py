@@ -27,10 +27,8 @@ MAX_CONCURRENT_MOVES: Final = 1000
 """Limit of a queue's concurrent moves. Above it, no further expired items are moved."""
 
 MOVES_PER_SLICE: Final = 64
-"""Limit of moves per slice."""
 
 MOVE_RETRY_S: Final = 1.0
-"""Wait before an item that could not be put is put again."""
 
 
 class MoveSource(Protocol):
@@ -64,7 +62,6 @@ class _Move:
         self.done: set[bytes] = set()
         """The queues in which the item is committed: a target may lead to several."""
         self.unsettled = 0
-        """Number of queues whose batch is not settled."""
         self.error: Exception | None = None
         """The reason why the item was lost in one of them."""
 

@@ -12,7 +12,6 @@ from kestrel.item import Item
 from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 
 MAX_TIMED_OUT_PER_SLICE: Final = 5000
-"""Limit of reads that time out in one slice."""
 
 TIMEOUT_GROUPING_RATIO: Final = 0.1
 """Part of the timeout of the first due read. Reads due within it are put back with that read, to keep their order."""

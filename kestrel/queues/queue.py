@@ -25,7 +25,6 @@ from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 log = Logger(__name__)
 
 MAX_SERVED_PER_SLICE: Final = 64
-"""Limit of waiters served in one slice."""
 
 
 class Queue(HeadOwner):
@@ -72,7 +71,6 @@ class Queue(HeadOwner):
         """Whether an item of the queue may have an expiry time of its own."""
 
     def use_settings(self, settings: QueueSettings) -> None:
-        """Apply `settings` from now on."""
         self.settings = settings
         self.limits = self._limits_of(settings)
         self.open_read_table.use_timeout(settings.open_transaction_timeout_ms)
@@ -94,7 +92,6 @@ class Queue(HeadOwner):
         return self.store is store and store.failure is None and not self.is_deleted
 
     def touch(self) -> Batch:
-        """Record a change, and return its batch."""
         return self._barrier.touch(self)
 
     @property
@@ -232,7 +229,6 @@ class Queue(HeadOwner):
             self._is_serving = False
 
     def serve_later(self) -> None:
-        """Serve the waiters in a later tick."""
         if not self._is_serve_due:
             self._is_serve_due = True
             self._context.scheduler.continue_later(self._serve_now)
@@ -269,7 +265,6 @@ class Queue(HeadOwner):
         return False
 
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer all waiters with an error, or as an empty queue does."""
         for waiter in self.waiters.all():
             if self.waiters.leave(waiter):  # the callback of one may cancel another
                 waiter.on_result(None, error)
@@ -350,7 +345,6 @@ class Queue(HeadOwner):
         return self.item_was_put(len(data), expiry_ms)
 
     def check_open_read(self, xid: int) -> None:
-        """Raise `TooFewOpenReads` unless the read is open."""
         if xid not in self.open_read_table:
             raise TooFewOpenReads("the read is no longer open: it timed out or was ended before")
 
@@ -412,7 +406,6 @@ class Queue(HeadOwner):
         self.answer_all()
 
     def commit_failed(self, failure: Exception) -> None:
-        """Reopen the failed store with what the storage still holds."""
         self.reopen_for_waiters()
         self._context.storage_failed()
 

@@ -64,28 +64,23 @@ class QueueHistograms:
 
     @property
     def puts(self) -> int:
-        """Number of items put."""
         return self.request_size.count
 
     @property
     def hits(self) -> int:
-        """Number of items taken."""
         return self.delivery_latency_msec.count
 
     @property
     def misses(self) -> int:
-        """Number of gets that found no item."""
         return self.get_miss_latency_usec.count + self.get_timeout_msec.count
 
     def add_miss(self, waited_s: float, *, is_blocking: bool) -> None:
-        """Add a get that found no item."""
         if is_blocking:
             self.get_timeout_msec.add(int(waited_s * 1_000))
         else:
             self.get_miss_latency_usec.add(int(waited_s * 1_000_000))
 
     def add_storage_value(self, what: str, value: int) -> None:
-        """Add a value that the storage measured."""
         histogram = self.by_storage.get(what)
         if histogram is None:
             histogram = self.by_storage[what] = Histogram()
@@ -97,7 +92,6 @@ class QueueHistograms:
         return {**named, **{name: Histogram() for name in STORAGE_HISTOGRAM_NAMES}, **self.by_storage}
 
     def merge(self, other: QueueHistograms) -> None:
-        """Add all values of `other`."""
         for name in QUEUE_HISTOGRAM_NAMES:
             getattr(self, name).merge(getattr(other, name))
         for name, histogram in other.by_storage.items():

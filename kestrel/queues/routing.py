@@ -22,7 +22,6 @@ class Alias:
         self.put_bytes = 0
 
     def count(self, size: int) -> None:
-        """Count a put of an item of `size` bytes."""
         self.put_items += 1
         self.put_bytes += size
 
@@ -65,6 +64,5 @@ class FanoutChildren:
                 del self.by_parent[parent]
 
     def children_of(self, name: bytes) -> list[bytes]:
-        """Return the children of a queue, in the order of their names."""
         children = self.by_parent.get(name)
         return _NONE if children is None else children

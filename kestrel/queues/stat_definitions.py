@@ -46,7 +46,6 @@ class StatDefinition(NamedTuple, Generic[_Of]):
 
 
 SUMMED_QUEUES_PER_STEP: Final = 64
-"""Queues that are summed up in one step."""
 
 
 class QueueSnapshot:
@@ -101,109 +100,85 @@ class ServerSnapshot:
         return f"{self._max_memory_bytes / memory:.3f}"
 
 
-_COUNTER, _GAUGE, _LABEL = StatKind.COUNTER, StatKind.GAUGE, StatKind.LABEL
+def _counter(name: str, help: str, value: Callable[[_Of], object]) -> StatDefinition[_Of]:
+    return StatDefinition(name, StatKind.COUNTER, help, value)
+
+
+def _gauge(name: str, help: str, value: Callable[[_Of], object]) -> StatDefinition[_Of]:
+    return StatDefinition(name, StatKind.GAUGE, help, value)
+
+
+def _label(name: str, help: str, value: Callable[[_Of], object]) -> StatDefinition[_Of]:
+    return StatDefinition(name, StatKind.LABEL, help, value)
+
 
 SERVER_STAT_DEFINITIONS: Final[tuple[StatDefinition[ServerSnapshot], ...]] = (
-    StatDefinition("uptime", _GAUGE, "seconds since the start", lambda of: of.uptime_s),
-    StatDefinition(
-        "time", _GAUGE, "the server's clock, seconds since the epoch", lambda of: of.manager.now_ms() // 1000
-    ),
-    StatDefinition("version", _LABEL, "the server's version", lambda of: of.version),
-    StatDefinition("curr_items", _GAUGE, "items in all queues", lambda of: of.items),
-    StatDefinition("total_items", _COUNTER, "items put, counted once per queue", lambda of: of.counters.total_items),
-    StatDefinition("bytes", _GAUGE, "bytes of the items in all queues", lambda of: of.bytes),
-    StatDefinition(
+    _gauge("uptime", "seconds since the start", lambda of: of.uptime_s),
+    _gauge("time", "the server's clock, seconds since the epoch", lambda of: of.manager.now_ms() // 1000),
+    _label("version", "the server's version", lambda of: of.version),
+    _gauge("curr_items", "items in all queues", lambda of: of.items),
+    _counter("total_items", "items put, counted once per queue", lambda of: of.counters.total_items),
+    _gauge("bytes", "bytes of the items in all queues", lambda of: of.bytes),
+    _gauge(
         "reserved_memory_ratio",
-        _GAUGE,
         "part of the machine's memory that all queues may use (maxMemorySize)",
         lambda of: of.reserved_memory_ratio,
     ),
-    StatDefinition("curr_connections", _GAUGE, "connected clients", lambda of: of.counters.curr_connections),
-    StatDefinition(
-        "total_connections", _COUNTER, "connections since the start", lambda of: of.counters.total_connections
+    _gauge("curr_connections", "connected clients", lambda of: of.counters.curr_connections),
+    _counter("total_connections", "connections since the start", lambda of: of.counters.total_connections),
+    _counter("cmd_get", "requests for items", lambda of: of.counters.cmd_get),
+    _counter("cmd_set", "items that clients tried to put", lambda of: of.counters.cmd_set),
+    _counter("cmd_peek", "peek requests", lambda of: of.counters.cmd_peek),
+    _counter("get_hits", "items given to clients", lambda of: of.counters.get_hits),
+    _counter("get_misses", "requests that found no item", lambda of: of.counters.get_misses),
+    _counter("bytes_read", "bytes from clients", lambda of: of.counters.bytes_read),
+    _counter("bytes_written", "bytes to clients", lambda of: of.counters.bytes_written),
+    _counter("queue_creates", "created queues", lambda of: of.counters.queue_creates),
+    _counter("queue_deletes", "deleted queues", lambda of: of.counters.queue_deletes),
+    _counter("queue_expires", "queues deleted by maxQueueAge", lambda of: of.counters.queue_expires),
+    _counter(
+        "rejected_connections", "refused connections (maxConnections)", lambda of: of.counters.rejected_connections
     ),
-    StatDefinition("cmd_get", _COUNTER, "requests for items", lambda of: of.counters.cmd_get),
-    StatDefinition("cmd_set", _COUNTER, "items that clients tried to put", lambda of: of.counters.cmd_set),
-    StatDefinition("cmd_peek", _COUNTER, "peek requests", lambda of: of.counters.cmd_peek),
-    StatDefinition("get_hits", _COUNTER, "items given to clients", lambda of: of.counters.get_hits),
-    StatDefinition("get_misses", _COUNTER, "requests that found no item", lambda of: of.counters.get_misses),
-    StatDefinition("bytes_read", _COUNTER, "bytes from clients", lambda of: of.counters.bytes_read),
-    StatDefinition("bytes_written", _COUNTER, "bytes to clients", lambda of: of.counters.bytes_written),
-    StatDefinition("queue_creates", _COUNTER, "created queues", lambda of: of.counters.queue_creates),
-    StatDefinition("queue_deletes", _COUNTER, "deleted queues", lambda of: of.counters.queue_deletes),
-    StatDefinition("queue_expires", _COUNTER, "queues deleted by maxQueueAge", lambda of: of.counters.queue_expires),
-    StatDefinition(
-        "rejected_connections",
-        _COUNTER,
-        "refused connections (maxConnections)",
-        lambda of: of.counters.rejected_connections,
+    _counter(
+        "foreign_requests", "refused requests of other protocols (HTTP, TLS)", lambda of: of.counters.foreign_requests
     ),
-    StatDefinition(
-        "foreign_requests",
-        _COUNTER,
-        "refused requests of other protocols (HTTP, TLS)",
-        lambda of: of.counters.foreign_requests,
-    ),
-    StatDefinition("build", _LABEL, "compiled or pure Python", lambda of: BUILD),
+    _label("build", "compiled or pure Python", lambda of: BUILD),
 )
 
 QUEUE_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
-    StatDefinition("items", _GAUGE, "items in the queue", lambda of: of.store.items),
-    StatDefinition("bytes", _GAUGE, "bytes of the items in the queue", lambda of: of.store.bytes),
-    StatDefinition(
-        "total_items",
-        _COUNTER,
-        "items put, including those loaded at the start",
-        lambda of: of.counters.total_items,
-    ),
-    StatDefinition("logsize", _GAUGE, "bytes of the current journal file", lambda of: of.journal["logsize"]),
-    StatDefinition("expired_items", _COUNTER, "expired items", lambda of: of.counters.expired_items),
-    StatDefinition("mem_items", _GAUGE, "items in memory", lambda of: of.store.mem_items),
-    StatDefinition("mem_bytes", _GAUGE, "bytes of the items in memory", lambda of: of.store.mem_bytes),
-    StatDefinition("age", _GAUGE, "old name of age_msec", lambda of: of.age_ms),
-    StatDefinition("discarded", _COUNTER, "items discarded for newer ones", lambda of: of.counters.discarded),
-    StatDefinition("waiters", _GAUGE, "clients waiting for an item", lambda of: len(of.queue.waiters)),
-    StatDefinition("open_transactions", _GAUGE, "open reads", lambda of: of.store.open_reads),
-    StatDefinition("transactions", _COUNTER, "opened reads", lambda of: of.counters.transactions),
-    StatDefinition(
-        "canceled_transactions",
-        _COUNTER,
-        "aborted reads",
-        lambda of: of.counters.canceled_transactions,
-    ),
-    StatDefinition("total_flushes", _COUNTER, "flushes", lambda of: of.counters.total_flushes),
-    StatDefinition(
-        "journal_rewrites",
-        _COUNTER,
-        "rewrites of the journal",
-        lambda of: of.journal["journal_rewrites"],
-    ),
-    StatDefinition(
-        "journal_rotations",
-        _COUNTER,
-        "rotations of the journal to a new file",
-        lambda of: of.journal["journal_rotations"],
-    ),
-    StatDefinition(
-        "children", _LABEL, "the queue's children", lambda of: show_names(of.children) if of.children else None
-    ),
-    StatDefinition("age_msec", _GAUGE, "last wait: how long the last item taken had waited, ms", lambda of: of.age_ms),
-    StatDefinition(
+    _gauge("items", "items in the queue", lambda of: of.store.items),
+    _gauge("bytes", "bytes of the items in the queue", lambda of: of.store.bytes),
+    _counter("total_items", "items put, including those loaded at the start", lambda of: of.counters.total_items),
+    _gauge("logsize", "bytes of the current journal file", lambda of: of.journal["logsize"]),
+    _counter("expired_items", "expired items", lambda of: of.counters.expired_items),
+    _gauge("mem_items", "items in memory", lambda of: of.store.mem_items),
+    _gauge("mem_bytes", "bytes of the items in memory", lambda of: of.store.mem_bytes),
+    _gauge("age", "old name of age_msec", lambda of: of.age_ms),
+    _counter("discarded", "items discarded for newer ones", lambda of: of.counters.discarded),
+    _gauge("waiters", "clients waiting for an item", lambda of: len(of.queue.waiters)),
+    _gauge("open_transactions", "open reads", lambda of: of.store.open_reads),
+    _counter("transactions", "opened reads", lambda of: of.counters.transactions),
+    _counter("canceled_transactions", "aborted reads", lambda of: of.counters.canceled_transactions),
+    _counter("total_flushes", "flushes", lambda of: of.counters.total_flushes),
+    _counter("journal_rewrites", "rewrites of the journal", lambda of: of.journal["journal_rewrites"]),
+    _counter("journal_rotations", "rotations of the journal to a new file", lambda of: of.journal["journal_rotations"]),
+    _label("children", "the queue's children", lambda of: show_names(of.children) if of.children else None),
+    _gauge("age_msec", "last wait: how long the last item taken had waited, ms", lambda of: of.age_ms),
+    _gauge(
         "create_time",
-        _GAUGE,
         "time when the queue was opened, milliseconds since the epoch",
         lambda of: of.counters.create_time_ms,
     ),
-    StatDefinition("moved_items", _COUNTER, "items moved to other queues", lambda of: of.queue.moves.moved),
-    StatDefinition("refused_moves", _COUNTER, "items that other queues refused", lambda of: of.queue.moves.refused),
-    StatDefinition("oldest_age_msec", _GAUGE, "age of the oldest item, ms", lambda of: of.queue.oldest_age_ms),
+    _counter("moved_items", "items moved to other queues", lambda of: of.queue.moves.moved),
+    _counter("refused_moves", "items that other queues refused", lambda of: of.queue.moves.refused),
+    _gauge("oldest_age_msec", "age of the oldest item, ms", lambda of: of.queue.oldest_age_ms),
 )
 
 TRAFFIC_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
-    StatDefinition("put_items", _COUNTER, "items put since the queue was opened", lambda of: of.histograms.puts),
-    StatDefinition("put_bytes", _COUNTER, "bytes of the items put", lambda of: of.histograms.request_size.sum),
-    StatDefinition("get_items_hit", _COUNTER, "items taken", lambda of: of.histograms.hits),
-    StatDefinition("get_items_miss", _COUNTER, "requests that found no item", lambda of: of.histograms.misses),
+    _counter("put_items", "items put since the queue was opened", lambda of: of.histograms.puts),
+    _counter("put_bytes", "bytes of the items put", lambda of: of.histograms.request_size.sum),
+    _counter("get_items_hit", "items taken", lambda of: of.histograms.hits),
+    _counter("get_items_miss", "requests that found no item", lambda of: of.histograms.misses),
 )
 """Traffic since a queue was opened. As in Kestrel, `stats` does not have it: clients take a queue with `put_items`
 there for an alias.
@@ -245,7 +220,6 @@ def alias_stats(alias: Alias) -> list[Stat]:
 
 
 CHILDREN_PER_BATCH: Final = 64
-"""Limit of children in one piece of a reply."""
 
 CHILDREN_PLACEHOLDER: Final = b"/"
 """Placeholder for the list of children. No name contains a slash, and escaping adds none."""

@@ -18,7 +18,6 @@ from kestrel.storage.interfaces import InThread
 log = Logger(__name__)
 
 _MAX_STATUS_FILE_BYTES: Final = 100
-"""Limit of bytes read from a status file."""
 
 
 class StatusLevel(Enum):
@@ -76,9 +75,7 @@ class ServerStatus:
         self.published = default
         self._in_force = default
         self.takes_writes = default.takes_writes
-        """Whether clients may put, flush and delete now."""
         self.takes_reads = default.takes_reads
-        """Whether clients may get, peek and monitor now."""
         self._tell: Callable[[StatusLevel], object] = _tell_nobody
         self._file = file
         self._grace_ms = grace_ms

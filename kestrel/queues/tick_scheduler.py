@@ -48,7 +48,6 @@ class TickScheduler:
         self._is_open = False
 
     def open(self) -> None:
-        """Begin to run work."""
         self._is_open = True
         self._schedule_next()
 

@@ -32,7 +32,6 @@ class Timer:
         self._call = self._clock.callLater(seconds, self._is_due)
 
     def stop(self) -> None:
-        """Cancel the call."""
         call, self._call = self._call, None
         if call is not None:
             call.cancel()

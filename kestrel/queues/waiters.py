@@ -22,7 +22,6 @@ class Waiter:
 
     def __init__(self, on_result: ItemArrived, *, opens: bool, peeks: bool, is_blocking: bool) -> None:
         self.began_s = 0.0
-        """Time at which it began to wait."""
         self.on_result = on_result
         self.opens = opens
         self.peeks = peeks
@@ -39,9 +38,7 @@ class WaiterQueue:
         # a plain dict would search for its first key after deletions
         self._line: OrderedDict[Waiter, None] = OrderedDict()
         self._non_blocking: OrderedDict[Waiter, None] = OrderedDict()
-        """The non-blocking waiters."""
         self.has_waiters = False
-        """Whether there are waiters."""
 
     def __len__(self) -> int:
         return len(self._line)
@@ -51,7 +48,6 @@ class WaiterQueue:
         return next(iter(self._line))
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiter at the end."""
         self._line[waiter] = None
         self.has_waiters = True
         if not waiter.is_blocking:
@@ -77,5 +73,4 @@ class WaiterQueue:
         return list(self._non_blocking)
 
     def all(self) -> list[Waiter]:
-        """Return all waiters, in order."""
         return list(self._line)

@@ -46,7 +46,6 @@ SETS_OF: Final[Mapping[StatusLevel, frozenset[str]]] = {
     StatusLevel.QUIESCENT: frozenset(),
     StatusLevel.DOWN: frozenset(),
 }
-"""Server sets by status."""
 
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0

@@ -13,10 +13,9 @@ from kestrel.address import Address
 from kestrel.admin.site import AdminPort
 from kestrel.config.model import Config, ZooKeeperSettings
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import ConnectionFactory
 from kestrel.net.hub import Hub
-from kestrel.net.queue_server import QueueServer, session_settings
+from kestrel.net.queue_server import CODEC_FACTORIES, QueueServer
 from kestrel.protocols.codec import Codec
 from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
@@ -24,8 +23,7 @@ from kestrel.queues.status import ServerStatus, StatusFile, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.server.dead_peers import DeadPeerChecker
 from kestrel.server.endpoints import ADMIN
-from kestrel.session.session_context import SessionContext
-from kestrel.session.settings import ServerControl
+from kestrel.session.session_context import ServerControl, SessionContext
 from kestrel.storage.barrier import Barrier, Schedule
 from kestrel.storage.interfaces import InThread, IStorage
 from kestrel.storage.memory import MemoryStorage
@@ -117,7 +115,7 @@ def assemble_server(
     )
 
     # Clients: sessions, connections of each protocol, and the check for clients that have vanished.
-    session_context = SessionContext(manager, scheduler, clock, session_settings(config))
+    session_context = SessionContext(manager, scheduler, clock, config)
     core = QueueServer(config, barrier, scheduler, manager, status, expiry_sweeper, session_context)
     factories = {
         protocol: core.connections(protocol, make_codec, control) for protocol, make_codec in environment.codecs.items()

@@ -16,7 +16,6 @@ from kestrel.queues.timer import Timer
 KEEPALIVE_PROBES: Final = 4
 """Number of unanswered probes after which a connection is closed."""
 CONNECTIONS_PER_CHECK: Final = 500
-"""Number of connections checked in one tick."""
 
 TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
 _INFO: Final = struct.Struct("=2x2B52xI")

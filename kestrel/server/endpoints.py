@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from kestrel.address import show_address
 from kestrel.config.model import Config
-from kestrel.net.codec_factories import CODEC_FACTORIES
+from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.server.startup_errors import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
@@ -45,8 +45,7 @@ def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> di
         ADMIN: (config.admin.http_port, admins),
     }
     return {
-        each: list(given.get(each, ())) or _configured(port, address, config)
-        for each, (port, address) in ports.items()
+        each: list(given.get(each, ())) or _configured(port, address, config) for each, (port, address) in ports.items()
     }
 
 

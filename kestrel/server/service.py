@@ -22,21 +22,20 @@ from kestrel import __version__, compiled
 from kestrel.address import Address
 from kestrel.cluster.member import SERVER_SETS
 from kestrel.cluster.uri import KazooMissing, require_kazoo
-from kestrel.config.model import Config, ZooKeeperSettings
-from kestrel.config.resolved import ResolvedConfig, masked_queues
-from kestrel.config.unused_settings import (
+from kestrel.config.dump import (
     queue_settings_given,
     queue_settings_over_limit,
     server_settings_given,
 )
+from kestrel.config.model import Config, ZooKeeperSettings
+from kestrel.config.resolved import ResolvedConfig, masked_queues
 from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError, OwnershipLost, StorageError, StorageInUse
 from kestrel.escaping import count, show_name
 from kestrel.net import hub
 from kestrel.net.ports import HubListener
-from kestrel.net.tls import ReloadableTls
-from kestrel.net.tls_endpoint import TlsServerEndpoint
+from kestrel.net.tls_endpoint import ReloadableTls, TlsServerEndpoint
 from kestrel.queues.context import wall_clock_ms
 from kestrel.server.assembly import Environment, Listener, assemble_server
 from kestrel.server.dead_peers import enable_tcp_keepalive
@@ -303,7 +302,6 @@ class KestrelService(Service):
     # `ServerControl`: operations that clients can request.
 
     def uptime_s(self) -> int:
-        """Return the seconds since the start."""
         return int(self._reactor.seconds() - self._started_at)
 
     def reload(self) -> Deferred[None]:
@@ -344,7 +342,6 @@ class KestrelService(Service):
         return failure
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the settings of queues and aliases, as `dump_config` shows them."""
         return self._core.iter_config(names)
 
     def _server_sets(self) -> dict[str, bool]:
@@ -354,7 +351,6 @@ class KestrelService(Service):
         return {name: name in is_in for name in SERVER_SETS}
 
     def shutdown(self) -> None:
-        """Stop the process in an orderly way."""
         if self._is_stopping:
             return
         self._is_stopping = True

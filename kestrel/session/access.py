@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from kestrel.config.model import Config
 from kestrel.errors import NotAuthorized, Unavailable
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec
 from kestrel.queues.status import ServerStatus
 from kestrel.session.session_context import SessionContext
+
+
+def is_administrator(settings: Config, identity: bytes | None, *, is_trusted: bool) -> bool:
+    """Return True if a client named `identity` may send commands about the server. A trusted client always may."""
+    return settings.administrators is None or is_trusted or identity in settings.administrators
 
 
 class Access:
@@ -53,7 +59,7 @@ class Access:
 
         `what` is the command in the message of the error: "only an administrator may ...".
         """
-        if not self._context.settings.is_administrator(self.identity, is_trusted=self._is_trusted):
+        if not is_administrator(self._context.settings, self.identity, is_trusted=self._is_trusted):
             raise NotAuthorized(f"only an administrator may {what}")
 
     def check_change(self) -> None:

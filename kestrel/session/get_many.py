@@ -66,7 +66,7 @@ class _GetManySink:
         if self._command.auto_abort_ms <= 0:
             return True
         session = self._session
-        return session.lease_counts.of(self._queue.name) + len(self._items) < session.settings.max_open_reads
+        return session.lease_counts.of(self._queue.name) + len(self._items) < session.settings.max_open_transactions
 
     def is_backpressured(self) -> bool:
         """Return False: a `GetMany` has only one reply."""

@@ -32,7 +32,7 @@ def get(session: Session, command: commands.Get) -> None:
     if command.peeks:
         session.counters.cmd_peek += 1
     else:
-        session.open_reads.check_take(name, command.opens, session.settings.max_open_reads)
+        session.open_reads.check_take(name, command.opens, session.settings.max_open_transactions)
         session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(name)
     if queue is None:
@@ -136,7 +136,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     ended = session.open_reads.close_all(command.queue) if command.closes_all else None
     session.access.check_get(command.queue)
     queue = session.manager.queue_to_read(command.queue)
-    max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
+    max_items = session.settings.max_open_transactions if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
         session.outbox.reply(session.codec.no_item(command), ended)
         return
@@ -170,7 +170,7 @@ class _MonitorSink:
         self.continue_later = session.continue_later
 
     def may_open(self) -> bool:
-        return self._session.open_reads.count(self._queue.name) < self._session.settings.max_open_reads
+        return self._session.open_reads.count(self._queue.name) < self._session.settings.max_open_transactions
 
     def is_backpressured(self) -> bool:
         return self._session.is_backpressured

@@ -54,7 +54,6 @@ class IdleTimeout:
         self._start(timeout_ms)
 
     def stop(self) -> None:
-        """Stop the timer for good."""
         self._is_over = True
         self._timer.stop()
 

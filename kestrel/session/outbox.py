@@ -35,14 +35,12 @@ class _PendingReplies:
         answers_waiter: bool,
     ) -> None:
         self.commands = [command]
-        """The command of each reply."""
         self.replies = [reply]
         self.batch = batch
         self.sent = sent
         self.lost = lost
         self.answers_waiter = answers_waiter
         self.size = len(reply)
-        """Bytes of all replies."""
 
     def split(self) -> list[_PendingReplies]:
         """Return one entry for each reply."""

@@ -12,9 +12,9 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from kestrel.config.model import Config
 from kestrel.errors import RequestTooSlow
 from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
-from kestrel.session.settings import SessionSettings
 
 log = Logger(__name__)
 
@@ -49,11 +49,11 @@ class RequestDeadlines:
     """The unfinished requests, TLS handshakes and closing connections of all clients, oldest first.
 
     Each is abandoned after `request_timeout_ms`, unless the client waits for the server. When all requests together
-    exceed `max_total_request_bytes`, the oldest of the larger ones are abandoned. A client that sends its request at
-    full speed finishes early and is not among them.
+    exceed `max_total_request_size_bytes`, the oldest of the larger ones are abandoned. A client that sends its request
+    at full speed finishes early and is not among them.
     """
 
-    def __init__(self, clock: IReactorTime, settings: Callable[[], SessionSettings]) -> None:
+    def __init__(self, clock: IReactorTime, settings: Callable[[], Config]) -> None:
         self.bytes = 0
         self._clock = clock
         self._settings = settings
@@ -101,7 +101,7 @@ class RequestDeadlines:
     def _enforce_limit(self) -> None:
         if self._is_making_room:  # abandoning a request calls `track` again
             return
-        most = self._settings().max_total_request_bytes
+        most = self._settings().max_total_request_size_bytes
         if self.bytes > most:
             self._is_making_room = True
             try:

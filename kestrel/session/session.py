@@ -24,7 +24,7 @@ from kestrel.session.access import Access
 from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.session.open_reads import ConnectionOpenReads, LeaseCounts
 from kestrel.session.outbox import Outbox
-from kestrel.session.session_context import SessionContext
+from kestrel.session.session_context import ServerControl, SessionContext
 from kestrel.session.session_state import (
     CLOSING,
     DRAINING,
@@ -37,7 +37,6 @@ from kestrel.session.session_state import (
     SessionState,
     next_state,
 )
-from kestrel.session.settings import ServerControl
 from kestrel.storage.total_memory import MemoryShare
 
 log = Logger(__name__)
@@ -232,7 +231,6 @@ class Session:
 
     @property
     def peer(self) -> str:
-        """Name of the client for the log."""
         return "gone" if self._transport is None else show_address(self._transport.getPeer())
 
     def settings_changed(self) -> None:

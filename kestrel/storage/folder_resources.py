@@ -113,7 +113,6 @@ class OpenFiles:
             self._writers.popitem(last=False)[0].close()
 
     def close(self, writer: Closable) -> None:
-        """Close the file and stop tracking it."""
         self._writers.pop(writer, None)
         writer.close()
 
@@ -270,7 +269,6 @@ class FolderResources:
         self.rewrite_slots = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
 
     def path(self, file_name: bytes) -> bytes:
-        """Return the path of a file in the queue folder."""
         return self.folder + b"/" + file_name
 
     def erase_later(self, erase: Callable[..., Any], *args: object) -> None:
@@ -278,7 +276,6 @@ class FolderResources:
         self.jobs.run(erase, *args).addErrback(self.not_erased)
 
     def not_erased(self, failure: Failure) -> None:
-        """Log that files could not be erased."""
         message = "Files that are no longer needed cannot be erased: {reason}. The next start erases them"
         log.error(message, reason=reason_of(error_of(failure)))
 

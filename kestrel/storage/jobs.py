@@ -33,7 +33,6 @@ class Jobs:
         return job.addBoth(finished)
 
     def seconds(self) -> float:
-        """Return the time of the clock that `later` uses."""
         return self._clock.seconds()
 
     def later(self, seconds: float, function: Callable[..., Any], *args: object) -> IDelayedCall | None:
@@ -63,7 +62,6 @@ class Jobs:
         return before
 
     def cancel(self, call: IDelayedCall | None) -> None:
-        """Cancel the call if it is pending."""
         if call is not None and call.active():
             self._due.discard(call)
             call.cancel()

@@ -45,16 +45,11 @@ class MemoryQueue(Window):
         self.check()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End an open read, drop its item, and append a new item.
-
-        Raises a `StorageError`, and changes nothing, if the item cannot be put.
-        """
         self.check_put(len(data))
         self.finish(xid)
         self.append(encode_item(data, add_ms, expiry_ms))
 
     def fill(self) -> Deferred[None] | None:
-        """Return None, because the head is always in memory."""
         self.check()
         return None
 
@@ -69,15 +64,12 @@ class MemoryStorage:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why puts are refused, or None."""
         return refusal_of(self._limit)
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
-        """Fire with no queues, because there is nothing to load."""
         return succeed({})
 
     def queue(self, name: bytes, settings: QueueSettings) -> MemoryQueue:
-        """Return the queue of that name. Create it if needed."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = MemoryQueue(name, self._limit)
@@ -90,14 +82,12 @@ class MemoryStorage:
         self._queues[name] = queue
 
     def delete(self, queue: MemoryQueue) -> None:
-        """Drop all items of the queue."""
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
         queue.memory.set_bytes(0)
         queue.failure = "the queue was deleted"
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append the item to each queue. The queues share its bytes."""
         for queue in queues:
             queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)
@@ -105,14 +95,12 @@ class MemoryStorage:
             queue.append(record)
 
     def commit(self, queues: Sequence[MemoryQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Report the memory that the queues take. Nothing else is to be done."""
         for queue in queues:
             if queue.failure is None:
                 queue.report_memory()
         return ()
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """Drop all queues."""
         for queue in list(self._queues.values()):
             self.delete(queue)
         return succeed(None)
@@ -129,7 +117,6 @@ class MemoryStorageFactory:
     def storage(
         self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> MemoryStorage:
-        """Return an empty storage."""
         if argument or options:
             raise BadStorageArgument("memory: takes no argument and no options")
         return MemoryStorage(memory)

@@ -62,7 +62,6 @@ class JournalStorageFactory:
     def storage(
         self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> JournalStorage:
-        """Return a storage for the folder `argument`. It touches nothing before it is started."""
         of = _FolderOptions(self.name, argument, options, {"reserve"})
         return JournalStorage(of.folder, clock, in_thread, reserve_bytes=of.reserve_bytes, memory=memory)
 
@@ -89,7 +88,6 @@ class ScrollStorageFactory:
     def storage(
         self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
     ) -> ScrollStorage:
-        """Return a storage for the folder `argument`. It touches nothing before it is started."""
         of = _FolderOptions(self.name, argument, options, {"archive", "reserve"})
         archive = options.get("archive")
         if archive == "":

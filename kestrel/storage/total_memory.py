@@ -20,7 +20,6 @@ class MemoryLimit:
 
     @property
     def is_reached(self) -> bool:
-        """Whether no more memory should be used."""
         return self.most_bytes is not None and self.used_bytes >= self.most_bytes and not self._is_lifted
 
     @contextmanager

@@ -83,7 +83,6 @@ class UncommittedBudget:
             self.admit_waiters()
 
     def set_limit(self, most_bytes: int | None) -> None:
-        """Change the limit."""
         self.most_bytes = most_bytes
         self.admit_waiters()
 

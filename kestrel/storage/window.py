@@ -225,7 +225,6 @@ class Window:
     # IQueueStorage.
 
     def peek(self) -> Item | None:
-        """Return the head, or None if no item is in memory."""
         if self.failure is not None:
             self.check()
         if not self._front:
@@ -236,7 +235,6 @@ class Window:
         return self._front[0]
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head, as an open read if `opened`. Return None if no item is in memory."""
         if self.failure is not None:
             self.check()
         item = self.pop_head()
@@ -253,7 +251,6 @@ class Window:
 
     @property
     def open_reads(self) -> int:
-        """Number of open reads."""
         return len(self._open)
 
     def open_xids(self) -> list[int]:
@@ -261,16 +258,13 @@ class Window:
         return sorted(self._open)
 
     def is_open(self, xid: int) -> bool:
-        """Return whether `xid` is an open read now."""
         return xid in self._open
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """End open reads, and drop their items. Return how many were open."""
         self.check()
         return sum(self.finish(xid) for xid in xids)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head, with xids[0] first. `failed` adds one to the error count of each item."""
         self.check()
         for xid in reversed(xids):
             item = self._open.get(xid)
@@ -278,7 +272,6 @@ class Window:
                 self.push_back(xid, None if failed else item.errors)
 
     def clear(self) -> None:
-        """Drop all items that are not open reads."""
         self.check()
         self._first_id += len(self._records)
         self.release_items()
@@ -293,12 +286,10 @@ class Window:
 
     @property
     def mem_bytes(self) -> int:
-        """Bytes of data of the items in memory, without open reads."""
         return self.bytes - self.behind_bytes
 
     @property
     def mem_items(self) -> int:
-        """Number of items in memory, without open reads."""
         return self.items - self.behind_items
 
     def report_memory(self) -> None:

@@ -29,13 +29,12 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.atomic_file import AtomicFile
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError
-from kestrel.net.codec_factories import CODEC_FACTORIES
+from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusFile
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.server.assembly import Environment, assemble_server
-from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal.storage import JournalStorage
@@ -159,8 +158,8 @@ class MemoryServer:
     """A server with simulated reactor ticks. Its storage is in memory unless `storage` or `folder` is given.
 
     Timers use `clock`, which only `advance` moves. Stored times use `now_ms`, which follows that clock and can be
-    stepped with `step_wall_clock`. `session_settings` may be replaced at any time. The server accepts commands once the
-    storage has loaded its queues.
+    stepped with `step_wall_clock`. `session_settings` is a configuration whose limits apply to connections. It may be
+    replaced at any time. The server accepts commands once the storage has loaded its queues.
 
     With a `folder`, `restart` and `crash` start the server again over its contents. Thread work then runs at once, and
     the status is stored there. `make_storage` is called like `JournalStorage`. `make_codec` replaces the codec of
@@ -178,7 +177,7 @@ class MemoryServer:
         status_file: StatusFile | None = None,
         clock: Clock | None = None,
         make_codec: Callable[[], Codec] | None = None,
-        session_settings: SessionSettings | None = None,
+        session_settings: Config | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.ticks = 0
@@ -251,12 +250,12 @@ class MemoryServer:
         return self.core.scheduler
 
     @property
-    def session_settings(self) -> SessionSettings:
+    def session_settings(self) -> Config:
         """The limits of each connection."""
         return self.core.session_settings
 
     @session_settings.setter
-    def session_settings(self, settings: SessionSettings) -> None:
+    def session_settings(self, settings: Config) -> None:
         self.core.apply_session_settings(settings)
 
     def reload(self, config: Config) -> None:
@@ -334,7 +333,6 @@ class MemoryServer:
                 return
             self.tick()
         raise AssertionError(f"the server was not at rest after {RESTLESS_TICKS} ticks")
-
 
     def advance(self, seconds: float) -> None:
         """Move the timers' clock and the wall clock forward, and let the server settle."""

@@ -12,8 +12,7 @@
 |---|---|
 | `worker` | `Worker`, for plain functions and coroutine functions |
 | `twisted_worker` | `TwistedWorker`, for programs with a reactor |
-| `slot` | what is done next after each result, without I/O |
-| `report` | the log |
+| `slot` | the loop of a worker, for any client, and its log |
 | `cli` | the command `kestrel-worker` |
 """
 

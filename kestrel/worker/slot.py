@@ -1,22 +1,28 @@
-"""The next step of a worker after each result, without I/O, threads or clocks.
+"""The concurrent loops of a worker, and its log. The log never contains an item.
 
-A worker has `concurrency` slots. Each handles one item at a time. `Slot.steps` is a `Plan`: it yields a step, and is
-sent its result or thrown the `ClientFailure` with which it failed.
+Messages of exceptions often quote the data that caused them. Tracebacks are therefore logged without messages, unless
+the worker `logs_messages`.
 """
 
 from __future__ import annotations
 
+import logging
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import cycle
 from random import Random
-from typing import Final, NamedTuple, TypeAlias
+from threading import Lock
+from typing import Final
 
 from kestrel.client.arguments import Name, name_bytes, to_milliseconds
 from kestrel.client.backoff import Backoff
 from kestrel.client.errors import ClientFailure
-from kestrel.client.plan import Plan
+from kestrel.escaping import show_name
 from kestrel.names import check_queue_name
+
+LOGGER: Final = logging.getLogger("kestrel.worker")
 
 WAIT_S: Final = 1.0
 """How long a request waits for an item. A worker that is idle needs up to this time to stop."""
@@ -29,7 +35,7 @@ MAX_RETRY_PAUSE_S: Final = 60.0
 
 
 class WorkerRules:
-    """The options of a worker that decide its steps. Raises `BadQueueName`, TypeError and ValueError."""
+    """The options of a worker, and the log of all its slots. Raises `BadQueueName`, TypeError and ValueError."""
 
     def __init__(
         self,
@@ -38,6 +44,10 @@ class WorkerRules:
         retries: int,
         retry_pause_s: float,
         error_queue: Name | None,
+        *,
+        hold_s: float = 60.0,
+        logs_messages: bool = False,
+        random: Random | None = None,
     ) -> None:
         names = [queues] if isinstance(queues, bytes | str) else queues
         self.queues = tuple(dict.fromkeys(name_bytes(name) for name in names))
@@ -45,6 +55,9 @@ class WorkerRules:
         self.retries = retries
         self.retry_pause_s = retry_pause_s
         self.error_queue = None if error_queue is None else name_bytes(error_queue)
+        self.hold_s = hold_s
+        self.log = WorkerLog(logs_messages=logs_messages)
+        self.random = random or Random()
         if not self.queues:
             raise ValueError("there must be at least one queue")
         for name in (*self.queues, *([] if self.error_queue is None else [self.error_queue])):
@@ -57,40 +70,7 @@ class WorkerRules:
             raise ValueError("retries must not be negative")
         if to_milliseconds(retry_pause_s) < 1:
             raise ValueError("retry_pause_s must be at least 0.001")
-
-
-class TakeItem(NamedTuple):
-    """Open an item of the queue. The result is False if there was none in this time."""
-
-    queue: bytes
-    wait_s: float
-
-
-class CallFunction(NamedTuple):
-    """Call the function with the open item. The result is False if it raised."""
-
-    retries_left: int
-
-
-class PutAside(NamedTuple):
-    """Put the item to the error queue. The result is False if that queue is full."""
-
-    error_queue: bytes
-
-
-class EndRead(NamedTuple):
-    """Confirm the open item, or return it to its queue."""
-
-    confirms: bool
-
-
-class PauseFor(NamedTuple):
-    """Wait this long, or until the worker stops."""
-
-    seconds: float
-
-
-Step: TypeAlias = TakeItem | CallFunction | PutAside | EndRead | PauseFor
+        to_milliseconds(hold_s)
 
 
 @dataclass
@@ -109,10 +89,7 @@ class WorkerCounts:
     """Calls that raised, including those that were repeated."""
 
     def __add__(self, other: WorkerCounts) -> WorkerCounts:
-        return WorkerCounts(*(mine + theirs for mine, theirs in zip(self._values(), other._values(), strict=True)))
-
-    def _values(self) -> tuple[int, ...]:
-        return self.done, self.moved, self.returned, self.unconfirmed, self.failed_calls
+        return WorkerCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         return (
@@ -121,21 +98,45 @@ class WorkerCounts:
         )
 
 
-class Slot:
-    """One of the concurrent loops of a worker. Slots differ by their `number` in the queue that they ask first."""
+class Slot(ABC):
+    """One of the concurrent loops of a worker, which handles one item at a time.
 
-    def __init__(self, rules: WorkerRules, number: int, random: Random) -> None:
+    Slots differ by their `number` in the queue that they ask first. Subclasses take items with their client, and wait.
+    """
+
+    def __init__(self, rules: WorkerRules, number: int) -> None:
         first = number % len(rules.queues)
         self._queues = rules.queues[first:] + rules.queues[:first]
         self._rules = rules
-        self._outage = Backoff(random, longest_s=MAX_OUTAGE_PAUSE_S)
-        self._failures = Backoff(random, rules.retry_pause_s, max(MAX_RETRY_PAUSE_S, rules.retry_pause_s))
+        self._log = rules.log
+        self._outage = Backoff(rules.random, longest_s=MAX_OUTAGE_PAUSE_S)
+        self._failures = Backoff(rules.random, rules.retry_pause_s, max(MAX_RETRY_PAUSE_S, rules.retry_pause_s))
         self.is_stopping = False
-        """Set this to end the steps after the current item. A failed call is then not repeated."""
+        """Set this to end the loop after the current item. A failed call is then not repeated."""
         self.counts = WorkerCounts()
 
-    def steps(self) -> Plan[Step, bool, None]:
-        """Yield the steps until `is_stopping`.
+    @abstractmethod
+    async def take(self, queue: bytes, wait_s: float) -> bytes | None:
+        """Open an item of the queue, and log that the queue answered. Return None if there was none in this time."""
+
+    @abstractmethod
+    async def call(self, item: bytes) -> None:
+        """Call the function with the open item."""
+
+    @abstractmethod
+    async def put_aside(self, error_queue: bytes, item: bytes) -> bool:
+        """Put the item to the error queue. Return False if that queue is full."""
+
+    @abstractmethod
+    async def end_read(self, confirms: bool) -> None:
+        """Confirm the open item, or return it to its queue."""
+
+    @abstractmethod
+    async def pause(self, seconds: float) -> None:
+        """Wait this long, or until the worker stops."""
+
+    async def run(self) -> None:
+        """Handle items until `is_stopping`.
 
         The queues are asked in turn. The slot waits for an item only if all other queues had none, and pauses only if
         the requests for all queues failed.
@@ -145,26 +146,28 @@ class Slot:
             if self.is_stopping:
                 return
             try:
-                is_item = yield TakeItem(queue, WAIT_S if without_item + 1 >= len(self._queues) else 0)
-            except ClientFailure:
+                item = await self.take(queue, WAIT_S if without_item + 1 >= len(self._queues) else 0)
+            except ClientFailure as failure:
+                self._log.cannot_take(self, queue, failure)
                 failed += 1
                 without_item += 1
                 if failed >= len(self._queues):
-                    yield PauseFor(self._outage.failed(0))
+                    await self.pause(self._outage.failed(0))
                 continue
             failed = 0
             self._outage.answered()
-            without_item = 0 if is_item else without_item + 1
-            if is_item:
-                yield from self._work()
+            without_item = without_item + 1 if item is None else 0
+            if item is not None:
+                await self._work(queue, item)
 
-    def _work(self) -> Plan[Step, bool, None]:
+    async def _work(self, queue: bytes, item: bytes) -> None:
         """Call the function until it succeeds or its retries are used up. Then end the open read."""
-        is_done = yield from self._call()
-        is_finished = is_done or (yield from self._put_aside())
+        is_done = await self._call(queue, item)
+        is_finished = is_done or await self._put_aside(queue, item)
         try:
-            yield EndRead(is_finished)
-        except ClientFailure:
+            await self.end_read(is_finished)
+        except ClientFailure as failure:
+            LOGGER.warning("an item of %s was not confirmed, and may be delivered again: %s", show_name(queue), failure)
             self.counts.unconfirmed += 1
             return
         self.counts.done += is_done
@@ -172,25 +175,76 @@ class Slot:
             self._failures.answered()
         else:  # it is now at the head of its queue: do not take it again at once
             self.counts.returned += 1
-            yield PauseFor(self._failures.failed(0))
+            await self.pause(self._failures.failed(0))
 
-    def _call(self) -> Plan[Step, bool, bool]:
+    async def _call(self, queue: bytes, item: bytes) -> bool:
         for retries_left in range(self._rules.retries, -1, -1):
-            if (yield CallFunction(retries_left)):
+            try:
+                await self.call(item)
+            except Exception as error:
+                self._log.raised(queue, retries_left, error)
+            else:
                 return True
             self.counts.failed_calls += 1
             if retries_left and not self.is_stopping:
-                yield PauseFor(self._failures.failed(0))
+                await self.pause(self._failures.failed(0))
             if self.is_stopping:
                 break
         return False
 
-    def _put_aside(self) -> Plan[Step, bool, bool]:
-        if self._rules.error_queue is None or self.is_stopping:
+    async def _put_aside(self, queue: bytes, item: bytes) -> bool:
+        error_queue = self._rules.error_queue
+        if error_queue is None or self.is_stopping:
             return False
+        names = show_name(queue), show_name(error_queue)
         try:
-            is_stored = yield PutAside(self._rules.error_queue)
-        except ClientFailure:
+            is_stored = await self.put_aside(error_queue, item)
+        except ClientFailure as failure:
+            LOGGER.error("an item of %s returns to it, because it cannot be put to %s: %s", *names, failure)
             return False
+        if not is_stored:
+            LOGGER.error("the error queue %s is full; an item of %s returns to it", *reversed(names))
         self.counts.moved += is_stored
         return is_stored
+
+
+class WorkerLog:
+    """The log of failed calls and of outages. Its methods may be called in any thread."""
+
+    def __init__(self, *, logs_messages: bool) -> None:
+        self._logs_messages = logs_messages
+        self._outage: set[tuple[Slot, bytes]] = set()
+        self._lock = Lock()
+
+    def raised(self, queue: bytes, retries_left: int, error: BaseException) -> None:
+        """Log a call that raised, with its traceback."""
+        next_ = {0: "no retries left", 1: "1 retry left"}.get(retries_left, f"{retries_left} retries left")
+        lines = "".join(traceback.format_exception(error)) if self._logs_messages else traceback_without_messages(error)
+        LOGGER.error("a call for an item of %s failed; %s\n%s", show_name(queue), next_, lines.rstrip())
+
+    def cannot_take(self, slot: Slot, queue: bytes, failure: ClientFailure) -> None:
+        """Log the first failed request for an item of an outage."""
+        with self._lock:
+            is_first = not self._outage
+            self._outage.add((slot, queue))
+        if is_first:
+            LOGGER.warning("cannot take items: %s; trying again until it is possible", failure)
+
+    def answered(self, slot: Slot, queue: bytes) -> None:
+        """Note the answer to a request for an item. Log the end of an outage: all failed requests succeeded."""
+        if (slot, queue) in self._outage:
+            with self._lock:
+                self._outage.remove((slot, queue))
+                is_over = not self._outage
+            if is_over:
+                LOGGER.warning("takes items again")
+
+
+def traceback_without_messages(error: BaseException) -> str:
+    """Return the traceback of an exception and of its causes, with the types of the exceptions only."""
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = "" if earlier is None else f"{traceback_without_messages(earlier)}\nfollowed by\n\n"
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{before}Traceback (most recent call last):\n{frames}{name}\n"

@@ -12,25 +12,48 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from kestrel.client.arguments import Name, to_milliseconds
+from kestrel.client.arguments import Name
 from kestrel.client.client import Client, run_all
-from kestrel.client.errors import ClientFailure
-from kestrel.client.plan import follow_async
-from kestrel.worker.report import WorkerLog
-from kestrel.worker.slot import (
-    CallFunction,
-    EndRead,
-    PauseFor,
-    PutAside,
-    Slot,
-    Step,
-    TakeItem,
-    WorkerCounts,
-    WorkerRules,
-)
+from kestrel.worker.slot import Slot, WorkerCounts, WorkerRules
 from kestrel.worker.worker import ReturnItem
 
 T = TypeVar("T")
+
+
+class _TwistedSlot(Slot):
+    """A slot with a Twisted client."""
+
+    def __init__(self, rules: WorkerRules, number: int, worker: TwistedWorker) -> None:
+        super().__init__(rules, number)
+        self._worker = worker
+        self.read = AsyncExitStack()
+
+    async def take(self, queue: bytes, wait_s: float) -> bytes | None:
+        opening = self._worker.client.reliable_get(queue, wait_s, self._rules.hold_s)
+        item = await self._worker.until_stop(self.read.enter_async_context(opening))
+        if not self.is_stopping:
+            self._log.answered(self, queue)
+        if item is None:
+            await self.read.aclose()
+        return item
+
+    async def call(self, item: bytes) -> None:
+        result = self._worker.function(item)
+        if isawaitable(result):
+            await result
+
+    async def put_aside(self, error_queue: bytes, item: bytes) -> bool:
+        return await self._worker.client.put(error_queue, item)
+
+    async def end_read(self, confirms: bool) -> None:
+        with suppress(ReturnItem):
+            async with self.read:
+                if not confirms:
+                    raise ReturnItem
+
+    async def pause(self, seconds: float) -> None:
+        if not self.is_stopping:
+            await self._worker.until_stop(_pause(self._worker.reactor, seconds))
 
 
 class TwistedWorker:
@@ -55,14 +78,20 @@ class TwistedWorker:
         logs_messages: bool = False,
         random: Random | None = None,
     ) -> None:
-        rules = WorkerRules(queues, concurrency, retries, retry_pause_s, error_queue)
-        to_milliseconds(hold_s)
-        self._reactor = reactor
-        self._client = client
-        self._function = function
-        self._hold_s = hold_s
-        self._log = WorkerLog(logs_messages=logs_messages)
-        self._slots = [Slot(rules, number, random or Random()) for number in range(concurrency)]
+        rules = WorkerRules(
+            queues,
+            concurrency,
+            retries,
+            retry_pause_s,
+            error_queue,
+            hold_s=hold_s,
+            logs_messages=logs_messages,
+            random=random,
+        )
+        self.reactor = reactor
+        self.client = client
+        self.function = function
+        self._slots = [_TwistedSlot(rules, number, self) for number in range(concurrency)]
         self._interruptible: set[Deferred[Any]] = set()
 
     @property
@@ -82,63 +111,16 @@ class TwistedWorker:
         for each in list(self._interruptible):
             each.cancel()
 
-    async def _run_slot(self, slot: Slot) -> None:
-        """Do the steps of a slot. If one raises, the other slots stop too."""
-        queue = item = b""
-        read = AsyncExitStack()
-
-        async def do(step: Step) -> bool:
-            nonlocal queue, item
-            match step:
-                case TakeItem(queue, wait_s):
-                    opening = self._client.reliable_get(queue, wait_s, self._hold_s)
-                    taken = await self._until_stop(read.enter_async_context(opening))
-                    if not slot.is_stopping:
-                        self._log.answered(slot, queue)
-                    if taken is None:
-                        await read.aclose()
-                        return False
-                    item = taken
-                case CallFunction():
-                    try:
-                        await self._call(item)
-                    except Exception as error:
-                        self._log.raised(queue, step, error)
-                        return False
-                case PutAside(error_queue):
-                    if not await self._client.put(error_queue, item):
-                        self._log.full(queue, step)
-                        return False
-                case EndRead(confirms):
-                    with suppress(ReturnItem):
-                        async with read:
-                            if not confirms:
-                                raise ReturnItem
-                case PauseFor(seconds):
-                    if not slot.is_stopping:
-                        await self._until_stop(_pause(self._reactor, seconds))
-            return True
-
-        async def do_and_log(step: Step) -> bool:
-            try:
-                return await do(step)
-            except ClientFailure as failure:
-                self._log.failed(slot, queue, step, failure)
-                raise
-
+    async def _run_slot(self, slot: _TwistedSlot) -> None:
+        """Run a slot. If it raises, the other slots stop too."""
         try:
-            async with read:
-                await follow_async(slot.steps(), do_and_log)
+            async with slot.read:
+                await slot.run()
         except BaseException:
             self.stop()
             raise
 
-    async def _call(self, item: bytes) -> None:
-        result = self._function(item)
-        if isawaitable(result):
-            await result
-
-    async def _until_stop(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
+    async def until_stop(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
         """Await the coroutine. Return None if the worker stops first."""
         waiting = Deferred.fromCoroutine(coroutine)
         self._interruptible.add(waiting)

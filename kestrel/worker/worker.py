@@ -11,27 +11,58 @@ from random import Random
 from threading import Event
 from typing import Literal
 
-from kestrel.client.arguments import Name, to_milliseconds
+from kestrel.client.arguments import Name
 from kestrel.client.blocking import BlockingClient
-from kestrel.client.errors import ClientFailure
-from kestrel.client.plan import follow
+from kestrel.client.choice import run_blocking
 from kestrel.tls import TlsOptions
-from kestrel.worker.report import WorkerLog
-from kestrel.worker.slot import (
-    CallFunction,
-    EndRead,
-    PauseFor,
-    PutAside,
-    Slot,
-    Step,
-    TakeItem,
-    WorkerCounts,
-    WorkerRules,
-)
+from kestrel.worker.slot import Slot, WorkerCounts, WorkerRules
 
 
 class ReturnItem(Exception):
     """Raised in the block of a reliable read to return its item."""
+
+
+class _BlockingSlot(Slot):
+    """A slot with a blocking client, for a thread of its own. Coroutines of the function run in `loop`."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self,
+        rules: WorkerRules,
+        number: int,
+        client: BlockingClient,
+        function: Callable[[bytes], object],
+        pause: Callable[[float], object],
+    ) -> None:
+        super().__init__(rules, number)
+        self.client = client
+        self.function = function
+        self.read = ExitStack()
+        self._pause = pause
+
+    async def take(self, queue: bytes, wait_s: float) -> bytes | None:
+        item = self.read.enter_context(self.client.reliable_get(queue, wait_s, self._rules.hold_s))
+        self._log.answered(self, queue)
+        if item is None:
+            self.read.close()
+        return item
+
+    async def call(self, item: bytes) -> None:
+        result = self.function(item)
+        if inspect.iscoroutine(result):
+            asyncio.run_coroutine_threadsafe(result, self.loop).result()
+
+    async def put_aside(self, error_queue: bytes, item: bytes) -> bool:
+        return self.client.put(error_queue, item)
+
+    async def end_read(self, confirms: bool) -> None:
+        with suppress(ReturnItem), self.read:
+            if not confirms:
+                raise ReturnItem
+
+    async def pause(self, seconds: float) -> None:
+        self._pause(seconds)
 
 
 class Worker:
@@ -69,18 +100,24 @@ class Worker:
         pause: Callable[[float], object] | None = None,
         random: Random | None = None,
     ) -> None:
-        rules = WorkerRules(queues, concurrency, retries, retry_pause_s, error_queue)
-        to_milliseconds(hold_s)
+        rules = WorkerRules(
+            queues,
+            concurrency,
+            retries,
+            retry_pause_s,
+            error_queue,
+            hold_s=hold_s,
+            logs_messages=logs_messages,
+            random=random,
+        )
         if not callable(function):
             raise TypeError(f"a worker needs a function, not {type(function).__name__}")
-        self._function = function
-        self._hold_s = hold_s
-        self._log = WorkerLog(logs_messages=logs_messages)
         self._stopping = Event()
-        self._pause = pause or self._stopping.wait
-        self._slots = [Slot(rules, number, random or Random()) for number in range(concurrency)]
         make = make_client or (lambda: BlockingClient(servers, protocol, tls=tls, timeout_s=timeout_s))
-        self._clients = [make() for _ in self._slots]
+        self._slots = [
+            _BlockingSlot(rules, number, make(), function, pause or self._stopping.wait)
+            for number in range(concurrency)
+        ]
 
     @property
     def counts(self) -> WorkerCounts:
@@ -98,10 +135,7 @@ class Worker:
         """Work like `run`, with coroutines in this event loop. Cancelling stops the worker and waits for its calls."""
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(len(self._slots), "kestrel-worker")
-        running = [
-            loop.run_in_executor(pool, self._run_slot, slot, client, loop)
-            for slot, client in zip(self._slots, self._clients, strict=True)
-        ]
+        running = [loop.run_in_executor(pool, self._run_slot, slot, loop) for slot in self._slots]
         try:
             await asyncio.wait(running)
         except asyncio.CancelledError:
@@ -124,54 +158,12 @@ class Worker:
             slot.is_stopping = True
         self._stopping.set()
 
-    def _run_slot(self, slot: Slot, client: BlockingClient, loop: asyncio.AbstractEventLoop) -> None:
-        """Do the steps of a slot in this thread. If one raises, the other slots stop too."""
-        queue = item = b""
-        read = ExitStack()
-
-        def do(step: Step) -> bool:
-            nonlocal queue, item
-            match step:
-                case TakeItem(queue, wait_s):
-                    taken = read.enter_context(client.reliable_get(queue, wait_s, self._hold_s))
-                    self._log.answered(slot, queue)
-                    if taken is None:
-                        read.close()
-                        return False
-                    item = taken
-                case CallFunction():
-                    try:
-                        self._call(item, loop)
-                    except Exception as error:
-                        self._log.raised(queue, step, error)
-                        return False
-                case PutAside(error_queue):
-                    if not client.put(error_queue, item):
-                        self._log.full(queue, step)
-                        return False
-                case EndRead(confirms):
-                    with suppress(ReturnItem), read:
-                        if not confirms:
-                            raise ReturnItem
-                case PauseFor(seconds):
-                    self._pause(seconds)
-            return True
-
-        def do_and_log(step: Step) -> bool:
-            try:
-                return do(step)
-            except ClientFailure as failure:
-                self._log.failed(slot, queue, step, failure)
-                raise
-
+    def _run_slot(self, slot: _BlockingSlot, loop: asyncio.AbstractEventLoop) -> None:
+        """Run a slot in this thread. If it raises, the other slots stop too."""
+        slot.loop = loop
         try:
-            with client, read:
-                follow(slot.steps(), do_and_log)
+            with slot.client, slot.read:
+                run_blocking(slot.run())
         except BaseException:
             self.stop()
             raise
-
-    def _call(self, item: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        result = self._function(item)
-        if inspect.iscoroutine(result):
-            asyncio.run_coroutine_threadsafe(result, loop).result()

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import ISSLTransport
 from zope.interface import directlyProvides
 
 from kestrel.admin.site import AdminChannel
-from kestrel.session.settings import SessionSettings
+from kestrel.config.model import Config
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.transport import MemoryTransport
 from tests.admin.browsing import Admin
@@ -116,7 +116,7 @@ def test_the_dashboard_and_programs_can_change_the_status(headers: dict[str, str
 
 def administered(*, is_trusted: bool = False) -> Admin:
     """A server that has a list of administrators."""
-    settings = SessionSettings(administrators=(b"CN=root",))
+    settings = Config(administrators=(b"CN=root",))
     return Admin(server=MemoryServer(session_settings=settings), is_trusted=is_trusted)
 
 

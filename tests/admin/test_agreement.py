@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kestrel.config.load import loads
+from kestrel.config.model import Config
 from kestrel.escaping import escape_non_ascii, show_name, unescape_name
-from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.admin.browsing import Admin
 from tests.memcache_text import set_
@@ -177,7 +177,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
 @settings(max_examples=80)
 @given(STEPS)
 def test_all_statistics_agree(steps: list[Step]) -> None:
-    server = MemoryServer(config=loads(CONFIG), session_settings=SessionSettings(max_open_reads=5))
+    server = MemoryServer(config=loads(CONFIG), session_settings=Config(max_open_transactions=5))
     admin = Admin(server=server)
     clients = [server.connect() for _ in range(CLIENTS)]
     asking = server.connect()

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kestrel.address import Address
-from kestrel.client.asyncio_client import AsyncClient
-from kestrel.client.asyncio_connection import AsyncioServer
+from kestrel.client.asyncio_client import AsyncClient, AsyncioServer
 from kestrel.client.errors import AllInUse, CannotConnect, ConnectionFailed
 from tests.client import test_blocking, test_tls
 from tests.client.scripted import reset, scripted, talk, talk_and_stay
@@ -22,8 +21,7 @@ from tests.server.running import PATIENCE_S, Server
 T = TypeVar("T")
 
 NOT_SHARED = re.compile(
-    "forked_process|closed_client_can_be_used_again|kept_connection_that_has_ended|does_not_read|"
-    "interrupted_read"
+    "forked_process|closed_client_can_be_used_again|kept_connection_that_has_ended|does_not_read|interrupted_read"
 )
 """Tests that use the parts of the blocking client, or forks, use after `close`, and KeyboardInterrupt in a request."""
 
@@ -163,7 +161,7 @@ def test_an_unused_connection_that_has_ended_is_replaced() -> None:
     async def main(address: str) -> list[bool]:
         async with AsyncClient(address, timeout_s=PATIENCE_S) as client:
             stored = [await client.put("work", b"a")]
-            [server] = client._by_address.values()
+            [server] = client._roster.servers
             [connection] = server._idle
             while connection.is_at_rest():
                 await asyncio.sleep(0)

@@ -400,7 +400,7 @@ def test_put_is_repeated_if_duplicates_are_allowed(ask: Callable[[BlockingClient
 def test_kept_connection_that_has_ended_is_replaced() -> None:
     with client_of([talk((PUT, STORED)), talk((PUT, STORED))]) as client:
         assert put(client)
-        [[connection]] = client._pool._idle.values()
+        [[connection]] = client._servers.pool._idle.values()
         connection._socket.settimeout(PATIENCE_S)
         assert connection._socket.recv(1, socket.MSG_PEEK) == b""  # the server has closed it
         assert put(client)

@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 
 def make_random(clock: Clock, servers: list[str] = SERVERS) -> RandomChoice[str]:
-    return RandomChoice(servers, Random(1), clock, first_backoff_s=1, longest_backoff_s=8)
+    return RandomChoice(servers, Random(1), clock)
 
 
 def make_staying(clock: Clock, gets_per_server: int = 3) -> StayingChoice[str]:
@@ -60,13 +60,13 @@ def test_failed_server_is_skipped_during_its_pause(clock: Clock) -> None:
 
 def test_failures_in_quick_succession_count_once(clock: Clock) -> None:
     choice = make_random(clock)
-    for _ in range(40):
+    for _ in range(20):
         choice.failed("a")
         clock.now_s += 0.01
-    clock.now_s += 0.6
+    clock.now_s += 0.3
     assert {choice.next() for _ in range(50)} == {"a", "b", "c"}
     choice.failed("a")
-    clock.now_s += 1 - 0.01
+    clock.now_s += 0.5 - 0.01
     assert {choice.next() for _ in range(50)} == {"b", "c"}  # the pause of a second failure is longer
 
 

@@ -186,7 +186,7 @@ def test_lost_connection_leaves_sent_requests_uncertain(wire: Wire, reason: Exce
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     wire.lose(reason)
     assert [error_of(each) for each in asked] == [ConnectionFailed, ConnectionFailed]
-    assert error_of(items.next()) is ConnectionFailed
+    assert error_of(items()) is ConnectionFailed
     assert wire.clock.getDelayedCalls() == []
 
 
@@ -333,26 +333,26 @@ def test_stream_returns_values_and_then_none(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
     behind = wire.pipeline.ask(CALLS.confirm(b"work", 2))
     assert wire.sent() == b"monitor work 5\r\nconfirm work 2\r\n"
-    first = items.next()
+    first = items()
     wire.receive(item(b"a") + item(b"b") + b"END\r\nEND\r\n")
     assert outcome(first) == b"a"
     assert not behind.called
-    assert outcome(items.next()) == b"b"
-    assert outcome(items.next()) is None
-    assert outcome(items.next()) is None
+    assert outcome(items()) == b"b"
+    assert outcome(items()) is None
+    assert outcome(items()) is None
     assert outcome(behind) is None
 
 
 def test_unread_values_pause_the_transport(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
-    asked = items.next()
+    asked = items()
     assert wire.transport.producerState == "producing"
     wire.receive(item(b"a") + item(b"b") + item(b"c")[:-1])
     assert outcome(asked) == b"a"
     assert wire.transport.producerState == "paused"
-    assert outcome(items.next()) == b"b"
+    assert outcome(items()) == b"b"
     assert wire.transport.producerState == "paused"
-    asked = items.next()
+    asked = items()
     assert wire.transport.producerState == "producing"
     wire.receive(b"\n")
     assert outcome(asked) == b"c"
@@ -361,11 +361,11 @@ def test_unread_values_pause_the_transport(wire: Wire) -> None:
 
 def test_slow_consumer_does_not_time_out(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
-    asked = items.next()
+    asked = items()
     wire.receive(item(b"a"))
     assert outcome(asked) == b"a"
     wire.clock.advance(1000)
-    asked = items.next()
+    asked = items()
     wire.clock.advance(TIMEOUT_S + 4.75)
     assert not asked.called
     wire.clock.advance(0.25)
@@ -379,9 +379,9 @@ def test_callback_of_a_value_may_request_the_next(wire: Wire) -> None:
     def ask_on(data: bytes | None) -> None:
         if data is not None:
             got.append(data)
-            items.next().addCallback(ask_on)
+            items().addCallback(ask_on)
 
-    items.next().addCallback(ask_on)
+    items().addCallback(ask_on)
     wire.receive(item(b"a") * 2000 + b"END\r\n")
     assert got == [b"a"] * 2000
     assert wire.pipeline.is_at_rest
@@ -389,17 +389,17 @@ def test_callback_of_a_value_may_request_the_next(wire: Wire) -> None:
 
 def test_value_of_a_cancelled_request_goes_to_the_next_one(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
-    items.next().addErrback(lambda _: None).cancel()
+    items().addErrback(lambda _: None).cancel()
     wire.receive(item(b"a"))
-    assert outcome(items.next()) == b"a"
+    assert outcome(items()) == b"a"
 
 
 def test_stream_can_be_refused(wire: Wire) -> None:
     items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
-    asked = items.next()
+    asked = items()
     wire.receive(b"CLIENT_ERROR no\r\n")
     assert error_of(asked) is RequestError
-    assert error_of(items.next()) is RequestError
+    assert error_of(items()) is RequestError
 
 
 def test_connection_lost_before_it_is_ready_cannot_connect() -> None:

@@ -14,7 +14,6 @@ from twisted.internet.task import Clock
 from kestrel.client import client as client_module
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, NoServer
-from kestrel.client.roster import MemberServers
 from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
@@ -51,7 +50,7 @@ class World:
         self.protocol = protocol
         self.servers = [MemoryServer(clock=self.reactor) for _ in range(servers)]
         self.endpoints = [self.network.endpoint(server, protocol) for server in self.servers]
-        monkeypatch.setattr(client_module, "MemberServers", partial(MemberServers, follow=self.sets.follow))
+        monkeypatch.setattr(client_module, "follow_zookeeper", self.sets.follow)
         monkeypatch.setattr(client_module, "HostnameEndpoint", self._endpoint)
         self.client = Client(self.reactor, SETS, protocol, timeout_s=TIMEOUT_S)
 

@@ -242,7 +242,7 @@ def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(
             assert item == b"a"
             sets.members = members(two, protocol="thrift")
             assert client.get("work") is None
-            client._pool.close()
+            client._servers.pool.close()
         sets.members = members(one, protocol="thrift")
         assert client.get("work") is None
 

@@ -102,12 +102,8 @@ def test_the_defaults_of_the_server() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_field_of_a_table_is_a_documented_setting(cls: type[Any]) -> None:
-    settings = settings_of(cls)
-    assert {field.name for field in attrs.fields(cls)} - {"given"} == set(settings)
-    for setting in settings.values():
-        assert setting.help.endswith((".", '".'))
-        assert setting.kind.name
+def test_every_field_of_a_table_is_a_setting(cls: type[Any]) -> None:
+    assert {field.name for field in attrs.fields(cls)} - {"given"} == set(settings_of(cls))
 
 
 @pytest.mark.parametrize("cls", CLASSES)

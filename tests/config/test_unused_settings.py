@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kestrel.config.dump import queue_settings_given, queue_settings_over_limit, server_settings_given
 from kestrel.config.load import loads
-from kestrel.config.unused_settings import queue_settings_given, queue_settings_over_limit, server_settings_given
 
 
 def test_unused_queue_settings_are_listed_if_given() -> None:

@@ -18,7 +18,6 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
-from kestrel.config.server_settings import ServerSettings
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache, text
 from kestrel.storage.scroll.storage import ScrollStorage
@@ -277,8 +276,8 @@ def test_figures_of_an_alias_are_listed_in_order() -> None:
 
 
 def test_limits_are_listed_with_their_defaults() -> None:
-    settings = {setting.kestrel_name: (field, setting.kind) for field, setting in settings_of(ServerSettings).items()}
-    defaults = {field.name: field.default for field in attrs.fields(ServerSettings)}
+    settings = {setting.kestrel_name: (field, setting.kind) for field, setting in settings_of(Config).items()}
+    defaults = {field.name: field.default for field in attrs.fields(Config)}
     rows = rows_below("Bounds")
     names = ["maxLineSize", "maxRequestItemSize", "maxRequestSize", "maxTextPutItems", "maxThriftListSize"]
     names += ["maxPipelineBytes", "maxTotalRequestSize", "requestTimeout", "maxUncommittedBytes", "maxConnections"]
@@ -289,7 +288,7 @@ def test_limits_are_listed_with_their_defaults() -> None:
 
 
 def test_named_settings_exist() -> None:
-    classes = (ServerSettings, QueueSettings, AliasSettings)
+    classes = (Config, QueueSettings, AliasSettings)
     known = {each.kestrel_name for cls in classes for each in settings_of(cls).values()}
     known.update(text._KESTREL_OPERATION_NAMES.values())
     for page in PAGES.values():

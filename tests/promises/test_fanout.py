@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.config.load import loads
-from kestrel.session.settings import SessionSettings
+from kestrel.config.model import Config
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
@@ -347,7 +347,7 @@ def test_items_put_before_fanout_only_can_still_be_taken(
     put(client, b"a", b"one", b"two", b"three")
     holder = server.connect()
     if are_open:
-        server.session_settings = SessionSettings(max_open_reads=3)
+        server.session_settings = Config(max_open_transactions=3)
         assert holder.ask(b"get a/open\r\n" * 3).count(b"VALUE") == 3
     assert callable(switch)
     switch(server, loads(FANOUT_ONLY))

@@ -8,8 +8,8 @@ import pytest
 from twisted.logger import capturedLogs
 
 from kestrel.config.load import loads
-from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import Connection, RejectingProtocol
+from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.testing.server import MemoryServer
 from tests.memcache_text import STORED, put, set_
 

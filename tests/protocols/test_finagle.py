@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kestrel import commands, errors
 from kestrel.commands import Command, Malformed
-from kestrel.protocols.finagle import MAX_CLIENT_ID_BYTES, MAX_REQUEST_HEADER_BYTES
-from kestrel.protocols.thrift import ThriftCodec
+from kestrel.protocols.thrift import MAX_CLIENT_ID_BYTES, MAX_REQUEST_HEADER_BYTES, ThriftCodec
 from tests.protocols.command_values import byte_by_byte, cut_at, values_of
 from tests.protocols.finagle_headers import request_header
 from tests.protocols.test_thrift import END, WORK, codec_of, exception_in, framed, one, parse, strict

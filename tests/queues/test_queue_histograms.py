@@ -6,9 +6,9 @@ import pytest
 
 from kestrel.admin.server_view import add_histograms
 from kestrel.config.load import loads
+from kestrel.config.model import Config
 from kestrel.errors import QueueFailed
 from kestrel.queues.queue_histograms import QueueHistograms
-from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import END, STORED, set_, value
@@ -120,7 +120,7 @@ def test_disconnected_waiter_is_no_miss(server: MemoryServer) -> None:
 
 
 def test_items_of_a_monitor_count_as_hits(server: MemoryServer) -> None:
-    server.session_settings = SessionSettings(max_open_reads=10)
+    server.session_settings = Config(max_open_transactions=10)
     client = server.connect()
     client.ask(b"".join(set_(b"work", b"%d" % number) for number in range(5)))
     assert client.ask(b"monitor work 1 4\r\n").count(b"VALUE") == 4

@@ -11,7 +11,7 @@ from twisted.logger import FileLogObserver, Logger, globalLogPublisher
 
 from kestrel.config.load import loads
 from kestrel.server.logs import json_line, text_line
-from kestrel.session.refusal_log import RefusalLog
+from kestrel.session.session_context import RefusalLog
 from kestrel.testing.server import MemoryServer
 from tests.admin.browsing import Admin
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kestrel import commands
-from kestrel.config.model import QueueSettings
+from kestrel.config.model import Config, QueueSettings
 from kestrel.item import Item
 from kestrel.protocols.codec import Codec
 from kestrel.protocols.memcache import MemcacheCodec
@@ -15,7 +15,6 @@ from kestrel.protocols.text import TextCodec
 from kestrel.protocols.thrift import ThriftCodec
 from kestrel.queues.tick_scheduler import TICK_BUDGET_S
 from kestrel.session.session import MAX_COMMANDS_PER_SLICE
-from kestrel.session.settings import SessionSettings
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
@@ -93,7 +92,7 @@ class MeteredServer(MemoryServer):
         self.codecs: list[MeteredCodec] = []
         self._command_s = command_s
         self.most_in_a_tick = 0
-        super().__init__(storage, make_codec=self._make_codec, session_settings=SessionSettings(**settings))
+        super().__init__(storage, make_codec=self._make_codec, session_settings=Config(**settings))
 
     def _make_codec(self) -> MeteredCodec:
         codec = MeteredCodec(self.spend)
@@ -241,7 +240,7 @@ def test_replies_waiting_for_commit_are_bounded() -> None:
 
 
 def test_monitor_of_many_items_holds_bounded_memory() -> None:
-    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_reads=50)
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_transactions=50)
     client = server.connect()
     client.reads = False
     assert client.ask(b"monitor q 10\r\n") == b""
@@ -251,7 +250,7 @@ def test_monitor_of_many_items_holds_bounded_memory() -> None:
 
 
 def test_unread_monitor_ends_at_its_time() -> None:
-    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_reads=50)
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_transactions=50)
     client = server.connect()
     client.reads = False
     client.send(b"monitor q 10\r\nversion\r\n")
@@ -270,7 +269,7 @@ def test_client_that_does_not_read_delays_no_other_client() -> None:
 
 
 def test_open_reads_return_when_client_that_does_not_read_leaves() -> None:
-    server = MeteredServer(max_open_reads=100)
+    server = MeteredServer(max_open_transactions=100)
     deaf, other = server.connect(), server.connect()
     data = b"x" * (8 * KIB)
     other.ask((b"set q 0 0 8192\r\n" + data + b"\r\n") * 20)
@@ -312,7 +311,7 @@ def test_client_that_sends_too_much_behind_a_wait_is_disconnected() -> None:
     server = MeteredServer()
     client, other = server.connect(), server.connect()
     client.send(b"get q/t=60000\r\n" + b"version\r\n" * 200_000)
-    assert len(server.codecs[0]) <= SessionSettings().max_pipeline_bytes + READ_BYTES
+    assert len(server.codecs[0]) <= Config().max_pipeline_bytes + READ_BYTES
     assert client.take() == b"CLIENT_ERROR too much was sent behind a command that waits\r\n"
     assert client.is_closed
     assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"

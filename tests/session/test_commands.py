@@ -8,9 +8,9 @@ import pytest
 
 from kestrel.compiled import BUILD
 from kestrel.config.load import loads
+from kestrel.config.model import Config
 from kestrel.errors import StorageError
 from kestrel.queues.manager import FLUSHED_PER_SLICE
-from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import put, set_, stats, value
@@ -19,7 +19,7 @@ from tests.session.servers import fail, lose_commits, store_of
 
 @pytest.fixture
 def server() -> MemoryServer:
-    return MemoryServer(session_settings=SessionSettings(max_open_reads=10))
+    return MemoryServer(session_settings=Config(max_open_transactions=10))
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def client(server: MemoryServer) -> MemoryClient:
 @pytest.fixture
 def slow(storage: SteppedStorage) -> MemoryServer:
     """Return a server over a storage that the test steps."""
-    return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=10))
+    return MemoryServer(storage, session_settings=Config(max_open_transactions=10))
 
 
 def queue_names(client: MemoryClient) -> list[bytes]:
@@ -321,7 +321,7 @@ def test_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryCl
 
 @pytest.mark.parametrize("options", [b"close/open", b"open/close"])
 def test_close_runs_before_open_at_the_limit(options: bytes) -> None:
-    client = MemoryServer(session_settings=SessionSettings(max_open_reads=1)).connect()
+    client = MemoryServer(session_settings=Config(max_open_transactions=1)).connect()
     put(client, b"work", b"one", b"two")
     assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     assert client.ask(b"get work/%b\r\n" % options) == value(b"work/" + options, b"two")
@@ -395,7 +395,7 @@ def test_peek_with_open_read_shows_the_next_item(client: MemoryClient) -> None:
 
 
 def test_open_above_the_limit_is_an_error_and_closes(server: MemoryServer) -> None:
-    server.session_settings = SessionSettings(max_open_reads=2)
+    server.session_settings = Config(max_open_transactions=2)
     client = server.connect()
     put(client, b"work", b"one", b"two", b"three")
     expected = value(b"work/open", b"one") + value(b"work/open", b"two") + b"ERROR\r\n"
@@ -411,7 +411,7 @@ def test_default_limit_of_open_reads_is_one() -> None:
 
 
 def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
-    server.session_settings = SessionSettings(max_open_reads=1)
+    server.session_settings = Config(max_open_transactions=1)
     first, second = server.connect(), server.connect()
     put(first, b"work", b"one", b"two")
     put(first, b"other", b"three")
@@ -421,7 +421,7 @@ def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
 
 
 def test_open_above_limit_of_empty_queue_is_an_error(server: MemoryServer) -> None:
-    server.session_settings = SessionSettings(max_open_reads=1)
+    server.session_settings = Config(max_open_transactions=1)
     client = server.connect()
     put(client, b"work", b"one")
     assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"work/open", b"one") + b"ERROR\r\n"
@@ -448,7 +448,7 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(
 
 
 def test_confirm_makes_room_under_the_limit(server: MemoryServer) -> None:
-    server.session_settings = SessionSettings(max_open_reads=2)
+    server.session_settings = Config(max_open_transactions=2)
     client = server.connect()
     put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 2)

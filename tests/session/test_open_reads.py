@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kestrel.config.model import Config
 from kestrel.errors import QueueFailed, TooFewOpenReads
 from kestrel.queues.queue import Queue
 from kestrel.session.open_reads import MAX_REMEMBERED_ENDED_READS, ConnectionOpenReads
-from kestrel.session.settings import SessionSettings
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.storage = SteppedStorage()
-        self.server = MemoryServer(self.storage, session_settings=SessionSettings(max_open_reads=1))
+        self.server = MemoryServer(self.storage, session_settings=Config(max_open_transactions=1))
         self.reads = ConnectionOpenReads()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
-from kestrel.session.refusal_log import LOG_WINDOW_S, MAX_LOG_LINES, RefusalLog
+from kestrel.session.session_context import LOG_WINDOW_S, MAX_LOG_LINES, RefusalLog
 from kestrel.testing.server import MemoryServer
 
 

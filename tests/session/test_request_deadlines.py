@@ -208,7 +208,7 @@ def test_timed_out_request_is_logged_without_its_content(server: MemoryServer) -
     client.ask(b"set secret")
     with capturedLogs() as events:
         server.advance(10)
-    (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.refusal_log"]
+    (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.session_context"]
     assert event["what"] == "the request took too long"
     assert "secret" not in str(event)
 

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from twisted.internet.defer import Deferred
 
+from kestrel.config.model import Config
 from kestrel.errors import StorageError
 from kestrel.session.session_state import (
     CLOSING,
@@ -22,7 +23,6 @@ from kestrel.session.session_state import (
     SessionState,
     next_state,
 )
-from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.session.servers import store_of
@@ -95,7 +95,7 @@ class Case:
 
     def __init__(self) -> None:
         self.storage = SteppedStorage()
-        self.server = MemoryServer(self.storage, session_settings=SessionSettings(max_open_reads=10))
+        self.server = MemoryServer(self.storage, session_settings=Config(max_open_transactions=10))
         self.client = self.server.connect()
         self.other = self.server.connect()
 

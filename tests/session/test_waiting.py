@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
+from kestrel.config.model import Config
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.queues.queue import MAX_SERVED_PER_SLICE
 from kestrel.queues.waiters import Waiter
 from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
 from kestrel.session.session import MAX_COMMANDS_PER_SLICE
-from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import put, set_, value
@@ -25,7 +25,7 @@ LEAVE = pytest.mark.parametrize("leave", [MemoryClient.disconnect, MemoryClient.
 
 @pytest.fixture
 def server(storage: SteppedStorage) -> MemoryServer:
-    return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=1000))
+    return MemoryServer(storage, session_settings=Config(max_open_transactions=1000))
 
 
 @pytest.fixture
@@ -618,7 +618,7 @@ def test_monitor_of_zero_time_or_items_ends_at_once(server: MemoryServer, writer
 
 @pytest.mark.parametrize("max_items", [b"", b" -1", b" 3", b" 7"])
 def test_monitor_ends_at_limit_of_open_reads(server: MemoryServer, writer: MemoryClient, max_items: bytes) -> None:
-    server.session_settings = SessionSettings(max_open_reads=3)
+    server.session_settings = Config(max_open_transactions=3)
     put(writer, b"work", b"one", b"two", b"three", b"four")
     watcher = server.connect()
     expected = value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
@@ -628,7 +628,7 @@ def test_monitor_ends_at_limit_of_open_reads(server: MemoryServer, writer: Memor
 
 
 def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
-    server.session_settings = SessionSettings(max_open_reads=3)
+    server.session_settings = Config(max_open_transactions=3)
     put(writer, b"work", b"one", b"two", b"three", b"four")
     watcher = server.connect()
     assert watcher.ask(b"get work/open\r\n" * 2 + b"monitor work 10\r\n") == (
@@ -820,7 +820,7 @@ def test_monitor_between_slices_fails_if_queue_becomes_unusable(
 
 
 def test_unread_monitor_ends_when_queue_is_deleted(server: MemoryServer, writer: MemoryClient) -> None:
-    server.session_settings = SessionSettings(max_open_reads=1000, max_pipeline_bytes=1000)
+    server.session_settings = Config(max_open_transactions=1000, max_pipeline_bytes=1000)
     put(writer, b"work", *[b"x" * 1000] * 300)
     watcher = server.connect()
     watcher.reads = False
@@ -834,7 +834,7 @@ def test_unread_monitor_ends_when_queue_is_deleted(server: MemoryServer, writer:
 
 
 def test_monitor_requests_one_time_slice_at_a_time(server: MemoryServer, writer: MemoryClient) -> None:
-    server.session_settings = SessionSettings(max_open_reads=10_000)
+    server.session_settings = Config(max_open_transactions=10_000)
     put(writer, b"work", *[b"x"] * 3000)
     monitor = server.connect()
     monitor.send(b"monitor work 10\r\n")

@@ -156,7 +156,7 @@ def test_stop_ends_a_pause_and_returns_the_item() -> None:
         worker.stop()
         fail(item)
 
-    worker._function = fail_and_stop
+    worker._slots[0].function = fail_and_stop
     assert worker.run() == WorkerCounts(returned=1, failed_calls=1)
     assert list(queues.queues[b"work"]) == [b"a", b"b"]
 

@@ -20,7 +20,7 @@ from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import MAX_ERRORS
-from kestrel.storage.windowed.changes import PendingChanges
+from kestrel.storage.windowed.writer import PendingChanges
 
 log = Logger(__name__)
 
@@ -99,17 +99,14 @@ class WindowedQueue:
 
     @property
     def mem_items(self) -> int:
-        """Number of items in memory, without open reads."""
         return len(self._front) + len(self._window)
 
     @property
     def open_reads(self) -> int:
-        """Number of open reads."""
         return len(self._open)
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """The statistics that every storage has."""
         return {"logsize": self.disk_bytes, "journal_rewrites": 0, "journal_rotations": 0}
 
     def check(self) -> None:
@@ -128,7 +125,6 @@ class WindowedQueue:
             raise StorageRefused("the server's memory is full, and the database is slow")
 
     def append(self, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """Append an item."""
         self._last += 1
         item = StoredItem(self._last, data, add_ms, expiry_ms, 0)
         self._pending.put(item)
@@ -140,7 +136,6 @@ class WindowedQueue:
             self._report_memory()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End an open read and append an item."""
         self.check_put(len(data))
         self.check_append()
         self.confirm([xid])
@@ -149,14 +144,12 @@ class WindowedQueue:
     # Gets.
 
     def peek(self) -> Item | None:
-        """Return the head, or None if it is not in memory."""
         self.check()
         if self._front:
             return _item(self._front[0])
         return _item(self._window[0]) if self._window else None
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head, or return None if it is not in memory. With `opened`, make it an open read."""
         self.check()
         if self._front:
             stored = self._front.popleft()
@@ -193,7 +186,6 @@ class WindowedQueue:
     # Open reads.
 
     def is_open(self, xid: int) -> bool:
-        """Return whether `xid` is an open read now."""
         return xid in self._open
 
     def _close_open_read(self, xid: int) -> StoredItem | None:
@@ -203,7 +195,6 @@ class WindowedQueue:
         return stored
 
     def confirm(self, xids: Sequence[int]) -> int:
-        """End open reads, and drop their items. Return how many were open."""
         self.check()
         closed = [stored for stored in map(self._close_open_read, xids) if stored is not None]
         for stored in closed:
@@ -211,7 +202,6 @@ class WindowedQueue:
         return len(closed)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head, with xids[0] first. `failed` adds one to the error count of each item."""
         self.check()
         for stored in map(self._close_open_read, reversed(xids)):
             if stored is None:
@@ -225,7 +215,6 @@ class WindowedQueue:
             self.mem_bytes += len(stored.data)
 
     def clear(self) -> None:
-        """Drop all items that are not open reads."""
         self.check()
         kept = sorted(stored.position for stored in self._open.values())
         self._pending.remove_all_but(kept, self._floor + 1, self._last)
@@ -251,7 +240,6 @@ class WindowedQueue:
         self._loaded_to = item.position
 
     def fill(self) -> Deferred[None] | None:
-        """Bring the head into memory. Return a Deferred if it has to be read from the database."""
         self.check()
         if self._front or self._window or self._loaded_to == self._last:
             return None

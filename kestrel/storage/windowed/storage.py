@@ -75,7 +75,6 @@ class WindowedStorage:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why puts are refused, or None."""
         return self._writer.refusal
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
@@ -95,7 +94,6 @@ class WindowedStorage:
         return maybeDeferred(self._database.list_queues).addCallbacks(listed, not_listed)
 
     def queue(self, name: bytes, settings: QueueSettings) -> WindowedQueue:
-        """Return the live queue of that name. If it failed, open it in its last safe state."""
         queue = self._queues.get(name)
         if queue is not None and queue.failure is None:
             queue.settings = settings
@@ -156,7 +154,6 @@ class WindowedStorage:
     # Commits.
 
     def commit(self, queues: Sequence[WindowedQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Pass the recorded changes to the writer."""
         pairs: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
             outcome = self._commit_queue(queue)

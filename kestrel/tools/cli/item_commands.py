@@ -179,7 +179,7 @@ def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     output = Output()
     write = _item_writer(arguments, output)
     try:
-        data = servers.asked.search(
+        data = servers.asked.ask_in_turn(
             lambda address, _: servers.ask(address, servers.dialect.peek(arguments.queue)), timeout_ms=0
         )
     except ClientFailure as failure:

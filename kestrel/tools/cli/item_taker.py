@@ -48,7 +48,7 @@ class ItemTaker:
         If the queue holds several items, up to `most` are taken.
         """
         try:
-            taken = self._servers.asked.search(
+            taken = self._servers.asked.ask_in_turn(
                 lambda address, wait_ms: self._take_at(address, wait_ms, most), round(wait_s * 1000)
             )
         except ClientFailure as failure:

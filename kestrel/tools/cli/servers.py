@@ -8,11 +8,11 @@ from typing import Final, Literal, TypeVar
 from kestrel.address import Address
 from kestrel.client.blocking import BlockingServers
 from kestrel.client.call import Call
+from kestrel.client.choice import naming_server
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import ClientFailure
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.plan import naming_server
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
 from kestrel.tools.connection_errors import ConnectionContext

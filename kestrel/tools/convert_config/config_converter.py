@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
-from kestrel.config.setting import MAX_COUNT, TABLE, TABLES, Setting, settings_of
+from kestrel.config.setting import MAX_COUNT, PORT, TABLE, TABLES, Setting, settings_of
 from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaAssignment,
@@ -377,8 +377,8 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
     is_none = said in (SpecialValue.NOTHING, SpecialValue.LARGEST_INT)
     if said is None or said is SpecialValue.NO_VALUE:
         raise _UnconvertibleValue(_ONLY_SCALA)
-    if isinstance(said, int) and not isinstance(said, bool) and kind.name.startswith(("size", "duration")):
-        raise _UnconvertibleValue(f"a {kind.name.partition(',')[0]} has a unit")
+    if isinstance(said, int) and not isinstance(said, bool) and kind.quantity is not None:
+        raise _UnconvertibleValue(f"a {kind.quantity} has a unit")
     for each in ("none", MAX_COUNT) if said is SpecialValue.LARGEST_INT else ("none",) if is_none else (said,):
         assert not isinstance(each, SpecialValue)
         try:
@@ -392,7 +392,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
                 )
             if not is_none or parsed is not None:
                 return each
-            return False if kind.name.startswith("port") else kind.show(None)
+            return False if kind == PORT else kind.show(None)
     raise _UnconvertibleValue("this setting must have a limit here" if is_none else reason)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kestrel.net.codec_factories import CODEC_FACTORIES
+from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift import ThriftCall
 from tests.fuzz import protocol_seeds, sessions

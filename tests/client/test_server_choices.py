@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from kestrel.client.choice import RandomChoice, StayingChoice
+from kestrel.client.choice import ServerChoices, run_blocking
 from kestrel.client.errors import AllInUse, BadReply, ClientFailure, ConnectionFailed, NoServer, ServerError
-from kestrel.client.plan import follow, search, somewhere
 from tests.client.first_choice import FirstOfAll
 
 
-class Servers:
+class Servers(ServerChoices[str]):
     """Servers with the given answers, the last of which repeats. The requests are recorded."""
 
+    is_alone = False
+
     def __init__(self, **answers: list[Any]) -> None:
+        super().__init__(FirstOfAll(), lambda: 0.0)
         self.answers: Mapping[str, list[Any]] = answers
         self.asked: list[Any] = []
-        self.writes = RandomChoice(list(answers), FirstOfAll(), lambda: 0.0)
-        self.reads = StayingChoice(list(answers), FirstOfAll(), lambda: 0.0)
+        self.before_each: Callable[[], object] = lambda: None
+        self.use(list(answers), list(answers))
 
-    def ask(self, question: Any) -> Any:
-        self.asked.append(question)
-        server = question if isinstance(question, str) else question[0]
+    async def ask(self, server: str, *wait_ms: int) -> Any:
+        self.before_each()
+        self.asked.append((server, *wait_ms) if wait_ms else server)
         answers = self.answers[server]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Exception):
@@ -32,10 +34,10 @@ class Servers:
         return answer
 
     def put(self, *, repeats: bool = False) -> Any:
-        return follow(somewhere(self.writes, repeats=repeats), self.ask)
+        return run_blocking(self.somewhere(self.writes, self.ask, repeats=repeats))
 
     def get(self, timeout_ms: int) -> Any:
-        return follow(search(self.reads, timeout_ms, is_alone=False), self.ask)
+        return run_blocking(self.search(self.ask, timeout_ms))
 
 
 @pytest.mark.parametrize("failure", [ConnectionFailed("hm"), BadReply("hm")])
@@ -70,24 +72,28 @@ def test_search_uses_the_servers_of_each_step() -> None:
     servers = Servers(a=[None], b=[None], c=["item"])
     turns = iter([["a"], ["a", "b"], ["b"], ["b", "c"]])
     servers.reads.use(next(turns))
-
-    def ask(question: Any) -> Any:
-        servers.reads.use(next(turns, ["b", "c"]))
-        return servers.ask(question)
-
-    assert follow(search(servers.reads, 10_000, is_alone=False), ask) == "item"
+    servers.before_each = lambda: servers.reads.use(next(turns, ["b", "c"]))
+    assert servers.get(10_000) == "item"
     assert servers.asked == [("a", 0), ("b", 0), ("b", 1000), ("c", 1000)]
 
 
 def test_search_ends_when_all_servers_have_left() -> None:
     servers = Servers(a=[None])
-
-    def ask(question: Any) -> Any:
-        servers.reads.use([])
-        return servers.ask(question)
-
+    servers.before_each = lambda: servers.reads.use([])
     with pytest.raises(NoServer):
-        follow(search(servers.reads, 10_000, is_alone=False), ask)
+        servers.get(10_000)
+
+
+def test_coroutine_of_a_blocking_client_must_not_wait() -> None:
+    class Waiting:
+        def __await__(self) -> Any:
+            yield
+
+    async def wait() -> None:
+        await Waiting()
+
+    with pytest.raises(RuntimeError, match="waited for something"):
+        run_blocking(wait())
 
 
 def test_server_with_all_connections_in_use_gets_no_pause() -> None:
