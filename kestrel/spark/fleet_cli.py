@@ -10,7 +10,7 @@ from typing import Final
 
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.startup import add_master_option, use_spark
-from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.options import find_locations
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.output import Output
@@ -141,9 +141,8 @@ def _maintain(arguments: Namespace, output: Output) -> int:
     is_packing = arguments.command == "pack"
     _check_folders(arguments)
     with use_spark(TOOL, arguments.master, "packing" if is_packing else "verifying") as spark:
-        from kestrel.spark.fleet.outcome_rows import OutcomeRow, format_outcomes
         from kestrel.spark.fleet.pack import pack
-        from kestrel.spark.fleet.verify import verify
+        from kestrel.spark.fleet.verify import OutcomeRow, format_outcomes, verify
 
         work = pack if is_packing else verify
         table = work(spark, arguments.folders, server=arguments.server, queues=arguments.queues)

@@ -18,7 +18,7 @@ from kestrel.spark.reports.report_data import InputSummary, ReportData, checked_
 from kestrel.spark.reports.report_folder import ReportFolder
 from kestrel.spark.startup import add_master_option, check_installed, use_spark
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
+from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
 from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, print_error, run
@@ -138,7 +138,7 @@ def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
 
 def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
     with use_spark(TOOL, arguments.master, "reporting") as spark, _partitions(spark, read.bytes):
-        from kestrel.spark.history.histories import histories
+        from kestrel.spark.item_histories import histories
         from kestrel.spark.reports.report_writer import ReportRequest, write_report
 
         folder.begin()  # after Spark has started, so that a failed start keeps the old report

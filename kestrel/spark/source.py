@@ -10,10 +10,15 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.option_values import has_paths
 from kestrel.spark.stream.archive import archive_reader_of
 from kestrel.spark.stream.open_reads import OpenReadsReader
-from kestrel.spark.stream.options import Delivery, SinkOptions, parse_sink_options, parse_stream_options
+from kestrel.spark.stream.options import (
+    Delivery,
+    SinkOptions,
+    has_server_options,
+    parse_sink_options,
+    parse_stream_options,
+)
 from kestrel.spark.stream.queue_writer import QueueStreamWriter, QueueWriter
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.servers import has_server_options
 from kestrel.spark.table.options import is_archive_stream, parse_archive_options, parse_options
 from kestrel.spark.table.reader import reader_of, schema_of
 

@@ -46,7 +46,6 @@ class DatabaseCallChecker:
         self._check(self._was_listed, f"{operation} before list_queues")
         self._check(not self.is_closed, f"{operation} after close")
 
-
     def check_list_queues(self) -> None:
         """Check that `list_queues` is the first call and is made once."""
         self._check(not self._was_listed, "list_queues was called twice")
@@ -109,7 +108,6 @@ class DatabaseCallChecker:
             else:
                 self._queues[each.queue.name] = each.queue
         return result
-
 
     def _check_name(self, name: bytes) -> None:
         self._check(0 < len(name) <= MAX_NAME_BYTES, f"a queue name has {len(name)} bytes")

@@ -44,7 +44,6 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.transport import MemoryTransport
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""The time of a new server's wall clock."""
 
 RESTLESS_TICKS: Final = 20_000
 """The number of ticks after which a server that still has work is considered stuck."""
@@ -334,7 +333,6 @@ class MemoryServer:
                 return
             self.tick()
         raise AssertionError(f"the server was not at rest after {RESTLESS_TICKS} ticks")
-
 
     def advance(self, seconds: float) -> None:
         """Move the timers' clock and the wall clock forward, and let the server settle."""

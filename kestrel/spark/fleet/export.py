@@ -34,7 +34,6 @@ from kestrel.tools.qpack.outcomes import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
-"""Maximum number of rows in a batch."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes of items at which a batch is full; its last item may exceed this."""
 
@@ -68,9 +67,7 @@ def export_rows(
     return batches_of(_rows(unit, folder, which, now_ms, is_text=is_text), schema, MOST_ROWS, MOST_BYTES)
 
 
-def _rows(
-    unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool
-) -> Iterator[tuple[Any, ...]]:
+def _rows(unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool) -> Iterator[tuple[Any, ...]]:
     shown = show_path(unit.folder)
     problems: list[OutcomeRemark] = []
     try:

@@ -1,4 +1,4 @@
-"""Report tables over item histories, which `kestrel.spark.history.histories.histories` makes.
+"""Report tables over item histories, which `kestrel.spark.item_histories.histories` makes.
 
 Each function takes the DataFrame of histories and returns a DataFrame whose first columns are ``scope``, ``server`` and
 ``queue``. It has rows for each queue, for each server and for the whole fleet, or for the requested scopes. Spark does
@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kestrel.spark.reports.items import Scope
     from kestrel.spark.reports.tables import (
+        Scope,
         biggest,
         busiest,
         depth,
@@ -39,6 +39,7 @@ __all__ = [
     "throughput",
     "waiting",
 ]
+
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use, so that `kestrel-report` can report that PySpark is missing."""

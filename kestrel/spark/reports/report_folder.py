@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PAGE: Final = "index.html"
 SUMMARY: Final = "summary.json"
 TABLES: Final = ("histories", "problems", "queues", "throughput", "depth", "waiting", "redeliveries", "expired")
-"""Tables, each with its own folder."""
 
 _OF_A_TABLE: Final = re.compile(r"part-.*\.parquet|_SUCCESS|_temporary|\..*\.crc", re.DOTALL)
 
@@ -74,8 +73,7 @@ class ReportFolder:
             table = self._path / name
             if os.path.lexists(table) and not (is_a_report and _is_a_table(table)):
                 raise ToolFailed(
-                    f"{self.shown} contains {name}, which is not a table of a report: name another folder"
-                    " with --out",
+                    f"{self.shown} contains {name}, which is not a table of a report: name another folder with --out",
                     EX_USAGE,
                 )
 

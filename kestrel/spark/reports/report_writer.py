@@ -11,7 +11,6 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from kestrel.spark.reports.items import Scope
 from kestrel.spark.reports.report_data import (
     MOST_PICTURED,
     MOST_PROBLEMS,
@@ -31,6 +30,7 @@ from kestrel.spark.reports.report_data import (
 )
 from kestrel.spark.reports.tables import (
     RANKINGS,
+    Scope,
     all_rankings,
     depth,
     expired_and_discarded,
@@ -41,7 +41,6 @@ from kestrel.spark.reports.tables import (
 )
 
 Write = Callable[[str, DataFrame], None]
-"""Function that writes a table under a name."""
 
 _Figures = TypeVar("_Figures")
 

@@ -34,8 +34,7 @@ from kestrel.spark.columns import check_schema
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
 from kestrel.spark.table.files import ARCHIVE_PREFIX, archived, plan_file
-from kestrel.spark.table.locations import JournalLocation, find_locations
-from kestrel.spark.table.options import ArchiveOptions
+from kestrel.spark.table.options import ArchiveOptions, JournalLocation, find_locations
 from kestrel.spark.table.planned_file import IdentifiedReader, snapshot_file
 from kestrel.spark.table.reader import SliceReader, schema_of
 from kestrel.spark.table.slices import FileSlice, ReadTask, group_slices

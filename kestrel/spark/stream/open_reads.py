@@ -26,9 +26,15 @@ from pyspark.sql.types import StructType
 from kestrel.client.call import Call
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import SendRequest, ServerConnections, ServerUnavailable
 from kestrel.spark.stream.options import StreamOptions
-from kestrel.spark.stream.queue_reader import FairShares, Offset, QueueReader
+from kestrel.spark.stream.queue_reader import (
+    FairShares,
+    Offset,
+    QueueReader,
+    SendRequest,
+    ServerConnections,
+    ServerUnavailable,
+)
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -42,7 +48,6 @@ SMALLEST_ITEMS: Final = 2000
 """Minimum of items in a task, except that a batch has at least one task for each server."""
 
 Reads: TypeAlias = "dict[str, list[OpenRead]]"
-"""Open reads by server address."""
 
 
 class OpenedItems(InputPartition):

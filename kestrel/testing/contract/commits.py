@@ -39,32 +39,28 @@ class CommitTests(Backend):
     def test_queue_can_be_used_while_a_commit_is_pending(
         self, subject: StorageUnderTest, sync_journal_ms: int | None
     ) -> None:
-        queue = subject.queue(sync_journal_ms=sync_journal_ms)
-        subject.put(queue, b"a", b"b", b"c")
-        first = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        queue = subject.queue_with(b"a", b"b", b"c", sync_journal_ms=sync_journal_ms)
+        first = subject.begin_commit(queue)
         opened = queue.take(True)
         assert opened is not None
         subject.put(queue, b"d")
         assert queue.confirm([opened.xid]) == 1
         assert (queue.items, queue.open_reads) == (3, 0)
-        for outcome in first:
-            subject.until(outcome)
+        subject.finish(first)
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"b", b"c", b"d"]
 
     def test_commits_of_two_queues_are_independent(self, subject: StorageUnderTest) -> None:
         first, second = subject.queue(b"a+x", sync_journal_ms=0), subject.queue(b"a+y", sync_journal_ms=0)
         subject.put(first, b"1")
-        pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([first])]
+        pending = subject.begin_commit(first)
         subject.put(second, b"2")
         subject.commit(second)
-        for outcome in pending:
-            subject.until(outcome)
+        subject.finish(pending)
         assert (subject.take_all_data(first), subject.take_all_data(second)) == ([b"1"], [b"2"])
 
     def test_new_settings_apply_to_the_live_queue(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
+        queue = subject.queue_with(b"a")
         assert subject.queue(sync_journal_ms=0) is queue
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"a"]
@@ -92,8 +88,7 @@ class CommitTests(Backend):
             subject.commit(queue)
             subject.clock.advance(0.5)
             subject.run_threads()
-            again = subject.without_power()
-            assert again.data_in(again.queue()) == expected
+            assert subject.without_power().data_in() == expected
 
     @requires("durable", "disk")
     def test_everything_survives_a_power_failure_after_a_clean_stop(self, subject: StorageUnderTest) -> None:
@@ -107,9 +102,8 @@ class CommitTests(Backend):
     @requires("durable")
     def test_close_ends_a_pending_commit_first(self, tmp_path: Path) -> None:
         subject = StorageUnderTest(self, tmp_path / "queues", sync_journal_ms=0)
-        queue = subject.queue()
-        subject.put(queue, b"a")
-        pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        queue = subject.queue_with(b"a")
+        pending = subject.begin_commit(queue)
         again = subject.restarted()
         assert all(outcome.is_there and not outcome.has_failed for outcome in pending)
         assert again.take_all_data(again.queue()) == [b"a"]
@@ -129,7 +123,7 @@ def check_crash_after_each_job(
             assert subject.get(queue).data == expected.pop(0)
             assert queue.confirm([subject.open(queue).xid]) == 1
             del expected[0]
-        outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        outcomes = subject.begin_commit(queue)
         while not all(outcome.is_there for outcome in outcomes):
             again = crashed()
             found = again.data_in(again.queue())

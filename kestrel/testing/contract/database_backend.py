@@ -15,7 +15,7 @@ from kestrel.errors import DatabaseAway
 from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
 from kestrel.testing.contract.backend import MAX_JOBS, DeferredOutcome
-from kestrel.testing.contract.samples import ADD_MS
+from kestrel.testing.contract.requirements import ADD_MS
 from kestrel.testing.threads import SteppedThreads, Threads
 
 ATTEMPTS: Final = 100

@@ -9,7 +9,7 @@ from zope.interface.verify import verifyObject
 
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
 from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, item, items
-from kestrel.testing.contract.samples import DATA, NAMES
+from kestrel.testing.contract.requirements import DATA, NAMES
 
 EVERY_BYTE: Final = bytes(range(256))
 

@@ -11,7 +11,7 @@ import pytest
 from kestrel.errors import QueueFailed, StorageError, StorageRefused
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
-from kestrel.testing.contract.database_faults import begin, check_remaining_items
+from kestrel.testing.contract.disk_faults import begin, check_remaining_items
 from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.window import MEMORY_BYTES
 
@@ -24,7 +24,7 @@ CLOSE_S: Final = 10.0
 
 def begin_commit(subject: StorageUnderTest, *queues: IQueueStorage) -> list[DeferredOutcome]:
     """Begin a commit, run the threads, and return the outcomes."""
-    outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit(queues)]
+    outcomes = subject.begin_commit(*queues)
     subject.run_threads()
     return outcomes
 
@@ -65,8 +65,7 @@ class DatabaseOutageTests(Backend):
             pass_time(subject, 3.0)
         assert queue.failure is None
         subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         check_remaining_items(subject, [b"b", b"c", b"d"])
 
     @WHEN
@@ -86,8 +85,7 @@ class DatabaseOutageTests(Backend):
             pass_time(subject, 6.0)
             assert is_waiting_in_vain(outcomes)
             subject.faulty_database.mend()
-            for outcome in outcomes:
-                subject.until(outcome)
+            subject.finish(outcomes)
         check_remaining_items(subject, expected)
 
     @WHEN
@@ -103,8 +101,7 @@ class DatabaseOutageTests(Backend):
             subject.storage.put([queue, other], b"refused", 1, 0)
         assert (queue.items, other.items) == (4, 0)
         subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         assert subject.storage.refusal is None
         subject.put(queue, b"e")
         subject.commit(queue, other)
@@ -124,8 +121,7 @@ class DatabaseOutageTests(Backend):
         assert (again.data, again.errors) == (b"d", 1)
         assert is_waiting_in_vain(first)
         subject.faulty_database.mend()
-        for outcome in first:
-            subject.until(outcome)
+        subject.finish(first)
         subject.commit(queue)
         later = subject.restarted()
         expected = {b"d": 1 if "errors_kept" in self.capabilities else 0, b"e": 0}
@@ -143,8 +139,7 @@ class DatabaseOutageTests(Backend):
         pass_time(subject, 7.0)
         assert is_waiting_in_vain(outcomes)
         subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         again = subject.killed()
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
@@ -157,13 +152,11 @@ class DatabaseOutageTests(Backend):
         queue.clear()
         pass_time(subject, 3.0)
         subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         subject.put(queue, b"e")
         subject.commit(queue)
         assert queue.is_open(xid)
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"e"]
+        assert subject.killed().data_in() == [b"a", b"e"]
 
     @WHEN
     def test_queue_can_be_deleted_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
@@ -193,8 +186,7 @@ class DatabaseOutageTests(Backend):
             subject.put(queue, b"%d" % turn)
         assert is_waiting_in_vain(outcomes)
         subject.faulty_database.release("apply")
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         subject.commit(queue)
         check_remaining_items(subject, [b"2"])
 
@@ -220,8 +212,7 @@ class DatabaseOutageTests(Backend):
         queue.confirm([xid])
         subject.faulty_database.go_away(is_done=is_done)
         begin_commit(subject, queue)
-        again = subject.killed()
-        assert again.data_in(again.queue()) == ([b"b", b"c", b"d"] if is_done else [b"a", b"b", b"c"])
+        assert subject.killed().data_in() == ([b"b", b"c", b"d"] if is_done else [b"a", b"b", b"c"])
 
     # Reads.
 
@@ -259,8 +250,7 @@ class DatabaseOutageTests(Backend):
         assert [outcome.has_failed for outcome in pending] == [False]
         assert all(outcome.is_there for outcome in pending)
         assert subject.faulty_database.is_closed
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"c", b"d"]
+        assert subject.killed().data_in() == [b"a", b"c", b"d"]
 
     @WHEN
     def test_close_gives_up_and_fails_pending_commits(self, subject: StorageUnderTest, is_done: bool) -> None:
@@ -276,8 +266,7 @@ class DatabaseOutageTests(Backend):
         assert subject.faulty_database.is_closed
         with pytest.raises(QueueFailed):
             queue.peek()
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"b", b"c", *[b"d"] * is_done]
+        assert subject.killed().data_in() == [b"a", b"b", b"c", *[b"d"] * is_done]
 
     @pytest.mark.parametrize("is_lost", [False, True], ids=["answered late", "lost late"])
     def test_close_gives_up_and_ignores_late_replies(self, subject: StorageUnderTest, is_lost: bool) -> None:
@@ -294,5 +283,4 @@ class DatabaseOutageTests(Backend):
         subject.faulty_database.mend()
         pass_time(subject, CLOSE_S)
         assert subject.faulty_database.calls[-1] == "close"
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"b", b"c", b"d"]
+        assert subject.killed().data_in() == [b"a", b"b", b"c", b"d"]

@@ -47,7 +47,6 @@ class QueueModel:
     def __init__(self, items: Iterable[ModelItem] = ()) -> None:
         self.items = list(items)
         self.opened: dict[int, ModelItem] = {}
-        """Open reads by xid, oldest first."""
 
     def copy(self) -> QueueModel:
         """Return a copy, which can be changed independently."""

@@ -10,8 +10,7 @@ from zope.interface.verify import verifyObject
 from kestrel.item import Item
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
 from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
-from kestrel.testing.contract.requirements import requires
-from kestrel.testing.contract.samples import ADD_MS
+from kestrel.testing.contract.requirements import ADD_MS, requires
 
 MANY_BYTES: Final = 1 << 30
 
@@ -20,8 +19,7 @@ ITEMS: Final = [b"%d" % number for number in range(10)]
 
 def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
     """Return a queue with these items, all committed."""
-    queue = subject.queue()
-    subject.put(queue, *(items or ITEMS))
+    queue = subject.queue_with(*(items or ITEMS))
     subject.commit(queue)
     return queue
 
@@ -171,12 +169,11 @@ class RangeTests(Backend):
 
     @requires("durable")
     def test_item_is_in_a_range_only_after_its_commit(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue(sync_journal_ms=0)
-        subject.put(queue, *ITEMS)
+        queue = subject.queue_with(*ITEMS, sync_journal_ms=0)
         subject.commit(queue)
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         subject.put(queue, b"not safe")
-        commits = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        commits = subject.begin_commit(queue)
         assert commits, "with sync_journal_ms = 0 a commit must stay pending until its records are durable"
         reading = DeferredOutcome(IItemRanges(queue).read_range(first_id, next_id + 100, MANY_BYTES))
         while not all(commit.is_there for commit in commits):

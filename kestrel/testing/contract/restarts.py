@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from twisted.internet.task import Clock
 from kestrel.config.model import QueueSettings
 from kestrel.errors import StorageError
 from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.model_check import ModelCheckedStorage
 from kestrel.testing.contract.requirements import requires
-from kestrel.testing.contract.samples import ADD_MS, DATA, NAMES
 from kestrel.testing.threads import SteppedThreads
 
 
@@ -22,8 +23,7 @@ class RestartTests(Backend):
     # Owners.
 
     def test_second_storage_is_refused_and_the_first_continues(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
+        queue = subject.queue_with(b"a")
         threads = SteppedThreads()
         second = self.make(subject.folder, Clock(), threads)
         with pytest.raises(StorageError):
@@ -39,58 +39,13 @@ class RestartTests(Backend):
 
     # Restarts.
 
-    def test_restart_keeps_items_unchanged(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.storage.put([queue], bytes(range(256)), 1, 2)
-        subject.put(queue, b"", b"last")
-        again = subject.restarted()
-        items = again.take_all(again.queue())
-        assert [(item.data, item.add_ms, item.expiry_ms) for item in items] == [
-            (bytes(range(256)), 1, 2),
-            (b"", ADD_MS, 0),
-            (b"last", ADD_MS, 0),
-        ]
-
-    @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-    def test_restart_keeps_arbitrary_bytes(self, subject: StorageUnderTest, data: bytes) -> None:
-        queue = subject.queue()
-        subject.put(queue, data, b"next")
-        subject.commit(queue)
-        again = subject.restarted()
-        assert again.take_all_data(again.queue()) == [data, b"next"]
-
-    @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_restart_keeps_queues_of_any_valid_name(self, subject: StorageUnderTest, name: bytes) -> None:
-        subject.put(subject.queue(name), name)
-        again = subject.restarted()
-        assert list(again.loaded) == [name]
-        assert again.take_all_data(again.queue(name)) == [name]
-
-    def test_similar_names_are_different_queues_after_a_restart(self, subject: StorageUnderTest) -> None:
-        names = [b"a", b"A", b"\xe9", b"\xc3\xa9", b"a+", b"a+b", b"a+B", b"a%2B", b"+b"]
-        for name in names:
-            subject.put(subject.queue(name), name)
-        again = subject.restarted()
-        assert sorted(again.loaded) == sorted(names)
-        assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
-
-    def test_restart_keeps_many_queues_apart(self, subject: StorageUnderTest) -> None:
-        names = [b"q%d" % number for number in range(50)]
-        for turn in range(3):
-            for name in names:
-                subject.put(subject.queue(name), b"%b-%d" % (name, turn))
-        again = subject.restarted()
-        left = {name: again.take_all_data(again.queue(name)) for name in names}
-        assert left == {name: [b"%b-%d" % (name, turn) for turn in range(3)] for name in names}
-
     def test_queues_of_a_start_are_the_live_ones(self, subject: StorageUnderTest) -> None:
         subject.put(subject.queue(b"a"), b"1")
         again = subject.restarted()
         assert again.loaded[b"a"] is again.queue(b"a")
 
     def test_restart_reports_the_number_of_items(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"four", b"five5", b"")
+        queue = subject.queue_with(b"four", b"five5", b"")
         subject.get(queue)
         subject.open(queue)
         again = subject.restarted().queue()
@@ -100,59 +55,28 @@ class RestartTests(Backend):
         subject.queue(b"parent+child")
         assert list(subject.restarted().loaded) == [b"parent+child"]
 
-    def test_restart_keeps_an_item_in_each_of_many_queues(self, subject: StorageUnderTest) -> None:
-        names = [b"a", b"a+x", b"a+y", b"other"]
-        subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
-        subject.get(subject.queue(b"a+x"))
-        again = subject.restarted()
-        left = [again.take_all_data(again.queue(name)) for name in names]
-        assert left == [[b"item"], [], [b"item"], [b"item"]]
-
-    def test_restart_keeps_a_put_to_one_child_only_there(self, subject: StorageUnderTest) -> None:
-        names = [b"a", b"a+x", b"a+y"]
-        for name in names:
-            subject.put(subject.queue(name), name)
-        again = subject.restarted()
-        assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
-
-    def test_restart_does_not_restore_removed_items(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"taken", b"confirmed", b"cleared")
-        subject.get(queue)
-        queue.confirm([subject.open(queue).xid])
-        queue.clear()
-        subject.put(queue, b"new")
-        again = subject.restarted()
-        assert again.take_all_data(again.queue()) == [b"new"]
-
     def test_restart_does_not_restore_items_confirmed_out_of_order(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, *[b"%d" % number for number in range(6)])
+        queue = subject.queue_with(*[b"%d" % number for number in range(6)])
         xids = [subject.open(queue).xid for _ in range(5)]
         queue.confirm([xids[3], xids[1]])
         subject.commit(queue)
-        again = subject.restarted()
-        assert again.take_all_data(again.queue()) == [b"0", b"2", b"4", b"5"]
+        assert subject.restarted().take_all_data() == [b"0", b"2", b"4", b"5"]
 
     def test_xid_is_not_open_after_a_restart(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
+        queue = subject.queue_with(b"a")
         xid = subject.open(queue).xid
         again = subject.restarted().queue()
         assert (again.is_open(xid), again.confirm([xid]), again.items) == (False, 0, 1)
 
     def test_restart_puts_open_reads_back_in_order(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, *[b"%d" % number for number in range(6)])
+        queue = subject.queue_with(*[b"%d" % number for number in range(6)])
         xids = [subject.open(queue).xid for _ in range(4)]
         queue.confirm([xids[1]])
-        again = subject.restarted()
-        assert again.take_all_data(again.queue()) == [b"0", b"2", b"3", b"4", b"5"]
+        assert subject.restarted().take_all_data() == [b"0", b"2", b"3", b"4", b"5"]
 
     @requires("order_kept")
     def test_restart_keeps_the_order_of_put_back_items(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b", b"c", b"d")
+        queue = subject.queue_with(b"a", b"b", b"c", b"d")
         a, b, c = (subject.open(queue).xid for _ in range(3))
         queue.put_back([c, a, b], False)
         again = subject.restarted().restarted()
@@ -160,8 +84,7 @@ class RestartTests(Backend):
 
     @requires("errors_kept")
     def test_restart_keeps_error_counts(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"failed twice", b"never failed", b"open")
+        queue = subject.queue_with(b"failed twice", b"never failed", b"open")
         for _ in range(2):
             queue.put_back([subject.open(queue).xid], True)
         first, second = subject.open(queue), subject.open(queue)
@@ -185,71 +108,18 @@ class RestartTests(Backend):
             subject = subject.restarted()
         assert subject.take_all_data(subject.queue()) == expected
 
-    # Deleting.
-
-    def test_restart_does_not_restore_a_deleted_queue(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
-        subject.commit(queue)
-        subject.storage.delete(queue)
-        assert subject.restarted().loaded == {}
-
-    def test_restart_restores_only_the_new_queue_of_a_deleted_name(self, subject: StorageUnderTest) -> None:
-        old = subject.queue()
-        subject.put(old, b"old", b"open")
-        subject.open(old)
-        subject.commit(old)
-        subject.storage.delete(old)
-        subject.put(subject.queue(), b"new")
-        again = subject.restarted()
-        assert again.take_all_data(again.queue()) == [b"new"]
-
-    def test_restart_keeps_the_new_queue_after_a_second_deletion(self, subject: StorageUnderTest) -> None:
-        old = subject.queue()
-        subject.put(old, b"old")
-        subject.commit(old)
-        subject.storage.delete(old)
-        new = subject.queue()
-        subject.put(new, b"new")
-        subject.commit(old, new)
-        subject.storage.delete(old)
-        subject.commit(old)
-        again = subject.killed()
-        assert again.take_all_data(again.queue()) == [b"new"]
-
-    def test_kill_after_a_committed_deletion_restores_nothing(self, subject: StorageUnderTest) -> None:
-        old = subject.queue()
-        subject.put(old, b"old")
-        subject.commit(old)
-        subject.storage.delete(old)
-        subject.commit(old)
-        again = subject.killed()
-        assert again.take_all_data(again.queue()) == []
-
-    def test_restart_keeps_children_of_a_deleted_parent(self, subject: StorageUnderTest) -> None:
-        names = [b"a", b"a+x", b"a+y"]
-        subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
-        subject.commit(*(subject.queue(name) for name in names))
-        subject.storage.delete(subject.queue(b"a"))
-        again = subject.restarted()
-        assert sorted(again.loaded) == [b"a+x", b"a+y"]
-        assert [again.take_all_data(again.queue(name)) for name in names] == [[], [b"item"], [b"item"]]
-
     # Kills.
 
     def test_kill_after_a_commit_loses_nothing(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b", b"c", b"d")
+        queue = subject.queue_with(b"a", b"b", b"c", b"d")
         subject.get(queue)
         queue.confirm([subject.open(queue).xid])
         subject.open(queue)
         subject.commit(queue)
-        again = subject.killed()
-        assert again.take_all_data(again.queue()) == [b"c", b"d"]
+        assert subject.killed().take_all_data() == [b"c", b"d"]
 
     def test_kill_loses_only_the_end_of_uncommitted_changes(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b")
+        queue = subject.queue_with(b"a", b"b")
         subject.commit(queue)
         history = [[b"a", b"b"]]
         for data in (b"c", b"d", b"e"):
@@ -259,8 +129,7 @@ class RestartTests(Backend):
             assert again.take_all_data(again.queue()) in history
 
     def test_second_kill_finds_the_same_items(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b", b"c")
+        queue = subject.queue_with(b"a", b"b", b"c")
         subject.open(queue)
         subject.commit(queue)
         first = subject.killed()
@@ -271,3 +140,88 @@ class RestartTests(Backend):
         subject = StorageUnderTest(self, tmp_path / "new")
         assert subject.loaded == {}
         subject.end()
+
+
+PUT_BYTES = 100_000
+KEPT_BYTES = 30_000
+"""The bytes that a storage may still take after all but a few items are gone."""
+
+
+@requires("durable")
+class UpkeepTests(Backend):
+    """Compaction with `upkeep_settings`."""
+
+    @pytest.fixture
+    def kept_small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
+        """Provide a storage with limits of a few kilobytes."""
+        subject = StorageUnderTest(self, tmp_path / "kept-small", **self.upkeep_settings)
+        yield subject
+        subject.end()
+
+    def test_space_of_taken_items_is_freed(self, kept_small: StorageUnderTest) -> None:
+        queue = kept_small.queue()
+        items = [b"%05d" % number * 20 for number in range(PUT_BYTES // 100)]
+        for number, data in enumerate(items):
+            kept_small.put(queue, data)
+            if number % 20 == 19:
+                kept_small.commit(queue)
+        for number, data in enumerate(items[:-3]):
+            assert kept_small.get(queue).data == data
+            if number % 20 == 19:
+                kept_small.commit(queue)
+        kept_small.commit(queue)
+        self.compact(kept_small, queue)
+        assert queue.disk_bytes < KEPT_BYTES
+        self._check_that_it_is_small(kept_small)
+        assert kept_small.data_in(queue) == items[-3:]
+        assert kept_small.restarted().take_all_data() == items[-3:]
+
+    def test_space_of_deleted_queues_is_freed(self, kept_small: StorageUnderTest) -> None:
+        old = kept_small.queue()
+        for _ in range(PUT_BYTES // 1000):
+            kept_small.put(old, *[b"." * 100] * 10)
+            kept_small.commit(old)
+        kept_small.storage.delete(old)
+        new = kept_small.queue()
+        kept_small.commit(old, new)
+        self.compact(kept_small, new)
+        self._check_that_it_is_small(kept_small)
+        assert kept_small.take_all_data(new) == []
+
+    def _check_that_it_is_small(self, subject: StorageUnderTest) -> None:
+        taken = self.taken_bytes(subject)
+        assert taken < KEPT_BYTES, (
+            f"taken_bytes() is {taken} and should be below {KEPT_BYTES}; override taken_bytes() if it counts free space"
+            " that the storage will reuse"
+        )
+
+    def test_maintenance_does_not_grow_an_idle_queue(self, kept_small: StorageUnderTest) -> None:
+        queue = kept_small.queue_with(*[b"%03d" % number for number in range(50)])
+        kept_small.commit(queue)
+        self.compact(kept_small, queue)
+        size = queue.disk_bytes
+        for _ in range(3):
+            self.compact(kept_small, queue)
+            assert queue.disk_bytes <= size
+        assert (queue.items, queue.bytes) == (50, 150)
+
+    def test_maintenance_keeps_the_items(self, kept_small: StorageUnderTest) -> None:
+        tracked = ModelCheckedStorage(kept_small)
+        names = [b"a", b"a+x", b"a+y", b"other"]
+        for turn in range(30):
+            for number in range(5):
+                tracked.put(names, b"%d-%d;" % (turn, number) * 10, expires=number == 3)
+            for name in names[:3]:
+                tracked.take(name, opened=True)
+                tracked.take(name, opened=turn % 3 == 0)
+            opened = list(tracked.models[b"a+x"].opened)
+            tracked.put_back(b"a+x", opened[1::3], failed=True)
+            tracked.confirm(b"a+x", opened[2::3])
+            tracked.compact(names[turn % 4])
+            tracked.check()
+        killed = tracked.killed()
+        killed.check()
+        for name in names:
+            killed.compact(name)
+        killed.check()
+        killed.restarted().check()

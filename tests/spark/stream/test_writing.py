@@ -43,9 +43,7 @@ def server(processes: Processes) -> Server:
 def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str) -> QueueWriter:
     """As it comes to a task."""
     given = {"servers": servers, "queue": queue, "timeout": str(PATIENCE_S), **options}
-    made: QueueWriter = pickle.loads(
-        pickle.dumps(KestrelSource(given).writer(columns_of(schema), overwrite=False))
-    )
+    made: QueueWriter = pickle.loads(pickle.dumps(KestrelSource(given).writer(columns_of(schema), overwrite=False)))
     return made
 
 
