@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.reports.report_data import InputSummary, ReportData, checked_interval_ms
-from kestrel.spark.reports.report_folder import ReportFolder
+from kestrel.spark.report.report_data import InputSummary, ReportData, checked_interval_ms
+from kestrel.spark.report.report_folder import ReportFolder
 from kestrel.spark.startup import add_master_option, check_installed, use_spark
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
@@ -108,8 +108,8 @@ def _work(arguments: Namespace, output: Output) -> int:
         report = _made(arguments, read, now_ms, folder)
     except SourceFailed as failed:
         raise ToolFailed(str(failed), EX_USAGE) from failed
-    from kestrel.spark.reports.page import page
-    from kestrel.spark.reports.report_text import as_json, format_lines
+    from kestrel.spark.report.page import page
+    from kestrel.spark.report.report_text import as_json, format_lines
 
     folder.finish(page(report), as_json(report))
     if arguments.json:
@@ -139,7 +139,7 @@ def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
 def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
     with use_spark(TOOL, arguments.master, "reporting") as spark, _partitions(spark, read.bytes):
         from kestrel.spark.item_histories import histories
-        from kestrel.spark.reports.report_writer import ReportRequest, write_report
+        from kestrel.spark.report.report_writer import ReportRequest, write_report
 
         folder.begin()  # after Spark has started, so that a failed start keeps the old report
         records = _table(spark, arguments, payload="false")

@@ -139,7 +139,7 @@ FOUND_BY: Final[Mapping[type[LinesStorage], tuple[str, ...]]] = {
     ),
     ForgetsFailedSync: ("test_changes_recorded_during_a_failed_commit_fail",),
     DropsTrailingZeros: ("test_items_keep_arbitrary_bytes",),
-    RestoresDeletedQueues: ("test_committed_deletion_is_not_undone", "test_deleted_name_is_a_new_queue_at_once"),
+    RestoresDeletedQueues: ("test_committed_deletion_is_not_undone",),
     IgnoresDeleteOfFailedQueue: ("test_deletion_of_a_failed_object_deletes_the_reopened_queue",),
 }
 """The contract tests that find each bug."""

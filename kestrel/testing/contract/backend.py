@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
 import shutil
@@ -323,26 +324,19 @@ class StorageUnderTest:
 
     def killed(self) -> StorageUnderTest:
         """Start another storage over the files that remain if the process is killed now."""
-        folder = self.new_folder()
+        folder = new_folder(self.folder)
         self.backend.after_a_kill(self, folder)
         return self._succeeded(folder)
 
     def without_power(self) -> StorageUnderTest:
         """Start another storage over the files that remain if the machine loses power now."""
-        folder = self.new_folder()
+        folder = new_folder(self.folder)
         self.backend.after_a_power_failure(self, folder)
         return self._succeeded(folder)
 
     def after(self, event: str) -> StorageUnderTest:
         """Return the storage after a "restart", a "kill", or "nothing"."""
         return {"restart": self.restarted, "kill": self.killed, "nothing": lambda: self}[event]()
-
-    def new_folder(self) -> Path:
-        """Return the path of a folder that does not exist and that no storage of this test uses."""
-        taken = {subject.folder for subject in self._successors}
-        base = self.folder.name.partition("~")[0]
-        numbered = (self.folder.with_name(f"{base}~{number}") for number in range(1, 1 << 30))
-        return next(path for path in numbered if path not in taken and not path.exists())
 
     def _succeeded(self, folder: Path) -> StorageUnderTest:
         successor = StorageUnderTest(self.backend, folder, **attrs.asdict(self.settings, recurse=False))
@@ -380,6 +374,14 @@ class StorageUnderTest:
         for subject in self._successors:
             if subject.database is not None:
                 assert subject.database.complaints == [], "the storage broke rules of IDatabase"
+
+
+_numbers = itertools.count(1)
+
+
+def new_folder(folder: Path) -> Path:
+    """Return the path of a folder beside that one which no test has used."""
+    return folder.with_name(f"{folder.name.partition('~')[0]}~{next(_numbers)}")
 
 
 class DeferredOutcome:

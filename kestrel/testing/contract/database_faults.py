@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from kestrel.errors import DatabaseAway, QueueFailed, StorageError, StorageInUse, StorageRefused
-from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest, new_folder
 from kestrel.testing.contract.disk_faults import (
     STEPS_WITH_A_DELETION,
     begin,
@@ -173,7 +173,7 @@ class DatabaseCommitFailureTests(Backend):
     def test_failed_start_reports_the_reason_and_can_be_closed(
         self, subject: StorageUnderTest, error: StorageError
     ) -> None:
-        storage = self.make(subject.new_folder(), subject.clock, subject.threads)
+        storage = self.make(new_folder(subject.folder), subject.clock, subject.threads)
         database = self.database
         assert database is not None
         database.fail("list_queues", error)

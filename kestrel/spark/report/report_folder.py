@@ -14,7 +14,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
-from kestrel.spark.reports.report_text import MARK, unfinished_summary
+from kestrel.spark.report.report_text import MARK, unfinished_summary
 from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.formatting import show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed

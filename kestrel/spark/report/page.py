@@ -27,14 +27,14 @@ from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLoc
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.report_data import (
+from kestrel.spark.report.report_data import (
     RedeliveryFigures,
     ReportData,
     ReportSection,
     SummaryFigures,
     WaitingFigures,
 )
-from kestrel.spark.reports.report_text import (
+from kestrel.spark.report.report_text import (
     format_count,
     format_duration_range,
     format_label,
@@ -399,4 +399,4 @@ def _template() -> Template:
         "size": show_size,
         "time": format_time,
     }
-    return environment.from_string(resources.files("kestrel.spark.reports").joinpath(_TEMPLATE).read_text("utf-8"))
+    return environment.from_string(resources.files("kestrel.spark.report").joinpath(_TEMPLATE).read_text("utf-8"))

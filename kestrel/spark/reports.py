@@ -1,4 +1,10 @@
-"""The tables of a report, each a function of the item histories."""
+"""Tables about item histories, which `kestrel.spark.item_histories.histories` makes.
+
+Each function takes the DataFrame of histories and returns a DataFrame whose first columns are ``scope``, ``server`` and
+``queue``. It has rows for each queue, for each server and for the whole fleet, or for the requested scopes. Spark does
+all work; only the choice of an interval collects one row. Each table reads all histories, so persist them.
+docs/spark.md describes the columns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kestrel.spark.reports.report_data import checked_interval_ms, suitable_interval_ms
+from kestrel.spark.report.report_data import checked_interval_ms, suitable_interval_ms
 
 LARGEST_MS: Final = 2**44 - 1
 """Latest time that counts as known (the year 2527); 0 and earlier do not count either, as in a CONTINUE."""

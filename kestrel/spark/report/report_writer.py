@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from kestrel.spark.reports.report_data import (
+from kestrel.spark.report.report_data import (
     MOST_PICTURED,
     MOST_PROBLEMS,
     MOST_SERVERS,
@@ -28,7 +28,7 @@ from kestrel.spark.reports.report_data import (
     figures_from_row,
     suitable_interval_ms,
 )
-from kestrel.spark.reports.tables import (
+from kestrel.spark.reports import (
     RANKINGS,
     Scope,
     all_rankings,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.report_data import ReportData, ReportSection
+from kestrel.spark.report.report_data import ReportData, ReportSection
 from kestrel.tools.formatting import align_table, show_duration, show_size, show_text
 
 LONGEST_LABEL: Final = 32
