@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 
 _STRING, _INT, _LONG, _BINARY = StringType(), IntegerType(), LongType(), BinaryType()
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.startup import add_master_option, use_spark
 from kestrel.spark.table.options import find_locations
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name

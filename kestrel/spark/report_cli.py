@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kestrel.disk.files import Disk
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.report.report_data import InputSummary, ReportData, checked_interval_ms
 from kestrel.spark.report.report_folder import ReportFolder
 from kestrel.spark.startup import add_master_option, check_installed, use_spark
@@ -139,13 +139,13 @@ def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
 def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
     with use_spark(TOOL, arguments.master, "reporting") as spark, _partitions(spark, read.bytes):
         from kestrel.spark.item_histories import histories
-        from kestrel.spark.report.report_writer import ReportRequest, write_report
+        from kestrel.spark.report.report_writer import write_report
 
         folder.begin()  # after Spark has started, so that a failed start keeps the old report
         records = _table(spark, arguments, payload="false")
         items = histories(records, dict(arguments.max_items) or None, arguments.queue)
         problems = _table(spark, arguments, view="errors")
-        return write_report(items, problems, read, ReportRequest(now_ms, arguments.interval), folder.write)
+        return write_report(items, problems, read, now_ms, arguments.interval, folder.write)
 
 
 @contextmanager

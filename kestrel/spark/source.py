@@ -6,8 +6,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from kestrel.spark.columns import ITEMS, check_schema
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import has_paths
+from kestrel.spark.options import SourceFailed, has_paths
 from kestrel.spark.stream.archive import archive_reader_of
 from kestrel.spark.stream.open_reads import OpenReadsReader
 from kestrel.spark.stream.options import (
@@ -28,7 +27,6 @@ class KestrelSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format(...)``."""
         return "kestrel"
 
     def schema(self) -> StructType:

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TextIO
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.progress import TerminalLine
 from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
 

@@ -107,7 +107,6 @@ class MemoryControl:
 
     @property
     def status(self) -> ServerStatus:
-        """The server's status."""
         return self._server.core.status
 
     def uptime_s(self) -> int:
@@ -124,7 +123,6 @@ class MemoryControl:
         return succeed(None)
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the settings of queues and aliases."""
         return self._server.core.iter_config(names)
 
     def shutdown(self) -> None:
@@ -148,7 +146,6 @@ class MemoryStatusFile:
         return self.data[:most_bytes]
 
     def write(self, data: bytes) -> None:
-        """Store the data."""
         if self.error is not None:
             raise self.error
         self.data = data
@@ -236,22 +233,18 @@ class MemoryServer:
 
     @property
     def manager(self) -> QueueManager:
-        """The queue manager."""
         return self.core.manager
 
     @property
     def barrier(self) -> Barrier:
-        """The commit barrier."""
         return self.core.barrier
 
     @property
     def scheduler(self) -> TickScheduler:
-        """The scheduler of long work."""
         return self.core.scheduler
 
     @property
     def session_settings(self) -> SessionSettings:
-        """The limits of each connection."""
         return self.core.session_settings
 
     @session_settings.setter

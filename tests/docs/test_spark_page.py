@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.columns import PROBLEMS, RECORDS
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import parse_options
 from kestrel.spark.table.reader import OF_FILES, OF_RECORDS
 from tests.docs.markdown import section

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import EXPORT_PROBLEM, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
 from kestrel.tools.files.journal_contents import JournalContents

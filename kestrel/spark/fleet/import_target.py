@@ -235,7 +235,6 @@ class _Queue:
         self._position: int | None = None
 
     def put(self, row: _ImportRow) -> None:
-        """Write the next item. Raises OSError or `ToolFailed`."""
         if row.position is not None and row.position == self._position:
             raise ToolFailed(
                 f"queue {show_queue(self._name)}: two items have the position {row.position}: import one export at a"

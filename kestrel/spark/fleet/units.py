@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.server.process import raise_file_limit
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import JournalLocation, find_locations
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import Found, FoundScroll

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 
 MOST_SERVERS: Final = 20
 """Number of servers that get a section, the busiest ones."""

@@ -38,7 +38,6 @@ class ReportFolder:
 
     @property
     def page(self) -> Path:
-        """Path of the page."""
         return self._path / PAGE
 
     def check(self, read: Iterable[str], *, is_forced: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from kestrel.disk.files import Disk
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.formatting import show_path
 
 _FORMAT: Final = "kestrel arrivals 1"

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from kestrel.client.call import Call
 from kestrel.client.thrift import OpenRead, ThriftCalls
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import StreamOptions
 from kestrel.spark.stream.queue_reader import (
     FairShares,
@@ -111,7 +111,6 @@ class OpenReadsReader(QueueReader):
     # Offsets.
 
     def initialOffset(self) -> Offset:
-        """Return the offset before all items."""
         return self._offset(0)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -271,7 +270,6 @@ class OpenReadsReader(QueueReader):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task as one batch."""
         assert isinstance(partition, OpenedItems)
         yield self._batch(partition.address, len(partition.items), {"data": partition.items})
 

@@ -18,8 +18,8 @@ from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
 from kestrel.config.units import format_duration_ms, parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import (
+from kestrel.spark.options import (
+    SourceFailed,
     check_option_names,
     parse_boolean,
     parse_choice,
@@ -246,7 +246,6 @@ class StreamOptions:
 
     @property
     def queue(self) -> str:
-        """The queue's name as text."""
         return self.servers.queue.decode()
 
 

@@ -19,7 +19,7 @@ from kestrel.client.call import Call
 from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import ThriftCalls
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import StreamOptions, StreamServers
 
 Offset: TypeAlias = "dict[str, Any]"
@@ -51,11 +51,9 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return type(self), (self._options, self._schema)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum of rows in a batch, from the options."""
         return ReadMaxRows(self._options.max_rows)
 
     def stop(self) -> None:
-        """Close the connections."""
         self._present.close()
         self._connections.close()
 
@@ -97,7 +95,6 @@ class FairShares:
         self._share = 0
 
     def next(self) -> int:
-        """Return the share of the next party."""
         self._share = -(-self._left // self._parties)
         self._parties -= 1
         return self._share
@@ -196,7 +193,6 @@ class ServerConnections:
         self._server(address).close()
 
     def close(self) -> None:
-        """Close all connections. Later requests open new ones."""
         for server in self._open.values():
             server.close()
 

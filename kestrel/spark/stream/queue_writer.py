@@ -21,7 +21,7 @@ from kestrel.client.errors import CannotConnect, ClientFailure, RequestError, Se
 from kestrel.client.put_batch import batches
 from kestrel.client.retrying_server import LONGEST_PAUSE_S, RetryingServer
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.item_columns import ItemColumns
 from kestrel.spark.stream.options import SinkOptions
 

@@ -21,7 +21,7 @@ from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import StreamOptions
 from kestrel.spark.stream.queue_reader import (
     FairShares,

@@ -11,7 +11,7 @@ from kestrel.client.members import Follow, addresses_of, follow_zookeeper
 from kestrel.cluster.member import READ
 from kestrel.cluster.uri import KazooMissing, ServerSetUri, require_kazoo
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.tool_runner import explain_os_error
 
 if TYPE_CHECKING:  # it imports kazoo, which is an extra

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import (
+from kestrel.spark.options import (
     PATHS,
+    SourceFailed,
     check_option_names,
     parse_boolean,
     parse_choice,
@@ -184,7 +184,6 @@ class JournalLocation(NamedTuple):
 
     @property
     def shown_folder(self) -> str:
-        """The folder's path as text."""
         return show_path(self.folder)
 
 

@@ -29,7 +29,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.spark.columns import DATA, PROBLEMS, RECORDS, check_schema, drop_column
-from kestrel.spark.failures import BadJournal, SourceFailed
+from kestrel.spark.options import BadJournal, SourceFailed
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.options import SourceOptions, TableView, find_locations
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
@@ -186,7 +186,6 @@ class JournalReader(DataSourceReader):
         self._conditions: list[Condition] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks. Raises `SourceFailed`."""
         try:
             return self._tasks(Disk())
         except OSError as error:

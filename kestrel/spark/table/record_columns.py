@@ -85,7 +85,6 @@ class _JournalColumns:
             self._kinds[-1] = _STATE_DUMP
 
     def by_name(self) -> Columns:
-        """Return the functions that make the columns, by name."""
         return {
             **columns_of(self._run, self._opcodes, self._kinds, _JOURNAL_NAMES),
             "xid": lambda: self._field(_XID_AT, _INT),
@@ -172,7 +171,6 @@ class _ScrollColumns:
         self._is_put: Numbers = self._commands == RecordCommand.PUT
 
     def by_name(self) -> Columns:
-        """Return the functions that make the columns, by name."""
         return {
             **columns_of(self._run, self._commands, self._commands, _SCROLL_NAMES),
             "item_id": self._ids,

@@ -98,7 +98,6 @@ class Backend(ABC):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities of the factory."""
         return self.factory.capabilities
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -297,7 +296,6 @@ class StorageUnderTest:
         raise AssertionError(f"the head is not in memory after {MAX_FILLS} fills")
 
     def take_all(self, queue: IQueueStorage) -> list[Item]:
-        """Remove and return all items."""
         return list(iter(lambda: self.take(queue), None))
 
     def take_all_data(self, queue: IQueueStorage | None = None) -> list[bytes]:
@@ -345,12 +343,10 @@ class StorageUnderTest:
         return successor
 
     def close(self) -> None:
-        """Close the storage, unless it is closed."""
         if not self._is_closed:
             self.until(self.begin_close())
 
     def begin_close(self) -> DeferredOutcome:
-        """Begin to close the storage."""
         self._is_closed = True
         return DeferredOutcome(self.storage.close())
 
@@ -402,7 +398,6 @@ class DeferredOutcome:
         return isinstance(self._result, Failure)
 
     def result(self) -> Any:
-        """Return the result, or raise the failure."""
         if isinstance(self._result, Failure):
             self._result.raiseException()
         return self._result

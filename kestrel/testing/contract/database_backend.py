@@ -198,7 +198,6 @@ class OwnedDatabase:
         return self.another(folder)
 
     def close(self) -> None:
-        """Close the database, unless it is closed."""
         if not self._is_closed:
             self.wait(self.begin_close())
 

@@ -60,7 +60,6 @@ class CallOutcome(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """True if the call succeeded."""
         return self.kind == DONE
 
 
@@ -86,15 +85,12 @@ class DatabaseProcess:
         self._process.communicate()
 
     def open(self) -> CallOutcome:
-        """Call `list_queues`."""
         return self._ask("open")
 
     def apply(self, batch: WriteBatch) -> CallOutcome:
-        """Apply a batch."""
         return self._ask("apply", batch)
 
     def contents(self, names: Sequence[bytes]) -> dict[bytes, list[StoredItem]]:
-        """Return the items of these queues."""
         answer = self._ask("read", names)
         assert answer.is_done, f"items cannot be read: {answer.kind}: {answer.value}"
         found: dict[bytes, list[StoredItem]] = answer.value

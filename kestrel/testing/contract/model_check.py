@@ -49,7 +49,6 @@ class QueueModel:
         self.opened: dict[int, ModelItem] = {}
 
     def copy(self) -> QueueModel:
-        """Return a copy, which can be changed independently."""
         copy = QueueModel(self.items)
         copy.opened = self.opened.copy()
         return copy
@@ -141,7 +140,6 @@ class ModelCheckedStorage:
         return self._live[name]
 
     def put(self, names: Sequence[bytes], data: bytes, expires: bool = False) -> None:
-        """Put one item to these queues."""
         self._last_ms += 1
         entry = ModelItem(data, self._last_ms, self._last_ms + 1000 if expires else 0)
         queues = [self.queue(name) for name in names]
@@ -196,7 +194,6 @@ class ModelCheckedStorage:
         assert self._do([name], change, lambda: queue.confirm(xids)) == len(were_open)
 
     def put_back(self, name: bytes, xids: Sequence[int], failed: bool) -> None:
-        """Put back open reads."""
         queue = self.queue(name)
 
         def change(model: QueueModel) -> Iterator[None]:
@@ -221,7 +218,6 @@ class ModelCheckedStorage:
         self._do([name], change, queue.clear)
 
     def delete(self, name: bytes) -> None:
-        """Delete the queue, if there is one."""
         if name not in self._live:
             return
         queue = self._live[name]
@@ -313,7 +309,6 @@ class ModelCheckedStorage:
         self._raise_failure()
 
     def run_threads(self, jobs: int) -> None:
-        """Run up to `jobs` jobs."""
         for _ in range(min(jobs, len(self.subject.threads))):
             self.subject.threads.run_one()
             self.subject.end_turn()
@@ -346,7 +341,6 @@ class ModelCheckedStorage:
         self.check_counts()
 
     def check_counts(self) -> None:
-        """Check the counts of every queue."""
         for name, model in self.models.items():
             queue = self._live[name]
             size = sum(len(entry.data) for entry in model.items)

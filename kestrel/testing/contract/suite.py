@@ -15,21 +15,19 @@ from kestrel.storage.interfaces import CAPABILITIES, InThread
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import WindowedStorage
 from kestrel.testing.contract.backend import Backend, StorageUnderTest
-from kestrel.testing.contract.commits import CommitTests
-from kestrel.testing.contract.database_batches import BatchTests, FullDatabaseTests
+from kestrel.testing.contract.database_batches import BatchTests, DatabaseHistoryTests, FullDatabaseTests
 from kestrel.testing.contract.database_contents import DatabaseContentsTests
 from kestrel.testing.contract.database_crashes import CrashTests, DiskErrorTests
 from kestrel.testing.contract.database_faults import DatabaseCommitFailureTests, DatabaseFaultTests
-from kestrel.testing.contract.database_history import DatabaseHistoryTests
 from kestrel.testing.contract.database_outages import DatabaseOutageTests
 from kestrel.testing.contract.database_owners import CallOrderTests, OwnerTests
 from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskCommitFailureTests, DiskFaultTests
+from kestrel.testing.contract.durability import CommitTests, RestartTests, UpkeepTests
 from kestrel.testing.contract.fanout import SharedFanoutTests
 from kestrel.testing.contract.history import HistoryTests
 from kestrel.testing.contract.queue_operations import QueueOperationTests, ReadTests
 from kestrel.testing.contract.ranges import RangeTests
 from kestrel.testing.contract.requirements import overrides_hook, skip_unsupported
-from kestrel.testing.contract.restarts import RestartTests, UpkeepTests
 from kestrel.testing.contract.window import DatabaseReadTests, WindowFaultTests, WindowTests
 from kestrel.testing.databases import FaultyDatabase
 from kestrel.testing.faults import KillableDisk
@@ -123,7 +121,6 @@ class OnFaultyDatabase(Backend):
         """Return a new database, not called yet. It has the queues that an earlier one left in the folder."""
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> WindowedStorage:
-        """Return a storage over a database with faults."""
         self.database = FaultyDatabase(self.make_database(folder, in_thread), in_thread)
         return WindowedStorage(self.database, clock, MemoryLimit())
 

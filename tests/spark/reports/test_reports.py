@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.spark import reports
 from kestrel.spark.columns import HISTORIES, drop_column
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.report.report_data import suitable_interval_ms
 from kestrel.spark.reports import all_rankings
 from tests.spark.reports import model as model

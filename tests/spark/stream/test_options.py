@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.open_reads import OpenReadsReader
 from kestrel.spark.stream.options import (

@@ -9,7 +9,7 @@ import pytest
 from kestrel.address import Address
 from kestrel.cluster.follower import Members
 from kestrel.cluster.member import READ, WRITE, Member
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.server_directory import ServerDirectory
 from tests.child import join
 from tests.spark.stream.fakes import SET, A, B, C, Followed, member

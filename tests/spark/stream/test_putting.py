@@ -11,7 +11,7 @@ import pytest
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError, ServerError
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.client.retrying_server import LONGEST_PAUSE_S
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.queue_writer import BatchPutter
 from tests.client.sleeping import Time
 

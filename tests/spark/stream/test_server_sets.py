@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import Delivery, StreamOptions, StreamServers
 from kestrel.spark.stream.ranges import RangesReader
 from tests.server.running import Processes

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.cluster.uri import KazooMissing, parse_server_set
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import check_option_names
+from kestrel.spark.options import SourceFailed, check_option_names
 from kestrel.spark.stream import server_directory
 from kestrel.spark.stream.options import NAMES, StreamServers, has_server_options, parse_servers
 from kestrel.tls import TlsOptions

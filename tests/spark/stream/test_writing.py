@@ -13,7 +13,7 @@ import pytest
 
 from kestrel.client.put_batch import BATCH_ITEMS
 from kestrel.keyed import split
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.queue_writer import ItemsPut, QueueStreamWriter, QueueWriter
 from tests.client.scripted import scripted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
 
 
