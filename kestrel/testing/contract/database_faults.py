@@ -16,6 +16,7 @@ from kestrel.testing.contract.disk_faults import (
     check_recovery,
     check_remaining_items,
     commit_fails,
+    lose_item,
     run_steps,
     start_storage,
 )
@@ -30,10 +31,7 @@ class DatabaseCommitFailureTests(Backend):
 
     def test_commit_of_a_failed_queue_fails_after_a_reopen(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
-        subject.put(queue, b"lost")
-        subject.faulty_database.fail_changes_of(b"work")
-        assert commit_fails(subject, queue)
-        subject.faulty_database.mend()
+        lose_item(subject, queue, "apply")
         assert subject.reopened() is not queue
         assert commit_fails(subject, queue)
         check_remaining_items(subject, [b"a", b"b", b"c"])

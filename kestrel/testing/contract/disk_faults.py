@@ -78,6 +78,14 @@ def commit_fails(subject: StorageUnderTest, queue: IQueueStorage) -> bool:
     return any(outcome.has_failed for outcome in outcomes)
 
 
+def lose_item(subject: StorageUnderTest, queue: IQueueStorage, commit_fault: str) -> None:
+    """Put an item to the queue b"work" and fail its commit."""
+    subject.put(queue, b"lost")
+    subject.fail_commit(commit_fault)
+    assert commit_fails(subject, queue)
+    subject.mend()
+
+
 class SyncedBackend(Backend):
     """The base class of tests with syncJournal = 0."""
 
@@ -126,20 +134,14 @@ class CommitFailureTests(SyncedBackend):
     def test_reopened_queue_works_after_failed_commits(self, synced: StorageUnderTest, commit_fault: str) -> None:
         queue, _ = begin(synced)
         for turn in range(3):
-            synced.put(queue, b"lost")
-            synced.fail_commit(commit_fault)
-            assert commit_fails(synced, queue)
-            synced.mend()
+            lose_item(synced, queue, commit_fault)
             queue = synced.reopened()
             synced.put(queue, b"%d" % turn)
             synced.commit(queue)
         check_remaining_items(synced, [b"a", b"b", b"c", b"0", b"1", b"2"])
 
     def test_queue_whose_first_commit_failed_is_new(self, synced: StorageUnderTest, commit_fault: str) -> None:
-        queue = synced.queue_with(b"lost")
-        synced.fail_commit(commit_fault)
-        assert commit_fails(synced, queue)
-        synced.mend()
+        lose_item(synced, synced.queue(), commit_fault)
         queue = synced.reopened()
         assert (queue.items, queue.open_reads) == (0, 0)
         synced.put(queue, b"new")
@@ -150,10 +152,7 @@ class CommitFailureTests(SyncedBackend):
         self, synced: StorageUnderTest, commit_fault: str
     ) -> None:
         queue, xid = begin(synced)
-        synced.put(queue, b"lost")
-        synced.fail_commit(commit_fault)
-        assert commit_fails(synced, queue)
-        synced.mend()
+        lose_item(synced, queue, commit_fault)
         live = synced.reopened()
         synced.storage.delete(queue)
         synced.commit(queue)
