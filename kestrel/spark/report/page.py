@@ -114,7 +114,7 @@ def as_svg(figure: Figure, name: str, title: str, description: str) -> str:
         _adopt(element, name)
     for number, (tag, text) in enumerate((("title", title), ("desc", description))):
         words = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
-        text = text
+        words.text = text
         root.insert(number, words)
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
