@@ -40,7 +40,6 @@ from kestrel.spark.report.report_text import (
     format_label,
     format_moment,
     format_name,
-    format_number,
     format_percent,
     format_time,
 )
@@ -192,9 +191,9 @@ def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None
         _count_axis(axes)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
         description = (
-            f"From {format_time(first)} on: {format_number(sum(added))} added, "
-            f"{format_number(max(added))} at most in an interval; "
-            f"{format_number(sum(removed))} removed, {format_number(max(removed))} at most."
+            f"From {format_time(first)} on: {sum(added):,} added, "
+            f"{max(added):,} at most in an interval; "
+            f"{sum(removed):,} removed, {max(removed):,} at most."
         )
         svg = as_svg(figure, name, title, description)
     caption = "A removal counts at its latest possible time: when the next item of its queue was added."
@@ -224,8 +223,8 @@ def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
         description = (
             f"From {format_time(rows[0].start_ms)} to {format_time(ends[-1])}: "
-            f"{format_number(max(least))} to {format_number(max(most))} items at the deepest, "
-            f"{format_number(least[-1])} to {format_number(most[-1])} at the end."
+            f"{max(least):,} to {max(most):,} items at the deepest, "
+            f"{least[-1]:,} to {most[-1]:,} at the end."
         )
         svg = as_svg(figure, name, title, description)
     caption = "The true depth is within the band: journals say only between which adds an item was removed."
@@ -270,14 +269,14 @@ def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
     title = "Items that came back"
     with _axes(_HEIGHT) as (figure, axes):
         bars = axes.bar(range(len(counts)), counts, width=0.6, color=SECOND)
-        axes.bar_label(bars, [format_number(each) for each in counts], padding=2, color=INK)
+        axes.bar_label(bars, [f"{each:,}" for each in counts], padding=2, color=INK)
         axes.set_xticks(range(len(names)), names)
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.12)
         _count_axis(axes)
-        told = ", ".join(f"{format_number(each)} {name_}" for each, name_ in zip(counts, names, strict=True))
-        svg = as_svg(figure, name, title, f"Of {format_number(figures.items)} taken: {told}.")
-    never = f"{format_number(figures.never)} of {format_number(figures.items)} items that were taken never came back"
+        told = ", ".join(f"{each:,} {name_}" for each, name_ in zip(counts, names, strict=True))
+        svg = as_svg(figure, name, title, f"Of {figures.items:,} taken: {told}.")
+    never = f"{figures.never:,} of {figures.items:,} items that were taken never came back"
     return Chart(title, svg, f"{never}; {format_percent(figures.share)} did, one of them {figures.most_returns} times.")
 
 
@@ -300,7 +299,7 @@ def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -
         description = (
             f"{format_count(len(queues), 'queue')}, the busiest first: "
             f"{_queue_label(top.server, top.queue, has_servers)} with "
-            f"{format_number(top.items_added)} items added and {format_number(top.items_removed)} removed."
+            f"{top.items_added:,} items added and {top.items_removed:,} removed."
         )
         svg = as_svg(figure, name, title, description)
     return Chart(title, svg, "Items added and removed, by put, get, expiry, flush or discard.")
@@ -394,7 +393,7 @@ def _template() -> Template:
         "duration": show_duration,
         "interval": format_duration_ms,
         "name": format_name,
-        "number": format_number,
+        "number": "{:,}".format,
         "percent": format_percent,
         "size": show_size,
         "time": format_time,

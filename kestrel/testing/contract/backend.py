@@ -334,7 +334,9 @@ class StorageUnderTest:
 
     def after(self, event: str) -> StorageUnderTest:
         """Return the storage after a "restart", a "kill", or "nothing"."""
-        return {"restart": self.restarted, "kill": self.killed, "nothing": lambda: self}[event]()
+        if event == "nothing":
+            return self
+        return self.restarted() if event == "restart" else self.killed()
 
     def _succeeded(self, folder: Path) -> StorageUnderTest:
         successor = StorageUnderTest(self.backend, folder, **attrs.asdict(self.settings, recurse=False))
