@@ -6,6 +6,7 @@ The results, and those of `kestrel.spark.fleet.pack`, are rows with the fields o
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -86,10 +87,7 @@ class OutcomeRow:
         """Return the JSON object of kestrel-qpack with server and folder, or None for a row without `state`."""
         if self.state is None:
             return None
-        values = {name: self._row[name] for name in _FIELDS}
-        if values["damage"] is not None:
-            values["damage"] = [{field.name: each[field.name] for field in _DAMAGE} for each in values["damage"]]
-        given = {name: value for name, value in values.items() if value is not None or name == "queue"}
+        given = {name: self._row[name] for name in _FIELDS if self._row[name] is not None or name == "queue"}
         return {"server": self.server, "folder": self.folder, **given}
 
     def cells(self) -> list[str] | None:
@@ -149,14 +147,11 @@ def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:
     if rows:
         header = ["server", "queue", "state", "files", "bytes", "packed", "items"]
         yield from _in_columns(header, rows)
-    states: dict[str, int] = {}
-    for report in reports:
-        if report.state is not None:
-            states[report.state] = states.get(report.state, 0) + 1
+    states = Counter(report.state for report in reports if report.state is not None)
     told = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     folders = count(len({report.folder for report in reports if report.state is not None}), "folder")
     items = count(sum(report.items for report in reports), "item")
-    yield f"{folders}, {count(sum(states.values()), 'queue')}, {items}: {told}" if told else "no queues"
+    yield f"{folders}, {count(states.total(), 'queue')}, {items}: {told}" if told else "no queues"
 
 
 def _in_columns(header: list[str], rows: list[list[str]]) -> Iterator[str]:

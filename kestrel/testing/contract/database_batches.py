@@ -182,9 +182,9 @@ class FullDatabaseTests(DatabaseBackend):
         assert full.restarted().positions() == [ITEMS]
 
 
-NAMES: Final = (b"a", b"a\0", b"A", b"\xff")
+HISTORY_NAMES: Final = (b"a", b"a\0", b"A", b"\xff")
 
-some_name = st.sampled_from(NAMES)
+some_name = st.sampled_from(HISTORY_NAMES)
 some_batch = st.dictionaries(some_name, st.integers(0, 5), min_size=1)
 """Names with a kind of change each: 0 deletes the queue, 1 makes it new, any other number changes it."""
 
@@ -265,5 +265,5 @@ class DatabaseMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_queue_has_its_items(self) -> None:
-        for name in NAMES:
+        for name in HISTORY_NAMES:
             assert self.owner.read(name) == self.model.items.get(name, [])
