@@ -146,20 +146,12 @@ def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:
     rows = [cells for report in reports if (cells := report.cells()) is not None]
     if rows:
         header = ["server", "queue", "state", "files", "bytes", "packed", "items"]
-        yield from _in_columns(header, rows)
+        yield from align_table([header, *rows], left=(0, 1, 2))
     states = Counter(report.state for report in reports if report.state is not None)
     told = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     folders = count(len({report.folder for report in reports if report.state is not None}), "folder")
     items = count(sum(report.items for report in reports), "item")
     yield f"{folders}, {count(states.total(), 'queue')}, {items}: {told}" if told else "no queues"
-
-
-def _in_columns(header: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """Yield the lines of a table whose first three columns are left-aligned."""
-    table = [header, *rows]
-    widths = [max(map(len, column)) for column in zip(*(row[:3] for row in table), strict=True)]
-    words = ["  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)) for row in table]
-    yield from align_table([[name, *row[3:]] for name, row in zip(words, table, strict=True)])
 
 
 def verify(

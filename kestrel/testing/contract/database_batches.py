@@ -193,17 +193,9 @@ class DatabaseHistoryTests(DatabaseBackend):
     """Random histories of one database."""
 
     def test_random_batches_match_the_model(self, tmp_path: Path) -> None:
-        backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
-
-        class DatabaseHistoryStateMachine(DatabaseMachine):
-            """A machine over this test's backend."""
-
-            def __init__(self) -> None:
-                super().__init__(OwnedDatabase(backend, next(folders)))
-
         run_state_machine_as_test(
-            DatabaseHistoryStateMachine,
+            lambda: DatabaseMachine(OwnedDatabase(self, next(folders))),  # type: ignore[arg-type]  # a function is allowed
             settings=settings(
                 max_examples=self.max_examples,
                 stateful_step_count=25,
