@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from kestrel.spark.options import SourceFailed
 from kestrel.tools.progress import TerminalLine
-from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
+from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,45 +52,52 @@ def check_installed(*more: str) -> None:
         )
 
 
+def run_command(tool: str, work: Callable[[], int]) -> int:
+    """Run a command as `kestrel.tools.tool_runner.run` does. `SourceFailed` is an error of its arguments."""
+
+    def checked() -> int:
+        try:
+            return work()
+        except SourceFailed as failed:
+            raise ToolFailed(str(failed), EX_USAGE) from failed
+
+    return run(tool, checked)
+
+
 @contextmanager
 def use_spark(tool: str, master: str | None, doing: str) -> Iterator[SparkSession]:
     """Provide a Spark session for the work of a command, with a progress line that names the work.
 
     The session is embedded unless `master` is given. A running session is reused; a session that was started here is
-    stopped at the end. `SourceFailed` and the errors of Spark, with their first line, become a `ToolFailed`.
+    stopped at the end. The errors of Spark become a `ToolFailed` with their first line.
     """
     check_installed()
     from pyspark.sql import SparkSession
 
+    from kestrel.spark.session import session
+
     was_there = SparkSession.getActiveSession() is not None
-    with capture_stderr():
-        spark = _start(tool, master, {} if was_there else {"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
+    where = "here" if master is None else f"with the master {master}"
+    with capture_stderr(), _spark_errors_explained(f"Spark cannot be started {where}"):
+        spark = session(tool, master, {} if was_there else {"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
     if not was_there:
         _let_interrupts_end_it()
     try:
-        with show_progress(spark, doing):
+        with _spark_errors_explained("Spark failed"), show_progress(spark, doing):
             yield spark
-    except SourceFailed as failed:
-        raise ToolFailed(str(failed), EX_USAGE) from failed
-    except Exception as error:
-        if not is_spark_error(error):
-            raise
-        raise ToolFailed(f"Spark failed: {first_line(error)}", EX_FOUND) from error
     finally:
         if not was_there:
             spark.stop()
 
 
-def _start(tool: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    from kestrel.spark.session import session
-
+@contextmanager
+def _spark_errors_explained(failure: str) -> Iterator[None]:
     try:
-        return session(tool, master, settings)
+        yield
     except Exception as error:
         if not is_spark_error(error):
             raise
-        where = "here" if master is None else f"with the master {master}"
-        raise ToolFailed(f"Spark cannot be started {where}: {first_line(error)}", EX_FOUND) from error
+        raise ToolFailed(f"{failure}: {first_line(error)}", EX_FOUND) from error
 
 
 def _let_interrupts_end_it() -> None:
