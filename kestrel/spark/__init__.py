@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from kestrel.spark.history.histories import histories
+    from kestrel.spark.item_histories import histories
     from kestrel.spark.stream.item_columns import with_keys
 
 __all__ = ["histories", "with_keys"]
 
-_MODULES: Final = {"histories": "kestrel.spark.history.histories", "with_keys": "kestrel.spark.stream.item_columns"}
+_MODULES: Final = {"histories": "kestrel.spark.item_histories", "with_keys": "kestrel.spark.stream.item_columns"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 
 _STRING, _INT, _LONG, _BINARY = StringType(), IntegerType(), LongType(), BinaryType()
 
@@ -62,7 +62,6 @@ RECORDS: Final = StructType(
         _field("data", _BINARY, "the item; null where the record has none"),
     ]
 )
-"""Columns of the records table, one row a record."""
 
 PROBLEMS: Final = StructType(
     [
@@ -98,7 +97,6 @@ HISTORIES: Final = StructType(
         _field("data", _BINARY, "the item; null where the records were read without it"),
     ]
 )
-"""Columns of the histories table, one row for each item of each queue."""
 
 ITEMS: Final = StructType(
     [
@@ -110,7 +108,6 @@ ITEMS: Final = StructType(
         _field("data", _BINARY, "the item", is_always=True),
     ]
 )
-"""Columns of a stream of a live queue, one row an item."""
 
 _EXPORTED: Final = (
     _field("server", _STRING, "the server of the item"),
@@ -123,7 +120,6 @@ _EXPORTED: Final = (
 )
 
 EXPORTED_ITEMS: Final = StructType([*_EXPORTED, _field("data", _BINARY, "the item")])
-"""Columns of exported items, one row an item."""
 
 EXPORTED_TEXTS: Final = StructType(
     [

@@ -8,13 +8,12 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.startup import add_master_option, use_spark
-from kestrel.spark.table.locations import find_locations
+from kestrel.spark.startup import add_master_option, run_command, use_spark
+from kestrel.spark.table.options import find_locations
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error, run
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error
 
 TOOL: Final = "kestrel-fleet"
 
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         return _COMMANDS[arguments.command](arguments, Output())
 
-    return run(TOOL, work)
+    return run_command(TOOL, work)
 
 
 def _parser() -> ArgumentParser:
@@ -128,22 +127,13 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _check_folders(arguments: Namespace) -> None:
-    """Raise `ToolFailed` if the folders cannot be found, before Spark is started."""
-    try:
-        find_locations(arguments.folders, arguments.server)
-    except SourceFailed as failed:
-        raise ToolFailed(str(failed), EX_USAGE) from failed
-
-
 def _maintain(arguments: Namespace, output: Output) -> int:
     """Verify or pack, and print the results."""
     is_packing = arguments.command == "pack"
-    _check_folders(arguments)
+    find_locations(arguments.folders, arguments.server)  # before Spark is started
     with use_spark(TOOL, arguments.master, "packing" if is_packing else "verifying") as spark:
-        from kestrel.spark.fleet.outcome_rows import OutcomeRow, format_outcomes
         from kestrel.spark.fleet.pack import pack
-        from kestrel.spark.fleet.verify import verify
+        from kestrel.spark.fleet.verify import OutcomeRow, format_outcomes, verify
 
         work = pack if is_packing else verify
         table = work(spark, arguments.folders, server=arguments.server, queues=arguments.queues)
@@ -164,7 +154,7 @@ def _maintain(arguments: Namespace, output: Output) -> int:
 
 
 def _export(arguments: Namespace, output: Output) -> int:
-    _check_folders(arguments)
+    find_locations(arguments.folders, arguments.server)  # before Spark is started
     out: str = arguments.out
     if os.path.lexists(out):
         raise ToolFailed(f"{show_text(out)} already exists: name another folder for the items", EX_USAGE)

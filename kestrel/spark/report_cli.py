@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kestrel.disk.files import Disk
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.reports.report_data import InputSummary, ReportData, checked_interval_ms
-from kestrel.spark.reports.report_folder import ReportFolder
-from kestrel.spark.startup import add_master_option, check_installed, use_spark
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.report.report_data import InputSummary, ReportData, checked_interval_ms
+from kestrel.spark.report.report_folder import ReportFolder
+from kestrel.spark.startup import add_master_option, check_installed, run_command, use_spark
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
+from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
 from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, print_error, run
+from kestrel.tools.tool_runner import EX_OK, print_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ _PARTITION_BYTES: Final = 16 * 1024 * 1024
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` and return its exit status."""
-    return run(TOOL, lambda: _work(_parser().parse_args(argv), Output()))
+    return run_command(TOOL, lambda: _work(_parser().parse_args(argv), Output()))
 
 
 def _parser() -> ArgumentParser:
@@ -101,15 +101,11 @@ def _work(arguments: Namespace, output: Output) -> int:
     check_installed("matplotlib", "jinja2")
     now_ms = arguments.now if arguments.now is not None else int(time.time() * 1000)
     folder = ReportFolder(arguments.out)
-    try:
-        places = find_locations(arguments.folders, arguments.server)
-        folder.check((os.fsdecode(place.folder) for place in places), is_forced=arguments.force)
-        read = _look(places, arguments.queue)
-        report = _made(arguments, read, now_ms, folder)
-    except SourceFailed as failed:
-        raise ToolFailed(str(failed), EX_USAGE) from failed
-    from kestrel.spark.reports.page import page
-    from kestrel.spark.reports.report_text import as_json, format_lines
+    places = find_locations(arguments.folders, arguments.server)
+    folder.check((os.fsdecode(place.folder) for place in places), is_forced=arguments.force)
+    report = _made(arguments, _look(places, arguments.queue), now_ms, folder)
+    from kestrel.spark.report.page import page
+    from kestrel.spark.report.report_text import as_json, format_lines
 
     folder.finish(page(report), as_json(report))
     if arguments.json:
@@ -138,14 +134,14 @@ def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
 
 def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
     with use_spark(TOOL, arguments.master, "reporting") as spark, _partitions(spark, read.bytes):
-        from kestrel.spark.history.histories import histories
-        from kestrel.spark.reports.report_writer import ReportRequest, write_report
+        from kestrel.spark.item_histories import histories
+        from kestrel.spark.report.report_writer import write_report
 
         folder.begin()  # after Spark has started, so that a failed start keeps the old report
         records = _table(spark, arguments, payload="false")
         items = histories(records, dict(arguments.max_items) or None, arguments.queue)
         problems = _table(spark, arguments, view="errors")
-        return write_report(items, problems, read, ReportRequest(now_ms, arguments.interval), folder.write)
+        return write_report(items, problems, read, now_ms, arguments.interval, folder.write)
 
 
 @contextmanager

@@ -6,14 +6,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from kestrel.spark.columns import ITEMS, check_schema
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import has_paths
+from kestrel.spark.options import SourceFailed, has_paths
 from kestrel.spark.stream.archive import archive_reader_of
 from kestrel.spark.stream.open_reads import OpenReadsReader
-from kestrel.spark.stream.options import Delivery, SinkOptions, parse_sink_options, parse_stream_options
+from kestrel.spark.stream.options import (
+    Delivery,
+    SinkOptions,
+    has_server_options,
+    parse_sink_options,
+    parse_stream_options,
+)
 from kestrel.spark.stream.queue_writer import QueueStreamWriter, QueueWriter
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.servers import has_server_options
 from kestrel.spark.table.options import is_archive_stream, parse_archive_options, parse_options
 from kestrel.spark.table.reader import reader_of, schema_of
 
@@ -23,7 +27,6 @@ class KestrelSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format(...)``."""
         return "kestrel"
 
     def schema(self) -> StructType:

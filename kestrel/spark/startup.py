@@ -10,15 +10,15 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from select import POLLIN, poll
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final, TextIO
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
+from kestrel.spark.options import SourceFailed
+from kestrel.tools.progress import TerminalLine
+from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,47 +52,52 @@ def check_installed(*more: str) -> None:
         )
 
 
+def run_command(tool: str, work: Callable[[], int]) -> int:
+    """Run a command as `kestrel.tools.tool_runner.run` does. `SourceFailed` is an error of its arguments."""
+
+    def checked() -> int:
+        try:
+            return work()
+        except SourceFailed as failed:
+            raise ToolFailed(str(failed), EX_USAGE) from failed
+
+    return run(tool, checked)
+
+
 @contextmanager
 def use_spark(tool: str, master: str | None, doing: str) -> Iterator[SparkSession]:
     """Provide a Spark session for the work of a command, with a progress line that names the work.
 
     The session is embedded unless `master` is given. A running session is reused; a session that was started here is
-    stopped at the end. `SourceFailed` and the errors of Spark, with their first line, become a `ToolFailed`.
+    stopped at the end. The errors of Spark become a `ToolFailed` with their first line.
     """
     check_installed()
     from pyspark.sql import SparkSession
 
-    from kestrel.spark.job_progress import JobProgress
+    from kestrel.spark.session import session
 
     was_there = SparkSession.getActiveSession() is not None
-    with capture_stderr():
-        spark = _start(tool, master, {} if was_there else {"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
+    where = "here" if master is None else f"with the master {master}"
+    with capture_stderr(), _spark_errors_explained(f"Spark cannot be started {where}"):
+        spark = session(tool, master, {} if was_there else {"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
     if not was_there:
         _let_interrupts_end_it()
     try:
-        with JobProgress(spark, doing):
+        with _spark_errors_explained("Spark failed"), show_progress(spark, doing):
             yield spark
-    except SourceFailed as failed:
-        raise ToolFailed(str(failed), EX_USAGE) from failed
-    except Exception as error:
-        if not is_spark_error(error):
-            raise
-        raise ToolFailed(f"Spark failed: {first_line(error)}", EX_FOUND) from error
     finally:
         if not was_there:
             spark.stop()
 
 
-def _start(tool: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    from kestrel.spark.session import session
-
+@contextmanager
+def _spark_errors_explained(failure: str) -> Iterator[None]:
     try:
-        return session(tool, master, settings)
+        yield
     except Exception as error:
         if not is_spark_error(error):
             raise
-        where = "here" if master is None else f"with the master {master}"
-        raise ToolFailed(f"Spark cannot be started {where}: {first_line(error)}", EX_FOUND) from error
+        raise ToolFailed(f"{failure}: {first_line(error)}", EX_FOUND) from error
 
 
 def _let_interrupts_end_it() -> None:
@@ -121,10 +126,54 @@ def first_line(error: Exception) -> str:
     return lines[0].removeprefix(": ") if lines else type(error).__name__
 
 
+_PROGRESS_EVERY_S: Final = 0.2
+
+
+@contextmanager
+def show_progress(spark: SparkSession, what: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Draw the number of finished tasks on standard error until the context ends, if that is a terminal."""
+    line = TerminalLine(stream)
+    has_ended = Event()
+
+    def draw() -> None:
+        while not has_ended.wait(_PROGRESS_EVERY_S):
+            with suppress(Exception):  # a closing session raises; progress must not fail the job
+                line.draw(progress_text(spark, what))
+
+    thread = Thread(target=draw, name="kestrel progress", daemon=True)
+    if line.is_terminal:
+        thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        if line.is_terminal:
+            thread.join()
+            line.clear()
+
+
+def progress_text(spark: SparkSession, what: str) -> str:
+    """Return the name of the work with the task counts of all running stages, which Spark Connect does not tell."""
+    from pyspark.errors import PySparkException
+
+    try:
+        tracker = spark.sparkContext.statusTracker()
+    except PySparkException:
+        return what
+    stages = [stage for each in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(each)) is not None]
+    if not (tasks := sum(stage.numTasks for stage in stages)):
+        return what
+    done = sum(stage.numCompletedTasks for stage in stages)
+    active = sum(stage.numActiveTasks for stage in stages)
+    return f"{what}: {done} of {tasks} tasks, {active} at work"
+
+
 MOST_HELD_BYTES: Final = 16 * 1024
 """Limit of the captured bytes; older bytes are dropped."""
 
 _READ_BYTES: Final = 64 * 1024
+
+_END_OF_CAPTURE: Final = b"\0kestrel: the captured output ends here\0"
 
 
 @contextmanager
@@ -135,77 +184,47 @@ def capture_stderr() -> Iterator[None]:
     `MOST_HELD_BYTES` of the captured output are shown, because they may contain the reason.
     """
     sys.stderr.flush()
-    heard, said = os.pipe()
-    ear = _StderrReader(heard, os.dup(2))
+    reading, writing = os.pipe()
     standard_error = os.dup(2)
-    os.dup2(said, 2)
-    os.close(said)
-    Thread(target=ear.listen, name="kestrel standard error", daemon=True).start()
+    has_failed, has_ended = Event(), Event()
+    arguments = reading, os.dup(2), has_failed, has_ended
+    Thread(target=_relay_stderr, args=arguments, name="kestrel standard error", daemon=True).start()
+    os.dup2(writing, 2)
+    os.close(writing)
     try:
         yield
     except Exception:
-        ear.pass_on(is_held_shown=True)
+        has_failed.set()
         raise
     finally:
         sys.stderr.flush()
-        ear.pass_on(is_held_shown=False)
+        os.write(2, _END_OF_CAPTURE)
+        has_ended.wait()
         os.dup2(standard_error, 2)
         os.close(standard_error)
 
 
-class _StderrReader:
-    """A reader of the pipe that replaces standard error, which drains it until all writers have closed it.
+def _relay_stderr(reading: int, standard_error: int, has_failed: Event, has_ended: Event) -> None:
+    """Read the pipe that replaces standard error until all writers have closed it; otherwise they would block.
 
-    Without it a writer would block on a full pipe. The reader owns and closes both descriptors.
+    Output before the mark is kept, and shown at the mark if the context has failed. Later output is shown at once.
     """
-
-    def __init__(self, heard: int, standard_error: int) -> None:
-        self._heard = heard
-        self._standard_error = standard_error
-        self._lock = Lock()
-        self._held: bytes | None = b""
-        """Captured bytes, or None once output is passed on."""
-
-    def listen(self) -> None:
-        """Read until all writers have closed the pipe."""
-        said = _poll(self._heard)
-        while True:
-            said.poll()
-            with self._lock:
-                if said.poll(0) and not self._hear():
-                    os.close(self._heard)
-                    os.close(self._standard_error)
-                    return
-
-    def pass_on(self, *, is_held_shown: bool) -> None:
-        """Pass on all later output at once; show or drop the captured output first."""
-        said = _poll(self._heard)
-        with self._lock:
-            if self._held is None:
-                return
-            while said.poll(0) and self._hear():
-                pass
-            held, self._held = self._held, None
-            if is_held_shown:
-                self._show(held)
-
-    def _hear(self) -> bool:
-        """Read once and return False at the end of the pipe."""
-        data = os.read(self._heard, _READ_BYTES)
-        if self._held is None:
-            self._show(data)
-        else:
-            self._held = (self._held + data)[-MOST_HELD_BYTES:]
-        return bool(data)
-
-    def _show(self, data: bytes) -> None:
-        with suppress(OSError):  # the terminal may be gone, but writers must not block
-            while data:
-                data = data[os.write(self._standard_error, data) :]
+    held = mark = later = b""
+    while not mark and (data := os.read(reading, _READ_BYTES)):
+        held, mark, later = (held + data).partition(_END_OF_CAPTURE)
+        if not mark:
+            held = held[-MOST_HELD_BYTES - len(_END_OF_CAPTURE) :]
+    if has_failed.is_set():
+        _show(standard_error, held[-MOST_HELD_BYTES:])
+    has_ended.set()
+    while later or (later := os.read(reading, _READ_BYTES)):
+        _show(standard_error, later)
+        later = b""
+    os.close(reading)
+    os.close(standard_error)
 
 
-def _poll(descriptor: int) -> poll:
-    """Return a poll object that reports data or end of file on the descriptor."""
-    asked = poll()
-    asked.register(descriptor, POLLIN)
-    return asked
+def _show(standard_error: int, data: bytes) -> None:
+    with suppress(OSError):  # the terminal may be gone, but writers must not block
+        while data:
+            data = data[os.write(standard_error, data) :]

@@ -14,6 +14,7 @@ from zope.interface import implementer
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageInUse, StorageRefused
 from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
+from kestrel.testing.faults import Fault
 
 MAX_NAME_BYTES: Final = 255
 MAX_POSITION: Final = (1 << 63) - 1
@@ -46,7 +47,6 @@ class DatabaseCallChecker:
         self._check(self._was_listed, f"{operation} before list_queues")
         self._check(not self.is_closed, f"{operation} after close")
 
-
     def check_list_queues(self) -> None:
         """Check that `list_queues` is the first call and is made once."""
         self._check(not self._was_listed, "list_queues was called twice")
@@ -59,7 +59,6 @@ class DatabaseCallChecker:
         return queues
 
     def check_read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> None:
-        """Check the arguments of `read_after`."""
         self._check_is_open("read_after")
         self._check_name(name)
         floor = self._queues[name].floor if name in self._queues else 0
@@ -109,7 +108,6 @@ class DatabaseCallChecker:
             else:
                 self._queues[each.queue.name] = each.queue
         return result
-
 
     def _check_name(self, name: bytes) -> None:
         self._check(0 < len(name) <= MAX_NAME_BYTES, f"a queue name has {len(name)} bytes")
@@ -214,7 +212,6 @@ class MemoryTables:
         return self.epoch
 
     def list_queues(self) -> list[StoredQueue]:
-        """Return all queues."""
         return list(self.queues.values())
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> list[StoredItem]:
@@ -314,7 +311,6 @@ class MemoryDatabase:
         return self.tables.list_queues()
 
     def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
-        """Return the items that the tables hold when the job runs."""
         return self._run(self.tables.read_after, name, position, n, max_bytes)
 
     def apply(self, batch: WriteBatch) -> Deferred[None]:
@@ -332,27 +328,13 @@ class MemoryDatabase:
 
 
 @attrs.define
-class _Fault:
-    """A fault of one operation: `after` calls succeed, then `times` calls fail (None: all later calls)."""
+class _DatabaseFault(Fault):
+    """A fault of one operation of a database."""
 
-    error: StorageError
-    times: int | None
-    after: int
-    is_done: bool
+    is_done: bool = False
     """True if the operation is done and only its answer is lost."""
-    concerns: Callable[[WriteBatch], bool] | None = None
-    """Selects the batches that fail; None selects all."""
-
-    def strikes(self, batch: WriteBatch | None) -> bool:
-        """Return True if this call is to fail, and count it."""
-        if self.times == 0 or (self.concerns is not None and batch is not None and not self.concerns(batch)):
-            return False
-        if self.after:
-            self.after -= 1
-            return False
-        if self.times is not None:
-            self.times -= 1
-        return True
+    concerns: Callable[[WriteBatch], bool] = lambda batch: True
+    """Selects the batches that fail."""
 
 
 class _Pending(NamedTuple):
@@ -375,7 +357,7 @@ class FaultyDatabase:
     def __init__(self, database: IDatabase, in_thread: InThread = run_immediately) -> None:
         self._database = database
         self._in_thread = in_thread
-        self._faults: dict[str, list[_Fault]] = {}
+        self._faults: dict[str, list[_DatabaseFault]] = {}
         self._held_operations: set[str] = set()
         self._held: list[_Pending] = []
         self._use = DatabaseCallChecker()
@@ -383,12 +365,10 @@ class FaultyDatabase:
 
     @property
     def complaints(self) -> Sequence[str]:
-        """The broken rules of `IDatabase`, one message each."""
         return self._use.complaints
 
     @property
     def is_closed(self) -> bool:
-        """True once `close` was called."""
         return self._use.is_closed
 
     # Faults, set by a test.
@@ -401,18 +381,18 @@ class FaultyDatabase:
         A failing operation is not done. With `is_done` it is done and only the answer is lost. A read checks for a
         fault when it is answered, so this also affects pending reads.
         """
-        self._faults.setdefault(operation, []).append(_Fault(error, times, after, is_done))
+        self._faults.setdefault(operation, []).append(_DatabaseFault(error, times, after, is_done))
 
     def fail_changes_of(self, name: bytes, error: StorageError | None = None) -> None:
         """Make each batch that changes this queue fail without being applied."""
         error = error or StorageError("the database cannot do that")
-        fault = _Fault(error, None, 0, False, lambda batch: name in (each.queue.name for each in batch.changes))
+        fault = _DatabaseFault(error, None, 0, False, lambda batch: name in (each.queue.name for each in batch.changes))
         self._faults.setdefault("apply", []).append(fault)
 
     def refuse_puts(self) -> None:
         """Refuse each batch that puts an item, as a full database does."""
         error = StorageRefused("the database has no room")
-        fault = _Fault(error, None, 0, False, lambda batch: any(each.puts for each in batch.changes))
+        fault = _DatabaseFault(error, None, 0, False, lambda batch: any(each.puts for each in batch.changes))
         self._faults.setdefault("apply", []).append(fault)
 
     def go_away(self, *, is_done: bool = False) -> None:
@@ -449,7 +429,6 @@ class FaultyDatabase:
     # `IDatabase`.
 
     def list_queues(self) -> Deferred[Sequence[StoredQueue]]:
-        """Call `list_queues` of the wrapped database, unless a fault is set."""
         self._use.check_list_queues()
         asked = self._asked("list_queues", None, self._database.list_queues)
         return asked.addCallback(self._use.was_listed)
@@ -468,17 +447,16 @@ class FaultyDatabase:
         return items
 
     def apply(self, batch: WriteBatch) -> Deferred[None]:
-        """Call `apply` of the wrapped database, unless a fault is set."""
         self._use.check_apply(batch)
         return self._asked("apply", batch, self._database.apply, batch).addBoth(self._use.was_applied, batch)
 
     def close(self) -> Deferred[None]:
-        """Call `close` of the wrapped database, unless a fault is set."""
         self._use.check_close()
         return self._asked("close", None, self._database.close)
 
-    def _fault_of(self, operation: str, batch: WriteBatch | None) -> _Fault | None:
-        return next((fault for fault in self._faults.get(operation, []) if fault.strikes(batch)), None)
+    def _fault_of(self, operation: str, batch: WriteBatch | None) -> _DatabaseFault | None:
+        faults = (each for each in self._faults.get(operation, []) if batch is None or each.concerns(batch))
+        return next((fault for fault in faults if fault.strikes()), None)
 
     def _asked(
         self, operation: str, batch: WriteBatch | None, call: Callable[..., Deferred[Any]], *args: object

@@ -11,12 +11,35 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 from kestrel.disk.files import Disk
 
 
 class ProcessDied(BaseException):
     """The end of the simulated process. A BaseException, so that no `except Exception` swallows it."""
+
+
+@attrs.define
+class Fault:
+    """A fault of one operation: `after` calls succeed, then `times` calls fail (None: all later calls)."""
+
+    error: Any
+    times: int | None
+    after: int
+
+    def strikes(self) -> bool:
+        """Return True if this call is to fail, and count it."""
+        if self.times == 0:
+            return False
+        if self.after:
+            self.after -= 1
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return True
 
 
 class DurableState:
@@ -56,7 +79,6 @@ class DurableState:
             self._ids.pop((status.st_dev, status.st_ino), None)
 
     def synced(self, descriptor: int) -> None:
-        """Record that a sync of this file succeeded."""
         file_id = self._id(os.fstat(descriptor))
         if file_id in self._spoilt:
             self.vain_syncs += 1
@@ -64,11 +86,9 @@ class DurableState:
             self._contents[file_id] = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
     def sync_failed(self, descriptor: int) -> None:
-        """Record that a sync of this file failed."""
         self._spoilt.add(self._id(os.fstat(descriptor)))
 
     def folder_synced(self, folder: bytes) -> None:
-        """Record that a sync of this folder succeeded."""
         self._folders[folder] = self._names_in(folder)
 
     def _names_in(self, folder: bytes) -> dict[bytes, int]:
@@ -120,7 +140,7 @@ class FaultyDisk(Disk):
     """
 
     def __init__(self) -> None:
-        self._failing: dict[str, tuple[int, int | None, int]] = {}
+        self._faults: dict[str, Fault] = {}
         self._before: dict[str, Callable[[], object]] = {}
         self._calls_left: int | None = None
         self._torn_bytes = 0
@@ -139,13 +159,12 @@ class FaultyDisk(Disk):
 
         A failing write first writes `torn_bytes` of its data.
         """
-        self._failing[operation] = (error, times, after)
+        self._faults[operation] = Fault(error, times, after)
         if operation == "write":
             self._torn_bytes = torn_bytes
 
     def mend(self) -> None:
-        """Remove all faults."""
-        self._failing.clear()
+        self._faults.clear()
         self._torn_bytes = 0
 
     def before(self, operation: str, action: Callable[[], object]) -> None:
@@ -165,15 +184,9 @@ class FaultyDisk(Disk):
                 raise ProcessDied
             self._calls_left -= 1
         self.calls.append(operation)
-        error, times, after = self._failing.get(operation, (0, None, 0))
-        if not error or times == 0:
-            return
-        if after:
-            self._failing[operation] = (error, times, after - 1)
-            return
-        if times is not None:
-            self._failing[operation] = (error, times - 1, 0)
-        raise OSError(error, os.strerror(error))
+        fault = self._faults.get(operation)
+        if fault is not None and fault.strikes():
+            raise OSError(fault.error, os.strerror(fault.error))
 
     def _take_room(self, size: int) -> None:
         if self.room is not None:

@@ -89,9 +89,7 @@ class MemoryEndpoint:
         self._server = server
         self._spoken = spoken
         self.attempts = 0
-        """The number of connection attempts."""
         self.is_away = False
-        """True if connections are refused."""
         self.is_silent = False
         """True if connection attempts get no answer."""
         self.connections: list[MemoryConnection] = []

@@ -43,7 +43,6 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.transport import MemoryTransport
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""The time of a new server's wall clock."""
 
 RESTLESS_TICKS: Final = 20_000
 """The number of ticks after which a server that still has work is considered stuck."""
@@ -107,7 +106,6 @@ class MemoryControl:
 
     @property
     def status(self) -> ServerStatus:
-        """The server's status."""
         return self._server.core.status
 
     def uptime_s(self) -> int:
@@ -124,7 +122,6 @@ class MemoryControl:
         return succeed(None)
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the settings of queues and aliases."""
         return self._server.core.iter_config(names)
 
     def shutdown(self) -> None:
@@ -148,7 +145,6 @@ class MemoryStatusFile:
         return self.data[:most_bytes]
 
     def write(self, data: bytes) -> None:
-        """Store the data."""
         if self.error is not None:
             raise self.error
         self.data = data
@@ -236,22 +232,18 @@ class MemoryServer:
 
     @property
     def manager(self) -> QueueManager:
-        """The queue manager."""
         return self.core.manager
 
     @property
     def barrier(self) -> Barrier:
-        """The commit barrier."""
         return self.core.barrier
 
     @property
     def scheduler(self) -> TickScheduler:
-        """The scheduler of long work."""
         return self.core.scheduler
 
     @property
     def session_settings(self) -> Config:
-        """The limits of each connection."""
         return self.core.session_settings
 
     @session_settings.setter

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, Self
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 _COMPILE_S: Final = 120.0
-"""The time limit for the compiler."""
 
 FIELDS: Final = (
     "clock_offset_ns",
@@ -145,7 +144,6 @@ class FileOperation(NamedTuple):
     """A file operation that succeeded."""
 
     kind: str
-    """One of `KINDS`."""
     path: str
     offset: int
     """The offset of a write; the new size for a truncation."""

@@ -57,23 +57,19 @@ class SteppedQueue(MemoryQueue):
         return self._filling
 
     def peek(self) -> Item | None:
-        """Return the head; None while paged out."""
         self.check()
         return None if self._is_paged_out else super().peek()
 
     def take(self, opened: bool) -> Item | None:
-        """Remove and return the head; None while paged out."""
         self.check()
         return None if self._is_paged_out else super().take(opened)
 
     def clear(self) -> None:
-        """Drop all items. The queue is no longer paged out."""
         super().clear()
         self._is_paged_out = False
 
     @property
     def mem_items(self) -> int:
-        """Items in memory; 0 while paged out."""
         return 0 if self._is_paged_out else super().mem_items
 
     def records(self) -> list[bytes]:

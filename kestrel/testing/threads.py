@@ -34,17 +34,14 @@ class SteppedThreads:
         self._jobs: deque[tuple[Deferred[Any], Callable[..., Any], tuple[Any, ...]]] = deque()
 
     def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
-        """Add a job."""
         job: Deferred[Any] = Deferred()
         self._jobs.append((job, function, args))
         return job
 
     def __len__(self) -> int:
-        """Return the number of waiting jobs."""
         return len(self._jobs)
 
     def run_one(self) -> None:
-        """Run the oldest job."""
         self._run(*self._jobs.popleft())
 
     def run_newest(self) -> None:
@@ -86,7 +83,6 @@ class RealThreads:
             self._ended.put((job, Failure()))
 
     def __len__(self) -> int:
-        """Return the number of jobs whose Deferred has not fired."""
         return self._running
 
     def run_one(self) -> None:

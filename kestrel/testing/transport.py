@@ -48,7 +48,6 @@ class MemoryTransport(StringTransport):
         """Bytes that the server has written and the client has not read."""
 
     def connect(self, protocol: IProtocol) -> None:
-        """Connect the protocol to this transport."""
         self._protocol = protocol
         protocol.makeConnection(self)
 
@@ -60,7 +59,6 @@ class MemoryTransport(StringTransport):
         return self._can_read() or self._can_write()
 
     def work(self) -> None:
-        """Do one read and one write, if there is something to read or write."""
         if self._can_read():
             self._read()
         if self._can_write():
@@ -127,7 +125,6 @@ class MemoryTransport(StringTransport):
     # ITransport, IConsumer and IPushProducer, called by the protocol.
 
     def write(self, data: bytes) -> None:
-        """Buffer bytes for the client."""
         if not isinstance(data, bytes):
             raise TypeError(f"only bytes can be written, not {type(data).__name__}")
         if not self.connected:
@@ -138,7 +135,6 @@ class MemoryTransport(StringTransport):
             self._push_producer.pauseProducing()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Buffer several pieces of bytes for the client."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
@@ -158,11 +154,9 @@ class MemoryTransport(StringTransport):
         self._push_producer = producer
 
     def unregisterProducer(self) -> None:
-        """Remove the producer."""
         self._push_producer = None
 
     def pauseProducing(self) -> None:
-        """Stop reading."""
         self._is_listening = False
 
     def resumeProducing(self) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kestrel.spark.columns import PROBLEMS, RECORDS
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.filters import OF_FILES, OF_RECORDS
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import parse_options
+from kestrel.spark.table.reader import OF_FILES, OF_RECORDS
 from tests.docs.markdown import section
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()

@@ -18,7 +18,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, FolderInUse, QueueFailed, StorageError, StorageRefused, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.library import XIDS, FolderQueue, PersistentQueue, QueueFolder
-from kestrel.testing.contract.samples import huge_item
+from kestrel.testing.contract.requirements import huge_item
 from tests.journal.reference import EIGHT, read
 from tests.programs import START_MS, OpenedFolders, arrivals
 

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import HISTORIES, PROBLEMS, RECORDS
-from kestrel.spark.history.histories import GROUP, ORDER, Limits, replay_histories
+from kestrel.spark.item_histories import GROUP, ORDER, Limits, replay_histories
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.options import find_locations
 from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.reader import JournalReader, SliceReader
 from kestrel.spark.table.slices import FileSlice
@@ -32,8 +32,15 @@ NAMES = (
 )
 
 COMMANDS = {
-    0: "READ_HEAD", 8: "PUT", 9: "READ_DONE", 10: "ERRORS", 11: "DONE_RANGES", 12: "TARGETS", 13: "DELETED",
-    14: "HELD", 15: "CHECKSUM",
+    0: "READ_HEAD",
+    8: "PUT",
+    9: "READ_DONE",
+    10: "ERRORS",
+    11: "DONE_RANGES",
+    12: "TARGETS",
+    13: "DELETED",
+    14: "HELD",
+    15: "CHECKSUM",
 }
 
 NOTHING = dict.fromkeys(

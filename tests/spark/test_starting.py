@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from kestrel.spark import reports
 from kestrel.spark.startup import check_installed, first_line, is_spark_error
 from kestrel.tools.tool_runner import ToolFailed
 from tests.child import PATIENCE_S
@@ -93,9 +91,3 @@ def test_without_the_extra_a_command_still_knows_its_own_options(command: str) -
         timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_every_report_is_found_and_no_module_takes_its_place() -> None:
-    for module in pkgutil.iter_modules(reports.__path__):
-        importlib.import_module(f"{reports.__name__}.{module.name}")
-    assert [getattr(reports, name).__name__ for name in reports.__all__] == reports.__all__

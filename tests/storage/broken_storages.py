@@ -125,24 +125,21 @@ class IgnoresDeleteOfFailedQueue(LinesStorage):
 
 
 FOUND_BY: Final[Mapping[type[LinesStorage], tuple[str, ...]]] = {
-    LosesNewestItem: ("test_restart_keeps_items_unchanged", "test_kill_after_a_commit_loses_nothing"),
+    LosesNewestItem: ("test_items_keep_their_add_and_expiry_times", "test_kill_after_a_commit_loses_nothing"),
     ReversesAbortedItems: ("test_first_xid_put_back_becomes_the_head",),
     ForgetsConfirms: (
         "test_restart_does_not_restore_items_confirmed_out_of_order",
         "test_kill_after_a_commit_loses_nothing",
     ),
     DuplicatesItemsInCompaction: ("test_space_of_taken_items_is_freed", "test_maintenance_keeps_the_items"),
-    IgnoresCaseOfNames: ("test_similar_names_are_different_queues_after_a_restart",),
+    IgnoresCaseOfNames: ("test_similar_names_are_different_queues",),
     AcknowledgesBeforeCommit: (
         "test_acknowledged_commit_survives_a_kill",
         "test_synced_commit_survives_a_power_failure",
     ),
     ForgetsFailedSync: ("test_changes_recorded_during_a_failed_commit_fail",),
-    DropsTrailingZeros: ("test_restart_keeps_arbitrary_bytes",),
-    RestoresDeletedQueues: (
-        "test_restart_does_not_restore_a_deleted_queue",
-        "test_kill_after_a_committed_deletion_restores_nothing",
-    ),
+    DropsTrailingZeros: ("test_items_keep_arbitrary_bytes",),
+    RestoresDeletedQueues: ("test_committed_deletion_is_not_undone",),
     IgnoresDeleteOfFailedQueue: ("test_deletion_of_a_failed_object_deletes_the_reopened_queue",),
 }
 """The contract tests that find each bug."""

@@ -15,7 +15,7 @@ from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.journal.fileset import files_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest
-from kestrel.testing.contract.samples import ADD_MS, huge_item
+from kestrel.testing.contract.requirements import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
 from tests.journal.handwritten import addx, continue_, open_
 from tests.journal.reference import EIGHT, items_after, read

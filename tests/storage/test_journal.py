@@ -22,7 +22,7 @@ from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.registry import JournalStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
-from kestrel.testing.contract.samples import ADD_MS, NAMES
+from kestrel.testing.contract.requirements import ADD_MS, NAMES
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.threads import SteppedThreads
 from tests.journal.handwritten import REMOVE, REMOVE_TENTATIVE, add_xid, addx, confirm, open_, save_xid, unremove

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import EXPORT_PROBLEM, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
 from kestrel.tools.files.journal_contents import JournalContents
@@ -34,7 +34,6 @@ from kestrel.tools.qpack.outcomes import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
-"""Maximum number of rows in a batch."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes of items at which a batch is full; its last item may exceed this."""
 
@@ -68,9 +67,7 @@ def export_rows(
     return batches_of(_rows(unit, folder, which, now_ms, is_text=is_text), schema, MOST_ROWS, MOST_BYTES)
 
 
-def _rows(
-    unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool
-) -> Iterator[tuple[Any, ...]]:
+def _rows(unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool) -> Iterator[tuple[Any, ...]]:
     shown = show_path(unit.folder)
     problems: list[OutcomeRemark] = []
     try:

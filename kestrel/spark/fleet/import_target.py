@@ -14,18 +14,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.disk.lock import FolderLock
-from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind, current_name, parse_file_name, temporary_name
 from kestrel.journal.records import ADDX_HEADER_BYTES, encode_item
-from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.storage.folder_resources import kind_of
 from kestrel.tools.convert.resumable_files import ResumableFiles
 from kestrel.tools.convert.targets import JournalTarget, RewrittenFile
-from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.folder import Folder, locked_folder
 from kestrel.tools.files.snapshot_files import JournalSnapshot
-from kestrel.tools.formatting import count, show_path, show_queue, show_size, show_text
+from kestrel.tools.formatting import count, show_path, show_queue, show_size
 from kestrel.tools.qpack.packing import ItemsDigest, JournalInspection
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
@@ -84,21 +81,14 @@ class ImportTarget:
     def owned(self) -> Iterator[None]:
         """Create and lock the folder for the context, and delete the temporary files of an interrupted import."""
         try:
-            for path in (self.path, self.path + b"/" + PRIVATE_FOLDER):
-                self._disk.make_folder(path)
-            lock = FolderLock(self.path + b"/" + PRIVATE_FOLDER + b"/lock")
-        except FolderInUse as error:
-            sentence = f"{show_text(str(error))}: stop it first, or import into another folder"
-            raise ToolFailed(sentence, EX_TRY_AGAIN) from error
+            self._disk.make_folder(self.path)
         except OSError as error:
             sentence = f"the folder {show_path(self.path)} cannot be used: {explain_os_error(error)}"
             raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
-        try:
+        with locked_folder(self._disk, self.path, "stop it first, or import into another folder"):
             self._target.make()
             self.erase_temporary()
             yield
-        finally:
-            lock.release()
 
     def erase_temporary(self) -> None:
         """Delete unpublished files, which belong to no queue."""
@@ -235,7 +225,6 @@ class _Queue:
         self._position: int | None = None
 
     def put(self, row: _ImportRow) -> None:
-        """Write the next item. Raises OSError or `ToolFailed`."""
         if row.position is not None and row.position == self._position:
             raise ToolFailed(
                 f"queue {show_queue(self._name)}: two items have the position {row.position}: import one export at a"

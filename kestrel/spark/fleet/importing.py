@@ -30,10 +30,10 @@ from kestrel.errors import BadQueueName
 from kestrel.journal.records import MAX_DATA_BYTES
 from kestrel.names import check_queue_name
 from kestrel.spark.columns import EXPORTED_TEXTS
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.export import ExportFormat, whole_path
 from kestrel.spark.fleet.import_target import WRITTEN, ImportTarget, ImportWriter
 from kestrel.spark.fleet.units import max_tasks
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batches
 from kestrel.spark.fleet.units import Unit, folder_units, folders_of, map_units
+from kestrel.spark.fleet.verify import REPORTS, outcome_batches
 from kestrel.tools.files.folder import Folder
 
 

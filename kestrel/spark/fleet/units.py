@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.server.process import raise_file_limit
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.locations import JournalLocation, find_locations
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.table.options import JournalLocation, find_locations
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found_files import Found, FoundScroll
 from kestrel.tools.formatting import show_queue
@@ -33,7 +33,6 @@ class Unit:
     """A piece of work for one task: a journal, a scroll, a whole folder, or the rest of a folder."""
 
     number: int
-    """Position among all units."""
     server: str
     folder: bytes
     found: Found | None = None

@@ -31,11 +31,10 @@ from kestrel.disk.files import Disk
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
 from kestrel.spark.columns import check_schema
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
 from kestrel.spark.table.files import ARCHIVE_PREFIX, archived, plan_file
-from kestrel.spark.table.locations import JournalLocation, find_locations
-from kestrel.spark.table.options import ArchiveOptions
+from kestrel.spark.table.options import ArchiveOptions, JournalLocation, find_locations
 from kestrel.spark.table.planned_file import IdentifiedReader, snapshot_file
 from kestrel.spark.table.reader import SliceReader, schema_of
 from kestrel.spark.table.slices import FileSlice, ReadTask, group_slices
@@ -77,12 +76,10 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets.
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset before all files."""
         self._catch_up()
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum of files in a batch, from the options."""
         return ReadMaxFiles(self._options.most_files)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from kestrel.disk.files import Disk
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.formatting import show_path
 
 _FORMAT: Final = "kestrel arrivals 1"
@@ -37,7 +37,6 @@ class Arrival(NamedTuple):
     start: int
     """Offset of the first byte that was not read before."""
     size: int
-    """Length of the file in bytes."""
     sample: bytes | None
     """Digest as in `kestrel.spark.table.planned_file.Identity`."""
 
@@ -54,9 +53,7 @@ class Arrivals:
         self._good = 0
         self._latest: dict[tuple[bytes, bytes], Arrival] = {}
         self.id = ""
-        """Unique id of this index."""
         self.files: list[Arrival] = []
-        """All entries in the order of their lines."""
 
     def __len__(self) -> int:
         return len(self.files)

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongT
 
 from kestrel.keyed import LENGTH_BYTES, MARK, join
 from kestrel.spark.columns import DATA
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 
 KEY: Final = "key"
 EXPIRES_IN_MS: Final = "expires_in_ms"

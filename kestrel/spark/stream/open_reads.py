@@ -25,10 +25,16 @@ from pyspark.sql.types import StructType
 
 from kestrel.client.call import Call
 from kestrel.client.thrift import OpenRead, ThriftCalls
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import SendRequest, ServerConnections, ServerUnavailable
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import StreamOptions
-from kestrel.spark.stream.queue_reader import FairShares, Offset, QueueReader
+from kestrel.spark.stream.queue_reader import (
+    FairShares,
+    Offset,
+    QueueReader,
+    SendRequest,
+    ServerConnections,
+    ServerUnavailable,
+)
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -42,7 +48,6 @@ SMALLEST_ITEMS: Final = 2000
 """Minimum of items in a task, except that a batch has at least one task for each server."""
 
 Reads: TypeAlias = "dict[str, list[OpenRead]]"
-"""Open reads by server address."""
 
 
 class OpenedItems(InputPartition):
@@ -106,7 +111,6 @@ class OpenReadsReader(QueueReader):
     # Offsets.
 
     def initialOffset(self) -> Offset:
-        """Return the offset before all items."""
         return self._offset(0)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -266,7 +270,6 @@ class OpenReadsReader(QueueReader):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task as one batch."""
         assert isinstance(partition, OpenedItems)
         yield self._batch(partition.address, len(partition.items), {"data": partition.items})
 

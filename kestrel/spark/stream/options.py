@@ -2,20 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, Self
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import (
+from kestrel.address import DEFAULT_PORTS, parse_address
+from kestrel.client.arguments import name_bytes
+from kestrel.client.retrying_server import PATIENCE_S, RetryingServer
+from kestrel.cluster.member import READ, WRITE
+from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
+from kestrel.config.units import format_duration_ms, parse_duration_ms
+from kestrel.errors import BadQueueName
+from kestrel.names import check_queue_name
+from kestrel.spark.options import (
+    SourceFailed,
     check_option_names,
     parse_boolean,
     parse_choice,
     parse_positive,
     parse_size_option,
 )
-from kestrel.spark.stream.servers import NAMES, StreamServers, has_server_options, parse_seconds, parse_servers
+from kestrel.spark.stream.server_directory import ServerDirectory, check_can_follow
+from kestrel.tls import TlsOptions
+from kestrel.tools.tool_runner import explain_os_error
+
+logger = logging.getLogger("kestrel.spark")
+
+TIMEOUT_S: Final = 10.0
+
+LONGEST_S: Final = 24 * 3600
+"""Upper bound of timeout and patience."""
+
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
+
+SERVERS: Final = "servers"
+
+NAMES: Final = (SERVERS, "queue", "timeout", "patience", "tls", "caFile", "certFile", "keyFile", "serverName")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamServers:
+    """The servers that share the items of a queue, and the connection settings. Tasks get a copy."""
+
+    addresses: tuple[str, ...]
+    """``host:port`` of each server, without duplicates. With a server set: the members when a write was planned, or
+    empty.
+    """
+    queue: bytes
+    timeout_s: float = TIMEOUT_S
+    patience_s: float = PATIENCE_S
+    tls: TlsOptions | None = None
+    server_set: ServerSetUri | None = None
+    """Server set that provides the servers instead of `addresses`."""
+
+    def to_read(self) -> ServerDirectory:
+        """Return the servers to read from, for use in the driver. The caller closes it."""
+        return self._directory(READ)
+
+    def planned(self) -> Self:
+        """Return a copy with the servers to put to that are known now. Waits at most `timeout_s` for the server set."""
+        if self.server_set is None:
+            return self
+        with closing(self._directory(WRITE)) as present:
+            present.is_known(self.timeout_s)
+            return replace(self, addresses=tuple(present.known()))
+
+    def to_write(self) -> Sequence[str]:
+        """Return the addresses of the servers to put to, for a task. Raises `SourceFailed`."""
+        if self.server_set is None:
+            return self.addresses
+        with closing(self._directory(WRITE)) as present:
+            if self.addresses and not present.is_known(self.timeout_s):
+                logger.warning("%s does not answer; items are put to the members of the plan", self.server_set)
+                return self.addresses
+            return present.addresses()
+
+    def _directory(self, name: str) -> ServerDirectory:
+        fixed = self.addresses if self.server_set is None else ()
+        return ServerDirectory(self.server_set, name, self.patience_s, fixed=fixed)
+
+    def open(self, address: str) -> RetryingServer:
+        """Return a client of one server, which connects at the first request. The caller closes it.
+
+        Raises `SourceFailed` if a TLS file is missing on this machine.
+        """
+        try:
+            return RetryingServer(address, tls=self.tls, timeout_s=self.timeout_s, patience_s=self.patience_s)
+        except OSError as error:
+            raise SourceFailed(f"{explain_os_error(error)}; every worker needs this TLS file") from None
+
+
+def has_server_options(given: Mapping[str, str]) -> bool:
+    """Return True if the options name servers, and so concern live queues instead of files."""
+    return any(name.lower() == SERVERS for name in given)
+
+
+def parse_servers(values: Mapping[str, str]) -> StreamServers:
+    """Parse the options that name the servers and the queue. Raises `SourceFailed`."""
+    text = values.get(SERVERS, "").strip()
+    try:
+        server_set = _server_set_of(text)
+        addresses = _addresses_of(text) if server_set is None else ()
+    except ValueError as error:
+        raise SourceFailed(f"servers: {error}") from None
+    if server_set is not None:
+        check_can_follow(server_set)  # fail here, not in a task
+    elif not addresses:
+        raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with thrift ports')
+    return StreamServers(
+        addresses=addresses,
+        queue=_queue_of(values),
+        timeout_s=_timeout_of(values),
+        patience_s=parse_seconds(values, "patience", PATIENCE_S),
+        tls=_tls_of(values),
+        server_set=server_set,
+    )
+
+
+def _server_set_of(text: str) -> ServerSetUri | None:
+    """Return the server set, or None for a list of servers. Raises ValueError, without a password in its text."""
+    if is_server_set(text):
+        uri = parse_server_set(text)
+        if "," not in uri.path:
+            return uri
+    elif not any(is_server_set(each.strip()) for each in text.split(",")):
+        if "@" in text:  # the text before it may contain a password
+            raise ValueError("a server's address has no @; a server set begins with zk:// or zks://")
+        return None
+    raise ValueError("a server set cannot be combined with servers: name only zk://zk1,zk2/services/kestrel")
+
+
+def _addresses_of(text: str) -> tuple[str, ...]:
+    texts = [each.strip() for each in text.split(",")]
+    return tuple(dict.fromkeys(str(parse_address(each, DEFAULT_PORTS["thrift"])) for each in texts if each))
+
+
+def _queue_of(values: Mapping[str, str]) -> bytes:
+    if "queue" not in values:
+        raise SourceFailed('no queue is given: option("queue", "work")')
+    try:
+        queue = name_bytes(values["queue"])
+        check_queue_name(queue)
+    except BadQueueName as error:
+        raise SourceFailed(f"queue: {error}") from None
+    return queue
+
+
+def _timeout_of(values: Mapping[str, str]) -> float:
+    timeout_s = parse_seconds(values, "timeout", TIMEOUT_S)
+    if not timeout_s:
+        raise SourceFailed("timeout must be more than 0")
+    return timeout_s
+
+
+def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
+    files = {"ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile", "server_name": "serverName"}
+    given = {field: values[name] for field, name in files.items() if name in values}
+    if not parse_boolean(values, "tls", bool(given)):
+        if given:
+            raise SourceFailed(f"{files[next(iter(given))]} requires tls")
+        return None
+    if "key_file" in given and "cert_file" not in given:
+        raise SourceFailed("keyFile requires certFile")
+    options = TlsOptions(**given)
+    try:
+        options.context()  # fail here, not in a task
+    except OSError as error:
+        raise SourceFailed(f"TLS: {explain_os_error(error)}") from None
+    except ValueError as error:
+        raise SourceFailed(f"TLS: {error}") from None
+    return options
+
+
+def parse_seconds(values: Mapping[str, str], name: str, default_s: float) -> float:
+    """Return a duration in seconds, from a text such as ``500ms`` or ``2m``, or a number of seconds.
+
+    Raises `SourceFailed` for an invalid text, or for more than 24 hours.
+    """
+    if name not in values:
+        return default_s
+    value = values[name].strip()
+    try:
+        time_s = parse_duration_ms(float(value) if _SECONDS.fullmatch(value) else value) / 1000
+    except ValueError as error:
+        raise SourceFailed(f"{name}: {error}") from None
+    if time_s > LONGEST_S:
+        raise SourceFailed(f"{name} is at most {format_duration_ms(LONGEST_S * 1000)}, not {value}")
+    return time_s
+
 
 READER: Final = "spark"
 
@@ -45,7 +223,6 @@ class Delivery(Enum):
 
 
 _OWN: Final = {Delivery.EXACTLY_ONCE: ("reader",), Delivery.AT_LEAST_ONCE: ("maxBytes", "hold")}
-"""Options that only one kind of stream has."""
 
 OPTIONS: Final = (*NAMES, "delivery", "maxRows", "slices", *(name for own in _OWN.values() for name in own))
 
@@ -69,7 +246,6 @@ class StreamOptions:
 
     @property
     def queue(self) -> str:
-        """The queue's name as text."""
         return self.servers.queue.decode()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -11,9 +14,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import ServerConnections
-from kestrel.spark.stream.options import StreamOptions
+from kestrel.client.backoff import Backoff
+from kestrel.client.call import Call
+from kestrel.client.errors import ClientFailure, RequestError
+from kestrel.client.retrying_server import RetryingServer
+from kestrel.client.thrift import ThriftCalls
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.stream.options import StreamOptions, StreamServers
 
 Offset: TypeAlias = "dict[str, Any]"
 """An offset, which Spark stores in the checkpoint as JSON."""
@@ -44,11 +51,9 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return type(self), (self._options, self._schema)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the maximum of rows in a batch, from the options."""
         return ReadMaxRows(self._options.max_rows)
 
     def stop(self) -> None:
-        """Close the connections."""
         self._present.close()
         self._connections.close()
 
@@ -90,7 +95,6 @@ class FairShares:
         self._share = 0
 
     def next(self) -> int:
-        """Return the share of the next party."""
         self._share = -(-self._left // self._parties)
         self._parties -= 1
         return self._share
@@ -110,3 +114,89 @@ class RoundRobin:
         """Return all parties, which may differ from call to call, starting with the next one."""
         self._first = (self._first + 1) % (len(parties) or 1)
         return [*parties[self._first :], *parties[: self._first]]
+
+
+T = TypeVar("T")
+
+logger = logging.getLogger("kestrel.spark")
+
+
+class ServerUnavailable(Exception):
+    """A server that does not answer, or failed recently and is not asked yet."""
+
+
+class ServerRefused(SourceFailed):
+    """A permanent refusal by a server."""
+
+    @classmethod
+    def by(cls, address: str, error: RequestError) -> ServerRefused:
+        """Return the error with the server's address in front."""
+        return cls(f"{address}: {error}")
+
+
+class SendRequest(Protocol):
+    """The type of `ServerConnections.ask` and `ServerConnections.ask_once`."""
+
+    def __call__(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T: ...
+
+
+class ServerConnections:
+    """Connections to the servers, each opened at its first request. Tests replace `seconds` and `random`."""
+
+    def __init__(
+        self, servers: StreamServers, *, seconds: Callable[[], float] = time.monotonic, random: Random | None = None
+    ) -> None:
+        self._servers = servers
+        self._seconds = seconds
+        self._random = random or Random()
+        self._open: dict[str, RetryingServer] = {}
+        self._pauses: dict[str, Backoff] = {}
+        self._waits_until_s: dict[str, float] = {}
+
+    def ask(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
+        """Return the server's response, with retries until the option ``patience`` is exceeded. Raises `SourceFailed`.
+
+        The call must be idempotent.
+        """
+        try:
+            return self._server(address).ask(make_call)
+        except RequestError as error:
+            raise ServerRefused.by(address, error) from None
+        except ClientFailure as failure:
+            raise SourceFailed(str(failure)) from None
+
+    def ask_once(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
+        """Return the server's response without a retry. Raises `ServerUnavailable` (logged) or `ServerRefused`.
+
+        A server that fails is not asked during a pause. The pause grows with each failure, and is at least as long as
+        the failed request took.
+        """
+        began_s = self._seconds()
+        if began_s < self._waits_until_s.get(address, began_s):
+            raise ServerUnavailable
+        pauses = self._pauses.setdefault(address, Backoff(self._random))
+        try:
+            answer = self._server(address).ask_once(make_call)
+        except RequestError as error:
+            raise ServerRefused.by(address, error) from None
+        except ClientFailure as failure:
+            now_s = self._seconds()
+            pause_s = max(pauses.failed(now_s), now_s - began_s)
+            self._waits_until_s[address] = now_s + pause_s
+            logger.warning("%s; the stream continues without it, and retries in %.1f s", failure, pause_s)
+            raise ServerUnavailable from None
+        pauses.answered()
+        return answer
+
+    def hang_up(self, address: str) -> None:
+        """Close the connection to one server; the next request opens a new one."""
+        self._server(address).close()
+
+    def close(self) -> None:
+        for server in self._open.values():
+            server.close()
+
+    def _server(self, address: str) -> RetryingServer:
+        if address not in self._open:
+            self._open[address] = self._servers.open(address)
+        return self._open[address]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from random import Random
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from kestrel.client.retrying_server import RetryingServer
-from kestrel.spark.stream.batch_putter import BatchPutter
+from kestrel.client.backoff import Backoff
+from kestrel.client.errors import CannotConnect, ClientFailure, RequestError, ServerError
+from kestrel.client.put_batch import batches
+from kestrel.client.retrying_server import LONGEST_PAUSE_S, RetryingServer
+from kestrel.config.units import format_duration_ms
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.item_columns import ItemColumns
 from kestrel.spark.stream.options import SinkOptions
 
@@ -101,3 +107,132 @@ def _together(messages: Sequence[WriterCommitMessage | None]) -> tuple[Counter[s
             counts.update(message.counts)
             unsure += message.unsure
     return counts, unsure
+
+
+Put: TypeAlias = Callable[[Sequence[bytes], int], int]
+"""Put items with an expiry in ms (0 for never) to one server. Returns the number of items that were accepted before a
+limit refused one. Raises `ClientFailure`.
+"""
+
+_FULL: Final = "the queue is full"
+
+
+class BatchPutter:
+    """A sender that puts batches to the servers in turn, starting with a random one.
+
+    If a server fails or its queue is full, the remaining items are offered to the other servers, first to those that
+    accepted their last request. If all servers refuse, it pauses and tries all again. Each accepted item restarts the
+    patience: slow consumers slow the task down, and a queue that no consumer reads makes it fail.
+
+    A batch with an unknown outcome is put again: items may be duplicated, but none is lost.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, Put],
+        queue: str,
+        patience_s: float,
+        *,
+        random: Random | None = None,
+        seconds: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._servers = servers
+        self._queue = queue
+        self._patience_s = patience_s
+        self._random = random or Random()
+        self._seconds = seconds
+        self._sleep = sleep
+        self._turn = deque(servers)
+        self._turn.rotate(self._random.randrange(len(servers)))
+        self._backoffs = {server: Backoff(self._random) for server in servers}
+        self._reasons: dict[str, str] = {}
+        """Latest reason of each server that did not accept all items."""
+        self.counts = dict.fromkeys(servers, 0)
+        """Number of items accepted by each server."""
+        self.unsure = 0
+        """Number of items that may have been put one more time than counted."""
+
+    def put(self, items: Iterable[bytes], expiry_ms: int = 0) -> None:
+        """Put all items. If this raises `SourceFailed`, some of these items may be in the queue."""
+        for batch in batches(items):
+            self._put_batch(batch, expiry_ms)
+
+    def _put_batch(self, left: Sequence[bytes], expiry_ms: int) -> None:
+        backoff = Backoff(self._random, longest_s=LONGEST_PAUSE_S)
+        ends_s = self._seconds() + self._patience_s
+        while True:
+            before = len(left)
+            for server in self._round():
+                left = self._put_at(server, left, expiry_ms)
+                if not left:
+                    return
+            now_s = self._seconds()
+            if len(left) < before:
+                backoff.answered()
+                ends_s = now_s + self._patience_s
+            if now_s >= ends_s:
+                raise SourceFailed(self._failure(left))
+            self._sleep(min(backoff.failed(now_s), ends_s - now_s))
+
+    def _round(self) -> Iterator[str]:
+        """Return all servers in turn; those that failed recently come last."""
+        now_s = self._seconds()
+        servers = sorted(self._turn, key=lambda server: self._backoffs[server].ends_s > now_s)
+        self._turn.rotate(-1)
+        return iter(servers)
+
+    def _put_at(self, server: str, items: Sequence[bytes], expiry_ms: int) -> Sequence[bytes]:
+        """Put items to one server and return the rest. Raises `SourceFailed` for an item that no server can accept."""
+        try:
+            count = self._servers[server](items, expiry_ms)
+        except RequestError as error:
+            if len(items) == 1:
+                raise SourceFailed(
+                    f"an item of {len(items[0])} bytes cannot be put to the queue {self._queue}: {error}. "
+                    f"Filter out such items, for example by length(data){self._what_is_in()}"
+                ) from None
+            half = len(items) // 2  # the batch may exceed a request, or one item may be too large
+            rest = self._put_at(server, items[:half], expiry_ms)
+            return [*rest, *items[half:]] if rest else self._put_at(server, items[half:], expiry_ms)
+        except ClientFailure as error:
+            if not isinstance(error, CannotConnect | ServerError):
+                self.unsure += len(items)
+            self._failed(server, str(error))
+            return items
+        self.counts[server] += count
+        if count == len(items):
+            self._backoffs[server].answered()
+        else:
+            self._failed(server, _FULL)
+        return items[count:]
+
+    def _failed(self, server: str, reason: str) -> None:
+        self._backoffs[server].failed(self._seconds())
+        self._reasons[server] = reason
+
+    def _failure(self, left: Sequence[bytes]) -> str:
+        """Return an error message with the reasons of the servers, without the items' data."""
+        full = [server for server, reason in self._reasons.items() if reason is _FULL]
+        others = [reason for reason in self._reasons.values() if reason is not _FULL]  # these texts name their servers
+        reasons = [f"is full on {', '.join(full)}"] if full else []
+        if others:
+            reasons.append(f"could not be put to: {'; '.join(others)}")
+        text = (
+            f"the queue {self._queue} {', and '.join(reasons)}: {len(left)} of the {self._count + len(left)} items "
+            f"that this task has read were not put, because no server accepted an item for "
+            f"{format_duration_ms(round(self._patience_s * 1000))} (patience)"
+        )
+        if full:
+            text += f". The first of them has {len(left[0])} bytes: check that maxItemSize is not less"
+        return text + self._what_is_in()
+
+    @property
+    def _count(self) -> int:
+        return sum(self.counts.values())
+
+    def _what_is_in(self) -> str:
+        if not (self._count or self.unsure):
+            return ""
+        more = f", and perhaps {self.unsure} more" if self.unsure else ""
+        return f". {self._count} items of this task are in{more}: they are duplicated if Spark runs it again"

@@ -21,10 +21,17 @@ from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import SendRequest, ServerConnections, ServerRefused, ServerUnavailable
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import StreamOptions
-from kestrel.spark.stream.queue_reader import FairShares, Offset, QueueReader
+from kestrel.spark.stream.queue_reader import (
+    FairShares,
+    Offset,
+    QueueReader,
+    SendRequest,
+    ServerConnections,
+    ServerRefused,
+    ServerUnavailable,
+)
 
 logger = logging.getLogger("kestrel.spark")
 

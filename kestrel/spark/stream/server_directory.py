@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kestrel.client.members import Follow, addresses_of, follow_zookeeper
 from kestrel.cluster.member import READ
 from kestrel.cluster.uri import KazooMissing, ServerSetUri, require_kazoo
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.tool_runner import explain_os_error
 
 if TYPE_CHECKING:  # it imports kazoo, which is an extra
@@ -22,43 +22,6 @@ T = TypeVar("T")
 logger = logging.getLogger("kestrel.spark")
 
 THRIFT: Final = "thrift"
-
-
-class ServerDirectory(Protocol):
-    """A source of the current server addresses that a stream asks repeatedly. The caller closes it."""
-
-    def addresses(self) -> Sequence[str]:
-        """Return the thrift addresses, without duplicates. Raises `SourceFailed`."""
-
-    def expects(self, address: str) -> bool:
-        """Return True if that server is present or may return."""
-
-    def hold(self) -> None:
-        """Keep returning the addresses of this moment. Raises `SourceFailed`."""
-
-    def close(self) -> None:
-        """Stop following the servers."""
-
-
-class FixedServerList:
-    """A fixed list from the options. A server that is not on it does not return."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = addresses
-
-    def addresses(self) -> Sequence[str]:
-        """Return the list."""
-        return self._addresses
-
-    def expects(self, address: str) -> bool:
-        """Return True if the list has that address."""
-        return address in self._addresses
-
-    def hold(self) -> None:
-        """Do nothing; a list does not change."""
-
-    def close(self) -> None:
-        """Do nothing; a list has no connection."""
 
 
 def check_can_follow(uri: ServerSetUri) -> None:
@@ -81,25 +44,34 @@ def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> Follower:
     return follow_zookeeper(uri, changed)
 
 
-class ServerSetDirectory:
-    """The members of a server set that speak thrift, followed from the first request. Members that left may return.
+class ServerDirectory:
+    """The present servers of a stream: a fixed list, or the members of a server set that speak thrift.
 
-    A request waits up to `patience_s` until ZooKeeper has answered and the set has a member. Known members stay
-    known if ZooKeeper goes away. Tests replace `begin`.
+    A server set is followed from the first request. A request waits up to `patience_s` until ZooKeeper has answered and
+    the set has a member. Known members stay known if ZooKeeper goes away. Tests replace `begin`.
     """
 
-    def __init__(self, uri: ServerSetUri, name: str, patience_s: float, begin: Follow = follow) -> None:
+    def __init__(
+        self,
+        uri: ServerSetUri | None,
+        name: str,
+        patience_s: float,
+        begin: Follow = follow,
+        *,
+        fixed: Sequence[str] = (),
+    ) -> None:
+        """Use the list `fixed` if `uri` is None, else the members of the set `name` below that URI."""
         self._uri = uri
         self._name = name
         self._patience_s = patience_s
         self._begin = begin
         self._follower: Follower | None = None
         self._changes = threading.Condition()
-        self._held: Sequence[str] = ()
+        self._held = fixed
         self._told: Sequence[str] = ()
 
     def addresses(self) -> Sequence[str]:
-        """Return the present members, longest membership first; at least one. Raises `SourceFailed`."""
+        """Return the present servers without duplicates, longest members first; at least one. Raises `SourceFailed`."""
         if self._held:
             return self._held
         found = self._when(self._patience_s, self.known)
@@ -111,15 +83,15 @@ class ServerSetDirectory:
         return found
 
     def expects(self, address: str) -> bool:
-        """Return True: any server may join the set again."""
-        return True
+        """Return True if that server is present or may return, as any server of a set."""
+        return self._uri is not None or address in self._held
 
     def hold(self) -> None:
-        """Keep returning the members of this moment. Raises `SourceFailed`."""
+        """Keep returning the servers of this moment. Raises `SourceFailed`."""
         self._held = self.addresses()
 
     def close(self) -> None:
-        """End the session with ZooKeeper."""
+        """End the session with ZooKeeper, if there is one."""
         if self._follower is not None:
             self._follower.close()
             self._follower = None
@@ -137,6 +109,7 @@ class ServerSetDirectory:
         return tuple(map(str, found.reads if self._name == READ else found.writes))
 
     def _following(self) -> Follower:
+        assert self._uri is not None
         if self._follower is None:
             self._follower = self._begin(self._uri, self._changed)
         return self._follower

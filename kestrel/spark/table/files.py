@@ -14,8 +14,8 @@ from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import LARGEST_ID, WRITER_MAGIC
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.locations import JournalLocation
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.table.options import JournalLocation
 from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, FileOrigin, PlannedFile, snapshot_file
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.formats import Format, format_of

@@ -75,17 +75,14 @@ class PlannedFile:
 
     @property
     def path(self) -> bytes:
-        """Path at planning time."""
         return self.folder + b"/" + self.file_name
 
     @property
     def is_scroll(self) -> bool:
-        """True if the file has records of a scroll."""
         return self.owner.format == SCROLL
 
     @property
     def is_reader(self) -> bool:
-        """True for a reader file of a scroll."""
         return self.order is None
 
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -17,15 +29,12 @@ from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.spark.columns import DATA, PROBLEMS, RECORDS, check_schema, drop_column
-from kestrel.spark.failures import BadJournal, SourceFailed
+from kestrel.spark.options import BadJournal, SourceFailed
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.filters import OF_FILES, OF_RECORDS, Condition, split_filters
-from kestrel.spark.table.journal_rows import journal_rows
-from kestrel.spark.table.locations import find_locations
-from kestrel.spark.table.options import SourceOptions, TableView
+from kestrel.spark.table.options import SourceOptions, TableView, find_locations
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
+from kestrel.spark.table.record_columns import journal_rows, scroll_rows
 from kestrel.spark.table.record_runs import MOST_ROWS, Columns, RecordRows
-from kestrel.spark.table.scroll_rows import scroll_rows
 from kestrel.spark.table.slices import FileSlice, ReadTask, plan_tasks
 from kestrel.tools.tool_runner import explain_os_error
 
@@ -177,7 +186,6 @@ class JournalReader(DataSourceReader):
         self._conditions: list[Condition] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks. Raises `SourceFailed`."""
         try:
             return self._tasks(Disk())
         except OSError as error:
@@ -218,3 +226,56 @@ class FilteringReader(JournalReader):
         """Take over the supported filters and return the others to Spark."""
         self._conditions, left = split_filters(filters)
         return left
+
+
+OF_FILES: Final = ("server", "folder", "format", "journal", "queue", "file", "kind")
+"""Columns with one value for all records of a file."""
+
+OF_RECORDS: Final = ("op", "opcode", "xid", "item_id", "add_ms", "expiry_ms", "data_bytes", "offset", "bytes")
+"""Columns with a value for each record."""
+
+_COMPARISONS: Final[dict[type[Filter], str]] = {
+    EqualTo: "equal",
+    GreaterThan: "greater",
+    GreaterThanOrEqual: "greater_equal",
+    LessThan: "less",
+    LessThanOrEqual: "less_equal",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A filter of one column. A null value never meets it."""
+
+    column: str
+    filter: Filter
+
+    def is_met_by(self, file: PlannedFile) -> bool:
+        """Return True if the file's records meet the condition. The column must be one of `OF_FILES`."""
+        value = file.kind.value if self.column == "kind" else getattr(file.owner, self.column)
+        return bool(self.met(pa.array([value], pa.string()))[0].as_py())
+
+    def met(self, values: pa.Array) -> pa.Array:
+        """Return a boolean for each value, true if it meets the condition."""
+        asked = self.filter
+        if isinstance(asked, IsNotNull):
+            return pc.is_valid(values)
+        if isinstance(asked, In):
+            return pc.is_in(values, pa.array([each for each in asked.value if each is not None], values.type))
+        if isinstance(asked, StringStartsWith):
+            return pc.fill_null(pc.starts_with(values, asked.value), False)
+        value = getattr(asked, "value")  # noqa: B009 - all comparisons have it, but their base class does not
+        return pc.fill_null(getattr(pc, _COMPARISONS[type(asked)])(values, value), False)
+
+
+def split_filters(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
+    """Return the conditions for the reader, and the filters left to Spark."""
+    conditions, left = [], []
+    for each in filters:
+        path: tuple[str, ...] = getattr(each, "attribute", ())
+        is_known = type(each) in _COMPARISONS or isinstance(each, In | IsNotNull | StringStartsWith)
+        if is_known and len(path) == 1 and path[0] in (*OF_FILES, *OF_RECORDS):
+            conditions.append(Condition(path[0], each))
+        else:
+            left.append(each)
+    return conditions, left

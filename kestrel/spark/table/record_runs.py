@@ -85,9 +85,7 @@ class RecordRun(NamedTuple):
     starts: Numbers
     """Start of each record in the buffer."""
     offsets: Numbers
-    """Start of each record in the file."""
     sizes: Numbers
-    """Length of each record in the file."""
 
 
 class RecordRows:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import math
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -21,7 +23,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory
-from kestrel.testing.contract.samples import ADD_MS
+from kestrel.testing.contract.requirements import ADD_MS
 from kestrel.testing.databases import FaultyDatabase
 from kestrel.testing.faults import KillableDisk
 from kestrel.testing.threads import SteppedThreads
@@ -55,6 +57,9 @@ class Backend(ABC):
 
     database: FaultyDatabase | None = None
     """The database of the last storage, set by `OnFaultyDatabase`."""
+
+    commit_faults: ClassVar[tuple[str, ...]] = ()
+    """Hook, set by `OnFaultyDisk` and `OnFaultyDatabase`: the names for `StorageUnderTest.fail_commit`."""
 
     refuse_puts: ClassVar[Callable[[Any, StorageUnderTest], None] | None] = None
     """Hook: make a storage refuse puts, for example by filling its disk."""
@@ -93,8 +98,16 @@ class Backend(ABC):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities of the factory."""
         return self.factory.capabilities
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run a test with `commit_fault` for each fault, and one with `event` also after a restart and a kill."""
+        if "commit_fault" in metafunc.fixturenames:
+            metafunc.parametrize("commit_fault", self.commit_faults)
+        if "event" in metafunc.fixturenames:
+            metafunc.parametrize(
+                "event", ["nothing", "restart", "kill"] if "durable" in self.capabilities else ["nothing"]
+            )
 
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
@@ -140,6 +153,22 @@ class StorageUnderTest:
         """The storage's database, for tests that require the hook `has_faulty_database`."""
         assert self.database is not None, "this backend's test class has no faulty database"
         return self.database
+
+    def fail_commit(self, fault: str) -> None:
+        """Make the next commit of the queue b"work" fail: "write" and "sync" on the disk, "apply" in the database.
+
+        Call `mend` afterwards.
+        """
+        if fault == "apply":
+            self.faulty_database.fail_changes_of(b"work")
+        else:
+            self.faulty_disk.fail(fault, errno.EIO, times=1)
+
+    def mend(self) -> None:
+        """Remove all faults of the disk and the database."""
+        for medium in (self.disk, self.database):
+            if medium is not None:
+                medium.mend()
 
     def check_that_its_disk_is_used(self) -> None:
         """Fail if the storage, which has written something, made no call on the faulty disk."""
@@ -203,6 +232,12 @@ class StorageUnderTest:
         """Return the queue of that name, with the storage's settings except for these options."""
         return self.storage.queue(name, attrs.evolve(self.settings, **options))
 
+    def queue_with(self, *items: bytes, name: bytes = b"work", **options: Any) -> IQueueStorage:
+        """Return the queue of that name after these items were put to it."""
+        queue = self.queue(name, **options)
+        self.put(queue, *items)
+        return queue
+
     def reopened(self, name: bytes = b"work") -> IQueueStorage:
         """Return the queue of that name. A failed queue may need some jobs to run before it can be opened."""
         for _ in range(10):
@@ -218,7 +253,15 @@ class StorageUnderTest:
 
     def commit(self, *queues: IQueueStorage) -> None:
         """Commit these queues and wait. Raise a failure."""
-        for outcome in [DeferredOutcome(each) for _, each in self.storage.commit(queues)]:
+        self.finish(self.begin_commit(*queues))
+
+    def begin_commit(self, *queues: IQueueStorage) -> list[DeferredOutcome]:
+        """Commit these queues, and return the pending outcomes without waiting."""
+        return [DeferredOutcome(deferred) for _, deferred in self.storage.commit(queues)]
+
+    def finish(self, outcomes: Iterable[DeferredOutcome]) -> None:
+        """Wait for these outcomes. Raise a failure."""
+        for outcome in outcomes:
             self.until(outcome)
 
     def peek(self, queue: IQueueStorage) -> Item | None:
@@ -253,12 +296,11 @@ class StorageUnderTest:
         raise AssertionError(f"the head is not in memory after {MAX_FILLS} fills")
 
     def take_all(self, queue: IQueueStorage) -> list[Item]:
-        """Remove and return all items."""
         return list(iter(lambda: self.take(queue), None))
 
-    def take_all_data(self, queue: IQueueStorage) -> list[bytes]:
-        """Remove all items, and return their data."""
-        return [item.data for item in self.take_all(queue)]
+    def take_all_data(self, queue: IQueueStorage | None = None) -> list[bytes]:
+        """Remove all items, and return their data. The default is the queue b"work"."""
+        return [item.data for item in self.take_all(self.queue() if queue is None else queue)]
 
     def look_through(self, queue: IQueueStorage) -> list[Item]:
         """Return all items of a queue, and put them back."""
@@ -267,9 +309,9 @@ class StorageUnderTest:
         queue.put_back(xids, False)
         return items
 
-    def data_in(self, queue: IQueueStorage) -> list[bytes]:
-        """Return the data of all items of a queue, and put them back."""
-        return [item.data for item in self.look_through(queue)]
+    def data_in(self, queue: IQueueStorage | None = None) -> list[bytes]:
+        """Return the data of all items of a queue, and put them back. The default is the queue b"work"."""
+        return [item.data for item in self.look_through(self.queue() if queue is None else queue)]
 
     # Restarts and crashes.
 
@@ -280,22 +322,21 @@ class StorageUnderTest:
 
     def killed(self) -> StorageUnderTest:
         """Start another storage over the files that remain if the process is killed now."""
-        folder = self.new_folder()
+        folder = new_folder(self.folder)
         self.backend.after_a_kill(self, folder)
         return self._succeeded(folder)
 
     def without_power(self) -> StorageUnderTest:
         """Start another storage over the files that remain if the machine loses power now."""
-        folder = self.new_folder()
+        folder = new_folder(self.folder)
         self.backend.after_a_power_failure(self, folder)
         return self._succeeded(folder)
 
-    def new_folder(self) -> Path:
-        """Return the path of a folder that does not exist and that no storage of this test uses."""
-        taken = {subject.folder for subject in self._successors}
-        base = self.folder.name.partition("~")[0]
-        numbered = (self.folder.with_name(f"{base}~{number}") for number in range(1, 1 << 30))
-        return next(path for path in numbered if path not in taken and not path.exists())
+    def after(self, event: str) -> StorageUnderTest:
+        """Return the storage after a "restart", a "kill", or "nothing"."""
+        if event == "nothing":
+            return self
+        return self.restarted() if event == "restart" else self.killed()
 
     def _succeeded(self, folder: Path) -> StorageUnderTest:
         successor = StorageUnderTest(self.backend, folder, **attrs.asdict(self.settings, recurse=False))
@@ -304,12 +345,10 @@ class StorageUnderTest:
         return successor
 
     def close(self) -> None:
-        """Close the storage, unless it is closed."""
         if not self._is_closed:
             self.until(self.begin_close())
 
     def begin_close(self) -> DeferredOutcome:
-        """Begin to close the storage."""
         self._is_closed = True
         return DeferredOutcome(self.storage.close())
 
@@ -326,15 +365,21 @@ class StorageUnderTest:
     def end(self) -> None:
         """Close this storage and all that derive from it. Fail if one of them broke the rules of `IDatabase`."""
         for subject in self._successors:
+            subject.mend()
             if subject.disk is not None:
-                subject.disk.mend()
                 subject.disk.room = subject.disk.inodes = None
-            if subject.database is not None:
-                subject.database.mend()
             subject.close()
         for subject in self._successors:
             if subject.database is not None:
                 assert subject.database.complaints == [], "the storage broke rules of IDatabase"
+
+
+_numbers = itertools.count(1)
+
+
+def new_folder(folder: Path) -> Path:
+    """Return the path of a folder beside that one which no test has used."""
+    return folder.with_name(f"{folder.name.partition('~')[0]}~{next(_numbers)}")
 
 
 class DeferredOutcome:
@@ -355,7 +400,6 @@ class DeferredOutcome:
         return isinstance(self._result, Failure)
 
     def result(self) -> Any:
-        """Return the result, or raise the failure."""
         if isinstance(self._result, Failure):
             self._result.raiseException()
         return self._result

@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred
 from kestrel.errors import DatabaseAway
 from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel.testing.contract.backend import MAX_JOBS, DeferredOutcome
-from kestrel.testing.contract.samples import ADD_MS
+from kestrel.testing.contract.backend import MAX_JOBS, DeferredOutcome, new_folder
+from kestrel.testing.contract.requirements import ADD_MS
 from kestrel.testing.threads import SteppedThreads, Threads
 
 ATTEMPTS: Final = 100
@@ -193,16 +193,11 @@ class OwnedDatabase:
 
     def killed(self) -> OwnedDatabase:
         """Return an owner of the files that remain if the process is killed now."""
-        numbered = (self.folder.with_name(f"{self.folder.name}~{number}") for number in range(1, 1 << 30))
-        folder = next(path for path in numbered if path not in self._folders())
+        folder = new_folder(self.folder)
         self.backend.after_a_kill(self, folder)
         return self.another(folder)
 
-    def _folders(self) -> set[Path]:
-        return {self.folder, *(path for other in self._others for path in other._folders())}
-
     def close(self) -> None:
-        """Close the database, unless it is closed."""
         if not self._is_closed:
             self.wait(self.begin_close())
 

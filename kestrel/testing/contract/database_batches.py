@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from twisted.internet.defer import Deferred
 
+from kestrel.errors import StorageRefused
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 from kestrel.testing.contract.backend import DeferredOutcome
 from kestrel.testing.contract.database_backend import ALL, DatabaseBackend, OwnedDatabase, item, items
 from kestrel.testing.contract.requirements import requires
+from kestrel.testing.databases import MemoryTables
 
 NAMES: Final = [b"a", b"b", b"c"]
 
@@ -136,3 +143,119 @@ def around_each_job(owner: OwnedDatabase, outcome: DeferredOutcome) -> Iterator[
         assert owner.threads, "all jobs have run, but the Deferred has not fired"
         owner.threads.run_one()
         yield
+
+
+ITEMS = 20
+ITEM_BYTES = 20_000
+
+
+@requires("fill_database")
+class FullDatabaseTests(DatabaseBackend):
+    """A database without room. Its items are larger than a database page."""
+
+    @pytest.fixture
+    def full(self, owner: OwnedDatabase) -> OwnedDatabase:
+        """Provide a full database with twenty items."""
+        for position in range(1, ITEMS + 1):
+            owner.put(b"work", item(position, b"x" * ITEM_BYTES))
+        assert self.fill_database is not None
+        self.fill_database(owner.database)
+        return owner
+
+    def test_batch_without_room_is_refused_whole(self, full: OwnedDatabase) -> None:
+        listed = full.queues.copy()
+        before = full.read()
+        for _ in range(2):
+            changes = full.changes(removed=[(1, 1)], puts=[item(ITEMS + 1, b"x" * 50 * ITEM_BYTES)])
+            with pytest.raises(StorageRefused, match=r"\w+ \w+"):
+                full.wait(full.database.apply(full.batch(changes)))
+            full.queues = listed.copy()
+            assert full.read() == before
+
+    def test_items_can_be_removed_from_a_full_database(self, full: OwnedDatabase) -> None:
+        for position in range(1, ITEMS):
+            changes = full.changes(removed=[(position, position)], floor=position)
+            try:
+                full.apply(changes)
+            except StorageRefused as error:
+                raise AssertionError("items cannot be removed from a full database") from error
+        assert full.restarted().positions() == [ITEMS]
+
+
+HISTORY_NAMES: Final = (b"a", b"a\0", b"A", b"\xff")
+
+some_name = st.sampled_from(HISTORY_NAMES)
+some_batch = st.dictionaries(some_name, st.integers(0, 5), min_size=1)
+"""Names with a kind of change each: 0 deletes the queue, 1 makes it new, any other number changes it."""
+
+
+class DatabaseHistoryTests(DatabaseBackend):
+    """Random histories of one database."""
+
+    def test_random_batches_match_the_model(self, tmp_path: Path) -> None:
+        folders = (tmp_path / f"history-{number}" for number in itertools.count())
+        run_state_machine_as_test(
+            lambda: DatabaseMachine(OwnedDatabase(self, next(folders))),  # type: ignore[arg-type]  # a function is allowed
+            settings=settings(
+                max_examples=self.max_examples,
+                stateful_step_count=25,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow],
+            ),
+        )
+
+
+class DatabaseMachine(RuleBasedStateMachine):
+    """A state machine of the calls that a storage makes to a healthy database, compared with tables in memory."""
+
+    def __init__(self, owner: OwnedDatabase) -> None:
+        super().__init__()
+        self.first = self.owner = owner
+        self.model = MemoryTables()
+
+    def teardown(self) -> None:
+        self.first.end()
+
+    @rule(queues=some_batch, answers_lost=st.integers(0, 2), data=st.data())
+    def apply(self, queues: dict[bytes, int], answers_lost: int, data: st.DataObject) -> None:
+        batch = self.owner.batch(*(self.change(name, kind, data) for name, kind in queues.items()))
+        for _ in range(1 + answers_lost):
+            self.owner.wait(self.owner.database.apply(batch))
+        for each in batch.changes:
+            self.model.change(self.model.queues, self.model.items, each)
+
+    def change(self, name: bytes, kind: int, data: st.DataObject) -> QueueChanges:
+        """Draw changes of that queue."""
+        if kind == 0:
+            return self.owner.deletion(name)
+        is_new = kind == 1 or name not in self.model.queues
+        positions = [] if is_new else [each.position for each in self.model.items[name]]
+        last = 0 if is_new else self.owner.queues[name].last
+        gaps = data.draw(st.lists(st.integers(1, 3), max_size=4), "gaps between puts")
+        puts = [item(last + behind) for behind in itertools.accumulate(gaps)]
+        bounds = sorted(data.draw(st.sets(st.integers(1, last), max_size=4), "bounds")) if last else []
+        removed = list(zip(bounds[::2], bounds[1::2], strict=False))
+        kept = [each for each in positions if not any(first <= each <= end for first, end in removed)]
+        failed = data.draw(st.sets(st.sampled_from(kept)), "failed") if kept else ()
+        errors = {position: data.draw(st.integers(1, 9), "errors") for position in sorted(failed)}
+        return self.owner.changes(name, puts=puts, removed=removed, errors=errors, is_new=is_new)
+
+    @rule(name=some_name, position=st.integers(0, 20), n=st.integers(1, 4), max_bytes=st.integers(0, 6))
+    def read(self, name: bytes, position: int, n: int, max_bytes: int) -> None:
+        assert self.owner.read(name, position, n, max_bytes) == self.model.read_after(name, position, n, max_bytes)
+
+    @rule()
+    def restart(self) -> None:
+        self.owner = self.owner.restarted()
+
+    @rule()
+    def kill(self) -> None:
+        again = self.owner.killed()
+        assert again.found == self.owner.queues
+        self.owner.close()
+        self.owner = again
+
+    @invariant()
+    def each_queue_has_its_items(self) -> None:
+        for name in HISTORY_NAMES:
+            assert self.owner.read(name) == self.model.items.get(name, [])

@@ -3,124 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from kestrel.errors import DatabaseAway, QueueFailed, StorageError, StorageInUse, StorageRefused
-from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest
-from kestrel.testing.contract.disk_faults import BATCHES, Batch, name_of
-from kestrel.testing.contract.model_check import ModelCheckedStorage
-from kestrel.testing.contract.queue_operations import assert_dead
-from kestrel.testing.contract.requirements import requires
-from kestrel.testing.contract.samples import ADD_MS
-from kestrel.testing.contract.scenario import LIMITS, STEPS_WITH_A_DELETION, Step
-from kestrel.testing.databases import FaultyDatabase
-
-CANNOT: Final = StorageError("the database cannot do that")
+from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest, new_folder
+from kestrel.testing.contract.disk_faults import (
+    STEPS_WITH_A_DELETION,
+    begin,
+    check_recovery,
+    check_remaining_items,
+    commit_fails,
+    lose_item,
+    run_steps,
+    start_storage,
+)
+from kestrel.testing.contract.requirements import ADD_MS, requires
 
 NAMES: Final = [b"a", b"a+x", b"a+y", b"other"]
-
-
-def begin(subject: StorageUnderTest) -> tuple[IQueueStorage, int]:
-    """Return a queue with b"b" and b"c" after an open read of b"a", all applied, and the xid of the open read."""
-    queue = subject.queue()
-    subject.put(queue, b"a", b"b", b"c")
-    xid = subject.open(queue).xid
-    subject.commit(queue)
-    return queue, xid
-
-
-def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> None:
-    """Check the items of the queue now, after a kill and after a restart."""
-    assert subject.data_in(subject.reopened()) == expected
-    subject.commit(subject.queue())
-    again = subject.killed()
-    assert again.data_in(again.queue()) == expected
-    again = subject.restarted()
-    assert again.data_in(again.queue()) == expected
 
 
 @requires("durable", "has_faulty_database")
 class DatabaseCommitFailureTests(Backend):
     """Batches that cannot be applied: their queues fail, and applied batches remain."""
 
-    @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
-    def test_failed_batch_is_lost_whole(self, subject: StorageUnderTest, batch: Batch) -> None:
-        queue, xid = begin(subject)
-        batch(subject, queue, xid)
-        subject.faulty_database.fail_changes_of(b"work")
-        with pytest.raises(StorageError):
-            subject.commit(queue)
-        subject.faulty_database.mend()
-        assert_dead(subject, queue, xid)
-        assert subject.reopened() is not queue
-        check_remaining_items(subject, [b"a", b"b", b"c"])
-
-    @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
-    def test_changes_recorded_during_a_failed_batch_fail(self, subject: StorageUnderTest, batch: Batch) -> None:
-        queue, xid = begin(subject)
-        subject.put(queue, b"first batch")
-        subject.faulty_database.fail_changes_of(b"work")
-        first = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
-        assert first, "commit acknowledged a batch before the database had answered"
-        batch(subject, queue, xid)
-        subject.run_threads()
-        subject.faulty_database.mend()
-        assert [outcome.has_failed for outcome in first] == [True]
-        assert_dead(subject, queue, xid)
-        assert commit_fails(subject, queue), "a batch was acknowledged that depends on a lost batch"
-        check_remaining_items(subject, [b"a", b"b", b"c"])
-
     def test_commit_of_a_failed_queue_fails_after_a_reopen(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
-        subject.put(queue, b"lost")
-        subject.faulty_database.fail_changes_of(b"work")
-        assert commit_fails(subject, queue)
-        subject.faulty_database.mend()
+        lose_item(subject, queue, "apply")
         assert subject.reopened() is not queue
         assert commit_fails(subject, queue)
         check_remaining_items(subject, [b"a", b"b", b"c"])
-
-    def test_deleting_a_failed_object_deletes_the_reopened_queue(self, subject: StorageUnderTest) -> None:
-        queue, xid = begin(subject)
-        subject.put(queue, b"lost")
-        subject.faulty_database.fail_changes_of(b"work")
-        assert commit_fails(subject, queue)
-        subject.faulty_database.mend()
-        live = subject.reopened()
-        subject.storage.delete(queue)
-        subject.commit(queue)
-        assert_dead(subject, live, xid)
-        subject.commit(live)
-        check_remaining_items(subject, [])
-
-    def test_reopened_queue_works_after_lost_batches(self, subject: StorageUnderTest) -> None:
-        queue, _ = begin(subject)
-        for turn in range(3):
-            subject.put(queue, b"lost")
-            subject.faulty_database.fail_changes_of(b"work")
-            assert commit_fails(subject, queue)
-            subject.faulty_database.mend()
-            queue = subject.reopened()
-            subject.put(queue, b"%d" % turn)
-            subject.commit(queue)
-        check_remaining_items(subject, [b"a", b"b", b"c", b"0", b"1", b"2"])
-
-    def test_queue_whose_first_batch_failed_is_new(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"lost")
-        subject.faulty_database.fail_changes_of(b"work")
-        assert commit_fails(subject, queue)
-        subject.faulty_database.mend()
-        queue = subject.reopened()
-        assert (queue.items, queue.open_reads) == (0, 0)
-        subject.put(queue, b"new")
-        subject.commit(queue)
-        check_remaining_items(subject, [b"new"])
 
     # Many queues in one batch.
 
@@ -163,7 +77,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.storage.delete(old)
         new = subject.queue()
         subject.put(new, b"new")
-        subject.faulty_database.fail("apply", CANNOT, times=1)
+        subject.faulty_database.fail("apply", StorageError("the database cannot do that"), times=1)
         commit_fails(subject, old)
         subject.commit(new)
         check_remaining_items(subject, [b"new"])
@@ -171,8 +85,8 @@ class DatabaseCommitFailureTests(Backend):
     def test_close_applies_nothing_after_a_failed_batch(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"lost")
-        subject.faulty_database.fail("apply", CANNOT, times=1)
-        pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        subject.faulty_database.fail("apply", StorageError("the database cannot do that"), times=1)
+        pending = subject.begin_commit(queue)
         queue.confirm([xid])
         subject.put(queue, b"behind it")
         again = subject.restarted()
@@ -257,7 +171,7 @@ class DatabaseCommitFailureTests(Backend):
     def test_failed_start_reports_the_reason_and_can_be_closed(
         self, subject: StorageUnderTest, error: StorageError
     ) -> None:
-        storage = self.make(subject.new_folder(), subject.clock, subject.threads)
+        storage = self.make(new_folder(subject.folder), subject.clock, subject.threads)
         database = self.database
         assert database is not None
         database.fail("list_queues", error)
@@ -282,92 +196,37 @@ class DatabaseCommitFailureTests(Backend):
         check_remaining_items(subject, [b"a", b"b", b"c", b"d"])
 
 
-def commit_fails(subject: StorageUnderTest, queue: IQueueStorage) -> bool:
-    """Commit the queue, and return True if the commit fails."""
-    try:
-        outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
-    except QueueFailed:
-        return True
-    for outcome in outcomes:
-        subject.until_fired(outcome)
-    return any(outcome.has_failed for outcome in outcomes)
+CANNOT: Final = StorageError("the database cannot do that")
+AWAY: Final = DatabaseAway("the database does not answer")
 
-
-def fails_once(database: FaultyDatabase, after: int) -> None:
-    """Make one batch fail."""
-    database.fail("apply", CANNOT, times=1, after=after)
-
-
-def fails_individually(database: FaultyDatabase, after: int) -> None:
-    """Make one batch fail, and then the changes of its first queue alone."""
-    database.fail("apply", CANNOT, times=2, after=after)
-
-
-def has_no_room(database: FaultyDatabase, after: int) -> None:
-    """Refuse one batch for lack of room, and then the changes of its first queue alone."""
-    database.fail("apply", StorageRefused("the database has no room"), times=2, after=after)
-
-
-def is_away(database: FaultyDatabase, after: int) -> None:
-    """Make the database unreachable before it applies a batch."""
-    database.fail("apply", DatabaseAway("the database does not answer"), times=2, after=after)
-
-
-def loses_the_answer(database: FaultyDatabase, after: int) -> None:
-    """Make the database unreachable after it has applied a batch, so that the answer is lost."""
-    database.fail("apply", DatabaseAway("the database does not answer"), times=2, after=after, is_done=True)
-
-
-def cannot_read(database: FaultyDatabase, after: int) -> None:
-    """Make one read fail."""
-    database.fail("read_after", CANNOT, times=1, after=after)
-
-
-FAULTS: Final = {
-    "apply": (fails_once, fails_individually, has_no_room, is_away, loses_the_answer),
-    "read_after": (cannot_read,),
-}
-"""The faults to try for each operation."""
-
-
-def run_steps(tracked: ModelCheckedStorage, steps: Sequence[Step]) -> None:
-    """Run the steps, with a commit after each. After a failure, recover and continue with the next step."""
-    for step in steps:
-        try:
-            step(tracked)
-            tracked.commit()
-        except StorageError:
-            tracked.recover()
-            # Until then puts may be refused.
-            tracked.subject.clock.advance(LONG_S)
+FAULTS: Final = (
+    pytest.param("apply", CANNOT, 1, False, id="fails once"),
+    # The second failure is that of the first queue alone.
+    pytest.param("apply", CANNOT, 2, False, id="fails individually"),
+    pytest.param("apply", StorageRefused("the database has no room"), 2, False, id="has no room"),
+    pytest.param("apply", AWAY, 2, False, id="is away"),
+    pytest.param("apply", AWAY, 2, True, id="loses the answer"),
+    pytest.param("read_after", CANNOT, 1, False, id="cannot read"),
+)
+"""The faults to try: operation, error, number of failures, and True if the operation is done."""
 
 
 @requires("durable", "has_faulty_database")
 class DatabaseFaultTests(Backend):
     """A scenario of a few queues, repeated with a fault at each call of the database."""
 
-    @pytest.mark.parametrize(
-        ("operation", "fault"),
-        [(operation, fault) for operation, faults in FAULTS.items() for fault in faults],
-        ids=lambda each: getattr(each, "__name__", None),
-    )
+    @pytest.mark.parametrize(("operation", "error", "times", "is_done"), FAULTS)
     def test_acknowledged_changes_survive_each_failing_call(
-        self, tmp_path: Path, operation: str, fault: Callable[[FaultyDatabase, int], None]
+        self, tmp_path: Path, operation: str, error: StorageError, times: int, is_done: bool
     ) -> None:
-        clean = ModelCheckedStorage(StorageUnderTest(self, tmp_path / "clean", **LIMITS))
+        clean = start_storage(self, tmp_path / "clean")
         run_steps(clean, STEPS_WITH_A_DELETION)
         clean.check()
         calls = Counter(clean.subject.faulty_database.calls)[operation]
         assert calls > 0
         clean.subject.end()
         for number in range(calls):
-            tracked = ModelCheckedStorage(StorageUnderTest(self, tmp_path / f"fails-{number}", **LIMITS))
-            fault(tracked.subject.faulty_database, number)
+            tracked = start_storage(self, tmp_path / f"fails-{number}")
+            tracked.subject.faulty_database.fail(operation, error, times=times, after=number, is_done=is_done)
             run_steps(tracked, STEPS_WITH_A_DELETION)
-            tracked.subject.faulty_database.mend()
-            tracked.recover()
-            tracked.check()
-            tracked.commit()
-            tracked.killed().check()
-            tracked.restarted().check()
-            tracked.subject.end()
+            check_recovery(tracked)

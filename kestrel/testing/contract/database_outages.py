@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
 
 from kestrel.errors import QueueFailed, StorageError, StorageRefused
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
-from kestrel.testing.contract.database_faults import begin, check_remaining_items
+from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.disk_faults import begin, check_remaining_items
 from kestrel.testing.contract.requirements import requires
-from kestrel.testing.contract.window import MEMORY_BYTES
+from kestrel.testing.contract.window import WindowedBackend
 
 WHEN: Final = pytest.mark.parametrize("is_done", [False, True], ids=["before it applies", "before it says so"])
 """The moment when the connection is lost."""
@@ -24,9 +24,21 @@ CLOSE_S: Final = 10.0
 
 def begin_commit(subject: StorageUnderTest, *queues: IQueueStorage) -> list[DeferredOutcome]:
     """Begin a commit, run the threads, and return the outcomes."""
-    outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit(queues)]
+    outcomes = subject.begin_commit(*queues)
     subject.run_threads()
     return outcomes
+
+
+@contextmanager
+def outage(subject: StorageUnderTest, *queues: IQueueStorage, is_done: bool) -> Iterator[None]:
+    """Begin to commit the queues while the database is away. After the block it returns, and the commits succeed."""
+    subject.faulty_database.go_away(is_done=is_done)
+    outcomes = begin_commit(subject, *queues)
+    assert is_waiting_in_vain(outcomes)
+    yield
+    assert is_waiting_in_vain(outcomes)
+    subject.faulty_database.mend()
+    subject.finish(outcomes)
 
 
 def pass_time(subject: StorageUnderTest, seconds: float) -> None:
@@ -43,30 +55,17 @@ def is_waiting_in_vain(outcomes: list[DeferredOutcome]) -> bool:
 
 
 @requires("durable", "has_faulty_database")
-class DatabaseOutageTests(Backend):
+class DatabaseOutageTests(WindowedBackend):
     """A connection that is lost during a batch, so that it is unknown whether the batch was applied."""
-
-    @pytest.fixture
-    def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """Provide a storage whose queues hold 300 bytes in memory."""
-        subject = StorageUnderTest(self, tmp_path / "small", max_memory_size_bytes=MEMORY_BYTES)
-        yield subject
-        subject.end()
 
     @WHEN
     def test_commits_wait_for_the_database_and_apply_once(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
         queue.confirm([xid])
-        subject.faulty_database.go_away(is_done=is_done)
-        outcomes = begin_commit(subject, queue)
-        for _ in range(10):
-            assert is_waiting_in_vain(outcomes)
-            pass_time(subject, 3.0)
-        assert queue.failure is None
-        subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        with outage(subject, queue, is_done=is_done):
+            pass_time(subject, 30.0)
+            assert queue.failure is None
         check_remaining_items(subject, [b"b", b"c", b"d"])
 
     @WHEN
@@ -75,19 +74,13 @@ class DatabaseOutageTests(Backend):
         queue.put_back([xid], True)
         expected = [b"a", b"b", b"c"]
         for number in range(5):
-            subject.faulty_database.go_away(is_done=bool((number + is_done) % 2))
             expected.append(b"%d" % number)
             subject.put(queue, expected[-1])
             assert subject.get(queue).data == expected.pop(0)
-            outcomes = begin_commit(subject, queue)
-            assert is_waiting_in_vain(outcomes)
-            subject.faulty_database.mend()
-            subject.faulty_database.go_away(is_done=is_done)
-            pass_time(subject, 6.0)
-            assert is_waiting_in_vain(outcomes)
-            subject.faulty_database.mend()
-            for outcome in outcomes:
-                subject.until(outcome)
+            with outage(subject, queue, is_done=bool((number + is_done) % 2)):
+                subject.faulty_database.mend()
+                subject.faulty_database.go_away(is_done=is_done)
+                pass_time(subject, 6.0)
         check_remaining_items(subject, expected)
 
     @WHEN
@@ -96,15 +89,11 @@ class DatabaseOutageTests(Backend):
         queue.put_back([xid], False)
         other = subject.queue(b"other")
         subject.put(queue, b"d")
-        subject.faulty_database.go_away(is_done=is_done)
-        outcomes = begin_commit(subject, queue)
-        assert bool(subject.storage.refusal)
-        with pytest.raises(StorageRefused):
-            subject.storage.put([queue, other], b"refused", 1, 0)
-        assert (queue.items, other.items) == (4, 0)
-        subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        with outage(subject, queue, is_done=is_done):
+            assert bool(subject.storage.refusal)
+            with pytest.raises(StorageRefused):
+                subject.storage.put([queue, other], b"refused", 1, 0)
+            assert (queue.items, other.items) == (4, 0)
         assert subject.storage.refusal is None
         subject.put(queue, b"e")
         subject.commit(queue, other)
@@ -114,18 +103,12 @@ class DatabaseOutageTests(Backend):
     def test_items_in_memory_are_served_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d", b"e")
-        subject.faulty_database.go_away(is_done=is_done)
-        first = begin_commit(subject, queue)
-        assert queue.confirm([xid]) == 1
-        assert [subject.get(queue).data for _ in range(2)] == [b"b", b"c"]
-        failed = subject.open(queue)
-        queue.put_back([failed.xid], True)
-        again = subject.open(queue)
-        assert (again.data, again.errors) == (b"d", 1)
-        assert is_waiting_in_vain(first)
-        subject.faulty_database.mend()
-        for outcome in first:
-            subject.until(outcome)
+        with outage(subject, queue, is_done=is_done):
+            assert queue.confirm([xid]) == 1
+            assert [subject.get(queue).data for _ in range(2)] == [b"b", b"c"]
+            queue.put_back([subject.open(queue).xid], True)
+            again = subject.open(queue)
+            assert (again.data, again.errors) == (b"d", 1)
         subject.commit(queue)
         later = subject.restarted()
         expected = {b"d": 1 if "errors_kept" in self.capabilities else 0, b"e": 0}
@@ -134,17 +117,14 @@ class DatabaseOutageTests(Backend):
     @WHEN
     def test_outage_delays_commits_of_all_queues(self, subject: StorageUnderTest, is_done: bool) -> None:
         names = [b"a", b"a+x", b"other"]
-        queues = [subject.queue(name) for name in names]
-        for name, queue in zip(names, queues, strict=True):
-            subject.put(queue, name)
+        queues = [subject.queue_with(name, name=name) for name in names]
         subject.faulty_database.go_away(is_done=is_done)
         outcomes = [outcome for queue in queues for outcome in begin_commit(subject, queue)]
         assert len(outcomes) == len(names)
         pass_time(subject, 7.0)
         assert is_waiting_in_vain(outcomes)
         subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         again = subject.killed()
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
@@ -152,18 +132,13 @@ class DatabaseOutageTests(Backend):
     def test_queue_can_be_cleared_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
-        subject.faulty_database.go_away(is_done=is_done)
-        outcomes = begin_commit(subject, queue)
-        queue.clear()
-        pass_time(subject, 3.0)
-        subject.faulty_database.mend()
-        for outcome in outcomes:
-            subject.until(outcome)
+        with outage(subject, queue, is_done=is_done):
+            queue.clear()
+            pass_time(subject, 3.0)
         subject.put(queue, b"e")
         subject.commit(queue)
         assert queue.is_open(xid)
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"e"]
+        assert subject.killed().data_in() == [b"a", b"e"]
 
     @WHEN
     def test_queue_can_be_deleted_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
@@ -193,8 +168,7 @@ class DatabaseOutageTests(Backend):
             subject.put(queue, b"%d" % turn)
         assert is_waiting_in_vain(outcomes)
         subject.faulty_database.release("apply")
-        for outcome in outcomes:
-            subject.until(outcome)
+        subject.finish(outcomes)
         subject.commit(queue)
         check_remaining_items(subject, [b"2"])
 
@@ -220,8 +194,7 @@ class DatabaseOutageTests(Backend):
         queue.confirm([xid])
         subject.faulty_database.go_away(is_done=is_done)
         begin_commit(subject, queue)
-        again = subject.killed()
-        assert again.data_in(again.queue()) == ([b"b", b"c", b"d"] if is_done else [b"a", b"b", b"c"])
+        assert subject.killed().data_in() == ([b"b", b"c", b"d"] if is_done else [b"a", b"b", b"c"])
 
     # Reads.
 
@@ -259,8 +232,7 @@ class DatabaseOutageTests(Backend):
         assert [outcome.has_failed for outcome in pending] == [False]
         assert all(outcome.is_there for outcome in pending)
         assert subject.faulty_database.is_closed
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"c", b"d"]
+        assert subject.killed().data_in() == [b"a", b"c", b"d"]
 
     @WHEN
     def test_close_gives_up_and_fails_pending_commits(self, subject: StorageUnderTest, is_done: bool) -> None:
@@ -276,8 +248,7 @@ class DatabaseOutageTests(Backend):
         assert subject.faulty_database.is_closed
         with pytest.raises(QueueFailed):
             queue.peek()
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"b", b"c", *[b"d"] * is_done]
+        assert subject.killed().data_in() == [b"a", b"b", b"c", *[b"d"] * is_done]
 
     @pytest.mark.parametrize("is_lost", [False, True], ids=["answered late", "lost late"])
     def test_close_gives_up_and_ignores_late_replies(self, subject: StorageUnderTest, is_lost: bool) -> None:
@@ -294,5 +265,4 @@ class DatabaseOutageTests(Backend):
         subject.faulty_database.mend()
         pass_time(subject, CLOSE_S)
         assert subject.faulty_database.calls[-1] == "close"
-        again = subject.killed()
-        assert again.data_in(again.queue()) == [b"a", b"b", b"c", b"d"]
+        assert subject.killed().data_in() == [b"a", b"b", b"c", b"d"]

@@ -44,17 +44,9 @@ class HistoryTests(Backend):
     """Random histories of one backend."""
 
     def test_random_history_matches_the_model(self, tmp_path: Path) -> None:
-        backend = self
         folders = (tmp_path / f"history-{number}" for number in itertools.count())
-
-        class QueueHistoryStateMachine(HistoryMachine):
-            """A machine over this test's backend."""
-
-            def __init__(self) -> None:
-                super().__init__(backend, next(folders))
-
         run_state_machine_as_test(
-            QueueHistoryStateMachine,
+            lambda: HistoryMachine(self, next(folders)),  # type: ignore[arg-type]  # a function is allowed
             settings=settings(
                 max_examples=self.max_examples,
                 stateful_step_count=40,

@@ -47,10 +47,8 @@ class QueueModel:
     def __init__(self, items: Iterable[ModelItem] = ()) -> None:
         self.items = list(items)
         self.opened: dict[int, ModelItem] = {}
-        """Open reads by xid, oldest first."""
 
     def copy(self) -> QueueModel:
-        """Return a copy, which can be changed independently."""
         copy = QueueModel(self.items)
         copy.opened = self.opened.copy()
         return copy
@@ -142,7 +140,6 @@ class ModelCheckedStorage:
         return self._live[name]
 
     def put(self, names: Sequence[bytes], data: bytes, expires: bool = False) -> None:
-        """Put one item to these queues."""
         self._last_ms += 1
         entry = ModelItem(data, self._last_ms, self._last_ms + 1000 if expires else 0)
         queues = [self.queue(name) for name in names]
@@ -197,7 +194,6 @@ class ModelCheckedStorage:
         assert self._do([name], change, lambda: queue.confirm(xids)) == len(were_open)
 
     def put_back(self, name: bytes, xids: Sequence[int], failed: bool) -> None:
-        """Put back open reads."""
         queue = self.queue(name)
 
         def change(model: QueueModel) -> Iterator[None]:
@@ -222,7 +218,6 @@ class ModelCheckedStorage:
         self._do([name], change, queue.clear)
 
     def delete(self, name: bytes) -> None:
-        """Delete the queue, if there is one."""
         if name not in self._live:
             return
         queue = self._live[name]
@@ -314,7 +309,6 @@ class ModelCheckedStorage:
         self._raise_failure()
 
     def run_threads(self, jobs: int) -> None:
-        """Run up to `jobs` jobs."""
         for _ in range(min(jobs, len(self.subject.threads))):
             self.subject.threads.run_one()
             self.subject.end_turn()
@@ -347,7 +341,6 @@ class ModelCheckedStorage:
         self.check_counts()
 
     def check_counts(self) -> None:
-        """Check the counts of every queue."""
         for name, model in self.models.items():
             queue = self._live[name]
             size = sum(len(entry.data) for entry in model.items)

@@ -10,8 +10,7 @@ from zope.interface.verify import verifyObject
 from kestrel.item import Item
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
 from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
-from kestrel.testing.contract.requirements import requires
-from kestrel.testing.contract.samples import ADD_MS
+from kestrel.testing.contract.requirements import ADD_MS, requires
 
 MANY_BYTES: Final = 1 << 30
 
@@ -20,8 +19,7 @@ ITEMS: Final = [b"%d" % number for number in range(10)]
 
 def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
     """Return a queue with these items, all committed."""
-    queue = subject.queue()
-    subject.put(queue, *(items or ITEMS))
+    queue = subject.queue_with(*(items or ITEMS))
     subject.commit(queue)
     return queue
 
@@ -149,12 +147,10 @@ class RangeTests(Backend):
         assert before[0][0] <= ranges.first_id <= before[3][0]
         assert read_all(subject, queue) == [pair for pair in before if pair[0] >= ranges.first_id]
 
-    @requires("durable")
-    def test_range_is_unchanged_after_restarts_and_kills(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        before = read_all(subject, queue)
-        for again in (subject.killed(), subject.restarted()):
-            assert read_all(again, again.queue()) == before
+    def test_range_is_unchanged_after_restarts_and_kills(self, subject: StorageUnderTest, event: str) -> None:
+        before = read_all(subject, begin(subject))
+        again = subject.after(event)
+        assert read_all(again, again.queue()) == before
 
     # Uncommitted items.
 
@@ -171,12 +167,11 @@ class RangeTests(Backend):
 
     @requires("durable")
     def test_item_is_in_a_range_only_after_its_commit(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue(sync_journal_ms=0)
-        subject.put(queue, *ITEMS)
+        queue = subject.queue_with(*ITEMS, sync_journal_ms=0)
         subject.commit(queue)
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         subject.put(queue, b"not safe")
-        commits = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        commits = subject.begin_commit(queue)
         assert commits, "with sync_journal_ms = 0 a commit must stay pending until its records are durable"
         reading = DeferredOutcome(IItemRanges(queue).read_range(first_id, next_id + 100, MANY_BYTES))
         while not all(commit.is_there for commit in commits):
@@ -189,14 +184,17 @@ class RangeTests(Backend):
 
     # Releases.
 
-    def test_released_items_are_removed_from_the_queue(self, subject: StorageUnderTest) -> None:
+    def test_released_items_are_removed_from_the_queue(self, subject: StorageUnderTest, event: str) -> None:
         queue = begin(subject, b"four", b"five5", b"sixsix")
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         IItemRanges(queue).release(ids[2])
+        subject.commit(queue)
+        again = subject.after(event)
+        queue = again.queue()
         assert (queue.items, queue.bytes) == (1, 6)
         assert IItemRanges(queue).first_id == ids[2]
-        assert read_all(subject, queue) == [(ids[2], b"sixsix")]
-        assert subject.take_all_data(queue) == [b"sixsix"]
+        assert read_all(again, queue) == [(ids[2], b"sixsix")]
+        assert again.take_all_data(queue) == [b"sixsix"]
 
     def test_release_removes_peeked_and_put_back_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
@@ -237,18 +235,6 @@ class RangeTests(Backend):
         subject.put(queue, b"new")
         subject.commit(queue)
         assert read_all(subject, queue) == [(next_id, b"new")]
-
-    @requires("durable")
-    def test_committed_release_is_durable(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        pairs = read_all(subject, queue)
-        IItemRanges(queue).release(pairs[4][0])
-        subject.commit(queue)
-        for again in (subject.killed(), subject.restarted()):
-            found = again.queue()
-            assert IItemRanges(found).first_id == pairs[4][0]
-            assert read_all(again, found) == pairs[4:]
-            assert (found.items, again.take_all_data(found)) == (6, ITEMS[4:])
 
     @requires("durable")
     def test_uncommitted_release_may_be_lost_whole(self, subject: StorageUnderTest) -> None:
@@ -295,56 +281,34 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert (queue.items, read_all(subject, queue)[: len(before)]) == (0, before)
 
-    def test_released_items_are_no_longer_held(self, subject: StorageUnderTest) -> None:
+    def test_released_items_are_no_longer_held(self, subject: StorageUnderTest, event: str) -> None:
         queue = begin(subject)
-        ranges = IItemRanges(queue)
-        ranges.hold(b"spark")
+        IItemRanges(queue).hold(b"spark")
         before = read_all(subject, queue)
         subject.take_all_data(queue)
-        ranges.release(before[4][0])
+        IItemRanges(queue).release(before[4][0])
         subject.commit(queue)
-        assert ranges.first_id == before[4][0]
-        assert read_all(subject, queue) == before[4:]
+        subject = subject.after(event)
+        queue = subject.queue()
+        ranges = IItemRanges(queue)
+        assert (ranges.reader, ranges.first_id) == (b"spark", before[4][0])
+        assert (queue.items, read_all(subject, queue)) == (0, before[4:])
         ranges.release(ranges.next_id)
         subject.commit(queue)
         assert (ranges.first_id, read_all(subject, queue)) == (ranges.next_id, [])
 
-    def test_end_of_a_hold_drops_only_taken_items(self, subject: StorageUnderTest) -> None:
+    def test_end_of_a_hold_drops_only_taken_items(self, subject: StorageUnderTest, event: str) -> None:
         queue = begin(subject)
-        ranges = IItemRanges(queue)
-        ranges.hold(b"spark")
+        IItemRanges(queue).hold(b"spark")
         before = read_all(subject, queue)
         for _ in range(4):
             subject.get(queue)
-        ranges.end_hold()
-        subject.commit(queue)
-        assert ranges.first_id == before[4][0]
-        assert subject.take_all_data(queue) == ITEMS[4:]
-
-    @requires("durable")
-    def test_hold_survives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
-        before = read_all(subject, queue)
-        subject.take_all_data(queue)
-        IItemRanges(queue).release(before[2][0])
-        subject.commit(queue)
-        for again in (subject.killed(), subject.restarted()):
-            found = again.queue()
-            assert (IItemRanges(found).reader, IItemRanges(found).first_id) == (b"spark", before[2][0])
-            assert (found.items, read_all(again, found)) == (0, before[2:])
-
-    @requires("durable")
-    def test_end_of_a_hold_survives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
-        subject.take_all_data(queue)
-        subject.commit(queue)
         IItemRanges(queue).end_hold()
         subject.commit(queue)
-        for again in (subject.killed(), subject.restarted()):
-            found = again.queue()
-            assert (IItemRanges(found).reader, read_all(again, found)) == (None, [])
+        again = subject.after(event)
+        ranges = IItemRanges(again.queue())
+        assert (ranges.reader, ranges.first_id) == (None, before[4][0])
+        assert again.take_all_data() == ITEMS[4:]
 
     @requires("durable")
     def test_uncommitted_hold_may_be_lost(self, subject: StorageUnderTest) -> None:

@@ -15,27 +15,20 @@ from kestrel.storage.interfaces import CAPABILITIES, InThread
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import WindowedStorage
 from kestrel.testing.contract.backend import Backend, StorageUnderTest
-from kestrel.testing.contract.commits import CommitTests
-from kestrel.testing.contract.database_batches import BatchTests
-from kestrel.testing.contract.database_calls import CallOrderTests
+from kestrel.testing.contract.database_batches import BatchTests, DatabaseHistoryTests, FullDatabaseTests
 from kestrel.testing.contract.database_contents import DatabaseContentsTests
 from kestrel.testing.contract.database_crashes import CrashTests, DiskErrorTests
 from kestrel.testing.contract.database_faults import DatabaseCommitFailureTests, DatabaseFaultTests
-from kestrel.testing.contract.database_full import FullDatabaseTests
-from kestrel.testing.contract.database_history import DatabaseHistoryTests
 from kestrel.testing.contract.database_outages import DatabaseOutageTests
-from kestrel.testing.contract.database_owners import OwnerTests
-from kestrel.testing.contract.database_reads import DatabaseReadTests
-from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskFaultTests
+from kestrel.testing.contract.database_owners import CallOrderTests, OwnerTests
+from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskCommitFailureTests, DiskFaultTests
+from kestrel.testing.contract.durability import CommitTests, RestartTests, UpkeepTests
 from kestrel.testing.contract.fanout import SharedFanoutTests
 from kestrel.testing.contract.history import HistoryTests
-from kestrel.testing.contract.queue_operations import QueueOperationTests
+from kestrel.testing.contract.queue_operations import QueueOperationTests, ReadTests
 from kestrel.testing.contract.ranges import RangeTests
-from kestrel.testing.contract.reads import ReadTests
 from kestrel.testing.contract.requirements import overrides_hook, skip_unsupported
-from kestrel.testing.contract.restarts import RestartTests
-from kestrel.testing.contract.upkeep import UpkeepTests
-from kestrel.testing.contract.window import WindowFaultTests, WindowTests
+from kestrel.testing.contract.window import DatabaseReadTests, WindowFaultTests, WindowTests
 from kestrel.testing.databases import FaultyDatabase
 from kestrel.testing.faults import KillableDisk
 
@@ -48,6 +41,7 @@ class StorageContract(
     RestartTests,
     UpkeepTests,
     CommitFailureTests,
+    DiskCommitFailureTests,
     WindowFaultTests,
     DiskFaultTests,
     DatabaseCommitFailureTests,
@@ -100,6 +94,7 @@ class OnFaultyDisk(Backend):
     """
 
     disk = KillableDisk()
+    commit_faults = ("sync", "write")
 
     def refuse_puts(self, subject: StorageUnderTest) -> None:
         """Make the disk full. A commit, which may fail, lets the storage find out."""
@@ -119,13 +114,13 @@ class OnFaultyDatabase(Backend):
 
     has_window = True
     has_faulty_database = True
+    commit_faults = ("apply",)
 
     @abstractmethod
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
         """Return a new database, not called yet. It has the queues that an earlier one left in the folder."""
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> WindowedStorage:
-        """Return a storage over a database with faults."""
         self.database = FaultyDatabase(self.make_database(folder, in_thread), in_thread)
         return WindowedStorage(self.database, clock, MemoryLimit())
 

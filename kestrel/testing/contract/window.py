@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.defer import Deferred
 
+from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
 from kestrel.testing.contract.requirements import requires
@@ -30,8 +31,7 @@ class WindowedBackend(Backend):
 
 def page_out_head(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
     """Return a queue whose head is paged out, the xid of an open read, the other items' data, and a pending fill."""
-    queue = small.queue()
-    small.put(queue, *ITEMS)
+    queue = small.queue_with(*ITEMS)
     small.commit(queue)
     left = ITEMS.copy()
     first = small.open(queue)
@@ -53,8 +53,7 @@ class WindowTests(WindowedBackend):
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_items_beyond_the_limit_are_read_in_order(self, small: StorageUnderTest, is_committed: bool) -> None:
-        queue = small.queue()
-        small.put(queue, *ITEMS)
+        queue = small.queue_with(*ITEMS)
         if is_committed:
             small.commit(queue)
             assert queue.mem_items < queue.items == len(ITEMS)
@@ -79,8 +78,7 @@ class WindowTests(WindowedBackend):
 
     @requires("durable")
     def test_restart_keeps_all_items_and_the_memory_limit(self, small: StorageUnderTest) -> None:
-        queue = small.queue()
-        small.put(queue, *ITEMS)
+        queue = small.queue_with(*ITEMS)
         small.commit(queue)
         again = small.restarted()
         queue = again.queue()
@@ -178,3 +176,167 @@ class WindowFaultTests(WindowedBackend):
         assert (queue.open_reads, queue.is_open(xid), queue.peek(), queue.take(False)) == (1, True, None, None)
         disk.mend()
         assert small.take_all_data(queue) == left
+
+
+def hold_fill(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
+    """Call `page_out_head`, and hold back the answer of the database's read for the fill. Return the same values."""
+    small.faulty_database.hold("read_after")
+    queue, xid, left, filling = page_out_head(small)
+    small.run_threads()
+    assert small.faulty_database.held("read_after") == 1
+    return queue, xid, left, filling
+
+
+def release_fill(small: StorageUnderTest, filling: Deferred[None]) -> None:
+    """Release the answer, and check that the fill fires."""
+    outcome = DeferredOutcome(filling)
+    assert [outcome.is_there] == [False], "fill fired before the answer came"
+    small.faulty_database.release("read_after")
+    small.run_threads()
+    assert outcome.is_there, "the answer came, but fill has not fired"
+    outcome.result()
+
+
+@requires("durable", "has_faulty_database")
+class DatabaseReadTests(WindowedBackend):
+    """Late answers and failed reads: a storage drops an answer that is no longer valid."""
+
+    # Reads that fail.
+
+    def test_failed_read_of_the_head_can_be_repeated(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = page_out_head(small)
+        small.faulty_database.fail("read_after", StorageError("it cannot be read"))
+        outcome = DeferredOutcome(filling)
+        small.run_threads()
+        assert outcome.has_failed
+        assert (queue.failure, queue.items, queue.bytes) == (None, len(left), sum(map(len, left)))
+        assert (queue.open_reads, queue.is_open(xid), queue.peek(), queue.take(False)) == (1, True, None, None)
+        filling_again = queue.fill()
+        assert filling_again is not None
+        with pytest.raises(StorageError):
+            small.wait(filling_again)
+        small.faulty_database.mend()
+        assert small.take_all_data(queue) == left
+
+    def test_failed_read_ahead_fails_no_call(self, small: StorageUnderTest) -> None:
+        queue = small.queue_with(*ITEMS)
+        small.commit(queue)
+        left = ITEMS.copy()
+        for _ in range(10):
+            small.faulty_database.mend()
+            assert small.get(queue).data == left.pop(0)
+            small.faulty_database.fail("read_after", StorageError("it cannot be read"))
+            item = queue.take(False)
+            if item is not None:
+                assert item.data == left.pop(0)
+            small.run_threads()
+        small.faulty_database.mend()
+        assert small.take_all_data(queue) == left
+
+    def test_puts_and_commits_work_while_reads_fail(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = page_out_head(small)
+        outcome = DeferredOutcome(filling)
+        small.faulty_database.fail("read_after", StorageError("it cannot be read"))
+        small.put(queue, b"new")
+        queue.confirm([xid])
+        small.commit(queue)
+        assert outcome.has_failed
+        assert small.killed().data_in() == [*left, b"new"]
+
+    # Answers that come late.
+
+    def test_read_before_a_clear_is_discarded(self, small: StorageUnderTest) -> None:
+        queue, xid, _, filling = hold_fill(small)
+        queue.clear()
+        small.commit(queue)
+        assert (queue.items, queue.mem_items, queue.peek()) == (0, 0, None)
+        release_fill(small, filling)
+        assert (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes, queue.peek()) == (0, 0, 0, 0, None)
+        queue.put_back([xid], False)
+        assert small.take_all_data(queue) == ITEMS[:1]
+
+    @pytest.mark.parametrize("is_committed", [True, False])
+    def test_read_before_a_clear_is_not_mixed_with_later_puts(
+        self, small: StorageUnderTest, is_committed: bool
+    ) -> None:
+        queue, _, _, filling = hold_fill(small)
+        queue.clear()
+        small.put(queue, b"new", *ITEMS)
+        if is_committed:
+            small.commit(queue)
+        release_fill(small, filling)
+        assert small.take_all_data(queue) == [b"new", *ITEMS]
+
+    @pytest.mark.parametrize("is_committed", [True, False])
+    def test_read_before_a_deletion_is_discarded(self, small: StorageUnderTest, is_committed: bool) -> None:
+        old, _, _, filling = hold_fill(small)
+        outcome = DeferredOutcome(filling)
+        small.storage.delete(old)
+        new = small.queue()
+        small.put(new, *ITEMS[::-1])
+        if is_committed:
+            small.commit(old, new)
+        small.faulty_database.release("read_after")
+        small.run_threads()
+        assert outcome.is_there
+        assert small.take_all_data(new) == ITEMS[::-1]
+
+    def test_puts_during_a_read_follow_the_read_items(self, small: StorageUnderTest) -> None:
+        queue, _, left, filling = hold_fill(small)
+        small.put(queue, b"committed", *ITEMS)
+        small.commit(queue)
+        small.put(queue, b"not committed")
+        release_fill(small, filling)
+        assert small.take_all_data(queue) == [*left, b"committed", *ITEMS, b"not committed"]
+
+    def test_puts_during_a_batch_follow_it(self, small: StorageUnderTest) -> None:
+        queue = small.queue_with(*ITEMS)
+        small.faulty_database.hold("apply")
+        (committing,) = small.begin_commit(queue)
+        small.run_threads()
+        small.put(queue, *ITEMS[::-1])
+        small.faulty_database.release("apply")
+        small.until(committing)
+        assert small.take_all_data(queue) == [*ITEMS, *ITEMS[::-1]]
+
+    def test_put_back_during_a_read_precedes_the_read_items(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = hold_fill(small)
+        queue.put_back([xid], True)
+        small.commit(queue)
+        release_fill(small, filling)
+        assert small.take_all_data(queue) == [ITEMS[0], *left]
+
+    def test_item_confirmed_during_a_read_is_not_delivered_again(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = hold_fill(small)
+        queue.confirm([xid])
+        small.commit(queue)
+        release_fill(small, filling)
+        assert small.take_all_data(queue) == left
+
+    def test_read_for_a_failed_queue_is_discarded(self, small: StorageUnderTest) -> None:
+        old, _, left, filling = hold_fill(small)
+        outcome = DeferredOutcome(filling)
+        small.commit(old)
+        small.put(old, b"lost")
+        small.faulty_database.fail_changes_of(b"work")
+        with pytest.raises(QueueFailed):
+            small.commit(old)
+        small.faulty_database.mend()
+        small.run_threads()
+        assert outcome.is_there
+        new = small.reopened()
+        assert new.open_reads == 0
+        assert small.data_in(new) == [ITEMS[0], *left]
+
+    # Stops.
+
+    def test_close_does_not_wait_for_a_read_and_fires_its_fill(self, small: StorageUnderTest) -> None:
+        queue, _, left, filling = hold_fill(small)
+        outcome = DeferredOutcome(filling)
+        small.put(queue, b"last")
+        again = small.restarted()
+        assert outcome.is_there
+        assert again.data_in(again.queue()) == [ITEMS[0], *left, b"last"]
+        small.faulty_database.release("read_after")
+        small.run_threads()
+        assert again.data_in(again.queue()) == [ITEMS[0], *left, b"last"]

@@ -14,11 +14,10 @@ import pyarrow as pa
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.export import ItemSelection, export_rows
-from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack_folder
 from kestrel.spark.fleet.units import Unit, folder_units, folders_of, queue_units, reader_units
-from kestrel.spark.fleet.verify import verify_unit
-from kestrel.spark.table.locations import JournalLocation
+from kestrel.spark.fleet.verify import OutcomeRow, verify_unit
+from kestrel.spark.table.options import JournalLocation
 from kestrel.tools.files.folder import Folder
 
 TESTS = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ from pyspark.sql.types import (
 )
 
 from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.export import ExportFormat
 from kestrel.spark.fleet.importing import check_columns, check_survey, read_items
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.tool_runner import ToolFailed
 
 ROW: dict[str, Any] = {

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.export import ExportFormat, ItemSelection, export, items_of
 from kestrel.spark.fleet.importing import import_items, read_items
-from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack
-from kestrel.spark.fleet.verify import verify
+from kestrel.spark.fleet.verify import OutcomeRow, verify
 from kestrel.spark.fleet_cli import main
+from kestrel.spark.options import SourceFailed
 from kestrel.tools.qpack import command as qpack
 from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE, addx, open_, save_xid, unremove

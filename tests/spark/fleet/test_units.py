@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.units import (
     Unit,
     assign_tasks,
@@ -20,6 +19,7 @@ from kestrel.spark.fleet.units import (
     reader_units,
 )
 from kestrel.spark.fleet.verify import verify_unit
+from kestrel.spark.options import SourceFailed
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
 from tests.journal.handwritten import addx

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.spark.fleet.outcome_rows import format_outcomes
 from kestrel.spark.fleet.units import Unit
-from kestrel.spark.fleet.verify import verify_unit
+from kestrel.spark.fleet.verify import format_outcomes, verify_unit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack import command as qpack

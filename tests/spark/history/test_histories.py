@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kestrel.spark.history.histories import histories
+from kestrel.spark.item_histories import histories
 from tests.journal.handwritten import REMOVE, addx, confirm, open_
 from tests.scroll.handwritten import READER, WRITER, put, read_head
 from tests.spark.tables import histories_in

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from kestrel.client.blocking import BlockingClient
-from kestrel.spark.history.journal import ItemHistory, QueueHistory
+from kestrel.spark.queue_history import ItemHistory, QueueHistory
 from tests.journal import reference
 from tests.journal.handwritten import (
     REMOVE,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from kestrel.spark.reports.report_data import (
+from kestrel.spark.report.report_data import (
     DepthFigures,
     InputSummary,
     LossFigures,

@@ -11,9 +11,9 @@ from typing import Final, NoReturn
 import pytest
 from pyspark.sql import SparkSession
 
+from kestrel.spark.report.report_folder import ReportFolder
+from kestrel.spark.report.report_text import MARK
 from kestrel.spark.report_cli import main
-from kestrel.spark.reports.report_folder import ReportFolder
-from kestrel.spark.reports.report_text import MARK
 from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE, addx, confirm, open_, unremove
 

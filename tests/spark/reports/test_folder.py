@@ -9,7 +9,7 @@ from stat import S_IMODE
 import pytest
 
 from kestrel.scroll.records import READER_MAGIC
-from kestrel.spark.reports.report_folder import PAGE, SUMMARY, TABLES, ReportFolder
+from kestrel.spark.report.report_folder import PAGE, SUMMARY, TABLES, ReportFolder
 from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE
 

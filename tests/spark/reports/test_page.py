@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kestrel.spark.reports import report_text as words
-from kestrel.spark.reports.page import page
-from kestrel.spark.reports.report_data import DepthFigures, InputSummary, ReportData, ThroughputFigures, WaitingFigures
-from kestrel.spark.reports.report_text import as_json, format_lines
+from kestrel.spark.report import report_text as words
+from kestrel.spark.report.page import page
+from kestrel.spark.report.report_data import DepthFigures, InputSummary, ReportData, ThroughputFigures, WaitingFigures
+from kestrel.spark.report.report_text import as_json, format_lines
 from tests.spark.reports import samples as samples
 
 EMPTY: Final = {"img", "meta", "link", "br", "hr", "input"}

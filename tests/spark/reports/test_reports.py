@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.spark import reports
 from kestrel.spark.columns import HISTORIES, drop_column
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.reports.report_data import suitable_interval_ms
-from kestrel.spark.reports.tables import all_rankings
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.report.report_data import suitable_interval_ms
+from kestrel.spark.reports import all_rankings
 from tests.spark.reports import model as model
 from tests.spark.reports.rows import START_MS, item, random_items
 

@@ -19,12 +19,11 @@ from kestrel.cluster.member import Member
 from kestrel.cluster.uri import ServerSetUri, parse_server_set
 from kestrel.protocols.codec import QueueInfo, RangeState
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.stream.connections import ServerConnections
 from kestrel.spark.stream.open_reads import OpenReadsReader
-from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions
+from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions, StreamServers
+from kestrel.spark.stream.queue_reader import ServerConnections
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.server_directory import ServerSetDirectory
-from kestrel.spark.stream.servers import StreamServers
+from kestrel.spark.stream.server_directory import ServerDirectory
 
 T = TypeVar("T")
 
@@ -87,9 +86,7 @@ class _Calls(ThriftCalls):
             raise RequestError(f"it is read by another reader: {queue.reader!r}")
         return queue
 
-    def open_range(
-        self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0
-    ) -> Call[RangeState]:
+    def open_range(self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0) -> Call[RangeState]:
         mine = self._queue
         mine.asked.append("open_range")
         if not mine.has_ids:
@@ -305,8 +302,9 @@ class _FakeServer(RetryingServer):
 class _FakeServers(StreamServers):
     world: str = field(default="")
 
-    def _in_set(self, uri: ServerSetUri, name: str) -> ServerSetDirectory:
-        return ServerSetDirectory(uri, name, 0, _WORLDS[self.world].set.follow)
+    def _directory(self, name: str) -> ServerDirectory:
+        fixed = self.addresses if self.server_set is None else ()
+        return ServerDirectory(self.server_set, name, 0, _WORLDS[self.world].set.follow, fixed=fixed)
 
     def open(self, address: str) -> RetryingServer:
         return _FakeServer(address, _WORLDS[self.world])

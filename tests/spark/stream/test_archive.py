@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import RECORDS
-from kestrel.spark.failures import BadJournal, SourceFailed
+from kestrel.spark.options import BadJournal, SourceFailed
 from kestrel.spark.table.options import MOST_FILES
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.handwritten import addx

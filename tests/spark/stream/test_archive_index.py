@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
 from tests.scroll.handwritten import WRITER, put
 from tests.spark.stream.tailing import Stream, data

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import ServerConnections, ServerRefused, ServerUnavailable
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.stream.queue_reader import ServerConnections, ServerRefused, ServerUnavailable
 from tests.spark.stream.fakes import QUEUE, A, World
 
 

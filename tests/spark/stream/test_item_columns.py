@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kestrel.keyed import join
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.item_columns import LONGEST_MS, ItemColumns
 from tests.spark.stream.ddl import columns_of
 

@@ -10,7 +10,7 @@ from pyspark.sql.functions import current_timestamp
 
 from kestrel.keyed import join
 from kestrel.spark import with_keys
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 
 LONG = b"k" * 300
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.open_reads import MOST_READS
 from tests.spark.stream.fakes import A, B, World, numbered, opens
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between

@@ -6,12 +6,18 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.open_reads import OpenReadsReader
-from kestrel.spark.stream.options import Delivery, SinkOptions, StreamOptions, parse_sink_options, parse_stream_options
+from kestrel.spark.stream.options import (
+    Delivery,
+    SinkOptions,
+    StreamOptions,
+    StreamServers,
+    parse_sink_options,
+    parse_stream_options,
+)
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.servers import StreamServers
 from tests.spark.stream.ddl import columns_of
 
 WORK = {"servers": "mq1", "queue": "work"}

@@ -9,8 +9,8 @@ import pytest
 from kestrel.address import Address
 from kestrel.cluster.follower import Members
 from kestrel.cluster.member import READ, WRITE, Member
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.server_directory import FixedServerList, ServerSetDirectory
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.stream.server_directory import ServerDirectory
 from tests.child import join
 from tests.spark.stream.fakes import SET, A, B, C, Followed, member
 
@@ -20,12 +20,12 @@ def followed() -> Followed:
     return Followed()
 
 
-def reads(followed: Followed, patience_s: float = 0) -> ServerSetDirectory:
-    return ServerSetDirectory(SET, READ, patience_s, followed.follow)
+def reads(followed: Followed, patience_s: float = 0) -> ServerDirectory:
+    return ServerDirectory(SET, READ, patience_s, followed.follow)
 
 
 def test_a_list_is_what_it_says_and_expects_nobody_else() -> None:
-    named = FixedServerList((A, B))
+    named = ServerDirectory(None, READ, 0, fixed=(A, B))
     named.hold()
     assert named.addresses() == (A, B)
     assert named.expects(B) and not named.expects(C)
@@ -47,7 +47,7 @@ def test_gets_and_puts_have_sets_of_their_own(followed: Followed) -> None:
     followed.reads(A)
     followed.writes(B)
     assert reads(followed).addresses() == (A,)
-    assert ServerSetDirectory(SET, WRITE, 0, followed.follow).addresses() == (B,)
+    assert ServerDirectory(SET, WRITE, 0, followed.follow).addresses() == (B,)
 
 
 def test_who_speaks_no_thrift_is_passed_over_and_an_address_counts_once(followed: Followed) -> None:

@@ -11,8 +11,8 @@ import pytest
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError, ServerError
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.client.retrying_server import LONGEST_PAUSE_S
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.batch_putter import BatchPutter
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.stream.queue_writer import BatchPutter
 from tests.client.sleeping import Time
 
 FOREVER = 1 << 60

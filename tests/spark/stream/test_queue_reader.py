@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.queue_reader import FairShares, RoundRobin
 from tests.spark.stream.fakes import A, B, World, numbered, opens, ranges
 from tests.spark.stream.micro_batches import Checkpoint, Query

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.queue_reader import Offset
 from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, slices_of
 from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World, numbered, ranges

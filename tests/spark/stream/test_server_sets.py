@@ -14,10 +14,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.options import Delivery, StreamOptions
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.stream.options import Delivery, StreamOptions, StreamServers
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.servers import StreamServers
 from tests.server.running import Processes
 from tests.spark.stream import fakes
 from tests.spark.stream.fakes import A, B, C, World

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from kestrel.cluster.uri import KazooMissing, parse_server_set
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.option_values import check_option_names
+from kestrel.spark.options import SourceFailed, check_option_names
 from kestrel.spark.stream import server_directory
-from kestrel.spark.stream.servers import NAMES, StreamServers, has_server_options, parse_servers
+from kestrel.spark.stream.options import NAMES, StreamServers, has_server_options, parse_servers
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.spark.stream.fakes import A, B, C, World
@@ -44,7 +43,9 @@ def test_what_is_no_address_is_told(text: str, sentence: str) -> None:
         parse_servers({**WORK, "servers": text})
 
 
-@pytest.mark.parametrize("text", ["zk://me:secret@zk1,zk2/services/kestrel", " zk://me:secret@zk1,zk2/services/kestrel/"])
+@pytest.mark.parametrize(
+    "text", ["zk://me:secret@zk1,zk2/services/kestrel", " zk://me:secret@zk1,zk2/services/kestrel/"]
+)
 def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
     servers = parse_servers({**WORK, "servers": text})
     assert servers.addresses == ()

@@ -13,7 +13,7 @@ import pytest
 
 from kestrel.client.put_batch import BATCH_ITEMS
 from kestrel.keyed import split
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.queue_writer import ItemsPut, QueueStreamWriter, QueueWriter
 from tests.client.scripted import scripted
@@ -43,9 +43,7 @@ def server(processes: Processes) -> Server:
 def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str) -> QueueWriter:
     """As it comes to a task."""
     given = {"servers": servers, "queue": queue, "timeout": str(PATIENCE_S), **options}
-    made: QueueWriter = pickle.loads(
-        pickle.dumps(KestrelSource(given).writer(columns_of(schema), overwrite=False))
-    )
+    made: QueueWriter = pickle.loads(pickle.dumps(KestrelSource(given).writer(columns_of(schema), overwrite=False)))
     return made
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.scroll.name_encoding import EscapedNames
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.planned_file import FileKind, PlannedFile
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import READER, WRITER, put, read_head

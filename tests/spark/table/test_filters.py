@@ -26,8 +26,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kestrel.spark.table.filters import OF_FILES, OF_RECORDS
-from kestrel.spark.table.reader import FilteringReader
+from kestrel.spark.table.reader import OF_FILES, OF_RECORDS, FilteringReader
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid
 from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
 from tests.spark.tables import Row, journal_reader, rows_of, source, table

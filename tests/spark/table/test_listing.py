@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.files import list_folder
-from kestrel.spark.table.locations import JournalLocation
+from kestrel.spark.table.options import JournalLocation
 from kestrel.spark.table.planned_file import PlannedFile
 from tests.journal.handwritten import addx
 

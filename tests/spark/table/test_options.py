@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import PARTITION_BYTES, SourceOptions, TableView, parse_options
 
 

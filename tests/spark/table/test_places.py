@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
+from kestrel.spark.options import SourceFailed
+from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
 
 
 @pytest.fixture

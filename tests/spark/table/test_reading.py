@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import PROBLEMS, RECORDS
-from kestrel.spark.failures import BadJournal, SourceFailed
+from kestrel.spark.options import BadJournal, SourceFailed
 from kestrel.spark.table import planned_file
 from kestrel.spark.table.reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 import pyspark_kestrel
 from kestrel.spark.columns import PROBLEMS, RECORDS
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.table.reader import FilteringReader, JournalReader
 from tests.child import PATIENCE_S

@@ -57,7 +57,6 @@ class ItemHistory:
     aborts: int = 0
     errors: int = 0
     xid: int | None = None
-    """Number of its open read, if it is open."""
     announced_xid: int = 0
     """Number of its next open read, as releases before 2.1 record it."""
     position: int | None = None
@@ -103,7 +102,6 @@ class QueueHistory:
         The items of a rewrite have their original add times, which give no bounds for earlier records.
         """
         self._last_ms: int | None = None
-        """Add time of the last item."""
         self._taken: list[ItemHistory] = []
         self._removed: list[ItemHistory] = []
         """Items that were taken or removed since the last add."""

@@ -1,4 +1,4 @@
-"""Parsers for the values of Spark options. Option names are case-insensitive, and values are text."""
+"""Spark options, whose names are case-insensitive, and the errors of the Spark integration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kestrel.config.units import parse_size
-from kestrel.spark.failures import SourceFailed
+from kestrel.errors import KestrelError
+
+
+class SourceFailed(KestrelError):
+    """An option, path, column or server prevents reading or writing. The text says what to do."""
+
+
+class BadJournal(KestrelError):
+    """A damaged, incomplete or missing file in FAILFAST mode, or in a stream that would lose its rows for good."""
+
 
 PATHS: Final = ("path", "paths")
 """Options that Spark sets itself for ``load(...)``; error messages do not list them."""

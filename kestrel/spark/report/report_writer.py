@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from kestrel.spark.reports.items import Scope
-from kestrel.spark.reports.report_data import (
+from kestrel.spark.report.report_data import (
     MOST_PICTURED,
     MOST_PROBLEMS,
     MOST_SERVERS,
@@ -29,8 +29,9 @@ from kestrel.spark.reports.report_data import (
     figures_from_row,
     suitable_interval_ms,
 )
-from kestrel.spark.reports.tables import (
+from kestrel.spark.reports import (
     RANKINGS,
+    Scope,
     all_rankings,
     depth,
     expired_and_discarded,
@@ -41,25 +42,16 @@ from kestrel.spark.reports.tables import (
 )
 
 Write = Callable[[str, DataFrame], None]
-"""Function that writes a table under a name."""
 
 _Figures = TypeVar("_Figures")
 
 
-class ReportRequest(NamedTuple):
-    """The parameters of a report."""
-
-    now_ms: int
-    """Time at which the journals are read, in ms since 1970."""
-    interval_ms: int | None = None
-    """Interval in ms, or None for the default of the time range."""
-
-
 def write_report(
-    histories: DataFrame, problems: DataFrame, read: InputSummary, asked: ReportRequest, write: Write
+    histories: DataFrame, problems: DataFrame, read: InputSummary, now_ms: int, interval_ms: int | None, write: Write
 ) -> ReportData:
     """Write all tables, and return the figures that a page shows.
 
+    `now_ms` is when the journals are read, in ms since 1970. Without `interval_ms` the time range decides.
     Spark computes the histories once and caches them in memory and on disk. The collected figures are bounded: the
     fleet and `MOST_SERVERS` servers, 20 queues in each ranking, `MOST_PICTURED` intervals, and `MOST_PROBLEMS`
     problems.
@@ -70,13 +62,13 @@ def write_report(
         first = wrong.orderBy("server", "folder", "file").limit(MOST_PROBLEMS).collect()
     with _held(histories) as items:
         write("histories", items)
-        with _held(summary(items, asked.now_ms)) as summaries:
+        with _held(summary(items, now_ms)) as summaries:
             write("queues", summaries)
             rows = _Rows(summaries)
-            interval_ms, pictured_ms = _intervals(rows, asked)
-            _collect_reports(rows, items, asked.now_ms, interval_ms, pictured_ms, write)
+            interval_ms, pictured_ms = _intervals(rows, interval_ms)
+            _collect_reports(rows, items, now_ms, interval_ms, pictured_ms, write)
     return ReportData(
-        now_ms=asked.now_ms,
+        now_ms=now_ms,
         interval_ms=interval_ms,
         pictured_ms=pictured_ms,
         read=read,
@@ -97,11 +89,11 @@ def _held(table: DataFrame) -> Iterator[DataFrame]:
         table.unpersist()
 
 
-def _intervals(rows: _Rows, asked: ReportRequest) -> tuple[int, int]:
+def _intervals(rows: _Rows, interval_ms: int | None) -> tuple[int, int]:
     """Return the interval of the tables and that of the charts, in ms."""
     first_ms, last_ms = rows.time_range
     suitable_ms = suitable_interval_ms(first_ms, last_ms)
-    interval_ms = asked.interval_ms or suitable_ms
+    interval_ms = interval_ms or suitable_ms
     is_pictured = (last_ms - first_ms) // interval_ms < MOST_PICTURED
     return interval_ms, interval_ms if is_pictured else suitable_ms
 
@@ -138,7 +130,7 @@ class _Rows:
         self.server_count = of_servers.count()
         most = of_servers.orderBy(F.col("changes").desc(), "server").limit(MOST_SERVERS).select("server")
         self.servers: list[str] = [row["server"] for row in most.collect()]
-        self._rows: dict[str, dict[str | None, list[Row]]] = {}
+        self._rows: dict[str, defaultdict[str | None, list[Row]]] = {}
         self.bring("summary", summaries)
         self._waits: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._rank(summaries)
@@ -150,9 +142,9 @@ class _Rows:
         for name in RANKINGS:
             ranks = [(row[f"{name}_of_fleet"], None, row) for row in rows]
             ranks += [(row[f"{name}_of_server"], row["server"], row) for row in rows]
-            self._rows[name] = {}
+            self._rows[name] = defaultdict(list)
             for _, among, row in sorted((each for each in ranks if each[0] is not None), key=itemgetter(0)):
-                self._rows[name].setdefault(among, []).append(row)
+                self._rows[name][among].append(row)
 
     @property
     def time_range(self) -> tuple[int, int]:
@@ -163,7 +155,9 @@ class _Rows:
     def bring(self, name: str, table: DataFrame) -> None:
         """Collect the rows of the fleet and of the selected servers."""
         is_wanted = (F.col("scope") == Scope.FLEET.value) | ((F.col("scope") == Scope.SERVER.value) & self._is_wanted())
-        self._rows[name] = _by_server(table.where(is_wanted).collect())
+        self._rows[name] = defaultdict(list)
+        for row in table.where(is_wanted).collect():
+            self._rows[name][row["server"]].append(row)
 
     def bring_queues(self, waits: DataFrame) -> None:
         """Collect the waiting times of the busiest queues."""
@@ -201,10 +195,3 @@ class _Rows:
 
     def _is_wanted(self) -> Column:
         return F.col("server").isin(self.servers)
-
-
-def _by_server(rows: Sequence[Row]) -> dict[str | None, list[Row]]:
-    by_server: dict[str | None, list[Row]] = {}
-    for row in rows:
-        by_server.setdefault(row["server"], []).append(row)
-    return by_server

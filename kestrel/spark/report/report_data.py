@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
-from kestrel.spark.failures import SourceFailed
+from kestrel.spark.options import SourceFailed
 
 MOST_SERVERS: Final = 20
 """Number of servers that get a section, the busiest ones."""
 
 MOST_PROBLEMS: Final = 100
-"""Number of problems that are listed."""
 
 MOST_PICTURED: Final = 1000
 """Maximum of intervals in a chart; if the tables have more, the chart uses the default interval."""
@@ -168,12 +167,9 @@ class ReportData:
     now_ms: int
     """Time at which the journals were read, in ms since 1970."""
     interval_ms: int
-    """Interval of the tables."""
     pictured_ms: int
-    """Interval of the charts."""
     read: InputSummary
     problems: Sequence[ProblemFigures]
-    """First problems, at most `MOST_PROBLEMS`."""
     problem_count: int
     parts: Sequence[ReportSection]
     """Section of the fleet if there are several servers, then those of the busiest; empty without items."""
@@ -186,7 +182,6 @@ def figures_from_row(kind: type[_Figures], row: Mapping[str, Any]) -> _Figures:
 
 
 MOST_INTERVALS: Final = 200
-"""Maximum number of default intervals in the time range."""
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND

@@ -1,29 +1,152 @@
-"""The charts of a report. Colours suit colour-blind readers, and shape or line style repeats their meaning."""
+"""The page of a report: a self-contained HTML file without scripts.
+
+A queue's name may contain ``<script>``, so all text is escaped, and the page's content security policy forbids scripts,
+network access and forms.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
+from functools import cache
+from importlib import resources
+from io import StringIO
 from typing import Any, Final
+from warnings import catch_warnings, simplefilter
+from xml.etree import ElementTree
 
+from jinja2 import Environment, StrictUndefined, Template
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator
 
+import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.report_data import RedeliveryFigures, ReportSection, SummaryFigures, WaitingFigures
-from kestrel.spark.reports.report_text import (
+from kestrel.spark.report.report_data import (
+    RedeliveryFigures,
+    ReportData,
+    ReportSection,
+    SummaryFigures,
+    WaitingFigures,
+)
+from kestrel.spark.report.report_text import (
     format_count,
     format_duration_range,
     format_label,
-    format_number,
+    format_moment,
+    format_name,
     format_percent,
     format_time,
 )
-from kestrel.spark.reports.svg import FIRST, FOURTH, INK, SECOND, THIRD, as_svg, settings
+from kestrel.tools.formatting import show_duration, show_size
+
+INK: Final = "#101112"
+FAINT: Final = "#202122"
+FIRST: Final = "#303132"
+SECOND: Final = "#404142"
+THIRD: Final = "#505152"
+FOURTH: Final = "#606162"
+_VARIABLES: Final = {
+    INK: "var(--ink)",
+    FAINT: "var(--line)",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+    THIRD: "var(--third)",
+    FOURTH: "var(--fourth)",
+}
+"""Placeholder colours that become the page's variables, which have a light and a dark set."""
+
+_SETTINGS: Final[Any] = {
+    "text.parse_math": False,  # a queue may be called $x$
+    "text.usetex": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kestrel",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.use_mathtext": False,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "date.epoch": "1970-01-01T00:00:00",
+    "timezone": "UTC",
+}
+
+_SVG: Final = "{http://www.w3.org/2000/svg}"
+_HREF: Final = "{http://www.w3.org/1999/xlink}href"
+_REFERENCE: Final = re.compile(r"url\(#([^)]*)\)")
+_COLOUR: Final = re.compile(r"#[0-9a-f]{6}")
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Apply the drawing settings of matplotlib until the context ends."""
+    with rc_context(_SETTINGS):
+        yield
+
+
+def as_svg(figure: Figure, name: str, title: str, description: str) -> str:
+    """Return the chart as an SVG element. `name` must be unique in the page and prefixes each id."""
+    drawn = StringIO()
+    with settings(), catch_warnings():
+        simplefilter("ignore", UserWarning)  # the font lacks some characters, but the browser has other fonts
+        figure.savefig(drawn, format="svg", metadata={"Date": None}, transparent=True)
+    root = ElementTree.fromstring(drawn.getvalue())
+    _strip(root)
+    for element in root.iter():
+        _adopt(element, name)
+    for number, (tag, text) in enumerate((("title", title), ("desc", description))):
+        words = ElementTree.Element(tag, {"id": f"{name}-{tag}"})
+        words.text = text
+        root.insert(number, words)
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
+    root.set("xmlns", _SVG.strip("{}"))
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{name}-title {name}-desc")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _strip(root: ElementTree.Element) -> None:
+    """Remove the metadata and the style sheet, which would apply to the whole page."""
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
+                parent.remove(child)
+
+
+def _adopt(element: ElementTree.Element, name: str) -> None:
+    element.tag = element.tag.removeprefix(_SVG)
+    attributes = {}
+    for key, value in element.attrib.items():
+        if key == "id":
+            value = f"{name}-{value}"
+        elif key == _HREF:
+            key, value = "href", f"#{name}-{value.removeprefix('#')}"
+        else:
+            value = _REFERENCE.sub(rf"url(#{name}-\1)", value)
+        if key == "style":
+            value = _COLOUR.sub(lambda match: _VARIABLES.get(match[0], match[0]), value)
+        attributes[key] = value
+    element.attrib.clear()
+    element.attrib.update(attributes)
+
 
 _WIDTH: Final = 5.4
 _HEIGHT: Final = 2.9
@@ -68,9 +191,9 @@ def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None
         _count_axis(axes)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
         description = (
-            f"From {format_time(first)} on: {format_number(sum(added))} added, "
-            f"{format_number(max(added))} at most in an interval; "
-            f"{format_number(sum(removed))} removed, {format_number(max(removed))} at most."
+            f"From {format_time(first)} on: {sum(added):,} added, "
+            f"{max(added):,} at most in an interval; "
+            f"{sum(removed):,} removed, {max(removed):,} at most."
         )
         svg = as_svg(figure, name, title, description)
     caption = "A removal counts at its latest possible time: when the next item of its queue was added."
@@ -100,8 +223,8 @@ def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
         description = (
             f"From {format_time(rows[0].start_ms)} to {format_time(ends[-1])}: "
-            f"{format_number(max(least))} to {format_number(max(most))} items at the deepest, "
-            f"{format_number(least[-1])} to {format_number(most[-1])} at the end."
+            f"{max(least):,} to {max(most):,} items at the deepest, "
+            f"{least[-1]:,} to {most[-1]:,} at the end."
         )
         svg = as_svg(figure, name, title, description)
     caption = "The true depth is within the band: journals say only between which adds an item was removed."
@@ -146,14 +269,14 @@ def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
     title = "Items that came back"
     with _axes(_HEIGHT) as (figure, axes):
         bars = axes.bar(range(len(counts)), counts, width=0.6, color=SECOND)
-        axes.bar_label(bars, [format_number(each) for each in counts], padding=2, color=INK)
+        axes.bar_label(bars, [f"{each:,}" for each in counts], padding=2, color=INK)
         axes.set_xticks(range(len(names)), names)
         axes.grid(visible=False, axis="x")
         axes.margins(y=0.12)
         _count_axis(axes)
-        told = ", ".join(f"{format_number(each)} {name_}" for each, name_ in zip(counts, names, strict=True))
-        svg = as_svg(figure, name, title, f"Of {format_number(figures.items)} taken: {told}.")
-    never = f"{format_number(figures.never)} of {format_number(figures.items)} items that were taken never came back"
+        told = ", ".join(f"{each:,} {name_}" for each, name_ in zip(counts, names, strict=True))
+        svg = as_svg(figure, name, title, f"Of {figures.items:,} taken: {told}.")
+    never = f"{figures.never:,} of {figures.items:,} items that were taken never came back"
     return Chart(title, svg, f"{never}; {format_percent(figures.share)} did, one of them {figures.most_returns} times.")
 
 
@@ -176,7 +299,7 @@ def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -
         description = (
             f"{format_count(len(queues), 'queue')}, the busiest first: "
             f"{_queue_label(top.server, top.queue, has_servers)} with "
-            f"{format_number(top.items_added)} items added and {format_number(top.items_removed)} removed."
+            f"{top.items_added:,} items added and {top.items_removed:,} removed."
         )
         svg = as_svg(figure, name, title, description)
     return Chart(title, svg, "Items added and removed, by put, get, expiry, flush or discard.")
@@ -234,3 +357,45 @@ def _queue_axis(axes: Axes, names: Sequence[str]) -> None:
 def _queue_label(server: str | None, queue: str | None, has_server: bool) -> str:
     of_queue = format_label(queue or "")
     return f"{of_queue}\n{format_label(server or '')}" if has_server else of_queue
+
+
+# The page.
+
+
+_TEMPLATE: Final = "page.html"
+
+
+def page(report: ReportData) -> str:
+    """Return the page as text, to be written as UTF-8."""
+    drawn = [_drawn(part, report.pictured_ms, f"p{place}") for place, part in enumerate(report.parts)]
+    return _template().render(report=report, drawn=drawn, version=kestrel.__version__)
+
+
+def _drawn(part: ReportSection, interval_ms: int, name: str) -> list[Chart]:
+    has_servers = part.name is None
+    drawn = (
+        throughput(part, interval_ms, f"{name}-throughput"),
+        depth(part, interval_ms, f"{name}-depth"),
+        busiest(part.busiest, f"{name}-busiest", has_servers=has_servers),
+        waiting(part.waits, f"{name}-waiting", has_servers=has_servers),
+        redelivered(part.redeliveries, f"{name}-redelivered"),
+    )
+    return [picture for picture in drawn if picture is not None]
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    environment.filters |= {
+        "between": format_duration_range,
+        "count": format_count,
+        "day": lambda ms: f"{format_moment(ms):%Y-%m-%d}",
+        "duration": show_duration,
+        "interval": format_duration_ms,
+        "name": format_name,
+        "number": "{:,}".format,
+        "percent": format_percent,
+        "size": show_size,
+        "time": format_time,
+    }
+    return environment.from_string(resources.files("kestrel.spark.report").joinpath(_TEMPLATE).read_text("utf-8"))

@@ -1,7 +1,7 @@
 """Conversion of records to item histories: ``histories(spark.read.format("kestrel").load(...))``.
 
 Spark groups and sorts the records of each journal. Then each journal is replayed record by record, as at a start of the
-server. Memory holds the items of one queue (`kestrel.spark.history.journal`), some 500 bytes each, plus their data if
+server. Memory holds the items of one queue (`kestrel.spark.queue_history`), some 500 bytes each, plus their data if
 there is a column ``data``. For a scroll it holds only the ids that readers are done with.
 """
 
@@ -25,7 +25,7 @@ from kestrel.scroll.name_encoding import OWN_READER
 from kestrel.scroll.reader_file import ReaderState, ReaderStateBuilder
 from kestrel.scroll.records import RecordCommand, Targets
 from kestrel.spark.columns import DATA, HISTORIES, batches_of
-from kestrel.spark.history.journal import QUEUED, ItemHistory, QueueHistory
+from kestrel.spark.queue_history import QUEUED, ItemHistory, QueueHistory
 from kestrel.spark.table.planned_file import JOURNAL, FileKind
 
 DONE: Final = "done"
@@ -36,13 +36,13 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes of data at which a batch of histories is complete."""
 
 Limits: TypeAlias = "int | Mapping[str, int] | None"
-"""Limit of all queues, or of each queue by name."""
 
 GROUP: Final = ("server", "format", "journal")
 """Columns that identify a journal."""
 
 ORDER: Final = ("file_order", "file", "offset")
 """Columns by which the records of a journal are sorted; a null `file_order` comes first."""
+
 
 def replay_histories(
     batches: Iterable[pa.RecordBatch], limits: Limits, schema: pa.Schema, queue: str | None
@@ -90,7 +90,6 @@ _History: TypeAlias = tuple[Any, ...]
 _QUEUE: Final = HISTORIES.names.index("queue")
 
 _ITEM_COLUMNS: Final = attrgetter(*HISTORIES.names[_QUEUE + 1 :])
-"""Function that returns the columns of an `ItemHistory`, which follow those of its queue."""
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_RecordRow]:

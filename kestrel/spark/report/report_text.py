@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports.report_data import ReportData, ReportSection
+from kestrel.spark.report.report_data import ReportData, ReportSection
 from kestrel.tools.formatting import align_table, show_duration, show_size, show_text
 
 LONGEST_LABEL: Final = 32
@@ -33,14 +33,9 @@ def format_label(text: str) -> str:
     return whole if len(whole) <= LONGEST_LABEL else f"{whole[: half - 1]}\u2026{whole[-half:]}"
 
 
-def format_number(value: int) -> str:
-    """Return a number with thousands separators."""
-    return f"{value:,}"
-
-
 def format_count(value: int, noun: str) -> str:
     """Return a number with its noun, in the plural if needed."""
-    return f"{format_number(value)} {noun}" + ("" if value == 1 else "s")
+    return f"{value:,} {noun}" + ("" if value == 1 else "s")
 
 
 def format_percent(share: float) -> str:
@@ -120,9 +115,9 @@ def format_lines(report: ReportData) -> Iterator[str]:
     figures, waiting, back = whole.figures, whole.waiting, whole.redeliveries
     yield f"items added from {format_time(figures.first_add_ms)} to {format_time(figures.last_add_ms)}"
     yield (
-        f"{format_count(figures.queues, 'queue')}: {format_number(figures.items_added)} items added,"
-        f" {format_number(figures.items_removed)} removed, {format_number(figures.items_left)} left"
-        f" ({show_size(figures.bytes_left)}), {format_number(figures.items_open)} open"
+        f"{format_count(figures.queues, 'queue')}: {figures.items_added:,} items added,"
+        f" {figures.items_removed:,} removed, {figures.items_left:,} left"
+        f" ({show_size(figures.bytes_left)}), {figures.items_open:,} open"
     )
     if waiting is not None and waiting.items:
         waits = ", ".join(
@@ -130,13 +125,12 @@ def format_lines(report: ReportData) -> Iterator[str]:
         )
         yield f"waited until first taken: {waits}"
     if back is not None:
-        taken, returns = format_number(back.items), format_count(back.returns, "time")
-        yield f"came back: {format_percent(back.share)} of {taken} taken, {returns} in all"
+        returns = format_count(back.returns, "time")
+        yield f"came back: {format_percent(back.share)} of {back.items:,} taken, {returns} in all"
     yield ""
     yield from align_table([_HEADINGS, *_rows(whole)])
     if figures.queues > len(whole.busiest):
-        queues = format_number(figures.queues)
-        yield f"the {len(whole.busiest)} busiest of {queues} queues; the table queues has them all"
+        yield f"the {len(whole.busiest)} busiest of {figures.queues:,} queues; the table queues has them all"
     yield f"intervals of {format_duration_ms(report.interval_ms)}; unknown times are shown as ranges"
 
 
@@ -150,9 +144,9 @@ def _rows(part: ReportSection) -> Iterator[list[str]]:
         of_server = f" on {format_name(each.server or '')}" if part.name is None else ""
         yield [
             format_name(each.queue or "") + of_server,
-            *(format_number(figure) for figure in (each.items_added, each.items_removed, each.items_left)),
+            *(f"{figure:,}" for figure in (each.items_added, each.items_removed, each.items_left)),
             show_size(each.bytes_left),
-            format_number(each.returns),
+            f"{each.returns:,}",
             "" if wait is None else format_duration_range(*wait),
             "" if each.head_age_ms is None else show_duration(each.head_age_ms),
         ]

@@ -14,7 +14,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
-from kestrel.spark.reports.report_text import MARK, unfinished_summary
+from kestrel.spark.report.report_text import MARK, unfinished_summary
 from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.formatting import show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PAGE: Final = "index.html"
 SUMMARY: Final = "summary.json"
 TABLES: Final = ("histories", "problems", "queues", "throughput", "depth", "waiting", "redeliveries", "expired")
-"""Tables, each with its own folder."""
 
 _OF_A_TABLE: Final = re.compile(r"part-.*\.parquet|_SUCCESS|_temporary|\..*\.crc", re.DOTALL)
 
@@ -39,7 +38,6 @@ class ReportFolder:
 
     @property
     def page(self) -> Path:
-        """Path of the page."""
         return self._path / PAGE
 
     def check(self, read: Iterable[str], *, is_forced: bool) -> None:
@@ -74,8 +72,7 @@ class ReportFolder:
             table = self._path / name
             if os.path.lexists(table) and not (is_a_report and _is_a_table(table)):
                 raise ToolFailed(
-                    f"{self.shown} contains {name}, which is not a table of a report: name another folder"
-                    " with --out",
+                    f"{self.shown} contains {name}, which is not a table of a report: name another folder with --out",
                     EX_USAGE,
                 )
 

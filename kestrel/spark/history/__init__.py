@@ -1,1 +1,0 @@
-"""Item histories, made by replaying the records of each journal in order."""

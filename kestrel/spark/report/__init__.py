@@ -1,0 +1,1 @@
+"""The command kestrel-report: its data, texts, page and folder."""
