@@ -116,14 +116,6 @@ def test_readers_items_and_ids_survive_a_restart(program: Program, queue: Journa
     assert [program.get(queue.reader(b"b")).id for _ in range(4)] == [1, 2, 3, 4]
 
 
-def test_ids_continue_after_all_items_are_done(program: Program, queue: JournaledQueue) -> None:
-    program.put(queue, b"1", b"2")
-    program.drain(queue.reader())
-    queue = program.restart(queue)
-    program.put(queue, b"3")
-    assert program.get(queue.reader()).id == 3
-
-
 def test_default_reader_is_gone_after_a_takeover_and_a_restart(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     queue.reader(b"a")
@@ -188,20 +180,6 @@ def test_synced_error_count_survives_a_power_failure(program: Program) -> None:
 # Removal of files.
 
 
-def test_segments_stay_until_the_slowest_reader_is_done(program: Program) -> None:
-    queue = program.queue(config(journal_size_bytes=100))
-    slow, fast = queue.reader(b"slow"), queue.reader(b"fast")
-    for number in range(20):
-        program.put(queue, b"%050d" % number)
-    program.drain(fast)
-    program.reactor.pass_time(11)
-    files = program.files.count("work")
-    assert files > 5 and queue.journal_bytes > 1000
-    program.drain(slow)
-    program.reactor.pass_time(11)
-    assert program.files.count("work") <= 1
-
-
 def test_unneeded_segments_move_to_the_archive(program: Program) -> None:
     archive = program.path / "archive"
     queue = program.queue(config(journal_size_bytes=100, save_archived_journals=archive))
@@ -212,13 +190,6 @@ def test_unneeded_segments_move_to_the_archive(program: Program) -> None:
     archived = sorted(archive.glob("archive~work.*"))
     ids = [put.item.id for path in archived for put in puts_in(path)]
     assert ids and all(later == earlier + 1 for earlier, later in pairwise(ids))
-
-
-def test_close_compacts_the_reader_file(program: Program, queue: JournaledQueue) -> None:
-    program.put(queue, *(b"%d" % number for number in range(2000)))
-    program.drain(queue.reader())
-    program.result(queue.close())
-    assert (program.folder_path / "work.read.").stat().st_size < 100
 
 
 # Several queues in one folder.

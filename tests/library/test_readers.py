@@ -132,14 +132,6 @@ def test_unget_returns_the_item_with_one_more_error(program: Program, queue: Jou
     assert [program.get(reader).errors for _ in range(2)] == [2, 0]
 
 
-def test_unget_item_goes_to_a_waiter(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    program.put(queue, b"x")
-    item = program.get(reader)
-    arrival = arrivals(reader.get(60))
-    reader.unget(item.id)
-    assert arrival == [b"x"]
-
-
 @pytest.mark.parametrize("end", [Reader.commit, Reader.unget])
 def test_read_that_is_not_open_cannot_be_ended(
     program: Program, queue: JournaledQueue, reader: Reader, end: Callable[[Reader, int], bool]
@@ -150,13 +142,6 @@ def test_read_that_is_not_open_cannot_be_ended(
     assert end(reader, item.id)
     assert not end(reader, item.id)
     assert not end(reader, 99)
-
-
-def test_error_counts_survive_a_restart(program: Program, queue: JournaledQueue) -> None:
-    program.put(queue, b"x")
-    queue.reader().unget(program.get(queue.reader()).id)
-    queue = program.restart(queue)
-    assert program.get(queue.reader()).errors == 1
 
 
 def test_open_reads_return_after_a_restart_without_an_error(program: Program, queue: JournaledQueue) -> None:
@@ -227,13 +212,6 @@ def test_drop_oldest_policy_keeps_the_newest_items(program: Program, limit: dict
     assert program.drain(reader) == [b"6", b"7", b"8"]
 
 
-def test_dropped_items_stay_dropped_after_a_restart(program: Program) -> None:
-    queue, _ = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
-    program.put(queue, b"1", b"2", b"3")
-    queue = program.restart(queue, config())
-    assert program.drain(queue.reader()) == [b"3"]
-
-
 def test_open_read_is_never_dropped(program: Program) -> None:
     queue, reader = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
     program.put(queue, b"open")
@@ -260,13 +238,6 @@ def test_readers_have_separate_limits(program: Program) -> None:
     readers = queue.reader(b"small"), queue.reader(b"large")
     program.put(queue, b"1", b"2", b"3")
     assert [program.drain(reader) for reader in readers] == [[b"3"], [b"1", b"2", b"3"]]
-
-
-def test_memory_of_a_reader_is_limited(program: Program) -> None:
-    queue, reader = program.reader(max_memory_size_bytes=10)
-    program.put(queue, *(b"%05d" % number for number in range(100)))
-    assert reader.store.mem_bytes <= 15
-    assert program.drain(reader) == [b"%05d" % number for number in range(100)]
 
 
 # Expiry.
@@ -326,14 +297,6 @@ def test_hook_is_called_for_each_expired_item(program: Program) -> None:
         (1, b"one", START_MS + 1000),
         (2, b"two", START_MS + 1000),
     ]
-
-
-def test_hook_for_expired_items_may_put(program: Program) -> None:
-    queue, reader = program.reader(process_expired_item=lambda item: queue.put(b"again " + item.data))
-    queue.put(b"x", START_MS + 1000)
-    program.reactor.pass_time(1)
-    assert program.result(reader.discard_expired()) == 1
-    assert program.drain(reader) == [b"again x"]
 
 
 def test_hook_may_put_for_each_of_many_expired_items(program: Program) -> None:
