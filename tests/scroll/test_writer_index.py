@@ -364,21 +364,6 @@ def test_counts_are_right_for_many_single_readers() -> None:
             assert count_up_to(BytesReader(contents), file, b"r%d" % reader, item_id) == Counts(items, 100 * items)
 
 
-@pytest.mark.parametrize("target_reader", [b"x", b"y"])
-def test_counts_within_ranges_are_found(target_reader: bytes) -> None:
-    rng = random.Random(7)
-    contents = many(rng, 3000)
-    file, _ = indexed(contents)
-    found = given(contents, target_reader)
-    for _ in range(30):
-        ends = sorted(rng.sample(range(1, file.last_id + 5), 2 * rng.randint(1, 20)))
-        ranges = list(zip(ends[::2], ends[1::2], strict=True))
-        expected = NO_ITEMS
-        for first, last in ranges:
-            expected = expected.plus(counted(found, first, last))
-        assert count_in_ranges(BytesReader(contents), file, target_reader, ranges) == expected
-
-
 def test_finding_an_item_reads_at_most_one_mark_interval() -> None:
     contents = WRITER + b"".join(put(item_id, bytes(75)) for item_id in range(1, 50_001))
     file, _ = indexed(contents)
