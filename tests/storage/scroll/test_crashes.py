@@ -20,7 +20,6 @@ from tests.storage.crash_trials import (
     PACES,
     SYNCS,
     CrashTrial,
-    LyingDisk,
     Pace,
     RestartCache,
     StorageRun,
@@ -299,14 +298,6 @@ def test_crash_at_any_step_keeps_each_queue_and_mixes_none(
     folder: Path, restarts: RestartCache, backend: Backend, scenario: Scenario, sync_journal_ms: int | None, pace: Pace
 ) -> None:
     CrashTrial(folder, of(scenario), sync_journal_ms, pace, backend).check_every_crash(restarts)
-
-
-@pytest.mark.parametrize("sync_journal_ms", [0, 500])
-def test_lying_disk_is_detected(folder: Path, restarts: RestartCache, backend: Backend, sync_journal_ms: int) -> None:
-    pace = PACES["threads run at once"]
-    scenario = of(all_get_the_items_of_the_parent)
-    with pytest.raises(AssertionError, match=r"the machine died.* a start found"):
-        CrashTrial(folder, scenario, sync_journal_ms, pace, backend, make_disk=LyingDisk).check_every_crash(restarts)
 
 
 # Each byte of a write.
