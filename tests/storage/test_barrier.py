@@ -187,14 +187,6 @@ def test_end_of_a_commit_schedules_a_tick_for_a_later_batch(
     assert len(scheduled) == has_later_batch
 
 
-def test_fast_queue_does_not_wait_for_a_slow_one(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
-    queue.hold_commits()
-    slow, fast = commit(barrier, queue, other)
-    assert outcomes(slow, fast) == ["open", "safe"]
-    (again,) = commit(barrier, other)
-    assert outcomes(slow, again) == ["open", "safe"]
-
-
 def test_queues_with_one_deferred_settle_together(barrier: Barrier, storage: FakeStorage) -> None:
     together: Deferred[object] = Deferred()
     storage.pairs_for = lambda queues: [(list(queues), together)]
@@ -250,14 +242,6 @@ def test_changes_while_a_queue_is_reopened_are_a_new_batch(barrier: Barrier, que
     assert outcomes(*batches) == ["open"]
     barrier.end_of_tick()
     assert (outcomes(*batches), queue.storage.commits[-1]) == (["safe"], [queue.store])
-
-
-def test_changes_of_a_replaced_store_are_lost(barrier: Barrier, queue: FakeQueue) -> None:
-    before = barrier.touch(queue)
-    queue.store = Store()
-    barrier.end_of_tick()
-    assert isinstance(before.failure, QueueFailed)
-    assert queue.storage.commits == []
 
 
 def test_changes_of_a_new_store_are_a_new_batch(barrier: Barrier, queue: FakeQueue) -> None:
