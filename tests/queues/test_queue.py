@@ -17,7 +17,6 @@ from kestrel.errors import KestrelError, QueueFailed, StorageError, TooFewOpenRe
 from kestrel.item import Item
 from kestrel.journal.records import decode_item
 from kestrel.queues.context import QueueContext
-from kestrel.queues.open_reads import MAX_TIMED_OUT_PER_SLICE
 from kestrel.queues.queue import Queue
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import ItemArrived, Waiter
@@ -329,27 +328,6 @@ def test_queue_discards_all_excess_before_it_serves_items(bench: Bench) -> None:
     bench.tick()
     assert bench.answers == [("waiter", b"1991")]
     assert bench.queue.counters.discarded == 1991
-
-
-# Open reads that time out.
-
-
-@pytest.mark.parametrize(
-    "count", [1, MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE + 1, 2 * MAX_TIMED_OUT_PER_SLICE + 500]
-)
-def test_reads_that_time_out_together_return_in_order(bench: Bench, count: int) -> None:
-    bench.queue.use_settings(QueueSettings(open_transaction_timeout_ms=5000))
-    datas = [b"%d" % number for number in range(count)]
-    bench.put(*datas, b"behind")
-    for _ in datas:
-        item = bench.queue.take_now(opens=True)
-        assert item is not None
-        bench.queue.add_open_read(item)
-    bench.clock.advance(5)
-    bench.tick()
-    assert bench.store.open_reads == 0
-    assert bench.queue.counters.canceled_transactions == count
-    assert bench.items() == [*datas, b"behind"]
 
 
 # A failing storage.

@@ -12,6 +12,7 @@ from kestrel.errors import ItemTooLarge, QueueFailed
 from kestrel.scroll.records import MAX_DATA_BYTES
 from kestrel.storage.total_memory import MemoryLimit
 from tests.scroll.handwritten import READER, errors, put, read_done, read_head, reader_file, writer_file
+from tests.scroll.independent import queues_in
 from tests.scroll.storages import Opener
 
 FIRST = "work.1700000000000"
@@ -257,6 +258,7 @@ NAMES = {
 def test_queue_has_documented_file_names_and_survives_a_crash(start: Opener, name: bytes) -> None:
     scrolls, _ = start.queue(b"data", bytes(range(256)), name=name)
     assert [file for file in scrolls.files() if ".read." in file] == [NAMES[name]]
+    assert list(queues_in(scrolls.folder)) == [name]
     again = start.crashed(scrolls)
     assert list(again.loaded) == [name]
     assert again.data(name) == [b"data", bytes(range(256))]
