@@ -40,7 +40,7 @@ FUZZ := $(VENV)/.fuzz
 RELEASE := $(VENV)/.release
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke clean
+.PHONY: help run cluster test check compiled torture kill-restart moves convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -73,9 +73,6 @@ kill-restart: $(TESTS) ## kill -9 a server under load repeatedly, and count item
 
 moves: $(TESTS) ## kill -9 a server while items move between queues by expiry and errors, and count items (SEED=1 ITEMS=20000 KILLS=10)
 	@$(VENV)/bin/python -m tests.torture.moves --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
-
-leases: $(TESTS) ## kill -9 a server while thrift clients hold numbered open reads, and count items (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll|postgres)
-	@$(VENV)/bin/python -m tests.torture.leases --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 convert-kills: $(TESTS) ## kill -9 kestrel-convert during conversions to scrolls and back, and compare (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.convert --seed $(SEED) --items $(ITEMS) --kills $(KILLS)

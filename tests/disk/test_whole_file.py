@@ -99,13 +99,6 @@ def test_a_relative_path_of_one_part_lies_in_the_working_directory(
     assert os.listdir(tmp_path) == ["status"]
 
 
-def test_nothing_lies_beside_it(path: Path) -> None:
-    file = whole_file(path)
-    file.write(OLD)
-    file.write(NEW)
-    assert os.listdir(path.parent) == [path.name]
-
-
 def test_who_has_it_open_goes_on_to_see_what_it_held(path: Path) -> None:
     whole_file(path).write(OLD)
     with path.open("rb") as reader:

@@ -39,7 +39,6 @@ TARGETS: Final = {
     "torture": "tests/server/test_kills.py",
     "kill-restart": "tests/server/test_kills.py",
     "moves": "tests/server/test_kills.py",
-    "leases": "tests/server/test_kills.py",
     "database-kills": "tests/server/test_kills.py",
     "convert-kills": "tests/tools/test_convert_resumed.py",
     "streams": ".ci/run",

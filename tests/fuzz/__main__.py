@@ -1,8 +1,7 @@
-"""Fuzzes targets, replays inputs, or writes the seeds. Each target runs in a process of its own.
+"""Fuzzes targets, or replays inputs. Each target runs in a process of its own.
 
     python -m tests.fuzz [TARGET ...] --seconds 60 --seed 1
     python -m tests.fuzz TARGET --replay FILE ...
-    python -m tests.fuzz [TARGET ...] --seeds
 
 Findings are stored in build/fuzz. A replay does not need atheris, and raises the exception where it occurs.
 """
@@ -26,10 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = arguments.targets or target.names()
     if unknown := sorted(set(names) - set(target.names())):
         sys.exit(f"unknown target {', '.join(unknown)}; the targets are {', '.join(target.names())}")
-    if arguments.seeds:
-        for name in names:
-            write_seeds(name, target.CORPUS)
-        return 0
     if arguments.replay:
         for name in names:
             replay(name, arguments.replay)
@@ -51,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="number of targets to run at once (default: 1)")
     parser.add_argument("--build", type=Path, default=Path("build/fuzz"), help="folder for findings and new inputs")
     parser.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="run the target with these inputs")
-    parser.add_argument("--seeds", action="store_true", help="write the seeds of the targets to the corpus")
     return parser
 
 
@@ -61,14 +55,6 @@ def replay(name: str, files: Sequence[Path]) -> None:
     for file in files:
         check(file.read_bytes())
         print(f"{name}: {file}: no finding")
-
-
-def write_seeds(name: str, corpus: Path) -> None:
-    """Write the seeds of a target to the corpus. Other inputs stay."""
-    folder = corpus / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for seed, data in target.load(name).seeds().items():
-        (folder / seed).write_bytes(data)
 
 
 def print_summary(results: Sequence[Result]) -> int:

@@ -5,7 +5,7 @@ Targets do not need atheris. The test suite runs the corpus through them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,12 +17,10 @@ CORPUS: Final = FOLDER / "corpus"
 class Target(NamedTuple):
     """A fuzz target. `check` takes any bytes, and raises if the server does not handle them as promised.
 
-    `seeds` are well-formed inputs by name. `python -m tests.fuzz --seeds` writes them to the corpus. `words` are the
-    dictionary. `repair` corrects what a mutation easily breaks, such as lengths.
+    `words` are the dictionary. `repair` corrects what a mutation easily breaks, such as lengths.
     """
 
     check: Callable[[bytes], None]
-    seeds: Callable[[], Mapping[str, bytes]]
     words: Callable[[], Iterable[bytes]] = tuple
     repair: Callable[[bytes], bytes] | None = None
     max_bytes: int = 2048

@@ -138,14 +138,6 @@ def test_replay_raises_the_exception(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         __main__.main(["config", "--replay", str(file)])
 
 
-def test_seeds_are_written_and_other_inputs_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(target, "CORPUS", tmp_path)
-    (tmp_path / "units").mkdir()
-    (tmp_path / "units" / "found").write_bytes(b"1x")
-    assert __main__.main(["units", "--seeds"]) == 0
-    assert {"found", *target.load("units").seeds()} == {path.name for path in (tmp_path / "units").iterdir()}
-
-
 def test_unknown_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SystemExit, match=r"unknown target memcached; the targets are .*memcache_session"):
         __main__.main(["memcached", "--seconds", "1"])

@@ -1,4 +1,4 @@
-"""Targets find planted faults. Seeds and repaired inputs are well-formed."""
+"""Targets find planted faults, and repaired inputs are well-formed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from kestrel.client.errors import ServerError
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.commands import Malformed
 from kestrel.protocols.memcache import MemcacheCodec
-from kestrel.protocols.thrift import ThriftCodec
 from kestrel.testing.server import MemoryControl
 from kestrel.testing.transport import READ_BYTES
-from tests.fuzz import journal_seeds, protocol_seeds, scroll_seeds, target
-from tests.fuzz.choices import with_choices
-from tests.fuzz.codecs import check_codec, commands_in
+from tests.fuzz import journal_inputs, scroll_inputs, target
+from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.codecs import check_codec
 from tests.fuzz.replies import check_replies
-from tests.fuzz.targets import memcache
+from tests.fuzz.targets import memcache, thrift
 from tests.journal import reference
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import READER, WRITER, put, read_done, sealed
 
 TARGETS = "tests.fuzz.targets"
 STREAM = b"get work\r\nset work 0 0 1\r\nx\r\n"
+
+
+def thrift_call(method: str) -> bytes:
+    """Return the call of an input in the corpus, without its choices."""
+    choices = Choices((target.CORPUS / "thrift" / method).read_bytes())
+    thrift.choose(choices)
+    return choices.rest()
 
 
 class FaultyCodec:
@@ -102,7 +108,7 @@ def test_logged_error_of_a_session_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_unbounded_replies_to_a_client_that_does_not_read_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = target.load("memcache_session")
-    data = chosen.seeds()["reads-nothing"]
+    data = (target.CORPUS / "memcache_session" / "reads-nothing").read_bytes()
     chosen.check(data)
     monkeypatch.setattr("tests.fuzz.sessions.MAX_UNSENT_BYTES", READ_BYTES // 2)
     with pytest.raises(AssertionError):
@@ -111,7 +117,7 @@ def test_unbounded_replies_to_a_client_that_does_not_read_are_found(monkeypatch:
 
 def test_thrift_call_without_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check = target.load("thrift_session").check
-    call = with_choices(protocol_seeds.thrift_calls()["get_version"], 0, 0)
+    call = with_choices(thrift_call("get_version"), 0, 0)
     check(call)
     monkeypatch.setattr(f"{TARGETS}.thrift_session._replies_in", lambda received, is_whole: [])
     with pytest.raises(AssertionError):
@@ -173,38 +179,31 @@ def test_repair_of_a_set_corrects_its_length() -> None:
 
 
 def test_repair_of_frames_corrects_their_lengths() -> None:
-    calls = protocol_seeds.thrift_calls()
-    good = calls["get"] + calls["abort"]
+    good = thrift_call("get") + thrift_call("abort")
     broken = bytearray(good)
     broken[3] ^= 9
-    broken[len(calls["get"])] = 7
-    assert protocol_seeds.repaired_frames(bytes(broken)) == good == protocol_seeds.repaired_frames(good)
+    broken[len(thrift_call("get"))] = 7
+    assert thrift.repaired(bytes(broken)) == good == thrift.repaired(good)
 
 
 def test_repair_of_a_journal_makes_it_valid_and_keeps_a_valid_one() -> None:
-    seeds = journal_seeds.seeds()
-    good = seeds["old"] + seeds["reads"] + seeds["continued"]
-    assert journal_seeds.repaired(good) == good
+    good = b"".join((target.CORPUS / "journal_start" / name).read_bytes() for name in ("old", "reads", "continued"))
+    assert journal_inputs.repaired(good) == good
     broken = b"\x0c" + addx(b"a") + b"\x02\xff\xff\xff\x7f" + addx(b"b" * 40)
     assert reference.read(broken).problem == "damaged"
-    assert reference.read(journal_seeds.repaired(broken)).end > len(broken) // 2
+    assert reference.read(journal_inputs.repaired(broken)).end > len(broken) // 2
 
 
 def test_repair_of_a_scroll_makes_it_valid_and_keeps_a_valid_one() -> None:
     good = WRITER + put(1, b"a") + read_done(1, 2) + put(2, b"b" * 30)
-    assert scroll_seeds.repaired(good, WRITER) == good
+    assert scroll_inputs.repaired(good, WRITER) == good
     broken = bytearray(b"????" + good[4:])
     broken[5] = 0xFF
-    assert scroll_seeds.repaired(bytes(broken), WRITER)[:9] == good[:4] + b"\x86\x00\x00\x00\x00"
+    assert scroll_inputs.repaired(bytes(broken), WRITER)[:9] == good[:4] + b"\x86\x00\x00\x00\x00"
 
 
 def test_repair_of_a_reader_file_corrects_its_checksums() -> None:
     good = sealed(read_done(1, 2), read_done(3))
-    assert scroll_seeds.repaired(good, READER) == good
+    assert scroll_inputs.repaired(good, READER) == good
     changed = good.replace(read_done(3), read_done(4))
-    assert scroll_seeds.repaired(changed, READER) == sealed(read_done(1, 2), read_done(4))
-
-
-def test_call_of_each_method_is_one_command() -> None:
-    for stream in protocol_seeds.thrift_calls().values():
-        assert len(commands_in(ThriftCodec(200, 100, 10), [stream], 200)) == 1
+    assert scroll_inputs.repaired(changed, READER) == sealed(read_done(1, 2), read_done(4))

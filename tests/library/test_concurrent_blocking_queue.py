@@ -34,14 +34,6 @@ def drained(queue: ConcurrentBlockingQueue[Any]) -> list[object]:
 # Items in, items out.
 
 
-def test_items_are_taken_in_order() -> None:
-    queue, _ = queue_of()
-    assert [queue.put(item) for item in ("first", ["second"], 3)] == [True] * 3
-    assert (queue.size, len(queue)) == (3, 3)
-    assert [arrivals(queue.get()) for _ in range(3)] == [["first"], [["second"]], [3]]
-    assert queue.size == 0
-
-
 def test_any_object_is_an_item() -> None:
     queue, _ = queue_of(0, False, b"", ())
     assert drained(queue) == [0, False, b"", ()]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.errors import FolderInUse, QueueFailed, StorageError
-from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, ScrollFolder
+from kestrel.errors import QueueFailed, StorageError
+from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
 from kestrel.scroll.reader_file import read_state
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
@@ -116,14 +116,6 @@ def test_readers_items_and_ids_survive_a_restart(program: Program, queue: Journa
     assert [program.get(queue.reader(b"b")).id for _ in range(4)] == [1, 2, 3, 4]
 
 
-def test_ids_continue_after_all_items_are_done(program: Program, queue: JournaledQueue) -> None:
-    program.put(queue, b"1", b"2")
-    program.drain(queue.reader())
-    queue = program.restart(queue)
-    program.put(queue, b"3")
-    assert program.get(queue.reader()).id == 3
-
-
 def test_default_reader_is_gone_after_a_takeover_and_a_restart(program: Program, queue: JournaledQueue) -> None:
     program.put(queue, b"x")
     queue.reader(b"a")
@@ -188,20 +180,6 @@ def test_synced_error_count_survives_a_power_failure(program: Program) -> None:
 # Removal of files.
 
 
-def test_segments_stay_until_the_slowest_reader_is_done(program: Program) -> None:
-    queue = program.queue(config(journal_size_bytes=100))
-    slow, fast = queue.reader(b"slow"), queue.reader(b"fast")
-    for number in range(20):
-        program.put(queue, b"%050d" % number)
-    program.drain(fast)
-    program.reactor.pass_time(11)
-    files = program.files.count("work")
-    assert files > 5 and queue.journal_bytes > 1000
-    program.drain(slow)
-    program.reactor.pass_time(11)
-    assert program.files.count("work") <= 1
-
-
 def test_unneeded_segments_move_to_the_archive(program: Program) -> None:
     archive = program.path / "archive"
     queue = program.queue(config(journal_size_bytes=100, save_archived_journals=archive))
@@ -212,13 +190,6 @@ def test_unneeded_segments_move_to_the_archive(program: Program) -> None:
     archived = sorted(archive.glob("archive~work.*"))
     ids = [put.item.id for path in archived for put in puts_in(path)]
     assert ids and all(later == earlier + 1 for earlier, later in pairwise(ids))
-
-
-def test_close_compacts_the_reader_file(program: Program, queue: JournaledQueue) -> None:
-    program.put(queue, *(b"%d" % number for number in range(2000)))
-    program.drain(queue.reader())
-    program.result(queue.close())
-    assert (program.folder_path / "work.read.").stat().st_size < 100
 
 
 # Several queues in one folder.
@@ -276,56 +247,13 @@ def test_erased_queue_can_be_created_again(program: Program) -> None:
     assert program.drain(folder.queue(config(b"work")).reader()) == [b"z"]
 
 
-def test_folder_closed_before_it_is_open_stays_closed(program: Program) -> None:
-    folder = ScrollFolder(program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
-    program.result(folder.close())
-    with pytest.raises(StorageError, match="opened only once"):
-        program.result(folder.open())
-    assert program.disk.calls == []
-
-
-def test_close_of_the_folder_reports_a_loss_and_releases_it(program: Program) -> None:
-    folder = program.folder()
-    work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
-    program.put(work, b"one")
-    program.put(mail, b"two")
-    item = program.get(work.reader())
-    program.disk.fail("write", errno.EIO)
-    work.reader().commit(item.id)
-    with pytest.raises(QueueFailed):
-        program.result(folder.close())
-    program.disk.mend()
-    folder = program.folder()
-    found = [program.drain(folder.queue(config(name)).reader()) for name in (b"work", b"mail")]
-    assert found == [[b"one"], [b"two"]]
-
-
 def test_queues_share_the_archive_of_the_folder(program: Program) -> None:
     folder = program.folder(archive=program.path / "archive")
     with pytest.raises(ValueError, match="archive"):
         folder.queue(config(save_archived_journals=program.path / "another"))
 
 
-def test_closed_folder_has_no_queues(program: Program) -> None:
-    folder = program.folder()
-    program.result(folder.close())
-    with pytest.raises(StorageError):
-        folder.queue(config())
-    with pytest.raises(StorageError):
-        program.result(folder.open())
-    assert folder.is_closed
-
-
 # Folders that cannot be used.
-
-
-def test_folder_in_use_is_refused(program: Program, queue: JournaledQueue) -> None:
-    other = JournaledQueue(config(), program.folder_path, program.reactor, reserve_bytes=1)
-    with pytest.raises(FolderInUse):
-        program.result(other.setup())
-    with pytest.raises(StorageError):
-        other.put(b"x")
-    program.put(queue, b"x")
 
 
 def test_folder_with_journals_is_refused_and_unchanged(program: Program) -> None:

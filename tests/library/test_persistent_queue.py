@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import BadQueueName, FolderInUse, QueueFailed, StorageError, StorageRefused, TooFewOpenReads
+from kestrel.errors import BadQueueName, QueueFailed, StorageError, StorageRefused, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.library import XIDS, FolderQueue, PersistentQueue, QueueFolder
 from kestrel.testing.contract.requirements import huge_item
@@ -102,13 +102,6 @@ def drained(program: Program, queue: FolderQueue) -> list[bytes]:
 # Items in, items out.
 
 
-def test_items_are_removed_in_order(queue: PersistentQueue) -> None:
-    add(queue, b"one", b"two", b"three")
-    assert queue.items == 3
-    assert all_of(queue) == [b"one", b"two", b"three"]
-    assert queue.items == 0
-
-
 def test_peek_leaves_the_head(queue: PersistentQueue) -> None:
     assert queue.peek() is None
     add(queue, b"one")
@@ -132,23 +125,6 @@ def test_add_is_refused_at_each_limit(program: Program, settings: QueueSettings)
     add(queue, b"one")
     assert not queue.add(b"three")
     assert all_of(queue) == [b"one"]
-
-
-def test_oldest_items_are_discarded_if_configured(program: Program) -> None:
-    queue = program.queue(QueueSettings(max_items=2, discard_old_when_full=True))
-    add(queue, b"one", b"two", b"three")
-    assert all_of(queue) == [b"two", b"three"]
-
-
-def test_items_expire_by_expiry_and_maximum_age(program: Program) -> None:
-    queue = program.queue(QueueSettings(max_age_ms=5000))
-    queue.add(b"own", START_MS + 1000)
-    add(queue, b"by age")
-    program.reactor.pass_time(2)
-    head = queue.peek()
-    assert head is not None and head.data == b"by age"
-    program.reactor.pass_time(4)
-    assert queue.remove() is None
 
 
 def test_expired_items_are_discarded_periodically_if_configured(program: Program) -> None:
@@ -235,14 +211,6 @@ def test_waiter_cancelled_during_a_read_takes_no_item(program: Program) -> None:
     program.reactor.settle()
     assert isinstance(told[0], CancelledError)
     assert drained(program, queue) == [b"%d" % number for number in range(1, 10)]
-
-
-def test_waiter_with_a_timeout_of_the_program_takes_no_item(program: Program, queue: PersistentQueue) -> None:
-    told = arrivals(queue.wait_remove().addTimeout(1, program.reactor))
-    program.reactor.pass_time(1)
-    add(queue, b"one")
-    assert isinstance(told[0], TimeoutError)
-    assert all_of(queue) == [b"one"]
 
 
 # The head is only on disk.
@@ -404,16 +372,6 @@ def test_open_read_times_out_and_cannot_be_ended_later(program: Program, waits: 
     assert queue.open_reads == 1
 
 
-def test_item_with_too_many_errors_moves_to_the_error_queue(program: Program) -> None:
-    queue = program.queue(QueueSettings(max_redeliveries=2, error_queue=b"bad"))
-    add(queue, b"one")
-    for _ in range(2):
-        queue.unremove(opened(queue).xid)
-    program.reactor.settle()
-    assert (queue.items, queue.open_reads) == (0, 0)
-    assert all_of(queue.folder.queue(b"bad")) == [b"one"]
-
-
 def test_returned_items_do_not_change(queue: PersistentQueue) -> None:
     add(queue, b"one")
     looked_at, first = queue.peek(), opened(queue)
@@ -461,14 +419,6 @@ def test_continue_of_a_read_that_timed_out_adds_nothing(program: Program) -> Non
     assert all_of(queue) == [b"first"]
 
 
-def test_waiter_gets_the_item_of_continue(queue: PersistentQueue) -> None:
-    add(queue, b"first")
-    item = opened(queue)
-    told = arrivals(queue.wait_remove())
-    assert queue.continue_(item.xid, b"next")
-    assert told == [b"next"]
-
-
 def test_continue_adds_to_children_and_confirms_when_safe(program: Program) -> None:
     folder = program.folder(settings_for=lambda name: SYNCED)
     parent, child = folder.queue(b"work"), folder.queue(b"work+audit")
@@ -482,19 +432,6 @@ def test_continue_adds_to_children_and_confirms_when_safe(program: Program) -> N
     program.reactor.settle()
     assert (parent.open_reads, safe) == (0, [None])
     assert (all_of(parent), all_of(child)) == ([b"next"], [b"first", b"next"])
-
-
-def test_refused_continue_of_a_parent_leaves_the_read_open(program: Program) -> None:
-    folder = program.folder(settings_for=lambda name: QueueSettings(max_items=1))
-    parent, _ = folder.queue(b"work"), folder.queue(b"work+audit")
-    add(parent, b"first")
-    item = opened(parent)
-    add(parent, b"second")
-    assert not parent.continue_(item.xid, b"next")
-    assert parent.confirm_remove(item.xid)
-    with pytest.raises(TooFewOpenReads):
-        parent.continue_(item.xid, b"next")
-    assert all_of(parent) == [b"second"]
 
 
 # Safe, or lost.
@@ -746,15 +683,6 @@ def test_close_reports_a_loss_and_releases_the_folder(program: Program) -> None:
     assert all_of(program.queue()) == []
 
 
-def test_crashed_program_finds_written_items_and_open_reads(program: Program, queue: PersistentQueue) -> None:
-    add(queue, b"one", b"two")
-    opened(queue)
-    program.reactor.settle()
-    (program.path / "copy").mkdir()
-    (program.path / "copy" / "work").write_bytes(program.journal())
-    assert all_of(program.queue(where="copy")) == [b"one", b"two"]
-
-
 # Several queues and folders.
 
 
@@ -773,25 +701,6 @@ def test_queues_of_a_folder_have_separate_settings_and_items(program: Program) -
         folder.queue(b"small")
     again = program.folder()
     assert [all_of(again.queue(name)) for name in (b"small", b"large")] == [[b"one"], [b"two", b"three"]]
-
-
-def test_unreadable_journal_does_not_affect_other_queues(program: Program) -> None:
-    folder = program.folder()
-    add(folder.queue(b"a"), b"one")
-    add(folder.queue(b"b"), b"two")
-    program.reactor.result(folder.close())
-    program.disk.fail("read", errno.EIO, times=1)
-    with capturedLogs() as logged:
-        again = program.folder()
-    assert [event["log_level"] for event in logged].count(LogLevel.error) == 1
-    assert [all_of(again.queue(name)) for name in (b"a", b"b")] == [[b"one"], [b"two"]]
-
-
-def test_child_gets_items_of_its_parent(program: Program) -> None:
-    folder = program.folder()
-    parent, child = folder.queue(b"work"), folder.queue(b"work+audit")
-    add(parent, b"one")
-    assert (all_of(parent), all_of(child)) == ([b"one"], [b"one"])
 
 
 MOVES = QueueSettings(expire_to_queue=b"late", max_age_ms=1000)
@@ -846,24 +755,12 @@ def test_move_to_an_unknown_queue_waits_until_it_is_found(program: Program, how:
     assert (queue.open_reads, all_of(found[b"late"])) == (0, [b"one"])
 
 
-def test_item_of_an_unfinished_move_survives_a_restart(program: Program) -> None:
-    queue = program.queue(MOVES, lookup=lambda name: None)
-    expire_an_item(program, queue)
-    assert all_of(program.restart(queue)) == [b"one"]
-
-
 def test_close_finishes_a_move(program: Program) -> None:
     elsewhere = program.queue(SYNCED, where="elsewhere")
     queue = program.queue(MOVES, lookup=lambda name: elsewhere)
     expire_an_item(program, queue)
     program.reactor.result(queue.close())
     assert (all_of(elsewhere), all_of(program.queue())) == ([b"one"], [])
-
-
-def test_folder_in_use_is_refused(program: Program) -> None:
-    program.folder()
-    with pytest.raises(FolderInUse):
-        program.reactor.result(QueueFolder(program.path / "queues", program.reactor, reserve_bytes=1).open())
 
 
 @pytest.mark.parametrize(

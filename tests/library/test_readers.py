@@ -6,7 +6,6 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.errors import QueueFailed
@@ -17,43 +16,6 @@ from tests.programs import arrivals
 # Gets.
 
 
-def test_waiters_are_served_in_order(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    first, second = arrivals(reader.get()), arrivals(reader.get(60))
-    assert reader.waiter_count == 2
-    program.put(queue, b"one", b"two")
-    assert (first, second, reader.waiter_count) == ([b"one"], [b"two"], 0)
-
-
-def test_get_returns_none_at_its_deadline(program: Program, queue: JournaledQueue) -> None:
-    arrival = arrivals(queue.reader().get(5))
-    program.reactor.pass_time(4.9)
-    assert arrival == []
-    program.reactor.pass_time(0.2)
-    assert arrival == [None]
-    program.put(queue, b"x")
-    assert program.drain(queue.reader()) == [b"x"]
-
-
-def test_get_without_a_deadline_waits_only_for_the_disk(program: Program, queue: JournaledQueue) -> None:
-    assert program.result(queue.reader().get(0)) is None
-    program.put(queue, b"on disk only")
-    queue = program.restart(queue)
-    arrival = arrivals(queue.reader().get(0))
-    program.reactor.end_turn()
-    assert arrival == []
-    program.reactor.settle()
-    assert arrival == [b"on disk only"]
-
-
-def test_cancelled_waiter_takes_no_item(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    gone = reader.get(60)
-    seen, stays = arrivals(gone), arrivals(reader.get())
-    gone.cancel()
-    assert [type(error) for error in seen] == [CancelledError]
-    program.put(queue, b"x")
-    assert (stays, reader.waiter_count) == ([b"x"], 0)
-
-
 def test_peek_leaves_the_item(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     waiting = arrivals(reader.peek(60))
     program.put(queue, b"one", b"two")
@@ -61,22 +23,6 @@ def test_peek_leaves_the_item(program: Program, queue: JournaledQueue, reader: R
     assert program.result(reader.peek(0)).id == program.result(reader.get(0, peeking=True)).id == 1
     assert (reader.open_items, reader.counts.opened) == (0, 0)
     assert program.drain(reader) == [b"one", b"two"]
-
-
-def test_ten_thousand_gets_in_a_callback_chain_end(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    for number in range(10_000):
-        queue.put(b"%d" % number)
-    seen: list[bytes] = []
-
-    def got(item: QueueItem | None) -> None:
-        if item is not None:
-            seen.append(item.data)
-            reader.commit(item.id)
-            reader.get(0).addCallback(got)
-
-    reader.get(0).addCallback(got)
-    program.reactor.settle()
-    assert seen == [b"%d" % number for number in range(10_000)]
 
 
 def test_calls_in_callbacks_keep_their_order(program: Program, queue: JournaledQueue, reader: Reader) -> None:
@@ -132,14 +78,6 @@ def test_unget_returns_the_item_with_one_more_error(program: Program, queue: Jou
     assert [program.get(reader).errors for _ in range(2)] == [2, 0]
 
 
-def test_unget_item_goes_to_a_waiter(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    program.put(queue, b"x")
-    item = program.get(reader)
-    arrival = arrivals(reader.get(60))
-    reader.unget(item.id)
-    assert arrival == [b"x"]
-
-
 @pytest.mark.parametrize("end", [Reader.commit, Reader.unget])
 def test_read_that_is_not_open_cannot_be_ended(
     program: Program, queue: JournaledQueue, reader: Reader, end: Callable[[Reader, int], bool]
@@ -150,13 +88,6 @@ def test_read_that_is_not_open_cannot_be_ended(
     assert end(reader, item.id)
     assert not end(reader, item.id)
     assert not end(reader, 99)
-
-
-def test_error_counts_survive_a_restart(program: Program, queue: JournaledQueue) -> None:
-    program.put(queue, b"x")
-    queue.reader().unget(program.get(queue.reader()).id)
-    queue = program.restart(queue)
-    assert program.get(queue.reader()).errors == 1
 
 
 def test_open_reads_return_after_a_restart_without_an_error(program: Program, queue: JournaledQueue) -> None:
@@ -227,13 +158,6 @@ def test_drop_oldest_policy_keeps_the_newest_items(program: Program, limit: dict
     assert program.drain(reader) == [b"6", b"7", b"8"]
 
 
-def test_dropped_items_stay_dropped_after_a_restart(program: Program) -> None:
-    queue, _ = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
-    program.put(queue, b"1", b"2", b"3")
-    queue = program.restart(queue, config())
-    assert program.drain(queue.reader()) == [b"3"]
-
-
 def test_open_read_is_never_dropped(program: Program) -> None:
     queue, reader = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
     program.put(queue, b"open")
@@ -260,13 +184,6 @@ def test_readers_have_separate_limits(program: Program) -> None:
     readers = queue.reader(b"small"), queue.reader(b"large")
     program.put(queue, b"1", b"2", b"3")
     assert [program.drain(reader) for reader in readers] == [[b"3"], [b"1", b"2", b"3"]]
-
-
-def test_memory_of_a_reader_is_limited(program: Program) -> None:
-    queue, reader = program.reader(max_memory_size_bytes=10)
-    program.put(queue, *(b"%05d" % number for number in range(100)))
-    assert reader.store.mem_bytes <= 15
-    assert program.drain(reader) == [b"%05d" % number for number in range(100)]
 
 
 # Expiry.
@@ -326,14 +243,6 @@ def test_hook_is_called_for_each_expired_item(program: Program) -> None:
         (1, b"one", START_MS + 1000),
         (2, b"two", START_MS + 1000),
     ]
-
-
-def test_hook_for_expired_items_may_put(program: Program) -> None:
-    queue, reader = program.reader(process_expired_item=lambda item: queue.put(b"again " + item.data))
-    queue.put(b"x", START_MS + 1000)
-    program.reactor.pass_time(1)
-    assert program.result(reader.discard_expired()) == 1
-    assert program.drain(reader) == [b"again x"]
 
 
 def test_hook_may_put_for_each_of_many_expired_items(program: Program) -> None:
@@ -554,18 +463,6 @@ def test_waiters_fail_if_the_queue_cannot_be_opened_again(program: Program, queu
     assert [program.drain(reader) for reader in (a, b)] == [[b"x"], [b"x"]]
     with pytest.raises(QueueFailed):
         program.result(queue.checkpoint())
-
-
-def test_waiters_fail_if_the_head_cannot_be_read(program: Program) -> None:
-    queue, reader = program.reader(max_memory_size_bytes=1)
-    program.put(queue, b"one", b"two")
-    program.disk.fail("read", errno.EIO)
-    item = program.get(reader)
-    with pytest.raises(QueueFailed):
-        program.result(reader.get(60))
-    program.disk.mend()
-    assert program.drain(reader) == [b"two"]
-    assert reader.commit(item.id)
 
 
 def test_failed_sweep_can_be_repeated(program: Program) -> None:

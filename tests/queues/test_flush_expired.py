@@ -65,13 +65,6 @@ def test_flush_counts_expired_items_of_its_queues(bench: Bench) -> None:
     assert bench.left == [1, 1, 3]
 
 
-def test_second_flush_counts_nothing(bench: Bench) -> None:
-    bench.flush_expired(*bench.queues)
-    bench.outcomes.clear()
-    bench.flush_expired(*bench.queues)
-    assert bench.result == ExpiredFlushResult(0, None)
-
-
 def test_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
     bench.storage.holds_commits = True
     bench.flush_expired(*bench.queues)

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs import evolve
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import Config, QueueSettings
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.errors import FolderInUse, QueueFailed, StorageError
+from kestrel.errors import QueueFailed, StorageError
 from kestrel.item import Item
-from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.stat_definitions import stats_of
 from kestrel.queues.tick_scheduler import TickScheduler
@@ -96,16 +94,6 @@ def bench() -> Bench:
 # Names.
 
 
-def test_queue_is_created_on_request(bench: Bench) -> None:
-    assert bench.manager.known(b"work") is None
-    assert bench.manager.existing(b"work") is None
-    queue = bench.manager.queue(b"work")
-    assert bench.manager.queue(b"work") is queue
-    assert bench.manager.existing(b"work") is queue
-    assert bench.manager.known(b"work") is queue
-    assert bench.manager.counters.queue_creates == 1
-
-
 def test_creation_of_queue_is_committed_at_end_of_tick(bench: Bench) -> None:
     queue = bench.manager.queue(b"parent+child")
     assert queue.unsettled_batch is not None
@@ -113,23 +101,11 @@ def test_creation_of_queue_is_committed_at_end_of_tick(bench: Bench) -> None:
     assert queue.unsettled_batch is None
 
 
-def test_put_creates_its_queue(bench: Bench) -> None:
-    bench.put(b"work", b"one", b"two")
-    assert bench.items(b"work") == [b"one", b"two"]
-    assert bench.manager.counters.total_items == 2
-
-
 @pytest.mark.parametrize("use", ["delete", "flush", "flush_expired", "existing", "known"])
 def test_operation_creates_no_queue(bench: Bench, use: str) -> None:
     getattr(bench.manager, use)(b"work")
     assert bench.manager.all_queues() == []
     assert bench.manager.counters.queue_creates == 0
-
-
-def test_queue_has_the_settings_of_its_name(bench: Bench) -> None:
-    bench.settings[b"work"] = QueueSettings(max_items=7)
-    assert bench.manager.queue(b"work").settings.max_items == 7
-    assert bench.manager.queue(b"other").settings.max_items is None
 
 
 def test_queue_without_journal_is_kept_in_memory(bench: Bench) -> None:
@@ -200,15 +176,6 @@ def test_start_waits_for_the_storage() -> None:
     assert started == [None]
 
 
-def test_unavailable_storage_is_an_error_at_once() -> None:
-    class OwnedStorage(SteppedStorage):
-        def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
-            raise FolderInUse("another server owns the queue folder")
-
-    with pytest.raises(FolderInUse):
-        Bench(OwnedStorage()).manager.start()
-
-
 def test_stop_answers_waiters_commits_and_closes(bench: Bench) -> None:
     calls: list[str] = []
 
@@ -232,32 +199,7 @@ def test_stop_answers_waiters_commits_and_closes(bench: Bench) -> None:
     assert closed == [None]
 
 
-def test_wake_all_answers_waiters_of_every_queue(bench: Bench) -> None:
-    answers = [bench.wait(name) for name in (b"a", b"b", b"b")]
-    bench.manager.wake_all()
-    assert answers == [[None], [None], [None]]
-
-
 # Whole queues.
-
-
-def test_deleted_queue_can_be_created_again(bench: Bench) -> None:
-    bench.put(b"work", b"old")
-    old = bench.manager.queue(b"work")
-    bench.manager.delete(b"work")
-    assert bench.manager.known(b"work") is None
-    assert old.store.failure is not None
-    bench.put(b"work", b"new")
-    assert bench.items(b"work") == [b"new"]
-    assert bench.manager.counters.queue_deletes == 1
-
-
-def test_deleted_queue_answers_waiters_as_an_empty_one(bench: Bench) -> None:
-    answers = bench.wait(b"work")
-    bench.manager.delete(b"work")
-    assert answers == [None]
-    bench.put(b"work", b"new")
-    assert answers == [None]
 
 
 def test_failed_delete_changes_nothing(bench: Bench) -> None:
@@ -306,23 +248,6 @@ def test_failed_commit_after_delete_does_not_bring_queue_back(bench: Bench) -> N
     assert bench.items(b"work") == [b"new"]
 
 
-def test_flush_drops_items_of_one_queue(bench: Bench) -> None:
-    bench.put(b"a", b"one")
-    bench.put(b"b", b"two")
-    assert bench.manager.flush(b"a") is not None
-    assert (bench.items(b"a"), bench.items(b"b")) == ([], [b"two"])
-
-
-def test_flush_all_drops_items_of_every_queue(bench: Bench) -> None:
-    for name in (b"a", b"b", b"c"):
-        bench.put(name, b"one")
-    flushed: list[Batch | None] = []
-    bench.manager.flush_all().addCallback(flushed.append)
-    (batch,) = flushed
-    assert batch is not None
-    assert [bench.items(name) for name in (b"a", b"b", b"c")] == [[], [], []]
-
-
 @pytest.mark.parametrize("use", ["flush_all", "flush_all_expired"])
 def test_failed_queue_does_not_stop_flush_of_others(bench: Bench, use: str) -> None:
     for name in (b"a", b"b", b"c"):
@@ -337,36 +262,7 @@ def test_failed_queue_does_not_stop_flush_of_others(bench: Bench, use: str) -> N
     assert left == [0, 0]
 
 
-def test_flushed_expired_items_are_counted(bench: Bench) -> None:
-    for name, count in ((b"a", 1), (b"b", 2)):
-        for _ in range(count):
-            bench.manager.put(name, b"brief", 2_000_000)
-    bench.put(b"c", b"lasting")
-    bench.now_ms = 3_000_000
-    swept: list[ExpiredFlushResult] = []
-    bench.manager.flush_expired(b"b").addCallback(swept.append)
-    bench.manager.flush_all_expired().addCallback(swept.append)
-    assert [each.items for each in swept] == [2, 1]
-    assert all(each.batch is not None for each in swept)
-    assert bench.items(b"c") == [b"lasting"]
-
-
 # A failing storage.
-
-
-def test_failed_queue_is_reopened_when_used(bench: Bench) -> None:
-    bench.put(b"work", b"safe")
-    bench.storage.reopen_refusal = "the disk is gone"
-    batch = bench.fail(b"work")
-    assert str(batch.failure) == "disk failed"
-    for use in (bench.manager.queue, bench.manager.existing, bench.manager.flush):
-        with pytest.raises(QueueFailed):
-            use(b"work")
-    with pytest.raises(QueueFailed):
-        bench.manager.put(b"work", b"more", 0)
-    assert bench.manager.known(b"work") is not None
-    bench.storage.reopen_refusal = None
-    assert bench.items(b"work") == [b"safe"]
 
 
 def test_failed_queue_can_be_deleted(bench: Bench) -> None:
@@ -459,14 +355,6 @@ def test_new_settings_apply_to_existing_and_later_queues(bench: Bench) -> None:
     assert bench.manager.queue(b"new").settings.max_items == 5
     assert opened == [(b"work", None), (b"work", 5), (b"new", 5)]
     assert bench.items(b"work") == [b"one"]
-
-
-def test_keep_journal_of_live_queue_does_not_change(bench: Bench) -> None:
-    bench.put(b"work", b"one")
-    bench.manager.use(config_with(lambda name: evolve(QueueSettings(), keep_journal=False)))
-    assert bench.manager.queue(b"work").storage is bench.storage
-    assert bench.items(b"work") == [b"one"]
-    assert bench.manager.queue(b"new").storage is bench.memory
 
 
 def test_unavailable_queue_does_not_stop_change_of_settings(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.errors import StorageError
 from kestrel.queues.moves import MAX_CONCURRENT_MOVES, MOVE_RETRY_S
-from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
 from tests.promises.slow_server import SlowServer
@@ -172,28 +172,6 @@ def test_failing_target_does_not_block_items_for_another(is_reloaded: bool) -> N
 
 
 # A target that refuses.
-
-
-def let_time_out(server: MemoryServer, client: MemoryClient) -> None:
-    server.advance(5)
-
-
-def disconnect(server: MemoryServer, client: MemoryClient) -> None:
-    client.disconnect()
-    server.settle()
-
-
-@pytest.mark.parametrize("way", [let_time_out, disconnect])
-def test_items_refused_by_error_queue_return_in_order(way: Callable[[MemoryServer, MemoryClient], None]) -> None:
-    failing = "openTransactionTimeout = '5s'\nmaxRedeliveries = 1\nerrorQueue = 'bad'"
-    server = MemoryServer(config=config_of(queue("work", failing), queue("bad", "maxItems = 1")))
-    client, other = server.connect(), server.connect()
-    put(other, b"bad", b"first")
-    put(other, b"work", *numbered(0, 5))
-    assert client.ask(b"get work/open\r\n" * 3) == b"".join(value(b"work/open", data) for data in numbered(0, 3))
-    way(server, client)
-    assert items(other, b"work") == numbered(0, 5)
-    assert items(other, b"bad") == [b"first"]
 
 
 @pytest.mark.parametrize(

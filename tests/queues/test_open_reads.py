@@ -79,17 +79,6 @@ def test_read_finished_in_time_does_not_time_out() -> None:
     assert bench.ended == [[1, 3]]
 
 
-def test_many_timed_out_reads_end_newest_first_in_bounded_slices() -> None:
-    bench = Bench(5000)
-    xids = list(range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 501))
-    bench.open(*xids)
-    bench.clock.advance(5)
-    assert [len(each) for each in bench.ended] == [MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE, 500]
-    # Each slice returns to the head, in front of the previous ones.
-    assert [xid for each in reversed(bench.ended) for xid in each] == xids
-    assert bench.timers == 0
-
-
 class ObservedClock(Clock):
     """A clock that reports the start of each call."""
 

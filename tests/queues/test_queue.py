@@ -13,11 +13,10 @@ from zope.interface import implementer_only
 
 from kestrel.config.load import loads
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, QueueFailed, StorageError, StorageRefused, TooFewOpenReads
+from kestrel.errors import KestrelError, QueueFailed, StorageError, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.journal.records import decode_item
 from kestrel.queues.context import QueueContext
-from kestrel.queues.open_reads import MAX_TIMED_OUT_PER_SLICE
 from kestrel.queues.queue import Queue
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import ItemArrived, Waiter
@@ -84,13 +83,13 @@ class Bench:
         self.storage.end_commits(error=StorageError(message))
         self.storage.holds_commits = False
 
-    def join(self, name: str, *, opens: bool = False, peeks: bool = False, is_blocking: bool = True) -> Waiter:
+    def join(self, name: str, *, is_blocking: bool = True) -> Waiter:
         """Add a waiter; its answer is recorded under this name."""
 
         def on_result(item: Item | None, error: Exception | None) -> None:
             self.answers.append((name, str(error) if error is not None else None if item is None else item.data))
 
-        waiter = Waiter(on_result, opens=opens, peeks=peeks, is_blocking=is_blocking)
+        waiter = Waiter(on_result, opens=False, peeks=False, is_blocking=is_blocking)
         self.queue.join(waiter)
         return waiter
 
@@ -114,26 +113,6 @@ def bench() -> Bench:
 # Puts and gets.
 
 
-def test_items_come_out_in_put_order(bench: Bench) -> None:
-    bench.put(b"one", b"two", b"three")
-    assert bench.items() == [b"one", b"two", b"three"]
-
-
-def test_item_has_its_add_time_and_expiry(bench: Bench) -> None:
-    bench.put(b"one", expiry_ms=1_000_500)
-    bench.now_ms += 100
-    item = bench.queue.peek_now()
-    assert item is not None
-    assert (item.add_ms, item.expiry_ms) == (1_000_000, 1_000_500)
-
-
-def test_peek_leaves_the_head(bench: Bench) -> None:
-    bench.put(b"one")
-    looks = [bench.queue.peek_now(), bench.queue.peek_now()]
-    assert [look.data if look else None for look in looks] == [b"one", b"one"]
-    assert bench.items() == [b"one"]
-
-
 def test_waiters_come_before_immediate_gets_and_peeks(bench: Bench) -> None:
     bench.put_on_disk(b"one")
     bench.join("first", is_blocking=False)
@@ -144,20 +123,6 @@ def test_waiters_come_before_immediate_gets_and_peeks(bench: Bench) -> None:
     assert bench.queue.peek_now() is None
     bench.store.end_fill()
     assert bench.answers == [("first", b"two")]
-
-
-def test_every_change_has_a_batch(bench: Bench) -> None:
-    bench.storage.holds_commits = True
-    batches = [bench.put_one(b"one", 0)]
-    bench.tick()
-    bench.queue.take_now(opens=True)
-    batches.append(bench.queue.touch())
-    assert batches[0] is not batches[1]
-    bench.storage.end_commits()
-    assert [batch.is_settled for batch in batches] == [True, False]
-    bench.tick()
-    bench.storage.end_commits()
-    assert batches[1].is_settled
 
 
 def test_readers_wait_for_latest_unsafe_batch(bench: Bench) -> None:
@@ -173,15 +138,6 @@ def test_readers_wait_for_latest_unsafe_batch(bench: Bench) -> None:
     bench.tick()
     bench.storage.end_commits()
     assert bench.queue.unsettled_batch is None
-
-
-def test_refused_put_changes_nothing(bench: Bench) -> None:
-    bench.storage.refusal = "disk full"
-    with pytest.raises(StorageRefused):
-        bench.put_one(b"one", 0)
-    assert bench.store.items == 0
-    assert bench.queue.counters.total_items == 0
-    assert bench.queue.open_batch is None
 
 
 # Callbacks that use the queue.
@@ -246,14 +202,6 @@ def test_sweep_is_recorded(bench: Bench) -> None:
     assert bench.queue.open_batch is not None
 
 
-def test_expired_item_is_given_to_no_waiter(bench: Bench) -> None:
-    bench.join("waiter")
-    bench.put(b"expired", expiry_ms=1)
-    assert bench.answers == []
-    bench.put(b"one")
-    assert bench.answers == [("waiter", b"one")]
-
-
 def test_item_that_expired_on_disk_is_not_returned_after_load(bench: Bench) -> None:
     bench.put(b"brief", expiry_ms=1_000_500)
     bench.put_on_disk(b"lasting")
@@ -264,64 +212,6 @@ def test_item_that_expired_on_disk_is_not_returned_after_load(bench: Bench) -> N
 
 
 # Waiters.
-
-
-def test_waiters_are_served_in_order_of_arrival(bench: Bench) -> None:
-    for name in ("a", "b", "c"):
-        bench.join(name)
-    bench.put(b"one", b"two")
-    assert bench.answers == [("a", b"one"), ("b", b"two")]
-    assert len(bench.queue.waiters) == 1
-
-
-def test_waiter_of_nonempty_queue_is_served_at_once(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.join("a")
-    assert bench.answers == [("a", b"one")]
-
-
-def test_non_blocking_waiter_of_empty_queue_is_answered_at_once(bench: Bench) -> None:
-    bench.join("patient")
-    bench.join("impatient", is_blocking=False)
-    assert bench.answers == [("impatient", None)]
-    bench.put(b"one")
-    assert bench.answers[1:] == [("patient", b"one")]
-
-
-def test_peeking_waiter_sees_item_of_next_waiter(bench: Bench) -> None:
-    bench.join("peeker", peeks=True)
-    bench.join("getter")
-    bench.put(b"one")
-    assert bench.answers == [("peeker", b"one"), ("getter", b"one")]
-    assert bench.items() == []
-
-
-def test_opening_waiter_gets_an_open_read(bench: Bench) -> None:
-    bench.join("a", opens=True)
-    bench.put(b"one")
-    assert (bench.store.items, bench.store.open_reads) == (0, 1)
-
-
-def test_removed_waiter_is_not_called(bench: Bench) -> None:
-    waiter = bench.join("a")
-    assert bench.queue.waiters.leave(waiter)
-    assert not bench.queue.waiters.leave(waiter)
-    bench.put(b"one")
-    assert bench.answers == []
-    assert bench.items() == [b"one"]
-
-
-def test_waiter_that_rejoins_from_callback_goes_to_the_end(bench: Bench) -> None:
-    order: list[str] = []
-
-    def rejoin(item: Item | None, error: Exception | None) -> None:
-        order.append("keen")
-        bench.join_with(rejoin)
-
-    bench.join_with(rejoin)
-    bench.join_with(lambda item, error: order.append("other"))
-    bench.put(b"one", b"two", b"three")
-    assert order == ["keen", "other", "keen"]
 
 
 def test_put_from_callback_serves_the_next_waiter(bench: Bench) -> None:
@@ -344,31 +234,6 @@ def test_waiter_removed_by_callback_of_another_is_not_called(bench: Bench) -> No
     assert bench.items() == [b"two"]
 
 
-def test_wake_all_answers_waiters_as_an_empty_queue(bench: Bench) -> None:
-    bench.join("a")
-    bench.join("b", peeks=True)
-    bench.queue.answer_all()
-    assert bench.answers == [("a", None), ("b", None)]
-    bench.put(b"one")
-    assert bench.items() == [b"one"]
-
-
-def test_returned_open_reads_go_to_waiters(bench: Bench) -> None:
-    bench.put(b"one", b"two")
-    xids = [item.xid for _ in range(2) if (item := bench.queue.take_now(opens=True))]
-    bench.join("a")
-    bench.queue.put_back(xids, failed=True)
-    assert bench.answers == [("a", b"one")]
-    assert bench.items() == [b"two"]
-
-
-def test_returned_open_reads_keep_their_order_at_the_head(bench: Bench) -> None:
-    bench.put(b"one", b"two", b"three")
-    xids = [item.xid for _ in range(2) if (item := bench.queue.take_now(opens=True))]
-    bench.queue.put_back(xids, failed=True)
-    assert bench.items() == [b"one", b"two", b"three"]
-
-
 # Heads that are not in memory.
 
 
@@ -387,27 +252,6 @@ def test_head_is_not_loaded_without_a_waiter(bench: Bench) -> None:
     bench.queue.take_now(opens=False)
     bench.queue.head.sweep()
     assert not bench.store.is_filling
-
-
-def test_item_put_during_load_stays_behind_the_head(bench: Bench) -> None:
-    bench.put_on_disk(b"one")
-    bench.join("a", is_blocking=False)
-    bench.put(b"two")
-    assert bench.answers == []
-    bench.store.end_fill()
-    assert bench.answers == [("a", b"one")]
-    assert bench.items() == [b"two"]
-
-
-def test_flush_during_load_leaves_an_empty_queue(bench: Bench) -> None:
-    bench.put_on_disk(b"one")
-    bench.join("impatient", is_blocking=False)
-    bench.join("patient")
-    bench.queue.flush()
-    bench.store.end_fill()
-    assert bench.answers == [("impatient", None)]
-    bench.put(b"two")
-    assert bench.answers[1:] == [("patient", b"two")]
 
 
 def test_items_put_after_flush_during_load_are_served(bench: Bench) -> None:
@@ -430,38 +274,12 @@ def test_head_can_be_loaded_twice(bench: Bench) -> None:
     assert bench.answers == [("a", b"one"), ("b", b"two")]
 
 
-def test_unreadable_head_is_an_error_to_all_waiters(bench: Bench) -> None:
-    bench.put_on_disk(b"one")
-    bench.join("a", is_blocking=False)
-    bench.join("b")
-    bench.store.end_fill(StorageError("unreadable"))
-    assert bench.answers == [("a", "unreadable"), ("b", "unreadable")]
-    assert bench.store.items == 1
-
-
-def test_next_get_after_failed_load_retries(bench: Bench) -> None:
-    bench.put_on_disk(b"one")
-    bench.join("a", is_blocking=False)
-    bench.store.end_fill(StorageError("unreadable"))
-    bench.join("b", is_blocking=False)
-    bench.store.end_fill()
-    assert bench.answers == [("a", "unreadable"), ("b", b"one")]
-
-
 def test_internal_fault_of_a_load_is_an_error_to_waiters(bench: Bench) -> None:
     errors: list[Exception | None] = []
     bench.put_on_disk(b"one")
     bench.join_with(lambda item, error: errors.append(error))
     bench.store.end_fill(ValueError("a fault of the backend"))
     assert [isinstance(error, KestrelError) for error in errors] == [True]
-
-
-def test_all_waiters_may_leave_during_load(bench: Bench) -> None:
-    bench.put_on_disk(b"one")
-    bench.queue.waiters.leave(bench.join("a", is_blocking=False))
-    bench.store.end_fill()
-    assert bench.answers == []
-    assert bench.items() == [b"one"]
 
 
 def test_load_of_failed_store_blocks_no_waiter(bench: Bench) -> None:
@@ -512,37 +330,7 @@ def test_queue_discards_all_excess_before_it_serves_items(bench: Bench) -> None:
     assert bench.queue.counters.discarded == 1991
 
 
-# Open reads that time out.
-
-
-@pytest.mark.parametrize(
-    "count", [1, MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE + 1, 2 * MAX_TIMED_OUT_PER_SLICE + 500]
-)
-def test_reads_that_time_out_together_return_in_order(bench: Bench, count: int) -> None:
-    bench.queue.use_settings(QueueSettings(open_transaction_timeout_ms=5000))
-    datas = [b"%d" % number for number in range(count)]
-    bench.put(*datas, b"behind")
-    for _ in datas:
-        item = bench.queue.take_now(opens=True)
-        assert item is not None
-        bench.queue.add_open_read(item)
-    bench.clock.advance(5)
-    bench.tick()
-    assert bench.store.open_reads == 0
-    assert bench.queue.counters.canceled_transactions == count
-    assert bench.items() == [*datas, b"behind"]
-
-
 # A failing storage.
-
-
-def test_queue_continues_with_safe_items_after_failed_commit(bench: Bench) -> None:
-    bench.put(b"safe")
-    batch = bench.put_one(b"lost", 0)
-    bench.fail_commit("disk full")
-    assert batch.is_settled
-    assert str(batch.failure) == "disk full"
-    assert bench.items() == [b"safe"]
 
 
 @pytest.mark.parametrize("opens", [False, True])
@@ -555,38 +343,6 @@ def test_reopened_queue_gives_no_item_that_expires_meanwhile(bench: Bench, opens
     bench.now_ms += 1000
     assert bench.queue.take_now(opens) is None
     assert bench.queue.counters.expired_items == 1
-
-
-def test_failed_commit_gives_open_reads_to_waiters(bench: Bench) -> None:
-    bench.put(b"one")
-    bench.queue.take_now(opens=True)
-    bench.tick()
-    bench.join("a")
-    bench.queue.flush()
-    bench.fail_commit("disk full")
-    assert bench.answers == [("a", b"one")]
-
-
-def test_queue_that_cannot_be_reopened_refuses_waiters(bench: Bench) -> None:
-    bench.join("a")
-    bench.queue.flush()
-    bench.storage.reopen_refusal = "the disk is gone"
-    bench.fail_commit()
-    assert bench.answers == [("a", "the disk is gone")]
-    with pytest.raises(QueueFailed):
-        bench.queue.reopen()
-    bench.storage.reopen_refusal = None
-    bench.queue.reopen()
-    assert bench.items() == []
-
-
-def test_waiters_keep_waiting_if_queue_can_be_reopened(bench: Bench) -> None:
-    bench.join("a")
-    bench.queue.flush()
-    bench.fail_commit()
-    assert bench.answers == []
-    bench.put(b"one")
-    assert bench.answers == [("a", b"one")]
 
 
 # Confirming a read and putting an item, with and without support of the storage for both at once.
@@ -717,13 +473,6 @@ def test_age_is_not_negative_after_clock_is_set_back(bench: Bench) -> None:
     bench.now_ms -= 1000
     bench.queue.take_now(opens=False)
     assert bench.queue.counters.age_ms == 0
-
-
-def test_puts_are_counted(bench: Bench) -> None:
-    bench.put(b"one", b"two")
-    bench.items()
-    assert bench.queue.counters.total_items == 2
-    assert bench.queue.counters.create_time_ms == 1_000_000
 
 
 def test_discards_after_load_of_head_are_committed(bench: Bench) -> None:

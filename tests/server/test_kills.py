@@ -10,7 +10,7 @@ import pytest
 from kestrel.server.startup_errors import EX_TRY_AGAIN
 from tests.server.running import Processes
 from tests.server.storages import SERVED, new_storage
-from tests.torture import database, kill_restart, leases, moves, torture
+from tests.torture import database, kill_restart, moves, torture
 
 
 @pytest.fixture(params=SERVED)
@@ -36,10 +36,6 @@ def test_kills_under_load_lose_no_item(processes_with_storage: Processes, capsys
 
 def test_kills_lose_no_moving_item(processes_with_storage: Processes) -> None:
     assert moves.torture(processes_with_storage, seed=2, item_count=1500, kills=2) == 0
-
-
-def test_kills_lose_no_item_opened_by_id(processes_with_storage: Processes) -> None:
-    assert leases.torture(processes_with_storage, seed=3, item_count=4000, kills=3) == 0
 
 
 @pytest.mark.needs("gcc")

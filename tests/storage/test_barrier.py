@@ -111,12 +111,6 @@ def outcomes(*batches: Batch) -> list[object]:
 # Batches.
 
 
-def test_changes_of_a_queue_in_one_tick_are_one_batch(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
-    batch = barrier.touch(queue)
-    assert barrier.touch(queue) is batch
-    assert barrier.touch(other) is not batch
-
-
 def test_batch_is_committed_at_the_end_of_the_tick(barrier: Barrier, queue: FakeQueue) -> None:
     batch = barrier.touch(queue)
     assert (outcomes(batch), queue.storage.commits) == (["open"], [])
@@ -152,13 +146,6 @@ def test_queues_of_a_storage_share_a_commit(barrier: Barrier, queue: FakeQueue, 
     assert queue.storage.commits == [[queue.store, other.store]]
 
 
-def test_each_storage_commits_its_own_queues(barrier: Barrier) -> None:
-    disk, memory = FakeStorage(), FakeStorage()
-    on_disk, in_memory = FakeQueue(disk), FakeQueue(memory)
-    commit(barrier, on_disk, in_memory)
-    assert (disk.commits, memory.commits) == ([[on_disk.store]], [[in_memory.store]])
-
-
 # Pending commits.
 
 
@@ -185,14 +172,6 @@ def test_end_of_a_commit_schedules_a_tick_for_a_later_batch(
     scheduled.clear()
     pending.callback(None)
     assert len(scheduled) == has_later_batch
-
-
-def test_fast_queue_does_not_wait_for_a_slow_one(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
-    queue.hold_commits()
-    slow, fast = commit(barrier, queue, other)
-    assert outcomes(slow, fast) == ["open", "safe"]
-    (again,) = commit(barrier, other)
-    assert outcomes(slow, again) == ["open", "safe"]
 
 
 def test_queues_with_one_deferred_settle_together(barrier: Barrier, storage: FakeStorage) -> None:
@@ -250,14 +229,6 @@ def test_changes_while_a_queue_is_reopened_are_a_new_batch(barrier: Barrier, que
     assert outcomes(*batches) == ["open"]
     barrier.end_of_tick()
     assert (outcomes(*batches), queue.storage.commits[-1]) == (["safe"], [queue.store])
-
-
-def test_changes_of_a_replaced_store_are_lost(barrier: Barrier, queue: FakeQueue) -> None:
-    before = barrier.touch(queue)
-    queue.store = Store()
-    barrier.end_of_tick()
-    assert isinstance(before.failure, QueueFailed)
-    assert queue.storage.commits == []
 
 
 def test_changes_of_a_new_store_are_a_new_batch(barrier: Barrier, queue: FakeQueue) -> None:

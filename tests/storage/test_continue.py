@@ -18,8 +18,6 @@ from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest
 from kestrel.testing.contract.requirements import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
 from tests.journal.handwritten import addx, continue_, open_
-from tests.journal.reference import EIGHT, items_after, read
-from tests.journal.restarts import NOW_MS
 from tests.storage import test_journal, test_memory
 
 SMALL = {
@@ -183,41 +181,6 @@ def test_crash_in_the_record_leaves_both_changes_or_neither(start_journal: Start
         left = StorageUnderTest(subject.backend, folder)
         assert left.take_all_data(left.queue()) == ([b"next"] if size == len(after) else [b"open"])
         left.close()
-
-
-@pytest.mark.parametrize("commits_every", [1, 7, 100])
-def test_order_survives_rotations_packs_and_restarts(start_journal: Start, commits_every: int) -> None:
-    subject = start_journal(**SMALL)
-    queue = subject.queue()
-    waiting = [b"step 0 of %d" % number for number in range(50)]
-    subject.put(queue, *waiting)
-    commit(subject, queue)
-    packs = continue_records = 0
-    for turn in range(3000):
-        item = subject.open(queue)
-        assert item.data == waiting.pop(0)
-        words = item.data.split()
-        words[1] = b"%d" % (int(words[1]) + 1)
-        waiting.append(b" ".join(words))
-        continue_read(queue, item.xid, waiting[-1])
-        if turn % commits_every == 0:
-            commit(subject, queue)
-            continue_records += count_continue_records(files_in(subject))
-        if turn % 500 == 499:
-            packs += queue.stats["journal_packs"] + queue.stats["journal_rewrites"]
-            assert queue.mem_items < queue.items
-            commit(subject, queue)
-            found = items_after(*files_in(subject), now_ms=NOW_MS)
-            assert [data for data, _, _ in found] == waiting
-            subject = subject.restarted()
-            queue = subject.queue()
-    assert packs > 10
-    assert continue_records > 0
-    assert subject.take_all_data(queue) == waiting
-
-
-def count_continue_records(files: list[bytes]) -> int:
-    return sum(record.opcode == EIGHT for contents in files for record in read(contents).records)
 
 
 def test_unwritten_items_behind_the_window_are_read_from_memory(start_journal: Start) -> None:

@@ -89,15 +89,6 @@ class TestFullDisk:
         assert server.files() == files
         assert drain(server, b"work") == [b"the last"]
 
-    def test_gets_and_confirms_still_work(self, server: Server, client: Client) -> None:
-        client.talk(set_(b"work", b"first") + set_(b"work", b"second"))
-        fill_disk(server)
-        assert client.talk(set_(b"other", b"a")) == DISK_FULL
-        assert client.talk(b"get work\r\nget work/open\r\nget work/close\r\n") == (
-            value(b"work", b"first") + value(b"work/open", b"second") + END
-        )
-        check_killed(server, b"work", [b"the last"])
-
     def test_puts_are_stored_again_when_there_is_room(self, server: Server, client: Client) -> None:
         fill_disk(server)
         free_disk(server)
@@ -230,25 +221,6 @@ class TestWriteFails:
         assert client.talk(set_(b"work", b"again")) == STORED
         check_killed(server, b"work", [b"first", b"again"])
 
-    def test_gets_and_confirms_of_the_batch_fail_and_their_items_stay(self, server: Server, client: Client) -> None:
-        client.talk(set_(b"work", b"first") + set_(b"work", b"second") + b"get work/open\r\n")
-        other = server.client()
-        server.disk.fail("write", errno.EIO, times=1)
-        client.send(b"get work/close\r\n")
-        other.send(b"get work\r\n")
-        server.end_tick()
-        assert is_server_error(client.received())
-        assert is_server_error(other.received())
-        assert drain(server, b"work") == [b"first", b"second"]
-
-    def test_other_queues_of_the_tick_are_stored(self, server: Server, client: Client) -> None:
-        server.disk.fail("write", errno.EIO, times=1)
-        reply = client.talk(set_(b"work", b"lost") + set_(b"other", b"kept"))
-        first, _, second = reply.partition(b"\r\n")
-        assert is_server_error(first + b"\r\n")
-        assert second == STORED
-        assert drain(server, b"other") == [b"kept"]
-
     @pytest.mark.parametrize("torn_bytes", [10, 30], ids=["part of a record", "whole record"])
     def test_failed_cut_starts_a_new_file_without_the_lost_batch(
         self, server: Server, client: Client, torn_bytes: int
@@ -280,16 +252,6 @@ class TestWriteFails:
         assert is_server_error(client.talk(set_(b"periodic", b"lost")))
         pass_period(server)
         assert drain(server.without_power(), b"periodic") == [b"stored"]
-
-    def test_waiter_gets_the_requeued_item(self, server: Server, client: Client) -> None:
-        waiting = server.client()
-        client.talk(set_(b"work", b"first"))
-        server.disk.fail("write", errno.EIO, times=1)
-        client.send(b"get work\r\n")
-        waiting.send(b"get work/t=1000\r\n")
-        server.settle()
-        assert is_server_error(client.received())
-        assert waiting.received() == value(b"work/t=1000", b"first")
 
 
 # A sync that fails, with syncJournal 0.
@@ -331,27 +293,6 @@ class TestSyncFails:
         assert drain(server.without_power(), b"synced") == [b"first", b"second"]
         if times is not None:
             assert drain(server, b"synced") == [b"first", b"second"]
-
-    def test_replies_of_a_later_tick_fail_too(self, server: Server, client: Client) -> None:
-        other = server.client()
-        server.disk.fail("sync", errno.EIO, times=1)
-        assert client.ask(set_(b"synced", b"tick 1")) == b""
-        assert other.ask(set_(b"synced", b"tick 2")) == b""
-        server.settle()
-        assert is_server_error(client.received())
-        assert is_server_error(other.received())
-        check_killed(server, b"synced", [])
-
-    @pytest.mark.parametrize("request_", [b"get synced\r\n", b"get synced/peek\r\n"], ids=["get", "peek"])
-    def test_no_client_receives_an_item_of_the_lost_batch(
-        self, server: Server, client: Client, request_: bytes
-    ) -> None:
-        other = server.client()
-        server.disk.fail("sync", errno.EIO, times=1)
-        client.ask(set_(b"synced", b"never safe"))
-        assert other.ask(request_) == b""
-        server.settle()
-        assert is_server_error(other.received())
 
     def test_failed_puts_never_return_from_the_page_cache(self, server: Server, client: Client) -> None:
         stored = [b"stored %d" % number for number in range(5)]
@@ -624,22 +565,6 @@ class TestOpenReadOfAFailedQueue:
         assert is_server_error(holder.talk(request_))
         assert drain(server, b"synced") == [b"held", b"next"]
 
-    def test_item_is_redelivered_once_after_a_disconnect(self, server: Server, holder: Client) -> None:
-        holder.hang_up()
-        assert drain(server, b"synced") == [b"held", b"next"]
-
-    def test_late_close_does_not_end_the_read_of_another_client(self, server: Server, holder: Client) -> None:
-        other = server.client()
-        assert other.talk(b"get synced/open\r\n") == value(b"synced/open", b"held")
-        holder.talk(b"get synced/close\r\n")
-        other.hang_up()
-        assert drain(server, b"synced") == [b"held", b"next"]
-
-    def test_client_may_open_again_after_the_error(self, holder: Client) -> None:
-        holder.talk(b"get synced/close\r\n")
-        assert holder.talk(b"get synced/open\r\n") == value(b"synced/open", b"held")
-        assert holder.talk(b"get synced/close\r\n") == END
-
 
 @pytest.mark.parametrize("request_", [b"get synced/open\r\n", b"monitor synced 1 1\r\n"], ids=["open", "monitor"])
 def test_open_that_failed_leaves_no_open_read(server: Server, client: Client, request_: bytes) -> None:
@@ -716,38 +641,11 @@ class TestDisconnect:
         server.settle()
         check_killed(server, b"synced", left)
 
-    def test_item_of_an_unanswered_waiter_is_requeued(self, server: Server, client: Client) -> None:
-        waiting = server.client()
-        waiting.ask(b"get synced/t=1000\r\n")
-        client.ask(set_(b"synced", b"a"))
-        waiting.hang_up()
-        server.settle()
-        assert client.received() == STORED
-        check_killed(server, b"synced", [b"a"])
-
-    def test_item_of_an_answered_waiter_is_gone(self, server: Server, client: Client) -> None:
-        waiting = server.client()
-        waiting.ask(b"get synced/t=1000\r\n")
-        client.talk(set_(b"synced", b"a"))
-        assert waiting.received() == value(b"synced/t=1000", b"a")
-        waiting.hang_up()
-        server.settle()
-        assert drain(server.crashed(), b"synced") == []
-
     def test_unanswered_put_is_stored(self, server: Server, client: Client) -> None:
         client.ask(set_(b"synced", b"a"))
         client.hang_up()
         server.settle()
         assert drain(server, b"synced") == [b"a"]
-
-    def test_half_closed_client_gets_held_replies_and_is_disconnected(self, server: Server, client: Client) -> None:
-        client.send(set_(b"synced", b"a") + b"get synced\r\n" + set_(b"work", b"b"))
-        client.half_close()
-        server.end_tick()
-        assert (client.received(), client.was_hung_up_on) == (b"", False)
-        server.settle()
-        assert client.received() == STORED + value(b"synced", b"a") + STORED
-        assert client.was_hung_up_on
 
     def test_half_closed_client_gets_the_error_of_a_lost_batch(self, server: Server, client: Client) -> None:
         server.disk.fail("sync", errno.EIO, times=1)
@@ -757,52 +655,12 @@ class TestDisconnect:
         assert is_server_error(client.received())
         assert client.was_hung_up_on
 
-    def test_half_closed_waiter_is_disconnected(self, server: Server, client: Client) -> None:
-        waiting = server.client()
-        waiting.ask(b"get work/t=1000\r\n")
-        waiting.half_close()
-        server.settle()
-        assert waiting.was_hung_up_on
-        client.talk(set_(b"work", b"a"))
-        assert drain(server, b"work") == [b"a"]
-
-
-def test_replies_wait_for_earlier_ones_of_the_same_connection_only(server: Server, client: Client) -> None:
-    other = server.client()
-    client.send(set_(b"work", b"1") + set_(b"synced", b"2") + b"get work\r\n")
-    other.send(set_(b"work", b"3"))
-    server.end_tick()
-    assert (client.received(), other.received()) == (STORED, STORED)
-    server.settle()
-    assert client.received() == STORED + value(b"work", b"1")
-
 
 # Steps of the wall clock.
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000], ids=["an hour forward", "an hour back"])
 class TestWallClockStep:
-    def test_waiter_times_out_as_requested(self, server: Server, client: Client, step_ms: int) -> None:
-        client.ask(b"get work/t=1000\r\n")
-        server.wall_offset_ms += step_ms
-        server.pass_time(0.9)
-        assert client.received() == b""
-        server.pass_time(0.1)
-        assert client.received() == END
-
-    def test_waiter_is_served_at_once(self, server: Server, client: Client, step_ms: int) -> None:
-        waiting = server.client()
-        waiting.ask(b"get work/t=1000\r\n")
-        server.wall_offset_ms += step_ms
-        client.ask(set_(b"work", b"a"))
-        assert waiting.received() == value(b"work/t=1000", b"a")
-
-    def test_held_reply_is_sent_after_its_sync(self, server: Server, client: Client, step_ms: int) -> None:
-        client.ask(set_(b"synced", b"a"))
-        server.wall_offset_ms += step_ms
-        server.settle()
-        assert client.received() == STORED
-
     def test_sync_period_keeps_its_length(self, server: Server, client: Client, step_ms: int) -> None:
         client.ask(set_(b"periodic", b"a"))
         server.wall_offset_ms += step_ms

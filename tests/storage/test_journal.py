@@ -20,7 +20,6 @@ from kestrel.journal.deletion import erase_deleted
 from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.registry import JournalStorageFactory
-from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.requirements import ADD_MS, NAMES
 from kestrel.testing.contract.suite import StorageContract
@@ -235,15 +234,9 @@ def test_resumed_deletion_spares_the_new_queue_after_a_clock_step(tmp_path: Path
     assert storage.queue(b"work", settings).items == 30
 
 
-def test_factory_declares_its_capabilities() -> None:
-    assert JournalStorageFactory().capabilities == {"durable", "errors_kept", "order_kept"}
+def test_contract_leaves_out_only_missing_capabilities() -> None:
     assert set(TestJournal.left_out.values()) == {
         "needs capability 'ranges'",
         "needs capability 'shared_fanout'",
         "needs the base class OnFaultyDatabase",
     }
-
-
-def test_storage_that_is_not_started_makes_no_files(tmp_path: Path) -> None:
-    JournalStorageFactory().storage(str(tmp_path / "queues"), {}, Clock(), SteppedThreads(), MemoryLimit())
-    assert list(tmp_path.iterdir()) == []

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from twisted.internet.task import Clock
-from zope.interface.verify import verifyObject
 
-from kestrel.storage.interfaces import InThread, IStorageFactory
+from kestrel.storage.interfaces import InThread
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import StorageUnderTest
@@ -35,9 +34,3 @@ class TestMemory(StorageContract):
         queue = subject.queue()
         subject.put(queue, b"a")
         assert list(subject.storage.commit([queue])) == []
-
-
-def test_factory_is_not_durable() -> None:
-    factory = MemoryStorageFactory()
-    assert verifyObject(IStorageFactory, factory)
-    assert "durable" not in factory.capabilities

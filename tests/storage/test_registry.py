@@ -15,7 +15,7 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
+from kestrel.storage.registry import FACTORIES, settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 
@@ -79,11 +79,33 @@ def test_scroll_has_a_folder_and_an_archive(tmp_path: Path) -> None:
         "journal:/a?reserve",
         "journal:/a?reserve=many",
         "journal:/a?colour=red",
+        "scroll:",
+        "scroll:/a?reserve=many",
+        "scroll:/a?colour=red",
+        "scroll:/a?archive=",
     ],
 )
 def test_invalid_description_is_refused_with_a_reason(description: str) -> None:
     with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
         described(description)
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities"),
+    [
+        ("journal", {"durable", "errors_kept", "order_kept"}),
+        ("scroll", {"durable", "errors_kept", "ranges", "shared_fanout"}),
+        ("memory", {"errors_kept"}),
+    ],
+)
+def test_factory_lists_its_capabilities(name: str, capabilities: set[str]) -> None:
+    assert FACTORIES[name].capabilities == capabilities
+
+
+@pytest.mark.parametrize("options", ["journal:{}/queues", "scroll:{}/queues?archive={}/archive"])
+def test_storage_that_is_not_started_makes_no_files(tmp_path: Path, options: str) -> None:
+    described(options.format(tmp_path, tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_scroll_does_not_use_settings_of_rewriting() -> None:

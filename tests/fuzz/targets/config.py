@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 from kestrel.config.dump import alias_config, queue_config
 from kestrel.config.load import ConfigError, load
@@ -20,8 +19,6 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.config.setting import settings_of
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
-
-CONFIGS = Path(__file__).parents[3] / "tap-configs"
 
 
 def check(data: bytes) -> None:
@@ -43,19 +40,6 @@ def check(data: bytes) -> None:
         assert all(isinstance(value, str) for _, value in alias_config(alias))
 
 
-def seeds() -> Mapping[str, bytes]:
-    return {
-        **{path.stem: path.read_bytes()[:2000].rpartition(b"\n")[0] for path in sorted(CONFIGS.glob("*.toml"))},
-        "queues": b'[default]\nmaxAge = "1h"\n[[queues]]\nname = "a"\nexpireToQueue = "b"\n'
-        b'[[queues]]\nname = "b"\nerrorQueue = "none"\n[[aliases]]\nname = "c"\ndestinationQueues = ["a", "b+x"]\n',
-        "circle": b'[[queues]]\nname = "a"\nexpireToQueue = "b"\n[[queues]]\nname = "b"\nexpireToQueue = "a"\n',
-        "sections": b'[admin]\nhttpPort = 2223\n[zookeeper]\nhost = "h"\nacl = ["world:anyone:r"]\n[logging]\n'
-        b'level = "debug"\n',
-        "values": b"a = 1979-05-27T07:32:00Z\nb = 0xff\nc = -inf\nd = '''x'''\ne = {f = [1, [2]]}\n",
-        "latin-1": b'name = "Gr\xf6\xdfe"\n',
-    }
-
-
 def words() -> Iterator[bytes]:
     """Yield the name of every setting, and values of every kind."""
     for cls in (Config, QueueSettings, AliasSettings, AdminSettings, TlsSettings, ZooKeeperSettings, LoggingSettings):
@@ -69,4 +53,4 @@ def words() -> Iterator[bytes]:
     )  # fmt: skip
 
 
-TARGET = Target(check, seeds, words, max_bytes=4096)
+TARGET = Target(check, words, max_bytes=4096)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from unittest.mock import patch
 
 from kestrel.journal.item_reader import read_items
 from kestrel.journal.record_cursor import JournalRecordCursor
 from kestrel.journal.records import decode_item
-from tests.fuzz import journal_seeds
-from tests.fuzz.choices import Choices, repairing, split_at, with_choices
+from tests.fuzz import journal_inputs
+from tests.fuzz.choices import Choices, repairing, split_at
 from tests.fuzz.target import Target
 from tests.journal import reference
 from tests.journal.handwritten import BytesReader
@@ -37,7 +36,7 @@ def check(data: bytes) -> None:
 
 def choose(choices: Choices) -> tuple[int, list[int]]:
     """Return how many bytes of a file are read at once, and the sizes of all files but the last."""
-    return journal_seeds.part_bytes(choices), choices.numbers(MAX_FILES - 1)
+    return journal_inputs.part_bytes(choices), choices.numbers(MAX_FILES - 1)
 
 
 def _check_cursor(contents: bytes) -> None:
@@ -65,12 +64,4 @@ def _check_item_reader(contents: bytes, room_bytes: int) -> None:
     assert items == [(data, NOW_MS if add_ms is None else add_ms, expiry_ms) for data, add_ms, expiry_ms in expected]
 
 
-def seeds() -> Mapping[str, bytes]:
-    contents = journal_seeds.seeds()
-    return {name: with_choices(each, 0, 0) for name, each in contents.items()} | {
-        "parts": with_choices(contents["old"] + contents["reads"], 7, 0),
-        "files": with_choices(contents["old"] + contents["reads"] + contents["dump"], 40, 2, 60, 70),
-    }
-
-
-TARGET = Target(check, seeds, lambda: journal_seeds.WORDS, repairing(choose, journal_seeds.repaired), max_bytes=1024)
+TARGET = Target(check, lambda: journal_inputs.WORDS, repairing(choose, journal_inputs.repaired), max_bytes=1024)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from twisted.python.failure import Failure
 
 from kestrel.errors import KestrelError
 from kestrel.scroll.records import WRITER_MAGIC
-from tests.fuzz import journal_seeds
+from tests.fuzz import journal_inputs
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
-from tests.journal.handwritten import addx
 from tests.journal.restarts import Journal, check_recovery, files_of
 from tests.torture.damage import Unsynced
 
@@ -46,8 +44,4 @@ def _check_refusal(folder: Path, data: bytes) -> None:
     assert files_of(folder)["work"] == data
 
 
-def seeds() -> Mapping[str, bytes]:
-    return journal_seeds.seeds() | {"scroll": WRITER_MAGIC + addx(b"a")}
-
-
-TARGET = Target(check, seeds, lambda: journal_seeds.WORDS, journal_seeds.repaired, max_bytes=1024)
+TARGET = Target(check, lambda: journal_inputs.WORDS, journal_inputs.repaired, max_bytes=1024)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
 
 from kestrel.protocols import memcache
 from kestrel.protocols.memcache import MemcacheCodec
-from tests.fuzz import protocol_seeds
-from tests.fuzz.choices import Choices, repairing, with_choices
+from tests.fuzz.choices import Choices, repairing
 from tests.fuzz.codecs import check_codec
 from tests.fuzz.target import Target
 
@@ -30,15 +28,6 @@ def choose(choices: Choices) -> tuple[tuple[int, int], list[int]]:
     return LIMITS[choices.number(len(LIMITS))], choices.numbers(15)
 
 
-def seeds() -> Mapping[str, bytes]:
-    return {
-        **{name: with_choices(stream, 0, 2, 3, 9) for name, stream in protocol_seeds.conversations("memcache").items()},
-        "small-limits": with_choices(
-            b"set work 0 0 40\r\n" + bytes(40) + b"\r\nget work/t=5/open\r\n", 1, 3, 5, 20, 20
-        ),
-    }
-
-
 WORDS = (
     b"set work 0 0 ", b"\r\n", b"get ", b"gets ", b"work", b"/t=", b"/open", b"/close", b"/abort", b"/peek", b"delete ",
     b"flush ", b"flush_all", b"flush_expired ", b"flush_all_expired", b"monitor work ", b"confirm work ", b"version",
@@ -55,4 +44,4 @@ def repaired(data: bytes) -> bytes:
     return _SET.sub(lambda found: b"%b%d%b%b" % (found[1], len(found[4]), found[3], found[4]), data)
 
 
-TARGET = Target(check, seeds, lambda: WORDS, repairing(choose, repaired))
+TARGET = Target(check, lambda: WORDS, repairing(choose, repaired))

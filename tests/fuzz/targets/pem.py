@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 from kestrel.pem import load_certificate_and_key, load_certificates
-from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.choices import Choices
 from tests.fuzz.scratch_folder import scratch_folder
-from tests.fuzz.target import CORPUS, Target
+from tests.fuzz.target import Target
 
 BEGIN, END = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
 KEY_BEGIN, KEY_END = b"-----BEGIN PRIVATE KEY-----\n", b"-----END PRIVATE KEY-----\n"
@@ -32,18 +31,6 @@ def check(data: bytes) -> None:
             assert str(cert_file) in str(error) or str(key_file) in str(error)
 
 
-def seeds() -> Mapping[str, bytes]:
-    """Return seeds that contain the certificate in the corpus, because a new certificate would differ."""
-    certificate = (CORPUS / "pem" / "certificate").read_bytes()
-    return {
-        "chain": with_choices(certificate + b"\n" + certificate, 0),
-        "key": with_choices(
-            certificate + KEY_BEGIN + b"MEECAQAwEwYHKoZIzj0CAQYIKoZIzj0DAQcEJzAlAgEBBCA=\n" + KEY_END, 14
-        ),
-        "empty": with_choices(BEGIN + b"AAAA\n" + END, 0),
-    }
-
-
 WORDS = (BEGIN, END, KEY_BEGIN, KEY_END, b"MII", b"Proc-Type: 4,ENCRYPTED\n", b"RSA ", b"EC ", b"ENCRYPTED ")
 
-TARGET = Target(check, seeds, lambda: WORDS)
+TARGET = Target(check, lambda: WORDS)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 
 from kestrel.tools.qdump.command import main
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK
-from tests.fuzz import journal_seeds, scroll_seeds
-from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz import journal_inputs, scroll_inputs
+from tests.fuzz.choices import Choices
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
 
@@ -49,15 +48,4 @@ def choose(choices: Choices) -> tuple[tuple[str, ...], list[str], bool]:
     return form, [name for index, name in enumerate(NAMES) if chosen >> index & 1], bool(choices.number(2))
 
 
-def seeds() -> Mapping[str, bytes]:
-    found = {}
-    for index, (name, contents) in enumerate(journal_seeds.seeds().items()):
-        found[name] = with_choices(contents, index, 1, index // 2)
-    for index, (name, contents) in enumerate(scroll_seeds.recorded("writer").items()):
-        found[f"writer-{name}"] = with_choices(contents, index, 2, index // 2)
-    for index, (name, contents) in enumerate(scroll_seeds.recorded("reader").items()):
-        found[f"reader-{name}"] = with_choices(contents, index, 4, index // 2)
-    return found
-
-
-TARGET = Target(check, seeds, lambda: (*journal_seeds.WORDS, *scroll_seeds.WORDS))
+TARGET = Target(check, lambda: (*journal_inputs.WORDS, *scroll_inputs.WORDS))

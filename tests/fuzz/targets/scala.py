@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from kestrel.config.load import loads
 from kestrel.config.model import Config, QueueSettings, ZooKeeperSettings
@@ -30,25 +30,6 @@ def check(data: bytes) -> None:
         assert str(remark).partition(":")[0] in toml
 
 
-def seeds() -> Mapping[str, bytes]:
-    return {
-        "queues": b'new KestrelConfig {\n  queuePath = "/q"; default.maxAge = 30.seconds\n'
-        b'  queues = new QueueBuilder {\n'
-        b'    name = "a" // one\n    maxSize = 1.gigabyte\n  } :: List(new QueueBuilder { name = "b" })\n'
-        b'  aliases = new AliasBuilder { name = "c"; destinationQueues = List("a", "b+x") }\n}\n',
-        "sections": b'import a.{b => _}\nnew KestrelConfig with X {\n  admin.httpPort = Some(2223)\n'
-        b'  zookeeper = new ZooKeeperBuilder { host = "h"; pathPrefix = "/p"; credentials = Some(("u", "p")) }\n'
-        b'  loggers = new LoggerConfig { level = Level.INFO\n    handlers = new FileHandlerConfig {\n'
-        b'      filename = """/l"""; roll = Policy.MaxSize(1.megabyte) } }\n}\n',
-        "code": b'new KestrelConfig {\n  val x = if (a) { 1 } else "b"\n'
-        b'  /* /* */ */ maxOpenTransactions = Int.MaxValue\n'
-        b"  clientTimeout = 30 seconds\n  queues = f(1) ::: Nil\n  default.maxItems = x * 2\n}\n",
-        "open": b'new KestrelConfig {\n  name = "a\n',
-        "circle": b'new KestrelConfig {\n  queues = List(new QueueBuilder { name = "a"; expireToQueue = "a" })\n}\n',
-        "deep": b"new KestrelConfig { a = " + b"(" * 100,
-    }
-
-
 def words() -> Iterator[bytes]:
     """Yield the name of every setting, and values of every kind."""
     for cls in (Config, QueueSettings, ZooKeeperSettings):
@@ -63,4 +44,4 @@ def words() -> Iterator[bytes]:
     )  # fmt: skip
 
 
-TARGET = Target(check, seeds, words, max_bytes=4096)
+TARGET = Target(check, words, max_bytes=4096)

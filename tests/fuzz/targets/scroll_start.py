@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from kestrel.item import Item
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
-from tests.fuzz import scroll_seeds
-from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz import scroll_inputs
+from tests.fuzz.choices import Choices
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
-from tests.scroll.handwritten import DELETED, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.independent import FoundItem, queues_in
 from tests.scroll.storages import Scrolls
 
@@ -70,32 +68,10 @@ def repaired(data: bytes) -> bytes:
     parts = split(data)
     magics = (WRITER_MAGIC, READER_MAGIC, READER_MAGIC)
     whole = b"".join(
-        scroll_seeds.repaired(part, magic) if len(part) >= len(magic) else part
+        scroll_inputs.repaired(part, magic) if len(part) >= len(magic) else part
         for part, magic in zip(parts, magics, strict=True)
     )
     return whole + data[len(whole) :]
 
 
-def joined(writer: bytes, own: bytes = b"", child: bytes = b"") -> bytes:
-    """Return the input for these files."""
-    return with_choices(writer + own + child, len(own), len(child))
-
-
-def seeds() -> Mapping[str, bytes]:
-    items = WRITER_MAGIC + b"".join(put(number, b"%d" % number, errors=number % 2) for number in range(1, 7))
-    for_some = items + targets(0, b"x") + put(8, b"x alone") + targets(1, b"x") + put(9, b"not x", 5, 9)
-    own = READER_MAGIC + read_head(2) + read_done(4) + errors(_3=2)
-    child = READER_MAGIC + read_head(0) + done_ranges((2, 5))
-    return {name: joined(each) for name, each in scroll_seeds.recorded("writer").items()} | {
-        "items": joined(items),
-        "own": joined(for_some, own),
-        "both": joined(for_some, own, child),
-        "deleted": joined(for_some, own, sealed(read_head(0), DELETED)),
-        "batches": joined(for_some, sealed(read_head(2), read_done(4)), sealed(read_head(0), read_done(3)) + DELETED),
-        "beyond": joined(items, READER_MAGIC + read_head(90), child),
-        "not-rising": joined(items + put(3, b"again") + put(8, b"more"), own),
-        "readers-alone": joined(b"", own, child),
-    }
-
-
-TARGET = Target(check, seeds, lambda: scroll_seeds.WORDS, repaired, max_bytes=1024)
+TARGET = Target(check, lambda: scroll_inputs.WORDS, repaired, max_bytes=1024)

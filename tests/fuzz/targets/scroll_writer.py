@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,11 @@ from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import WRITER_MAGIC, RecordCommand, decode_put
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.scroll.writer_index import check_index, count_in_ranges, count_up_to, index_writer_file
-from tests.fuzz import scroll_seeds
-from tests.fuzz.choices import Choices, repairing, with_choices
+from tests.fuzz import scroll_inputs
+from tests.fuzz.choices import Choices, repairing
 from tests.fuzz.target import Target
 from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
-from tests.scroll.handwritten import T, put, targets
 from tests.scroll.independent import Put
 
 READERS = (b":own", b"x", b"a")
@@ -59,12 +57,12 @@ def check(data: bytes) -> None:
 
 def choose(choices: Choices) -> tuple[int, int]:
     """Return how many bytes of a file are read at once, and the room for items."""
-    return scroll_seeds.part_bytes(choices), choices.number(64)
+    return scroll_inputs.part_bytes(choices), choices.number(64)
 
 
 def _check_cursor(contents: bytes, part_bytes: int) -> None:
     """Check that the cursor finds the records that the second reader finds."""
-    cursor = ScrollRecordCursor(scroll_seeds.PartsReader(contents, part_bytes), WRITER_MAGIC)
+    cursor = ScrollRecordCursor(scroll_inputs.PartsReader(contents, part_bytes), WRITER_MAGIC)
     found = [(record.command, record.data) for _, record in cursor]
     expected = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
     assert [command for command, _ in found] == [command for command, _ in expected]
@@ -146,20 +144,6 @@ def _check_counts(reader: BytesReader, file: WriterFile, target_reader: bytes, p
         )
 
 
-def seeds() -> Mapping[str, bytes]:
-    magic = WRITER_MAGIC
-    for_some = magic + put(1, b"a") + targets(0, b"x") + put(2, b"b") + targets(1, b"x") + put(5, b"c", T, T + 9)
-    many = magic + b"".join(put(number, b"%d" % number) for number in range(1, 20))
-    return {name: with_choices(each, 0, 0) for name, each in scroll_seeds.recorded("writer").items()} | {
-        "targets": with_choices(for_some, 0, 10),
-        "parts": with_choices(for_some + b"\0\0\0", 1, 30, 10),
-        "many": with_choices(many, 1, 60, 5),
-        "unknown": with_choices(magic + b"\xf1\x02\0\0\0??" + b"\x31????" + put(7, b"a", errors=3), 1, 5, 1),
-        "not-rising": with_choices(magic + put(3, b"a") + put(2, b"b"), 0, 0),
-        "wide": with_choices(magic + b"\x89" + put(3, b"a", T, T + 1)[1:33] + b"more" + b"a" + put(4, b""), 1, 9, 9),
-    }
-
-
 TARGET = Target(
-    check, seeds, lambda: scroll_seeds.WORDS, repairing(choose, partial(scroll_seeds.repaired, magic=WRITER_MAGIC))
+    check, lambda: scroll_inputs.WORDS, repairing(choose, partial(scroll_inputs.repaired, magic=WRITER_MAGIC))
 )

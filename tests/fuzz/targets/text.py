@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from kestrel.protocols.text import PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
-from tests.fuzz import protocol_seeds
-from tests.fuzz.choices import Choices, with_choices
+from tests.fuzz.choices import Choices
 from tests.fuzz.codecs import check_codec
 from tests.fuzz.target import Target
 
@@ -25,19 +23,10 @@ def check(data: bytes) -> None:
     check_codec(partial(TextCodec, *limits), choices.rest(), sizes, max_buffered)
 
 
-def seeds() -> Mapping[str, bytes]:
-    return {
-        **{name: with_choices(stream, 0, 2, 3, 9) for name, stream in protocol_seeds.conversations("text").items()},
-        "put": with_choices(b"put work 5:\na\nb\r\nc\n\nget work\n", 0, 2, 5, 3),
-        "small-limits": with_choices(b"put work:\n" + b"x" * 19 + b"\r\n123\n4\n5\n\npeek work 7\n", 1, 3, 5, 20, 20),
-        "data-of-others": with_choices(b"get work:\nsome\ndata\n\r\nconfirm work 1\nmonitor work 10\n", 1, 1, 14),
-    }
-
-
 WORDS = (
     b"put ", b"get ", b"peek ", b"monitor ", b"confirm ", b"work", b":\n", b"\n\n", b"\r\n", b"delete ", b"flush ",
     b"flush_all", b"flush_expired ", b"flush_all_expired", b"version", b"stats", b"dump_stats", b"dump_config",
     b"reload", b"status", b"shutdown", b"quit", b"2147483647", b"-1", b"a+b", b"ReadOnly",
 )  # fmt: skip
 
-TARGET = Target(check, seeds, lambda: WORDS)
+TARGET = Target(check, lambda: WORDS)

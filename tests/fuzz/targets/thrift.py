@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
+from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift import ThriftCodec
-from tests.fuzz import protocol_seeds
-from tests.fuzz.choices import Choices, repairing, with_choices
+from tests.fuzz.choices import Choices, repairing
 from tests.fuzz.codecs import check_codec
 from tests.fuzz.target import Target
 
@@ -27,10 +26,25 @@ def choose(choices: Choices) -> tuple[tuple[int, int, int], list[int]]:
     return LIMITS[choices.number(len(LIMITS))], choices.numbers(15)
 
 
-def seeds() -> Mapping[str, bytes]:
-    return {name: with_choices(stream, 0, 2, 3, 30) for name, stream in protocol_seeds.thrift_calls().items()} | {
-        "small-limits": with_choices(b"".join(protocol_seeds.thrift_calls().values()), 1, 3, 5, 20, 20)
-    }
+WORDS = (
+    b"put", b"get", b"confirm", b"abort", b"peek", b"flush_queue", b"flush_all_queues", b"delete_queue",
+    b"current_status", b"set_status", b"get_version", b"\x80\x01\x00\x01", b"\x80\x01\x00\x04", b"\x0b\x00\x01",
+    b"\x0f\x00\x02\x0b", b"\x0e\x00\x02\x0a", b"\x08\x00\x02", b"\x08\x00\x03", b"\x08\x00\x04", b"\x0c\x00\x09",
+    b"\x0d\x00\x09\x0b\x0f", b"\x00\x00\x00\x04work", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff",
+)  # fmt: skip
+
+_STRICT_CALL = b"\x80\x01\x00\x01"
 
 
-TARGET = Target(check, seeds, lambda: protocol_seeds.THRIFT_WORDS, repairing(choose, protocol_seeds.repaired_frames))
+def repaired(data: bytes) -> bytes:
+    """Return data with frame lengths that reach to the next strict call."""
+    parts = data.split(_STRICT_CALL)
+    for index in range(1, len(parts)):
+        is_last = index == len(parts) - 1
+        size = len(_STRICT_CALL) + len(parts[index]) - (0 if is_last else binary.LENGTH_BYTES)
+        if len(parts[index - 1]) >= binary.LENGTH_BYTES and size >= 0:
+            parts[index - 1] = parts[index - 1][: -binary.LENGTH_BYTES] + size.to_bytes(4, "big")
+    return _STRICT_CALL.join(parts)
+
+
+TARGET = Target(check, lambda: WORDS, repairing(choose, repaired))

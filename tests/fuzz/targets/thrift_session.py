@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift import ThriftCall
-from tests.fuzz import protocol_seeds, sessions
-from tests.fuzz.choices import Choices, repairing, with_choices
-from tests.fuzz.sessions import ADVANCE_TIME, CONFIGS, SEND, SWITCH_CLIENT, check_session
+from tests.fuzz import sessions
+from tests.fuzz.choices import Choices, repairing
+from tests.fuzz.sessions import CONFIGS, check_session
 from tests.fuzz.target import Target
+from tests.fuzz.targets import thrift
 from tests.protocols.command_values import parse_with
 
 _CONFIG_WITH_TIMEOUT: Final = 2
@@ -51,21 +51,4 @@ def _replies_in(received: bytes, *, is_whole: bool) -> list[tuple[bytes, int, bo
     return found
 
 
-def seeds() -> Mapping[str, bytes]:
-    calls = protocol_seeds.thrift_calls()
-    every = b"".join(calls.values())
-    held = calls["put"] + calls["get"] + calls["get"] + calls["confirm"] + calls["abort"]
-    return {
-        **{name: with_choices(stream, index % 2, 0) for index, (name, stream) in enumerate(calls.items())},
-        "every": with_choices(every, 0, 3, SEND, 100, ADVANCE_TIME, 20, SEND, 3),
-        "limits": with_choices(every, 2, 3, SEND, 100, ADVANCE_TIME, 20, SEND, 3),
-        "held": with_choices(held, 1, 4, SEND, 200, ADVANCE_TIME, 20, SWITCH_CLIENT, 0, SEND, 3),
-        "waits": with_choices(
-            calls["get"] + calls["put"], 1, 4, SEND, len(calls["get"]) - 1, ADVANCE_TIME, 0, SWITCH_CLIENT, 0, SEND, 255
-        ),
-    }
-
-
-TARGET = Target(
-    check, seeds, lambda: protocol_seeds.THRIFT_WORDS, repairing(sessions.choose, protocol_seeds.repaired_frames)
-)
+TARGET = Target(check, lambda: thrift.WORDS, repairing(sessions.choose, thrift.repaired))

@@ -245,18 +245,6 @@ def test_child_recreated_meanwhile_begins_at_the_end(start: Opener, steps: int) 
     assert x.failure is None
 
 
-@pytest.mark.parametrize("steps", range(4))
-def test_queue_recreated_meanwhile_has_only_new_items(start: Opener, steps: int) -> None:
-    scrolls, queue = grown_queue(start)
-    scrolls.storage.delete(queue)
-    for _ in range(min(steps, len(scrolls.threads))):
-        scrolls.threads.run_one()
-    scrolls.put_and_commit(scrolls.queue(), b"new")
-    scrolls.threads.run_all()
-    for opened in (start.crashed(scrolls), start.again(scrolls)):
-        assert opened.data() == [b"new"]
-
-
 def test_first_child_created_meanwhile_renames_the_parents_file(start: Opener) -> None:
     scrolls, queue = grown_queue(start)
     outcomes = scrolls.begin_commit(queue, scrolls.queue(b"work+x"))

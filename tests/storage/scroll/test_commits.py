@@ -57,30 +57,7 @@ def test_commit_without_changes_does_not_wait_for_siblings(start: Opener) -> Non
     assert outcomes == [None]
 
 
-def test_take_waits_for_a_sync_that_starts_after_it(start: Opener) -> None:
-    scrolls, parent, child = two_of_a_family(start)
-    scrolls.put(parent, b"b")
-    puts = scrolls.begin_commit(parent)
-    assert child.take(False) is not None
-    takes = scrolls.begin_commit(child)
-    scrolls.threads.run_one()
-    assert (puts, takes) == ([None], [])
-    scrolls.threads.run_all()
-    assert takes == [None]
-
-
 # Settings.
-
-
-def test_strictest_sync_setting_of_a_family_applies(start: Opener) -> None:
-    scrolls = start()
-    parent, child = scrolls.queue(b"work", PERIODIC), scrolls.queue(b"work+x", SYNCED)
-    scrolls.put([parent, child], b"a")
-    outcomes = scrolls.begin_commit(parent)
-    assert outcomes == []
-    scrolls.threads.run_all()
-    assert outcomes == [None]
-    assert start.power_failed(scrolls).data() == [b"a"]
 
 
 def test_queues_reopened_with_a_sibling_keep_their_settings(start: Opener) -> None:
@@ -335,45 +312,6 @@ def test_takes_are_durable_when_a_sync_setting_is_added(start: Opener) -> None:
             scrolls.queue(name, settings)
         scrolls.checkpoint()
     scrolls.take(parent)
-    assert start.power_failed(scrolls).data() == [b"b"]
-
-
-def test_takes_during_a_sync_are_durable_after_another_period(start: Opener) -> None:
-    scrolls, family = start.family(b"a", b"b", b"c", settings=PERIODIC)
-    scrolls.pass_period()
-
-    def take_one_each() -> None:
-        for queue in family:
-            queue.take(False)
-        assert scrolls.begin_commit(*family) == []
-
-    take_one_each()
-    scrolls.clock.advance(PERIOD_S)
-    scrolls.disk.before("sync", lambda: scrolls.disk.before("sync", take_one_each))
-    scrolls.threads.run_all()
-    scrolls.pass_period()
-    assert start.power_failed(scrolls).drain(*FAMILY) == [[b"c"]] * 3
-
-
-def test_file_created_during_a_sync_survives_power_failure(start: Opener) -> None:
-    scrolls, (parent, child) = start.family(b"0123456789", children=1, settings=SMALL_FILES)
-    parent.take(False)
-    taken = scrolls.begin_commit(parent)
-    scrolls.put(child, b"9876543210")
-    stored = scrolls.begin_commit(child)
-    scrolls.threads.run_all()
-    assert (taken, stored) == ([None], [None])
-    assert start.power_failed(scrolls).data(b"work+x") == [b"0123456789", b"9876543210"]
-
-
-def test_take_is_reported_after_its_reader_file_was_renamed(start: Opener) -> None:
-    scrolls, parent = start.queue(b"a", b"b", settings=SYNCED)
-    parent.take(False)
-    outcomes = scrolls.begin_commit(parent)
-    scrolls.queue(b"work+x")
-    while not outcomes:
-        scrolls.threads.run_one()
-    assert outcomes == [None]
     assert start.power_failed(scrolls).data() == [b"b"]
 
 

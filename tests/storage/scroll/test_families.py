@@ -103,25 +103,6 @@ class TestWriteFails:
         assert is_server_error(holder.talk(b"get work+right/close\r\n"))
         assert drained(server) == [[b"first", b"second"]] * 3
 
-    def test_late_close_does_not_end_another_clients_read(self, server: Server) -> None:
-        holder, other = server.client(), server.client()
-        holder.talk(b"get work+right/open\r\n")
-        fail_put(server, LEFT)
-        assert other.talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
-        holder.talk(b"get work+right/close\r\n")
-        other.hang_up()
-        assert drain(server, RIGHT) == [b"first", b"second"]
-
-    def test_waiter_at_sibling_is_served(self, server: Server) -> None:
-        drain(server, RIGHT)
-        waiting = server.client()
-        assert waiting.talk(b"get work+right/t=5000\r\n") == b""
-        fail_put(server, LEFT)
-        assert waiting.received() == b""
-        assert server.client().talk(set_(PARENT, b"third")) == STORED
-        assert waiting.received() == value(RIGHT + b"/t=5000", b"third")
-        assert drain(server, RIGHT) == []
-
     def test_waiter_at_sibling_gets_the_requeued_item(self, server: Server) -> None:
         holder, waiting = server.client(), server.client()
         assert holder.talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
@@ -226,21 +207,6 @@ class TestSyncFailsWithSyncJournal0:
         for after in (server.crashed(), server.without_power(), server):
             assert drained(after) == [[b"first"]] * 3
 
-    def test_nothing_returns_while_all_syncs_fail(self, server: Server) -> None:
-        clients = [server.client() for _ in range(4)]
-        assert clients[0].talk(b"get work+right/open\r\n") == value(RIGHT + b"/open", b"first")
-        server.disk.fail("sync", errno.EIO)
-        assert clients[0].ask(b"get work+right/close\r\n") == b""
-        assert clients[1].ask(b"get work+left\r\n") == b""
-        assert clients[2].ask(set_(PARENT, b"lost")) == b""
-        assert clients[3].ask(set_(LEFT, b"lost too")) == b""
-        server.settle()
-        assert all(is_server_error(client.received()) for client in clients)
-        for after in (server.crashed(), server.without_power()):
-            assert drained(after) == [[b"first"]] * 3
-        server.disk.mend()
-        assert drained(server) == [[b"first"]] * 3
-
     def test_later_puts_to_any_queue_are_durable(self, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
@@ -257,32 +223,6 @@ class TestSyncFailsWithSyncJournal0:
         assert (client.received(), reply + deleting.received()) == (STORED, DELETED)
         for after in (server.crashed(), server.without_power()):
             assert drained(after) == [[b"first", b"second"], [], [b"first", b"second"]]
-
-    def test_no_reply_is_sent_before_its_change_is_durable(self, server: Server) -> None:
-        clients = [server.client() for _ in range(3)]
-        clients[0].send(set_(PARENT, b"second"))
-        server.end_tick()
-        clients[1].send(b"get work+left\r\n")
-        server.end_tick()
-        clients[2].send(set_(RIGHT, b"third"))
-        server.end_tick()
-        replied: set[int] = set()
-        while len(server.threads):
-            run_one(server)
-            replied |= {number for number, client in enumerate(clients) if client.received()}
-            parent, left, right = drained(server.without_power())
-            assert parent == [b"first", b"second"] or (0 not in replied and parent == [b"first"])
-            assert left[:1] != [b"first"] or 1 not in replied
-            assert b"third" in right or 2 not in replied
-        assert replied == {0, 1, 2}
-
-    def test_synced_child_of_unsynced_family_is_durable(self, machine: Machine) -> None:
-        server = family(machine, others=NEVER, left=SYNCED)
-        client = server.client()
-        assert client.talk(set_(PARENT, b"to all")) == STORED
-        assert client.talk(set_(LEFT, b"to one")) == STORED
-        assert client.talk(b"get work+left\r\n") == value(LEFT, b"to all")
-        assert drain(server.without_power(), LEFT) == [b"to one"]
 
 
 class TestSyncFailsWithPeriod:
@@ -382,15 +322,6 @@ def test_file_is_never_synced_again_after_a_failed_sync(
 
 
 class TestFullDisk:
-    def test_first_put_to_full_disk_is_stored_others_refused(self, machine: Machine) -> None:
-        server = family(machine, others=NEVER)
-        client = server.client()
-        server.disk.room = 0
-        assert client.talk(set_(PARENT, b"the last")) == STORED
-        assert all(is_server_error(client.talk(set_(name, b"refused"))) for name in FAMILY)
-        assert drained(server.crashed()) == [[b"the last"]] * 3
-        assert drained(server) == [[b"the last"]] * 3
-
     def test_failed_get_without_reserve_leaves_siblings_unchanged(self, machine: Machine) -> None:
         server = family(machine, others=NEVER)
         client = server.client()

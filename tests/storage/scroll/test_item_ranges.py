@@ -60,26 +60,6 @@ def test_range_is_read_across_files_and_marks(start: Opener) -> None:
             assert data(opened, first, end) == numbers(first, min(end, 5001) - 1)
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "first", "expected"),
-    [
-        (300, 1, [1, 2, 3]),
-        (299, 1, [1, 2]),
-        (0, 1, [1]),
-        (0, 11, [11]),
-        (100, 10, [10, 11]),
-        (5, 12, [12]),
-        (5, 13, [13]),
-        (LARGE, 9, [9, 10, 11, 12, 13]),
-    ],
-)
-def test_range_has_at_most_max_bytes_or_one_item(
-    start: Opener, max_bytes: int, first: int, expected: list[int]
-) -> None:
-    scrolls, queue = start.queue(*[bytes(100)] * 10, b"", bytes(1 << 20), b"last")
-    assert ids(scrolls, queue, first, 99, max_bytes) == expected
-
-
 def test_repeated_id_is_in_no_range_of_another_reader(start: Opener) -> None:
     for_parent = b"".join(targets(0, b":own") + put(each, b"for the parent") for each in (1, 2, 3))
     scrolls = start.over(
@@ -208,14 +188,6 @@ def test_release_is_written_by_the_next_commit_as_a_head(start: Opener) -> None:
     assert scrolls.reader() == before + read_head(50)
 
 
-def test_files_of_released_items_are_erased(start: Opener) -> None:
-    scrolls, queue = start.queue(*numbers(1, 1000), settings=QueueSettings(default_journal_size_bytes=5000))
-    IItemRanges(queue).release(1001)
-    scrolls.commit(queue)
-    scrolls.threads.run_all()
-    assert len(scrolls.writers()) == 1
-
-
 def test_error_count_of_released_item_is_forgotten(start: Opener) -> None:
     scrolls, queue = start.queue(*numbers(1, 3))
     queue.put_back([queue.take(True).xid, queue.take(True).xid], True)
@@ -253,35 +225,6 @@ def test_truncated_release_removes_the_same_items(start: Opener) -> None:
 
 
 # Holds.
-
-
-def test_hold_keeps_its_position_after_restarts(start: Opener) -> None:
-    scrolls, queue = held(start, b"a", b"b")
-    IItemRanges(queue).release(3)
-    scrolls.commit(queue)
-    scrolls = start.again(scrolls)
-    scrolls.put_and_commit(scrolls.queue(), b"c")
-    scrolls.threads.run_all()
-    assert len(scrolls.writers()) == 1, "the released items are erased"
-    for again in (start.crashed(scrolls), start.again(scrolls)):
-        ranges = IItemRanges(again.queue())
-        assert ranges.first_id == 3
-        assert data(again, 3, ranges.next_id) == [b"c"]
-
-
-@pytest.mark.parametrize("power_failures", [1, 2, 3])
-def test_held_queue_repeats_no_id_after_power_failures(start: Opener, power_failures: int) -> None:
-    scrolls, _ = held(start, b"a", settings=SYNCED)
-    seen = {1}
-    for _ in range(power_failures + 1):
-        scrolls = start.power_failed(scrolls, settings=NEVER)
-        ranges = IItemRanges(scrolls.queue())
-        next_id = ranges.next_id
-        scrolls.put_and_commit(scrolls.queue(), b"seen, and lost", b"another one")
-        new = set(range(next_id, ranges.next_id))
-        assert data(scrolls, next_id, ranges.next_id) == [b"seen, and lost", b"another one"]
-        assert not new & seen
-        seen |= new
 
 
 def test_held_queue_is_served_when_started_on_a_full_disk(start: Opener) -> None:

@@ -52,18 +52,6 @@ def test_child_without_parent_is_the_only_reader(start: Opener) -> None:
     assert start.crashed(scrolls).drain(*FAMILY[:2]) == [[b"b"], [b"a", b"b"]]
 
 
-def test_put_to_a_hundred_children_writes_the_item_once(start: Opener) -> None:
-    scrolls, alone = start.queue(b"first", name=b"alone")
-    family = [scrolls.queue(name) for name in (b"work", *(b"work+%d" % number for number in range(100)))]
-    scrolls.put_and_commit(family, b"first")
-    written = []
-    for queues in ([alone], family):
-        scrolls.disk.done.clear()
-        scrolls.put_and_commit(queues, *[b"an item"] * 10)
-        written.append(scrolls.disk.bytes_of("write"))
-    assert written == [10 * (25 + 7)] * 2
-
-
 @pytest.mark.parametrize(
     ("receivers", "record"),
     [
@@ -87,22 +75,6 @@ def test_put_to_some_readers_writes_targets_before_the_item(start: Opener, recei
             expected = [b"for all", *[b"for some"] * (index in receivers), b"for all again"]
             assert (queue.items, queue.bytes) == (len(expected), sum(map(len, expected)))
             assert opened.show(queue.name) == [expected]
-
-
-@pytest.mark.parametrize("has_crashed", [True, False], ids=["crash", "stop"])
-def test_reader_never_gets_items_of_a_sibling(start: Opener, has_crashed: bool) -> None:
-    scrolls, (parent, x, y) = start.family()
-    for number in range(20):
-        scrolls.put_and_commit(x, b"x%d" % number)
-        scrolls.put_and_commit([parent, x, y], b"all %d" % number)
-        scrolls.put_and_commit(y, b"y%d" % number)
-    assert (parent.items, x.items, y.items) == (20, 40, 40)
-    for _ in range(2):
-        scrolls = start.crashed(scrolls) if has_crashed else start.again(scrolls)
-        of_parent, of_x, of_y = scrolls.show(*FAMILY)
-        assert of_parent == [b"all %d" % number for number in range(20)]
-        assert [data[:1] for data in of_x] == [b"x", b"a"] * 20
-        assert [data[:1] for data in of_y] == [b"a", b"y"] * 20
 
 
 def test_checkpoint_marks_items_of_siblings_as_done(start: Opener) -> None:
@@ -161,14 +133,6 @@ def test_new_child_is_durable_after_folder_sync_during_its_creation(start: Opene
     scrolls.threads.run_all()
     scrolls.put_and_commit(child, b"c")
     assert start.power_failed(scrolls).data(b"work+x")[-1:] == [b"c"]
-
-
-def test_committed_new_child_survives_power_failure(start: Opener) -> None:
-    scrolls, _ = start.queue(b"a", settings=SYNCED)
-    scrolls.commit(scrolls.queue(b"work+x"))
-    again = start.power_failed(scrolls)
-    assert b"work+x" in again.loaded
-    assert again.data(b"work+x") == []
 
 
 def test_new_reader_file_is_synced_before_its_rename(start: Opener) -> None:

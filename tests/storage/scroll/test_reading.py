@@ -218,14 +218,6 @@ def test_unwritten_item_is_found_behind_done_items(start: Opener) -> None:
     assert scrolls.data() == [b"1", b"6"]
 
 
-def test_reading_continues_in_the_next_file(start: Opener) -> None:
-    settings = QueueSettings(default_journal_size_bytes=1000, max_memory_size_bytes=300)
-    scrolls, _ = filled(start, 300, settings=settings)
-    assert len(scrolls.writers()) > 9
-    for opened in (start.crashed(scrolls), scrolls):
-        assert taken(opened) == list(range(1, 301))
-
-
 # Unreadable and damaged files.
 
 

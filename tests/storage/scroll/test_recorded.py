@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
-import random
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from kestrel.config.model import QueueSettings
 from kestrel.scroll import item_cursor, writer_file
 from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.testing.contract.history import HistoryMachine
+from tests.sample import examples
 from tests.scroll.handwritten import T, read_done, read_head, reader_file, sealed, unsealed
 from tests.scroll.independent import puts_in, queues_in
 from tests.scroll.storages import Opener, Scrolls, files_in
+from tests.storage.scroll import test_contract
 
 GOLDEN: Final = Path(__file__).parents[2] / "scroll" / "golden"
 
@@ -289,157 +293,40 @@ def test_running_server_preallocates_nothing_and_only_appends(
 # Random histories.
 
 
-class RandomHistory:
-    """Random operations on a family of queues, and the items that each queue should hold."""
+class IndependentlyReadHistory(HistoryMachine):
+    """A history of queues whose files are also read by the independent reader."""
 
-    def __init__(self, start: Opener, seed: int, parent: bytes) -> None:
-        self._start = start
-        self._rng = random.Random(seed)
-        self._names = [parent, *(parent + b"+" + child for child in (b"x", b"a b", b"\xff" * 90, b":own", b"y+z"))]
-        self._settings = QueueSettings(
-            default_journal_size_bytes=self._rng.choice((300, 3000, 1 << 20)),
-            sync_journal_ms=self._rng.choice((None, 0, 500)),
-        )
-        self.scrolls = start(settings=self._settings)
-        self.model: dict[bytes, dict[bytes, int]] = {}
-        """The error counts of all items of each queue, open reads included, in put order."""
-        self._open: dict[bytes, dict[bytes, int]] = {}
-        self._puts = 0
-        self.take, self.open = partial(self._take, False), partial(self._take, True)
-        self.confirm, self.abort = partial(self._close, True), partial(self._close, False)
-        self.put, self.put_to_some = partial(self._put, 1), partial(self._put, 0.5)
-
-    def step(self) -> None:
-        """Do one random operation."""
-        often = (self.create, self.put, self.put, self.put_to_some, self.take, self.open, self.confirm, self.abort)
-        self._rng.choice((*often, *often, self.commit, self.clear, self.delete, self.pass_time))()
-
-    def queue(self, name: bytes) -> ScrollQueue:
-        return self.scrolls.queue(name, self._settings)
-
-    def _any(self, share: float = 1) -> bytes | None:
-        """Return a random queue name, or None. If there are queues, it is None with a chance of 1 - `share`."""
-        return self._rng.choice(sorted(self.model)) if self.model and self._rng.random() < share else None
-
-    def create(self) -> None:
-        name = self._rng.choice(self._names)
-        self.queue(name)
-        self.model.setdefault(name, {})
-        self._open.setdefault(name, {})
-
-    def _put(self, share: float) -> None:
-        names = [name for name in sorted(self.model) if self._rng.random() < share]
-        if names:
-            self._puts += 1
-            data = b"%d " % self._puts + bytes(self._rng.choice((0, 5, 50)))
-            self.scrolls.put([self.queue(name) for name in names], data)
-            for name in names:
-                self.model[name][data] = 0
-
-    def _take(self, opened: bool) -> None:
-        name = self._any()
-        if name is not None:
-            item = self.scrolls.fill(self.queue(name)).take(opened)
-            assert (item is None) == (len(self.model[name]) == len(self._open[name]))
-            if item is not None and opened:
-                self._open[name][item.data] = item.xid
-            elif item is not None:
-                del self.model[name][item.data]
-
-    def _close(self, confirmed: bool) -> None:
-        name = self._any()
-        if name is not None and self._open[name]:
-            data = self._rng.choice(sorted(self._open[name]))
-            xid = self._open[name].pop(data)
-            if confirmed:
-                self.queue(name).confirm([xid])
-                del self.model[name][data]
-            else:
-                failed = self._rng.random() < 0.5
-                self.queue(name).put_back([xid], failed)
-                self.model[name][data] += failed
-
-    def clear(self) -> None:
-        name = self._any(0.2)
-        if name is not None:
-            self.queue(name).clear()
-            self.model[name] = {data: n for data, n in self.model[name].items() if data in self._open[name]}
-
-    def delete(self) -> None:
-        name = self._any(0.5)
-        if name is not None:
-            self.scrolls.delete(self.queue(name))
-            del self.model[name], self._open[name]
-
-    def pass_time(self) -> None:
-        self.scrolls.now_ms += 1000
-        self.scrolls.pass_time(self._rng.choice((1, 10)))
-
-    def commit(self) -> None:
-        self.scrolls.commit(*[self.queue(name) for name in self.model])
-        self.scrolls.threads.run_all()
-
-    def restart(self, is_orderly: bool) -> None:
-        if is_orderly:
-            self.scrolls = self._start.again(self.scrolls)
-        else:
-            self.commit()
-            self.scrolls = self._start.crashed(self.scrolls)
-        self._open = {name: {} for name in self.model}
-        assert sorted(self.scrolls.loaded) == sorted(self.model)
-
-    def expected(self) -> Contents:
-        return {name: list(items.items()) for name, items in self.model.items()}
-
-    def check_counts(self) -> None:
-        for name, items in self.model.items():
-            queue = self.queue(name)
-            counted = queue.items + queue.open_reads, queue.bytes + queue.open_bytes
-            assert counted == (len(items), sum(map(len, items)))
+    @rule()
+    def read_independently(self) -> None:
+        self.tracked.commit()
+        self.tracked.subject.run_threads()
+        queues = queues_in(self.tracked.subject.folder)
+        found = {name: [item[1:] for item in queue.items] for name, queue in queues.items()}
+        kept = {name: [*model.opened.values(), *model.items] for name, model in self.tracked.models.items()}
+        assert found == {name: sorted(items, key=lambda item: item.add_ms) for name, items in kept.items()}
 
 
-Contents: TypeAlias = dict[bytes, list[tuple[bytes, int]]]
-"""The data and error count of each item, by queue."""
+def run_histories(machine: type[HistoryMachine], folder: Path) -> None:
+    """Run random histories, most of them much longer than those of the contract."""
+    folders = (folder / str(number) for number in itertools.count())
+    backend = test_contract.TestScroll()
+    run_state_machine_as_test(
+        lambda: machine(backend, next(folders)),
+        settings=settings(
+            max_examples=examples(30),
+            stateful_step_count=150,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
 
 
-def found_independently(folder: Path) -> Contents:
-    return {name: [(item.data, item.errors) for item in queue.items] for name, queue in queues_in(folder).items()}
+def test_independent_reader_finds_items_of_random_histories(tmp_path: Path) -> None:
+    run_histories(IndependentlyReadHistory, tmp_path)
 
 
-def found_by_server(scrolls: Scrolls) -> Contents:
-    return {name: [(item.data, item.errors) for item in scrolls.look_through(name)] for name in scrolls.loaded}
-
-
-@pytest.mark.parametrize(
-    "parent", [b"work", b"caf\xe9.1 +", b"+x", b"n" * 190], ids=["work", "odd bytes", "no child", "a long name"]
-)
-@pytest.mark.parametrize("seed", range(6))
-def test_independent_reader_finds_items_of_random_histories(start: Opener, seed: int, parent: bytes) -> None:
-    history = RandomHistory(start, seed, parent)
-    for step in range(1, 601):
-        history.step()
-        if step % 40 == 0:
-            history.commit()
-            assert found_independently(history.scrolls.folder) == history.expected()
-            history.check_counts()
-        if step % 150 == 0:
-            history.restart(is_orderly=step % 300 != 0)
-            assert found_independently(history.scrolls.folder) == history.expected()
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_starts_with_many_marks_find_items_of_random_histories(
-    start: Opener, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_with_many_marks_find_items_of_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "HINTED_BYTES", 0)
     for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
-    history = RandomHistory(start, seed, b"work")
-    for step in range(1, 801):
-        history.step()
-        if step % 80 == 0:
-            history.restart(is_orderly=step % 160 != 0)
-            hint = history.scrolls.folder / ".kestrel" / "hints" / "work"
-            assert hint.exists() or not any(history.model.values()) or not step % 160
-            history.check_counts()
-            assert found_by_server(history.scrolls) == history.expected()
+    run_histories(HistoryMachine, tmp_path)

@@ -7,17 +7,13 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from twisted.internet.task import Clock
-from zope.interface.verify import verifyObject
 
-from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed
+from kestrel.errors import ItemTooLarge, QueueFailed
 from kestrel.scroll.records import MAX_DATA_BYTES
-from kestrel.storage.interfaces import IStorageFactory
-from kestrel.storage.registry import ScrollStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.testing.threads import SteppedThreads
 from tests.scroll.handwritten import READER, errors, put, read_done, read_head, reader_file, writer_file
-from tests.scroll.storages import SYNCED, Opener
+from tests.scroll.independent import queues_in
+from tests.scroll.storages import Opener
 
 FIRST = "work.1700000000000"
 NEW_READER = reader_file(0)
@@ -191,13 +187,6 @@ def test_ids_continue_without_a_writer_file(start: Opener) -> None:
     assert again.data() == [b"c"]
 
 
-def test_close_writes_uncommitted_items(start: Opener) -> None:
-    scrolls, queue = start.queue()
-    scrolls.put(queue, b"a")
-    scrolls.close()
-    assert scrolls.files()[FIRST] == writer_file(b"a")
-
-
 def test_restart_continues_the_same_files(start: Opener) -> None:
     scrolls, queue = start.queue(b"a", b"b")
     queue.take(False)
@@ -269,38 +258,10 @@ NAMES = {
 def test_queue_has_documented_file_names_and_survives_a_crash(start: Opener, name: bytes) -> None:
     scrolls, _ = start.queue(b"data", bytes(range(256)), name=name)
     assert [file for file in scrolls.files() if ".read." in file] == [NAMES[name]]
+    assert list(queues_in(scrolls.folder)) == [name]
     again = start.crashed(scrolls)
     assert list(again.loaded) == [name]
     assert again.data(name) == [b"data", bytes(range(256))]
-
-
-def test_queues_of_all_names_share_one_folder(start: Opener) -> None:
-    scrolls = start()
-    for name in NAMES:
-        scrolls.put_and_commit(scrolls.queue(name), name)
-    again = start.again(scrolls)
-    assert {name: again.data(name) for name in again.loaded} == {name: [name] for name in NAMES}
-
-
-def test_stored_name_of_a_hash_survives_power_failure(start: Opener) -> None:
-    name = b"n" * 200
-    scrolls, _ = start.queue(b"a", name=name, settings=SYNCED)
-    names = scrolls.folder / ".kestrel" / "names"
-    (file,) = names.iterdir()
-    assert (file.name, file.read_bytes()) == (hashed(name), name)
-    medium = scrolls.folder.with_name("names-on-the-medium")
-    scrolls.disk.medium.copy(str(names).encode(), str(medium).encode())
-    assert (medium / file.name).read_bytes() == name
-
-
-def test_file_names_have_at_most_243_bytes(start: Opener) -> None:
-    scrolls = start()
-    longest = 0
-    for size in (*range(55, 65), *range(170, 200)):
-        for name in (b"n" * size, b"\xff" * size, b"work+" + b"n" * size, b"w" * 170 + b"+" + b"\xff" * 29):
-            scrolls.queue(name)
-            longest = max(longest, *map(len, scrolls.files()))
-    assert longest + len("~~1700000000000") <= 243
 
 
 FOREIGN = {
@@ -376,33 +337,3 @@ def test_unused_memory_is_not_counted(start: Opener, end: str) -> None:
             queue.clear()
             scrolls.commit(queue)
     assert scrolls.memory.used_bytes == 0
-
-
-# The factory.
-
-
-def test_factory_lists_its_capabilities() -> None:
-    factory = ScrollStorageFactory()
-    assert verifyObject(IStorageFactory, factory)
-    assert factory.capabilities == {"durable", "errors_kept", "ranges", "shared_fanout"}
-
-
-def test_factory_creates_no_file(tmp_path: Path) -> None:
-    options = {"archive": str(tmp_path / "archive")}
-    ScrollStorageFactory().storage(str(tmp_path / "queues"), options, Clock(), SteppedThreads(), MemoryLimit())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [
-        ("", {}),
-        ("/somewhere", {"reserve": "many"}),
-        ("/somewhere", {"colour": "red"}),
-        ("/somewhere", {"archive": ""}),
-    ],
-    ids=["no folder", "invalid reserve", "unknown option", "no archive"],
-)
-def test_bad_storage_argument_is_refused_with_a_reason(argument: str, options: dict[str, str]) -> None:
-    with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
-        ScrollStorageFactory().storage(argument, options, Clock(), SteppedThreads(), MemoryLimit())

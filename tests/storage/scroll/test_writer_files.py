@@ -151,16 +151,6 @@ def test_files_are_erased_when_all_their_items_are_done(start: Opener) -> None:
         assert scrolls.writers() == names[erased:]
 
 
-def test_file_stays_while_one_reader_needs_it(start: Opener) -> None:
-    scrolls, family = small_family(start, taken=9)
-    names = scrolls.writers()
-    assert len(names) == 3
-    take(scrolls, family[0], 3)
-    assert scrolls.writers() == names
-    take(scrolls, family[2], 5)
-    assert scrolls.writers() == names[1:]
-
-
 def test_file_stays_while_one_of_its_items_is_open(start: Opener) -> None:
     scrolls, queue = small_files(start, 12)
     xid = queue.take(True).xid
@@ -221,32 +211,6 @@ def test_last_file_is_erased_only_when_large(start: Opener) -> None:
     assert total_bytes.count(0) == 40 * 65561 // LARGE_LAST_FILE_BYTES
     scrolls.put_and_commit(queue, b"next")
     assert [(item.id, item.data) for item in start.crashed(scrolls).take_all()] == [(41, b"next")]
-
-
-def test_synced_file_is_erased_after_the_head_is_durable(start: Opener) -> None:
-    scrolls, queue = small_files(start, 12, SMALL_SYNCED)
-    names = scrolls.writers()
-    for _ in range(10):
-        queue.take(False)
-    outcomes = scrolls.begin_commit(queue)
-    while len(scrolls.threads):
-        if set(names) - set(scrolls.writers()):
-            assert outcomes == [None]
-        assert ids(start.power_failed(scrolls)) in (list(range(1, 13)), [11, 12])
-        scrolls.threads.run_one()
-    assert scrolls.writers() == names[2:]
-
-
-@SYNCED_OR_PERIODIC
-def test_power_failure_loses_no_item_with_erased_files(start: Opener, settings: QueueSettings) -> None:
-    scrolls, family = small_family(start, 20, settings)
-    scrolls.pass_time(1)
-    for number in range(1, 13):
-        for queue in family:
-            take(scrolls, queue, 1)
-        scrolls.pass_time(1)
-        again = start.power_failed(scrolls)
-        assert [ids(again, name) for name in FAMILY] == [list(range(number + 1, 21))] * 3
 
 
 @pytest.mark.parametrize("settings", [NEVER, SMALL_PERIODIC, SMALL_SYNCED], ids=["never", "period", "synced"])
@@ -374,12 +338,6 @@ def two_files_done(start: Opener, archive: Path) -> tuple[Scrolls, dict[str, byt
     return scrolls, expected
 
 
-def test_unneeded_files_are_moved_to_the_archive(start: Opener, archive: Path) -> None:
-    scrolls, expected = two_files_done(start, archive)
-    scrolls.threads.run_all()
-    assert (archived(archive), len(scrolls.writers())) == (expected, 1)
-
-
 def test_archive_on_another_file_system_gets_copies(start: Opener, archive: Path) -> None:
     scrolls, expected = two_files_done(start, archive)
     for number in range(1, 3):
@@ -453,11 +411,3 @@ def test_compacting_stop_archives_the_last_file(start: Opener, archive: Path) ->
     take(scrolls, queue, 2)
     scrolls.close(compacts=True)
     assert (archived(archive), scrolls.writers()) == ({f"archive~{name}": contents}, [])
-
-
-def test_archived_files_belong_to_no_queue(start: Opener, archive: Path) -> None:
-    scrolls, expected = two_files_done(start, archive)
-    scrolls.threads.run_all()
-    scrolls.close()
-    assert start(archive).loaded == {}
-    assert expected.items() <= archived(archive).items()

@@ -19,7 +19,7 @@ from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBa
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed.queue import READ_ITEMS, UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, WindowedQueue
 from kestrel.storage.windowed.storage import LAST_WRITES_S, WindowedStorage
-from kestrel.storage.windowed.writer import BATCH_BYTES, BATCH_ITEMS, FIRST_PAUSE_S
+from kestrel.storage.windowed.writer import BATCH_BYTES, BATCH_ITEMS
 from kestrel.testing.server import MemoryServer
 
 STORED = b"STORED\r\n"
@@ -145,16 +145,6 @@ def test_name_can_be_reused_many_times_in_one_tick() -> None:
     assert len(database.batches) == MANY
 
 
-def test_close_waits_for_all_pending_batches() -> None:
-    database = PromptDatabase()
-    storage = storage_over(database)
-    for _ in range(3):
-        storage.delete(storage.queue(b"work", SETTINGS))
-    put(storage, storage.queue(b"work", SETTINGS))
-    assert results_of(storage.close()) == [None]
-    assert [len(change.puts) for batch in database.batches for change in batch.changes] == [0, 0, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("items", "item_bytes"), [(1, BATCH_BYTES // 2), (BATCH_ITEMS // 2, 0)], ids=["bytes", "items"]
 )
@@ -167,20 +157,6 @@ def test_full_batch_is_followed_by_another(items: int, item_bytes: int) -> None:
     assert commit(storage, *queues) == [None] * 3
     names = [[changes.queue.name for changes in batch.changes] for batch in database.batches]
     assert names == [[b"a", b"b"], [b"c"]]
-
-
-def test_same_batch_is_repeated_while_the_database_is_away() -> None:
-    database, clock = PromptDatabase(), Clock()
-    storage = storage_over(database, clock=clock)
-    database.failure = DatabaseAway("no answer")
-    results = put_and_commit(storage, storage.queue(b"fast", SETTINGS))
-    clock.advance(FIRST_PAUSE_S)
-    assert results == []
-    database.failure = None
-    clock.advance(2 * FIRST_PAUSE_S)
-    assert results == [None]
-    assert [batch.number for batch in database.batches] == [1, 1, 1]
-    assert database.batches[0] == database.batches[1] == database.batches[2]
 
 
 @pytest.mark.parametrize("answer", [None, StorageError("no")], ids=["applied", "refused"])
@@ -270,19 +246,6 @@ def test_fill_ends_with_its_queue_without_an_answer(is_deleted: bool) -> None:
         assert put_and_commit(storage, queue) == []
         database.answer(OSError("no"))
         assert filled == [None]
-
-
-def test_queue_whose_deletion_failed_can_be_deleted_again() -> None:
-    database = SlowDatabase()
-    server = MemoryServer(storage_over(database))
-    client = server.connect()
-    client.send(b"delete work\r\n")
-    server.settle()
-    database.answer(OSError("no"))
-    assert client.take() == b"SERVER_ERROR the database refused it\r\n"
-    assert client.ask(b"delete work\r\n") == b"", "the queue still exists, so the reply waits for its deletion"
-    database.answer()
-    assert client.take() == b"DELETED\r\n"
 
 
 @pytest.mark.parametrize(("command", "reply"), [(b"delete work", b"DELETED"), (b"flush work", b"END")])

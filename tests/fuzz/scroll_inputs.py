@@ -1,9 +1,8 @@
-"""Seeds, dictionary words and repairs of scroll files."""
+"""Dictionary words and repairs of scroll files."""
 
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 from typing import Final
 
 from kestrel.disk.reader import FilePart
@@ -24,28 +23,12 @@ from tests.scroll.handwritten import (
     with_data,
 )
 
-GOLDEN: Final = Path(__file__).parents[1] / "scroll" / "golden"
-
-MAX_SEED_BYTES: Final = 700
-"""Maximum size of a recorded file that is a seed."""
-
 WORDS: Final = (
     WRITER, READER, put(1, b""), put(2, b"x", T, T + 1), put(2, b"", errors=1), read_head(1), read_done(1), read_done(),
     errors(_1=1), done_ranges((1, 2)), targets(0, b"x"), targets(1, b":own"), targets(0), DELETED,
     checksum(READER), checksum(b""), with_data(15, b"?"),
     i32(-1), i64(-1), i64(1), i64((1 << 62) - 1), b"\x87",
 )  # fmt: skip
-
-
-def recorded(kind: str) -> dict[str, bytes]:
-    """Return small files that libkestrel wrote: `writer` or `reader` files."""
-    found: dict[str, bytes] = {}
-    for path in sorted(GOLDEN.glob("*/journal*/work*")):
-        contents = path.read_bytes()
-        is_of_kind = (".read." in path.name) == (kind == "reader")
-        if is_of_kind and 0 < len(contents) <= MAX_SEED_BYTES and contents not in found.values():
-            found[f"{path.parts[-3]}-{path.parts[-2]}-{path.name.removeprefix('work.')}"] = contents
-    return found
 
 
 class PartsReader(BytesReader):
