@@ -199,28 +199,6 @@ class Bench:
         self.ends += 1
 
 
-def test_timeout_repeats_until_stopped() -> None:
-    watched = Bench(1000)
-    watched.idleness.reset()
-    watched.clock.advance(1)
-    assert watched.ends == 1
-    watched.clock.pump([0.5] * 4)
-    assert watched.ends == 3
-    watched.idleness.stop()
-    watched.clock.pump([1] * 10)
-    assert watched.ends == 3
-
-
-def test_stopped_timeout_does_not_restart() -> None:
-    watched = Bench(1000)
-    watched.idleness.reset()
-    watched.idleness.stop()
-    watched.idleness.reset()
-    watched.clock.pump([1] * 10)
-    assert watched.ends == 0
-    assert watched.clock.getDelayedCalls() == []
-
-
 def test_timeout_ends_despite_float_rounding() -> None:
     watched = Bench(10)
     for _ in range(1000):

@@ -111,20 +111,6 @@ def test_empty_reply_holds_nothing_and_sends_nothing(client: Client) -> None:
     assert client.written == [b"one"]
 
 
-def test_unsafe_reply_holds_only_later_replies(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"before ")
-    client.outbox.reply(b"stored ", batch)
-    client.outbox.reply(b"after ")
-    client.barrier.end_of_tick()
-    assert client.sent == b"before "
-    client.outbox.reply(b"later")
-    client.barrier.end_of_tick()
-    assert client.sent == b"before "
-    batch.settle(None)
-    assert client.sent == b"before stored after later"
-
-
 def test_replies_keep_order_when_a_later_batch_is_safe_first(client: Client) -> None:
     first, second = Batch(), Batch()
     client.outbox.reply(b"first ", first)
@@ -134,15 +120,6 @@ def test_replies_keep_order_when_a_later_batch_is_safe_first(client: Client) -> 
     assert client.sent == b""
     first.settle(None)
     assert client.sent == b"first second "
-
-
-def test_replies_of_one_batch_are_sent_when_it_is_safe(client: Client) -> None:
-    batch = Batch()
-    for _ in range(3):
-        client.outbox.reply(b"stored ", batch)
-    client.barrier.end_of_tick()
-    batch.settle(None)
-    assert client.sent == b"stored stored stored "
 
 
 def test_batch_lost_before_end_of_tick_replaces_its_reply(client: Client) -> None:
@@ -197,26 +174,6 @@ def test_sent_is_false_if_write_finds_client_disconnected() -> None:
 
 
 # Closing.
-
-
-def test_close_disconnects_after_earlier_replies(client: Client) -> None:
-    client.outbox.reply(b"bye")
-    client.outbox.close()
-    assert not client.is_closed
-    client.barrier.end_of_tick()
-    assert client.sent == b"bye"
-    assert client.is_closed
-
-
-def test_close_waits_for_unsafe_reply(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"stored", batch)
-    client.outbox.close()
-    client.barrier.end_of_tick()
-    assert not client.is_closed
-    batch.settle(LOST)
-    assert client.sent == b"SERVER_ERROR disk full\r\n"
-    assert client.is_closed
 
 
 def test_disconnects_once_if_batch_settles_in_tick_of_close(client: Client) -> None:
@@ -291,17 +248,6 @@ def test_sent_of_earlier_reply_comes_before_a_loss(client: Client) -> None:
 # A full transport.
 
 
-def test_paused_outbox_holds_replies_until_resumed(client: Client) -> None:
-    client.outbox.pause()
-    client.outbox.reply(b"one ")
-    client.barrier.end_of_tick()
-    assert client.sent == b""
-    client.outbox.resume()
-    client.outbox.reply(b"two")
-    client.barrier.end_of_tick()
-    assert client.sent == b"one two"
-
-
 def test_batch_settled_during_pause_sends_nothing_before_resume(client: Client) -> None:
     batch = Batch()
     client.outbox.reply(b"stored", batch)
@@ -312,18 +258,6 @@ def test_batch_settled_during_pause_sends_nothing_before_resume(client: Client) 
     client.outbox.resume()
     client.barrier.end_of_tick()
     assert client.sent == b"stored"
-
-
-def test_paused_outbox_disconnects_only_after_its_replies(client: Client) -> None:
-    client.outbox.pause()
-    client.outbox.reply(b"bye")
-    client.outbox.close()
-    client.barrier.end_of_tick()
-    assert not client.is_closed
-    client.outbox.resume()
-    client.barrier.end_of_tick()
-    assert client.sent == b"bye"
-    assert client.is_closed
 
 
 # Held bytes.

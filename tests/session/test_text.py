@@ -11,7 +11,7 @@ from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import END, STORED, set_, stat
+from tests.memcache_text import END
 from tests.session.servers import (
     MOMENT_S,
     counts,
@@ -30,7 +30,6 @@ from tests.session.slow_storage import LimitedStorage
 VERSION: Final = b":1.2.3\n"
 
 REFUSED_PUT: Final = b"-Server not available for operation setItem\n"
-REFUSED_GET: Final = b"-Server not available for operation getItem\n"
 NOT_THAT_MANY: Final = b"-Not that many transactions open.\n"
 
 
@@ -74,11 +73,6 @@ def test_item_keeps_its_bytes(client: MemoryClient, item: bytes) -> None:
     assert client.ask(b"get work\n") == lines(item + b"\r"), "of two CRs the second belongs to the line end"
 
 
-def test_item_with_line_feed_is_sent_unchanged(server: MemoryServer, client: MemoryClient) -> None:
-    assert server.connect().ask(set_(b"work", b"one\ntwo\n")) == STORED
-    assert client.ask(b"get work\n") == b":one\ntwo\n\n"
-
-
 @pytest.mark.parametrize("request_", [b"put work\n", b"put work 100\n", b"put work:\n\n"])
 def test_put_without_items_stores_none(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     assert client.ask(request_ + b"version\n") == b"+0\n" + VERSION
@@ -102,15 +96,6 @@ def test_put_continues_after_refused_item_and_counts_stored_ones(
     server = serving(of_work(settings))
     assert server.connect("text").ask(put_(b"1", b"2", b"333", b"4", b"5")) == b"+%d\n" % count
     assert drained(server) == stored
-
-
-def test_put_to_parent_reaches_children_and_returns_count_of_parent() -> None:
-    server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
-    client = server.connect("text")
-    assert client.ask(b"peek work+all\npeek work+full\n") == b"*\n*\n"
-    put(client, b"one", b"two")
-    assert drained(server) == drained(server, b"work+all") == [b"one", b"two"]
-    assert drained(server, b"work+full") == [b"one"]
 
 
 def test_put_to_alias_counts_items_that_every_queue_stored() -> None:
@@ -142,12 +127,6 @@ def test_too_large_item_stores_none_and_closes() -> None:
     assert client.is_closed
     assert drained(server) == []
     put(server.connect("text"), b"x" * 10)
-
-
-def test_incomplete_put_of_disconnected_client_stores_none(server: MemoryServer, client: MemoryClient) -> None:
-    client.send(b"put work:\none\ntwo\n")
-    client.disconnect()
-    assert drained(server) == []
 
 
 def test_put_refused_midway_by_storage_reports_stored_count() -> None:
@@ -232,15 +211,6 @@ def test_stop_during_long_put_reports_stored_count() -> None:
     assert stopped
     assert client.is_closed
     assert reply == b"+%d\n" % counts_in_memory(server)
-
-
-def test_long_put_reports_stored_count_when_storage_fills_up() -> None:
-    server, storage = busy()
-    storage.room = 123
-    client = server.connect("text")
-    client.send(put_(*many(500)))
-    assert client.take() == b"+123\n"
-    assert drained(server) == many(123)
 
 
 def test_reply_to_long_put_waits_until_all_items_are_safe() -> None:
@@ -360,32 +330,12 @@ def test_long_put_continues_in_new_queue_after_delete() -> None:
 # Expiry.
 
 
-@pytest.mark.parametrize("expiry", [b"", b"0"])
-def test_expiry_of_zero_or_none_means_never(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
-    assert client.ask(put_(b"one", expiry=expiry)) == b"+1\n"
-    server.advance(1_000_000_000)
-    assert client.ask(b"get work\n") == b":one\n"
-
-
 def test_item_expires_after_its_milliseconds(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(put_(b"one", b"two", expiry=b"500")) == b"+2\n"
     server.advance(0.5)
     assert client.ask(b"get work\n") == b":one\n"
     server.advance(0.001)
     assert client.ask(b"get work\n") == b"*\n"
-
-
-@pytest.mark.parametrize("expiry", [b"-1", b"-2147483648"])
-def test_negative_expiry_means_already_expired(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
-    assert client.ask(put_(b"one", expiry=expiry) + b"get work\npeek work\n") == b"+1\n*\n*\n"
-    assert stat(server.connect(), b"work", "expired_items") == "1"
-
-
-def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
-    for queue in (b"work", b"other"):
-        client.ask(put_(b"one", b"two", queue=queue, expiry=b"500"))
-    server.advance(1)
-    assert client.ask(b"flush_expired work\nflush_expired work\nflush_all_expired\n") == b"+2\n+0\n+2\n"
 
 
 # get and open reads.
@@ -422,19 +372,6 @@ def test_get_peek_and_monitor_confirm_open_reads_first(request_: bytes, reply: b
     assert drained(server) == many(6)[3:], "the first three are confirmed; the others come back"
 
 
-@pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n"])
-def test_request_that_finds_nothing_still_confirms(server: MemoryServer, request_: bytes) -> None:
-    client = server.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    client.send(request_)
-    server.advance(1)
-    assert client.take() == b"*\n"
-    assert counts(server) == (0, 0)
-    client.disconnect()
-    assert drained(server) == []
-
-
 @pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
 def test_request_refused_for_status_still_confirms(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     put(client, b"one", b"two")
@@ -447,18 +384,6 @@ def test_request_refused_for_status_still_confirms(server: MemoryServer, client:
     assert drained(server) == [b"two"]
 
 
-def test_only_reads_of_same_queue_and_connection_are_confirmed(
-    server: MemoryServer, client: MemoryClient, other: MemoryClient
-) -> None:
-    for queue in (b"work", b"other"):
-        put(client, b"one", b"two", b"three", queue=queue)
-    assert client.ask(b"get work\nget other\n") == b":one\n:one\n"
-    assert other.ask(b"get work\nget work\n") == b":two\n:three\n"
-    assert (counts(server), counts(server, b"other")) == ((0, 2), (2, 1))
-    client.disconnect()
-    assert (drained(server), drained(server, b"other")) == ([b"one"], [b"one", b"two", b"three"])
-
-
 @pytest.mark.parametrize("count", [b"3", b"2147483647", b"0", b"-1"])
 def test_confirm_of_more_than_open_or_zero_confirms_nothing(count: bytes) -> None:
     server = serving(most_open=2)
@@ -469,11 +394,6 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(count: bytes) -> Non
     assert counts(server) == (0, 2)
     assert client.ask(b"confirm work 1\nconfirm work 1\nconfirm work 1\n") == b"+1\n+1\n" + NOT_THAT_MANY
     assert counts(server) == (0, 0)
-
-
-def test_confirm_of_missing_queue_is_an_error_and_creates_none(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
-    assert b"items=" not in server.connect().ask(b"dump_stats work\r\n")
 
 
 @pytest.mark.parametrize("end", ["disconnect", "quit", "half-close"])
@@ -511,66 +431,6 @@ def test_timed_out_read_is_not_confirmed_by_next_get() -> None:
 # Waiting.
 
 
-@pytest.mark.parametrize("request_", [b"get work 250\n", b"peek work 250\n", b"monitor work 250\n"])
-def test_wait_ends_exactly_at_its_time(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
-    assert client.ask(request_) == b""
-    server.advance(0.2499)
-    assert client.take() == b""
-    server.advance(0.0001)
-    assert client.take() == b"*\n"
-    put(server.connect("text"), b"one")
-    assert client.take() == b""
-    assert drained(server) == [b"one"]
-
-
-@pytest.mark.parametrize("wait", [b"", b" 0", b" -1", b" -2147483648"])
-def test_wait_of_zero_or_less_does_not_wait(client: MemoryClient, wait: bytes) -> None:
-    assert client.ask(b"get work%b\npeek work%b\n" % (wait, wait)) == b"*\n*\n"
-    assert client.ask(b"monitor work %b\n" % (wait.strip() or b"0")) == b"*\n"
-
-
-@pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
-@pytest.mark.parametrize("leave", ["disconnect", "half_close"])
-def test_disconnected_waiter_takes_no_item(server: MemoryServer, request_: bytes, leave: str) -> None:
-    client, other = server.connect("text"), server.connect("text")
-    assert client.ask(request_) == b""
-    getattr(client, leave)()
-    put(other, b"one")
-    assert counts(server) == (1, 0)
-    assert drained(server) == [b"one"]
-
-
-def test_disconnect_before_item_is_safe_takes_no_item(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client, other = slow.connect("text"), slow.connect("text")
-    assert client.ask(b"get work 1000\n") == b""
-    storage.holds_commits = True
-    other.send(put_(b"one"))
-    slow.settle()
-    client.disconnect()
-    storage.end_commits()
-    storage.holds_commits = False
-    assert other.take() == b"+1\n"
-    assert drained(slow) == [b"one"]
-
-
-def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, client: MemoryClient) -> None:
-    requests = [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
-    waiters = [server.connect("text") for _ in requests]
-    for waiter, request in zip(waiters, requests, strict=True):
-        assert waiter.ask(request) == b""
-    assert client.ask(b"delete work\n") == b"+0\n"
-    assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
-
-
-def test_stop_answers_waiters_and_disconnects(server: MemoryServer) -> None:
-    waiters = [server.connect("text") for _ in range(3)]
-    for waiter, request in zip(waiters, (b"get work 9000\n", b"peek work 9000\n", b"monitor work 9000\n"), strict=True):
-        assert waiter.ask(request) == b""
-    server.stop()
-    assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
-    assert all(waiter.is_closed for waiter in waiters)
-
-
 # monitor.
 
 
@@ -588,16 +448,6 @@ def test_monitor_sends_items_as_they_come_and_star_at_end(
     assert counts(server) == (0, 3)
     put(other, b"four")
     assert client.take() == b""
-
-
-def test_monitor_ends_at_limit_of_open_reads() -> None:
-    server = serving(most_open=3)
-    client, other = server.connect("text"), server.connect("text")
-    put(other, b"one", b"two")
-    assert client.ask(b"monitor work 1000\nversion\n") == b":one\n:two\n"
-    put(other, b"three", b"four")
-    assert client.take() == b":three\n*\n" + VERSION
-    assert counts(server) == (1, 3)
 
 
 def test_open_read_limit_of_one_allows_consecutive_gets() -> None:
@@ -729,50 +579,6 @@ def test_waiting_request_continues_after_its_confirm_is_safe(
     assert client.take() == b":two\n"
 
 
-def test_monitor_that_loses_an_item_ends_with_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client, other = slow.connect("text"), slow.connect("text")
-    put(other, b"one")
-    assert client.ask(b"monitor work 1000\nversion\n") == b":one\n"
-    storage.holds_commits = True
-    other.send(put_(b"two", b"three"))
-    assert client.take() == b""
-    lose_commits(storage)
-    error, version = client.take().splitlines(keepends=True)
-    assert is_error(error)
-    assert version == VERSION
-    assert is_error(other.take())
-    put(other, b"four")
-    client.disconnect()
-    assert counts(slow) == (2, 0)
-    assert drained(slow) == [b"one", b"four"]
-
-
-def test_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = slow.connect("text")
-    put(client, b"safe")
-    storage.holds_commits = True
-    client.send(put_(b"one", b"two") + b"version\n")
-    assert client.take() == b""
-    lose_commits(storage)
-    error, version = client.take().splitlines(keepends=True)
-    assert is_error(error)
-    assert version == VERSION
-    assert not client.is_closed
-    assert drained(slow) == [b"safe"]
-
-
-def test_lost_get_is_an_error_and_opens_nothing(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = slow.connect("text")
-    put(client, b"one", b"two")
-    storage.holds_commits = True
-    client.send(b"get work\n")
-    assert client.take() == b""
-    lose_commits(storage)
-    assert is_error(client.take())
-    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
-    assert client.ask(b"get work\nget work\n") == b":one\n:two\n"
-
-
 @pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n", b"confirm work 1\n"])
 def test_confirm_of_failed_queue_is_error_once(slow: MemoryServer, storage: SteppedStorage, request_: bytes) -> None:
     client = slow.connect("text")
@@ -816,39 +622,6 @@ def test_read_only_refuses_changes_and_connection_stays(server: MemoryServer, st
     assert drained(server) == [b"one", b"two"]
 
 
-def test_read_only_allows_gets_peeks_and_monitors(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    set_status(server, b"ReadOnly")
-    assert client.ask(b"peek work\nget work\nconfirm work 1\nmonitor work 10\n") == b":one\n:one\n+1\n:two\n"
-
-
-def test_quiescent_refuses_reads_but_allows_confirms(server: MemoryServer) -> None:
-    client, other = server.connect("text"), server.connect("text")
-    put(client, b"one", b"two", b"three")
-    assert client.ask(b"get work\n") == b":one\n"
-    assert other.ask(b"get work\n") == b":two\n"
-    set_status(server, b"Quiescent")
-    reader = server.connect("text")
-    assert reader.ask(b"get work\npeek work\nget work 1000\n") == REFUSED_GET * 3
-    assert reader.ask(b"monitor work 1000\nversion\n") == (
-        b"-Server not available for operation monitorUntil\n" + VERSION
-    )
-    assert client.ask(b"confirm work 1\n") == b"+1\n"
-    other.disconnect()
-    assert counts(server) == (2, 0)
-    set_status(server, b"Up")
-    assert drained(server) == [b"two", b"three"]
-
-
-def test_white_lists_refuse_clients_without_a_name() -> None:
-    server = serving(of_work("whiteListClientIdForEnqueue = 'me'\nwhiteListClientIdForDequeue = 'me'"))
-    client = server.connect("text")
-    for request in (put_(b"one"), b"get work\n", b"peek work\n", b"monitor work 10\n"):
-        assert is_error(client.ask(request))
-    assert not client.is_closed
-    put(client, b"one", queue=b"other")
-
-
 # Other commands and errors.
 
 
@@ -858,12 +631,6 @@ def test_shutdown_is_answered_and_quit_is_not(server: MemoryServer, client: Memo
     assert not client.is_closed
     assert client.ask(b"version\nquit\nversion\n") == VERSION
     assert client.is_closed
-
-
-def test_requests_are_answered_in_order(client: MemoryClient) -> None:
-    asked = b"version\n" + put_(b"one", b"two") + b"peek work\nget work\nnonsense\nget work\nget work\nflush work\n"
-    expected = VERSION + b"+2\n:one\n:one\n-Unknown command: nonsense\n:two\n*\n+0\n"
-    assert client.ask(asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -886,14 +653,6 @@ def test_requests_are_answered_in_order(client: MemoryClient) -> None:
 )
 def test_invalid_request_is_an_error_and_connection_stays(client: MemoryClient, request_: bytes, reply: bytes) -> None:
     assert client.ask(request_ + b"version\n") == reply + VERSION
-
-
-@pytest.mark.parametrize("name", [b"a/b", b"a.b", b"a~b", b"\x00", b"+", b"x" * 201])
-def test_illegal_name_is_refused_where_it_would_create_queue(client: MemoryClient, name: bytes) -> None:
-    for request in (put_(b"one", queue=name), b"get %b\n" % name, b"peek %b\n" % name, b"monitor %b 10\n" % name):
-        assert is_error(client.ask(request))
-    assert client.ask(b"flush %b\ndelete %b\nconfirm %b 1\n" % (name, name, name)) == b"+0\n+0\n" + NOT_THAT_MANY
-    assert not client.is_closed
 
 
 def test_invalid_request_confirms_nothing(server: MemoryServer, client: MemoryClient) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from itertools import chain, count, islice, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from kestrel.config.load import loads
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
@@ -21,9 +20,10 @@ from kestrel.protocols.codec import QueueInfo
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import END, STORED, is_missing, set_, stat, value
+from tests.memcache_text import END, STORED, set_, stat, value
 from tests.session.servers import (
     MOMENT_S,
+    config_of,
     counts,
     counts_in_memory,
     drained,
@@ -34,7 +34,6 @@ from tests.session.servers import (
     of_work,
     serving,
 )
-from tests.session.slow_storage import LimitedStorage
 from tests.session.thrift_calls import (
     LONG_MS,
     NOT_CONFIGURED,
@@ -80,13 +79,8 @@ def result_or_nothing(client: ThriftClient) -> list[Taken]:
 # put.
 
 
-@pytest.mark.parametrize("items", [[], [b"one"], [b"one", b"two", b"three"], many(5000)], ids=len)
-def test_put_returns_the_count_and_keeps_the_order(client: ThriftClient, items: list[bytes]) -> None:
-    assert client.put(b"work", *items) == len(items)
-    assert client.items(b"work") == items
-
-
 def test_item_keeps_its_bytes(client: ThriftClient) -> None:
+    assert client.put(b"work") == 0
     items = [b"", b"\n", b"\r\n", b"\x00\xff", bytes(range(256)), b"x" * 300_000]
     assert client.put(b"work", *items) == len(items)
     assert client.items(b"work") == items
@@ -108,22 +102,6 @@ def test_put_stops_at_first_refused_item(settings: str, count: int, stored: list
     assert client.items(b"work") == stored
 
 
-def test_put_whose_first_item_is_refused_stores_none() -> None:
-    client = ThriftClient(serving(of_work("maxItemSize = 2")))
-    assert client.put(b"work", b"333", b"1") == 0
-    assert client.items(b"work") == []
-
-
-def test_put_to_parent_reaches_children_and_returns_count_of_parent() -> None:
-    server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
-    client = ThriftClient(server)
-    for child in (b"work+all", b"work+full"):
-        assert client.items(child) == []
-    assert client.put(b"work", b"one", b"two", b"three") == 3
-    assert (drained(server), drained(server, b"work+all")) == ([b"one", b"two", b"three"],) * 2
-    assert drained(server, b"work+full") == [b"one"]
-
-
 def test_put_to_full_parent_stops_even_if_children_have_room() -> None:
     server = serving(of_work("maxItems = 1") + "[[queues]]\nname = 'work+all'\nmaxItems = 'none'")
     client = ThriftClient(server)
@@ -131,15 +109,6 @@ def test_put_to_full_parent_stops_even_if_children_have_room() -> None:
     assert client.put(b"work", b"one", b"two", b"three") == 1
     assert drained(server) == [b"one"]
     assert drained(server, b"work+all") == [b"one", b"two"], "the refused item went to the child, later ones did not"
-
-
-def test_fanout_only_parent_reports_all_items_stored() -> None:
-    server = serving(of_work("fanoutOnly = true"))
-    client = ThriftClient(server)
-    assert client.put(b"work", b"before") == 1
-    client.items(b"work+all")
-    assert client.put(b"work", b"one", b"two") == 2
-    assert (drained(server), drained(server, b"work+all")) == ([], [b"one", b"two"])
 
 
 def test_put_to_alias_stops_where_one_queue_refuses() -> None:
@@ -172,37 +141,7 @@ def test_put_of_too_many_items_stores_none() -> None:
     assert client.confirm(b"work", *range(5)) == 0
 
 
-def test_put_whose_items_are_lost_is_an_exception(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", b"safe")
-    storage.holds_commits = True
-    client.send_put(b"work", b"one", b"two")
-    assert client.waits()
-    storage.end_commits(error=StorageError("disk failed"))
-    assert is_refused(client.result)
-    storage.holds_commits = False
-    assert client.items(b"work") == [b"safe"]
-
-
-def test_put_refused_midway_by_storage_returns_stored_count() -> None:
-    storage = LimitedStorage(room=3)
-    client = ThriftClient(serving(storage=storage))
-    assert client.put(b"work", *many(5)) == 3
-    assert is_refused(lambda: client.put(b"work", *many(5)[3:]))
-    assert client.items(b"work") == many(3)
-    storage.room = None
-    assert client.put(b"work", *many(5)[3:]) == 2
-    assert client.items(b"work") == many(5)[3:]
-
-
 # Expiry.
-
-
-@pytest.mark.parametrize("expiry_ms", [None, 0])
-def test_expiry_of_zero_or_none_means_never(server: MemoryServer, client: ThriftClient, expiry_ms: int | None) -> None:
-    assert client.put(b"work", b"one", expiry_ms=expiry_ms) == 1
-    server.advance(1_000_000_000)
-    assert client.items(b"work") == [b"one"]
 
 
 @pytest.mark.parametrize("expiry_ms", [500, 2**31 - 1])
@@ -213,13 +152,6 @@ def test_item_expires_after_its_milliseconds(server: MemoryServer, client: Thrif
     server.advance(0.001)
     assert client.items(b"work") == []
     assert client.peek(b"work").head is None
-
-
-@pytest.mark.parametrize("expiry_ms", [-1, -1000, -(2**31)])
-def test_negative_expiry_means_already_expired(server: MemoryServer, client: ThriftClient, expiry_ms: int) -> None:
-    assert client.put(b"work", b"one", b"two", expiry_ms=expiry_ms) == 2
-    assert client.items(b"work") == []
-    assert stat(server.connect(), b"work", "expired_items") == "2"
 
 
 def test_waiting_get_does_not_return_expired_items(server: MemoryServer, client: ThriftClient) -> None:
@@ -233,14 +165,6 @@ def test_waiting_get_does_not_return_expired_items(server: MemoryServer, client:
 
 
 # get: number of items.
-
-
-def test_get_takes_up_to_max_items_from_the_head(server: MemoryServer, client: ThriftClient) -> None:
-    client.put(b"work", *many(5))
-    assert client.get(b"work", 2) == [Taken(b"00000", 0), Taken(b"00001", 0)]
-    assert client.get(b"work", 10) == [Taken(item, 0) for item in many(5)[2:]]
-    assert client.get(b"work", 10) == []
-    assert counts(server) == (0, 0)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1000])
@@ -347,21 +271,6 @@ def test_waiting_get_returns_available_items_at_its_time(
     assert other.put(b"work", b"late") == 1
     assert client.waits(), "it was answered only once"
     assert other.items(b"work") == [b"late"]
-
-
-def test_waiting_gets_share_items_without_duplicates(server: MemoryServer) -> None:
-    clients = [ThriftClient(server) for _ in range(3)]
-    writer = ThriftClient(server)
-    for client in clients:
-        client.send_get(b"work", 4, 1000)
-        assert client.waits()
-    for item in many(10):
-        writer.put(b"work", item)
-    server.advance(1)
-    taken = [data_of(client.taken()) for client in clients]
-    assert all(part == sorted(part) for part in taken)
-    assert sorted(chain.from_iterable(taken)) == many(10)
-    assert drained(server) == []
 
 
 STEPS = st.one_of(
@@ -530,17 +439,6 @@ def test_waiter_that_disconnects_before_items_are_safe_takes_none(
     assert drained(slow) == many(5)
 
 
-def test_items_returned_without_auto_abort_are_gone(tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client = ThriftClient(server)
-    client.put(b"work", *many(5))
-    assert client.items(b"work", 3) == many(5)[:3]
-    client.disconnect()
-    assert counts(server) == (2, 0)
-    server.crash()
-    assert drained(server) == many(5)[3:]
-
-
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 def test_disconnected_slow_reader_loses_only_items_already_written(server: MemoryServer, auto_abort_ms: int) -> None:
     client = ThriftClient(server)
@@ -556,19 +454,6 @@ def test_disconnected_slow_reader_loses_only_items_already_written(server: Memor
     assert counts(server) == (3, 1 if auto_abort_ms else 0)
     server.advance(LONG_MS / 1000)
     assert drained(server) == (items if auto_abort_ms else items[1:])
-
-
-def test_waiting_client_is_not_idle() -> None:
-    server = serving("clientTimeout = '1s'")
-    client = ThriftClient(server)
-    client.send_get(b"work", 1, 5000)
-    server.advance(4)
-    assert client.waits()
-    server.advance(1)
-    assert client.taken() == []
-    assert not client.is_closed
-    server.advance(1)
-    assert client.is_closed
 
 
 # Open reads by id.
@@ -594,17 +479,6 @@ def test_get_without_auto_abort_opens_no_reads(server: MemoryServer, client: Thr
     assert counts(server) == (0, 0)
     assert client.confirm(b"work", 0) == 0
     assert client.abort(b"work", 0) == 0
-
-
-def test_confirm_ends_the_named_reads(tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client = ThriftClient(server)
-    client.put(b"work", *many(4))
-    ids = ids_of(client.get(b"work", 4, 0, LONG_MS))
-    assert client.confirm(b"work", ids[3], ids[1]) == 2
-    assert counts(server) == (0, 2)
-    server.crash()
-    assert drained(server) == [b"00000", b"00002"]
 
 
 def test_any_connection_may_confirm_and_abort(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
@@ -659,15 +533,6 @@ def test_aborted_items_return_to_head_in_take_order(client: ThriftClient, order:
     for first in (8, 4, 0):
         assert client.abort(b"work", *(ids[first + place] for place in order)) == 4
     assert client.items(b"work") == many(14)
-
-
-def test_aborted_items_go_to_waiters(client: ThriftClient, other: ThriftClient) -> None:
-    client.put(b"work", b"one", b"two")
-    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
-    other.send_get(b"work", 2, 1000)
-    assert other.waits()
-    assert client.abort(b"work", *ids) == 2
-    assert data_of(other.taken()) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(("end", "after"), [(b"confirm", []), (b"abort", [b"one"])])
@@ -974,17 +839,6 @@ def test_full_connection_opens_no_reads_until_some_end(
     assert data_of(client.get(b"work", -1, 0, 1000)) == many(3)
 
 
-def test_limit_counts_per_connection_and_queue() -> None:
-    server = serving(most_open=3)
-    client, other = ThriftClient(server), ThriftClient(server)
-    client.put(b"work", *many(10))
-    client.put(b"other", *many(10))
-    assert data_of(client.get(b"work", 10, 0, LONG_MS)) == many(10)[:3]
-    assert data_of(client.get(b"other", 10, 0, LONG_MS)) == many(10)[:3]
-    assert data_of(other.get(b"work", 10, 0, LONG_MS)) == many(10)[3:6]
-    assert client.get(b"work", 10, 0, LONG_MS) == client.get(b"other", 10, 0, LONG_MS) == []
-
-
 def fill_limit_with_held_replies(server: MemoryServer, storage: SteppedStorage, wait_ms: int) -> ThriftClient:
     """Return a client that may hold three open reads and has asked for more in three calls. Nothing is safe yet."""
     client = ThriftClient(server)
@@ -1084,28 +938,6 @@ def test_deleted_queue_answers_waiters_with_nothing(server: MemoryServer, client
     assert other.items(b"work") == [b"two"]
 
 
-@pytest.mark.parametrize("flush", ["queue", "all"])
-def test_flush_drops_items_but_no_open_read(flush: str, tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client, other, collecting = (ThriftClient(server) for _ in range(3))
-    client.put(b"work", *many(6))
-    ids = ids_of(client.get(b"work", 3, 0, 500))
-    collecting.send_get(b"work", 2, 100)
-    assert data_of(collecting.taken()) == many(6)[3:5]
-    if flush == "queue":
-        other.flush_queue(b"work")
-    else:
-        other.put(b"other", b"one")
-        other.flush_all_queues()
-        assert other.items(b"other") == []
-    assert counts(server) == (0, 3)
-    assert client.confirm(b"work", ids[0]) == 1
-    assert client.abort(b"work", ids[1]) == 1
-    server.advance(0.5)
-    server.crash()
-    assert drained(server) == [b"00002", b"00001"], "each returned to the head at its own time"
-
-
 def test_flush_keeps_items_collected_by_waiting_get(server: MemoryServer, client: ThriftClient) -> None:
     other = ThriftClient(server)
     client.send_get(b"work", 3, 1000)
@@ -1113,30 +945,6 @@ def test_flush_keeps_items_collected_by_waiting_get(server: MemoryServer, client
     other.flush_queue(b"work")
     server.advance(1)
     assert data_of(client.taken()) == [b"one", b"two"]
-
-
-def test_flush_and_delete_accept_missing_queues_and_create_none(server: MemoryServer, client: ThriftClient) -> None:
-    client.flush_queue(b"work")
-    client.delete_queue(b"work")
-    client.flush_all_queues()
-    assert client.confirm(b"work", 1) == client.abort(b"work", 1) == 0
-    assert is_missing(server.connect(), b"work")
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.put(b"work", b"one"),
-        lambda client: client.get(b"work", 1),
-        lambda client: client.peek(b"work"),
-    ],
-    ids=["put", "get", "peek"],
-)
-def test_call_creates_the_queue(
-    server: MemoryServer, client: ThriftClient, call: Callable[[ThriftClient], object]
-) -> None:
-    call(client)
-    assert not is_missing(server.connect(), b"work")
 
 
 @pytest.mark.parametrize("name", [b"", b"a/b", b"a.b", b"a~b", b"a b", b"a\nb", b"\x00", b"+", b"x" * 201])
@@ -1202,18 +1010,6 @@ def test_collected_items_survive_crash_and_are_returned_at_stop(
         assert drained(server) == []
 
 
-def test_aborted_and_timed_out_reads_survive_crash_in_order(tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client = ThriftClient(server)
-    client.put(b"work", *many(8))
-    client.get(b"work", 3, 0, 500)
-    ids = ids_of(client.get(b"work", 3, 0, LONG_MS))
-    client.abort(b"work", *ids)
-    server.advance(0.5)
-    server.crash()
-    assert drained(server) == many(8)
-
-
 # A failing storage.
 
 
@@ -1264,31 +1060,13 @@ def test_get_whose_batch_is_lost_leaves_the_items(
     assert client.items(b"work") == many(3)
 
 
-def over_a_disk(folder: Path) -> tuple[MemoryServer, FaultyDisk]:
-    """Return a server with journals, and two items in "work"."""
-    disk = FaultyDisk()
-    server = MemoryServer(config=loads("maxOpenTransactions = 100"), folder=folder / "queues", disk=disk)
-    ThriftClient(server).put(b"work", b"one", b"two")
-    return server, disk
-
-
-def test_disk_failure_leaves_open_reads_unconfirmed_and_loses_nothing(tmp_path: Path) -> None:
-    server, disk = over_a_disk(tmp_path)
-    client = ThriftClient(server)
-    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
-    disk.fail("write", errno.EIO, times=1)
-    assert is_refused(lambda: client.confirm(b"work", ids[0]))
-    assert client.confirm(b"work", *ids) == 0
-    assert counts(server) == (2, 0)
-    server.crash()
-    assert drained(server) == [b"one", b"two"]
-
-
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("max_items", [3, 4, 10, -1])
 def test_disk_failure_while_get_waits_loses_no_item(max_items: int, auto_abort_ms: int, tmp_path: Path) -> None:
-    server, disk = over_a_disk(tmp_path)
+    disk = FaultyDisk()
+    server = MemoryServer(config=config_of(most_open=100), folder=tmp_path / "queues", disk=disk)
     client = ThriftClient(server)
+    client.put(b"work", b"one", b"two")
     client.send_get(b"work", max_items, 1000, auto_abort_ms)
     assert client.waits()
     disk.fail("write", errno.EIO, times=1)
@@ -1315,23 +1093,6 @@ def test_lost_confirm_or_abort_is_an_exception_and_items_return(
     lose_commits(storage)
     assert is_refused(client.result)
     assert client.confirm(b"work", *ids) == 0
-    assert client.items(b"work") == many(3)
-
-
-def test_queue_that_cannot_be_reopened_refuses_and_disconnects_no_client(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(3))
-    ids = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    storage.reopen_refusal = "no such disk"
-    fail(slow, storage)
-    assert is_refused(lambda: client.get(b"work", 1))
-    assert is_refused(lambda: client.put(b"work", b"more"))
-    assert is_refused(lambda: client.peek(b"work"))
-    assert client.confirm(b"work", *ids) == 0
-    assert client.put(b"other", b"one") == 1
-    storage.reopen_refusal = None
     assert client.items(b"work") == many(3)
 
 
@@ -1418,30 +1179,12 @@ def test_peek_of_missing_queue_or_alias_is_all_zeros() -> None:
     assert client.peek(b"work").head == b"one"
 
 
-def test_alias_is_empty_for_gets_and_ignores_flush_and_delete() -> None:
-    server = serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']")
-    client = ThriftClient(server)
-    client.put(b"all", b"one")
-    assert client.get(b"all", 1, 60_000) == [], "at once"
-    client.flush_queue(b"all")
-    client.delete_queue(b"all")
-    assert client.items(b"work") == [b"one"]
-    assert client.put(b"all", b"two") == 1
-    assert client.items(b"work") == [b"two"]
-
-
 def test_peek_shows_no_expired_item(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"old", expiry_ms=100)
     client.put(b"work", b"new")
     server.advance(1)
     info = client.peek(b"work")
     assert (info.head, info.items, info.bytes) == (b"new", 1, 3)
-
-
-def test_empty_item_at_the_head_is_shown(client: ThriftClient) -> None:
-    client.put(b"work", b"")
-    info = client.peek(b"work")
-    assert (info.head, info.items, info.bytes) == (b"", 1, 0)
 
 
 # Messages.
@@ -1465,27 +1208,6 @@ def test_concurrent_calls_are_answered_in_order(client: ThriftClient) -> None:
     ]
     assert [reply.result for reply in replies[:3]] == [2, b"1.2.3", [Taken(b"one", 0)]]
     assert [reply.result for reply in replies[4:]] == [None, []]
-
-
-def test_calls_behind_waiting_one_are_answered_after_it(client: ThriftClient, other: ThriftClient) -> None:
-    get = client.send_get(b"work", 1, 1000)
-    put = client.send_put(b"other", b"one")
-    version = client.send(b"get_version")
-    assert client.waits()
-    other.put(b"work", b"two")
-    replies = client.replies()
-    assert [reply.seqid for reply in replies] == [get, put, version]
-    assert [reply.result for reply in replies] == [[Taken(b"two", 0)], 1, b"1.2.3"]
-
-
-def test_calls_behind_slow_one_are_executed_and_answered_after_it(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = ThriftClient(slow)
-    storage.holds_commits = True
-    put = client.send_put(b"work", b"one")
-    version = client.send(b"get_version")
-    assert client.waits(), "the reply to get_version must not overtake"
-    storage.end_commits()
-    assert client.replies() == [Reply(b"put", put, 1), Reply(b"get_version", version, b"1.2.3")]
 
 
 def test_call_is_answered_in_its_own_encoding(server: MemoryServer) -> None:
