@@ -26,37 +26,6 @@ def test_line_ends_at_line_feed_and_excludes_it() -> None:
     assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"get work\r", b"get rest", None]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_line_is_returned_once_complete(size: int) -> None:
-    buffer = ReceiveBuffer()
-    lines = []
-    for piece in pieces(b"get work\nget rest\nget", size):
-        buffer.receive(piece)
-        while (line := buffer.take_line()) is not None:
-            lines.append(line)
-    assert lines == [b"get work", b"get rest"]
-    assert buffer.size == len(b"get")
-
-
-def test_block_is_returned_once_complete() -> None:
-    buffer = ReceiveBuffer()
-    for piece in (b"he", b"l", b"l"):
-        buffer.receive(piece)
-        assert buffer.take(5) is None
-    buffer.receive(b"o there")
-    assert buffer.take(5) == b"hello"
-    assert buffer.take_line() is None
-    assert buffer.take(6) == b" there"
-
-
-def test_line_feeds_in_a_block_are_data() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"4\na\nb\nnext\n")
-    assert buffer.take_line() == b"4"
-    assert buffer.take(4) == b"a\nb\n"
-    assert buffer.take_line() == b"next"
-
-
 def test_line_feed_scanned_in_a_block_ends_no_later_line() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"ab")
@@ -128,26 +97,6 @@ def test_idle_connection_holds_no_memory(size: int, take: Callable[[ReceiveBuffe
 
 
 TIMES = 1000
-
-
-@pytest.mark.parametrize(
-    "take", [lambda buffer: buffer.take(2 * MANY_BYTES), ReceiveBuffer.take_line], ids=["block", "line"]
-)
-def test_incomplete_data_byte_by_byte_costs_linear_work(take: Callable[[ReceiveBuffer], bytes | None]) -> None:
-    def prepared(size: int) -> Callable[[], object]:
-        buffer = ReceiveBuffer()
-        for data in (b"x" * (size // 2), b"x" * (size // 2), b"x"):
-            buffer.receive(data)
-            assert take(buffer) is None
-
-        def bring() -> None:
-            for _ in range(TIMES):
-                buffer.receive(b"x")
-                assert take(buffer) is None
-
-        return bring
-
-    assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
 
 
 @pytest.mark.parametrize("first", [b"", b"get wo"], ids=["at once", "with a beginning"])

@@ -180,17 +180,15 @@ def test_request_in_one_piece_is_read(request_bytes: bytes, expected: CommandVal
 
 @each_request
 def test_request_byte_by_byte_is_read(request_bytes: bytes, expected: CommandValues) -> None:
-    assert parse(*byte_by_byte(request_bytes)) == [expected]
+    codec = TextCodec()
+    *pieces, last = byte_by_byte(request_bytes)
+    assert parse_with(codec, pieces) == []
+    assert [values_of(command) for command in parse_with(codec, [last])] == [expected]
 
 
 @each_request
 def test_request_with_following_bytes_is_read(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(request_bytes + b"version\nver") == [expected, VERSION]
-
-
-@each_request
-def test_request_is_not_complete_before_its_last_byte(request_bytes: bytes, expected: CommandValues) -> None:
-    assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
 
 
 # Limits.
@@ -233,11 +231,6 @@ def test_unfinished_item_over_the_limit_is_too_large() -> None:
     assert parse_with(codec, [b"put work:\na\n" + b"x" * 100, b"\r"]) == []
     assert [values_of(command) for command in parse_with(codec, [b"x"])] == [ITEM_TOO_LARGE]
     assert len(codec) == 0
-
-
-def test_put_of_the_largest_number_of_items_is_taken() -> None:
-    items = [b"%d" % number for number in range(1024)]
-    assert parse(b"put work:\n" + b"\n".join(items) + b"\n\n") == [put(b"work", *items)]
 
 
 def test_put_of_too_many_items_stores_none_and_stream_continues() -> None:
@@ -309,14 +302,6 @@ def test_data_that_no_put_will_store_is_not_held(beginning: bytes) -> None:
     assert len(parse_with(codec, [b"\n\nversion\n"])) == 2
 
 
-def test_held_bytes_are_those_not_yet_parsed() -> None:
-    codec = TextCodec()
-    codec.buffer.receive(b"get work\nget ot")
-    assert len(codec) == 15
-    codec.next_command()
-    assert len(codec) == 6
-
-
 def test_input_after_a_fatal_error_is_dropped() -> None:
     codec = TextCodec(max_item_bytes=4)
     assert [values_of(command) for command in parse_with(codec, [b"put q:\na\nhello\n\nversion\n"])] == [ITEM_TOO_LARGE]
@@ -363,21 +348,6 @@ def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int])
     assert parse(*byte_by_byte(stream), **LIMITS) == whole
 
 
-@given(stream=STREAMS)
-def test_no_command_follows_one_that_closes(stream: bytes) -> None:
-    made = parse_with(TextCodec(**LIMITS), [stream])
-    assert not any(isinstance(command, commands.Malformed) and command.closes for command in made[:-1])
-
-
-@given(stream=STREAMS)
-def test_every_error_is_one_line(stream: bytes) -> None:
-    for command in parse_with(TextCodec(**LIMITS), [stream]):
-        if isinstance(command, commands.Malformed):
-            line = error_line(command)
-            assert line.startswith(b"-")
-            assert line.index(b"\n") == len(line) - 1
-
-
 LINES = st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\n", b"\r"))
 
 
@@ -385,16 +355,6 @@ LINES = st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\n", 
 def test_items_with_crlf_line_ends_keep_their_bytes(items: list[bytes]) -> None:
     stream = b"put work:\r\n" + b"".join(item + b"\r\n" for item in items) + b"\r\n"
     assert parse(stream) == [put(b"work", *items)]
-
-
-@given(items=st.lists(LINES.filter(lambda item: not item.endswith(b"\r")), max_size=8))
-def test_items_read_back_line_by_line_are_unchanged(items: list[bytes]) -> None:
-    codec = TextCodec()
-    codec.buffer.receive(b"put work:\n" + b"".join(item + b"\n" for item in items) + b"\n")
-    command = codec.next_command()
-    assert isinstance(command, commands.Put)
-    replies = b"".join(codec.item(commands.Get(b"work"), item) for item in command.items)
-    assert replies.split(b"\n") == [*(b":" + item for item in items), b""]
 
 
 # Results to bytes.

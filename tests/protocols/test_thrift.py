@@ -620,20 +620,6 @@ def test_claimed_sizes_take_no_memory(stream: bytes) -> None:
     assert peak_bytes(parsing) < 20_000 + 100 * len(stream)
 
 
-@given(
-    queue=st.binary(max_size=50),
-    items=st.lists(st.binary(max_size=MAX_ITEM_BYTES), max_size=3),
-    expiry_ms=st.integers(-(1 << 31), (1 << 31) - 1),
-)
-def test_items_keep_their_bytes(queue: bytes, items: list[bytes], expiry_ms: int) -> None:
-    arguments = b"\x0b\x00\x01" + struct.pack(">i", len(queue)) + queue
-    arguments += b"\x0f\x00\x02\x0b" + struct.pack(">i", len(items))
-    arguments += b"".join(struct.pack(">i", len(data)) + data for data in items)
-    arguments += b"\x08\x00\x03" + struct.pack(">i", expiry_ms) + END
-    expected = commands.Put(queue, items, expiry_ms, True, stops_at_refusal=True)
-    assert values_of(one(strict(b"put", arguments))) == values_of(expected)
-
-
 # Clients of other projects.
 
 

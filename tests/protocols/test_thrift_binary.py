@@ -310,25 +310,6 @@ def test_values_are_encoded(written: bytes, expected: bytes) -> None:
     assert written == expected
 
 
-@given(
-    name=st.binary(max_size=100),
-    type_=st.integers(0, 127),
-    seqid=st.integers(-(1 << 31), (1 << 31) - 1),
-    is_strict=st.booleans(),
-)
-def test_header_survives_a_round_trip(name: bytes, type_: int, seqid: int, is_strict: bool) -> None:
-    reader = ThriftReader(binary.header(name, type_, seqid, is_strict) + b"behind")
-    assert reader.header() == (name, type_, seqid, is_strict)
-    assert reader.remaining_bytes == len(b"behind")
-
-
-@given(type_=st.integers(-(1 << 31), (1 << 31) - 1), message=st.text())
-def test_application_exception_survives_a_round_trip(type_: int, message: str) -> None:
-    reader = ThriftReader(binary.application_exception(type_, message))
-    assert binary.read_application_exception(reader) == (type_, message)
-    assert reader.remaining_bytes == 0
-
-
 def test_application_exception_may_lack_fields_or_have_unknown_ones() -> None:
     assert binary.read_application_exception(ThriftReader(b"\x00")) == (0, "")
     unknown = b"\x02\x00\x00\x01" + b"\x02\x00\x09\x01" + b"\x08\x00\x01\x00\x00\x00\x05"
