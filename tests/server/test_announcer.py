@@ -144,11 +144,6 @@ def joined(announced: Announced) -> Announced:
     return announced
 
 
-def test_no_set_is_joined_before_a_session(announced: Announced) -> None:
-    announced.announcer.apply_status(StatusLevel.READ_ONLY)
-    assert announced.zookeeper.doing == ["start"]
-
-
 @pytest.mark.parametrize(
     ("status", "sets"),
     [

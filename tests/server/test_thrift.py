@@ -82,58 +82,12 @@ def test_open_reads_are_confirmed_and_aborted_by_their_ids(client: Thrift, queue
     assert [item.data for item in client.get(queue, 5)] == [b"one", b"three"]
 
 
-def test_a_get_waits_and_returns_with_what_there_is(client: Thrift, queue: str) -> None:
-    assert client.get(queue, 2, 50) == []
-    client.put(queue, [b"one"])
-    assert client.get(queue, 2, 50) == [Item(b"one", 0)]
-
-
-def test_an_expired_item_is_not_got(client: Thrift, queue: str) -> None:
-    assert client.put(queue, [b"old"], -1) == 1
-    assert client.put(queue, [b"new"], LONG_MS) == 1
-    assert client.get(queue, 2) == [Item(b"new", 0)]
-
-
-def test_a_queue_is_peeked_flushed_and_deleted(client: Thrift, queue: str) -> None:
-    client.put(queue, [b"one", b"two"])
-    assert figures(client, queue) == (b"one", 2, 6, 0)
-    assert client.raw.peek(queue).journal_bytes > 0
-    assert client.raw.flush_queue(queue) is None
-    assert figures(client, queue) == (None, 0, 0, 0)
-    client.put(queue, [b"three"])
-    assert client.raw.delete_queue(queue) is None
-    assert client.get(queue, 1) == []
-
-
-def test_the_server_tells_its_version_and_its_status(client: Thrift, server: Server) -> None:
-    with server.connect() as memcache:
-        memcache.send(b"version\r\n")
-        assert f"VERSION {client.raw.get_version()}\r\n".encode() == memcache.line()
-    up, read_only = 3, 2
-    assert client.raw.current_status() == up
-    assert client.raw.set_status(read_only) is None
-    assert client.raw.current_status() == read_only
-    client.raw.set_status(up)
-
-
 def test_what_is_refused_is_an_exception_with_a_reason_and_the_client_goes_on(client: Thrift, queue: str) -> None:
     with pytest.raises(Exception, match="name") as refusal:
         client.put("a/b", [b"one"])
     error: Any = refusal.value
     assert (type(error).__name__, error.type) == ("TApplicationException", 6)
     assert client.put(queue, [b"one"]) == 1
-
-
-def test_flush_all_queues_empties_every_queue(library: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    # A server of its own: in the other, other tests have their items.
-    with (
-        Processes(tmp_path_factory.mktemp("flush")) as processes,
-        Thrift(library, processes.serve(CONFIG).port_of("thrift")) as client,
-    ):
-        client.put("one", ITEMS)
-        client.put("two", ITEMS)
-        assert client.raw.flush_all_queues() is None
-        assert client.get("one", 1) == client.get("two", 1) == []
 
 
 # Programs that die.

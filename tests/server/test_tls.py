@@ -17,10 +17,10 @@ from kestrel.config.load import loads
 from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
-from tests.server.any_port import endpoints_on_any_port
 from tests.server.running import PATIENCE_S, REQUESTS, Processes, Server, eventually
 
 HOST = "mq.example"
+
 
 def tls(authority: Authority, prefix: str = "reloadtls", more: str = "") -> str:
     cert_file, key_file = authority.sign(HOST)
@@ -106,19 +106,6 @@ def test_one_connection_too_many_is_closed(processes: Processes, authority: Auth
 
 def _version() -> tuple[bytes, int]:
     return b"version\r\n", 8
-
-
-def test_a_client_whose_certificate_somebody_else_signed_is_not_let_in(
-    processes: Processes, authority: Authority, tmp_path: Path
-) -> None:
-    (tmp_path / "stranger").mkdir()
-    stranger = Authority(tmp_path / "stranger")
-    server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority, "mtls"))
-    context = trusting(authority)
-    context.load_cert_chain(*stranger.sign("orders"))
-    with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, context) as client:
-        assert ask(client, *_version()) == b""
-        raise ConnectionError
 
 
 @pytest.mark.parametrize(
@@ -259,9 +246,7 @@ def test_what_cannot_be_meant_is_said_before_the_start(
 
 def test_clients_of_a_trusted_endpoint_are_administrators(processes: Processes, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    server = processes.serve(
-        'queuePath = "queues"\nadministrators = []\n', "--trust", f"memcache=unix:{path}:mode=600"
-    )
+    server = processes.serve('queuePath = "queues"\nadministrators = []\n', "--trust", f"memcache=unix:{path}:mode=600")
     assert path.stat().st_mode & 0o777 == 0o600
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as anybody:
         anybody.sendall(b"flush_all\r\n")
@@ -289,23 +274,6 @@ def test_tls_table_applies_to_every_configured_port() -> None:
         "thrift": [f"reloadtls:2229:interface=0.0.0.0:{arguments}"],
         "admin": [f"reloadtls:2223:interface=127.0.0.1:{arguments}"],
     }
-
-
-@pytest.mark.parametrize("client", [None, "orders"])
-def test_ca_file_of_tls_table_requires_client_certificates(
-    processes: Processes, authority: Authority, client: str | None
-) -> None:
-    cert_file, key_file = authority.sign(HOST)
-    table = f'[tls]\ncertFile = "{cert_file}"\nkeyFile = "{key_file}"\ncaFile = "{authority.ca_file}"'
-    (endpoint,) = endpoints_on_any_port(loads(table))["memcache"]
-    server = processes.serve('queuePath = "queues"\n', endpoint=endpoint)
-    if client is None:
-        with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, trusting(authority)) as refused:
-            assert ask(refused, *_version()) == b""
-            raise ConnectionError
-    else:
-        with connected(server, trusting(authority, client)) as accepted:
-            assert ask(accepted, *_version()) == b"VERSION "
 
 
 def test_validate_reports_missing_certificate_of_tls_table(processes: Processes) -> None:

@@ -117,9 +117,7 @@ def _apache(folder: str, port: int) -> tuple[Any, Any]:
 def hold(library: str, port: int, queue: str, connections: int, items: int, per_call: int, auto_abort_ms: int) -> None:
     """Take items by turns of the connections, print how many, and hold them until this process ends."""
     clients = [Thrift(library, port) for _ in range(connections)]
-    taken = [
-        client.get(queue, per_call, 0, auto_abort_ms) for client in islice(cycle(clients), items // per_call)
-    ]
+    taken = [client.get(queue, per_call, 0, auto_abort_ms) for client in islice(cycle(clients), items // per_call)]
     print(sum(map(len, taken)), flush=True)
     sys.stdin.read()
 
