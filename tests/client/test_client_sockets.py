@@ -216,13 +216,6 @@ async def test_certificate_must_be_for_the_host_of_the_address(served: Served, c
         assert await client.version()
 
 
-@pytest_twisted.ensureDeferred
-async def test_certificate_must_be_for_the_given_server_name(served: Served, ca: str) -> None:
-    endpoint = HostnameEndpoint(reactor, "127.0.0.1", served.tls)
-    async with client_of(endpoint, tls=TlsOptions(ca, server_name=HOST)) as client:
-        assert await client.version()
-
-
 async def refused(address: str, tls: TlsOptions, why: str, protocol: str = "memcache") -> None:
     """Check that a client with these options does not accept the server."""
     async with client_of(address, protocol, tls=tls) as client:
@@ -306,14 +299,6 @@ async def listening(cert_file: str, key_file: str, client_authority: Authority |
         yield port.getHost().port
     finally:
         await port.stopListening()
-
-
-@pytest_twisted.ensureDeferred
-async def test_untrusted_server_receives_nothing(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    async with listening(*authority.sign("other.example")) as port:
-        await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=HOST), "it is not for")
-        assert Wary.heard == b""
 
 
 @pytest.mark.parametrize("names", [(), ("*.example",), ("127.0.0.1",)], ids=["no name", "wildcard", "address"])

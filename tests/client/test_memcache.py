@@ -39,6 +39,12 @@ EVERY_CALL: dict[str, tuple[Callable[[], Call[Any]], bytes, bytes, object]] = {
         b"VALUE work/t=5000/close/open 0 1\r\na\r\nEND\r\n",
         b"a",
     ),
+    "open, the reply names the queue": (
+        lambda: CALLS.get(b"work", 50, opens=True),
+        b"get work/t=50/open\r\n",
+        b"VALUE work 0 1\r\na\r\nEND\r\n",
+        b"a",
+    ),
     "abort": (lambda: CALLS.get(b"work", aborts=True), b"get work/abort\r\n", b"END\r\n", None),
     "peek": (lambda: CALLS.get(b"work", peeks=True), b"get work/peek\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n", b"a"),
     "confirm": (lambda: CALLS.confirm(b"work", 3), b"confirm work 3\r\n", b"END\r\n", None),

@@ -216,12 +216,6 @@ def test_any_result_is_a_reply_or_an_error(
             answered(make_call(ThriftCalls()), message(method, type_, result))
 
 
-@given(st.binary(max_size=100))
-def test_any_bytes_are_a_part_of_a_reply_or_an_error(data: bytes) -> None:
-    with suppress(BadReply):
-        answered(ThriftCalls().version(), data)
-
-
 @given(st.sampled_from(list(EVERY_CALL.values())), st.data())
 def test_damaged_reply_is_a_reply_or_an_error(made_by: tuple[Any, ...], data: st.DataObject) -> None:
     make_call, method, _, result, _ = made_by
