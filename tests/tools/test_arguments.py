@@ -22,8 +22,6 @@ Main = Callable[[list[str]], int]
 EMPTY = "the name of a file or folder cannot be empty"
 NO_KIND = "names no kind and folder"
 
-EMPTY = "the name of a file or folder cannot be empty"
-
 
 @pytest.mark.parametrize(
     ("main", "arguments", "says"),

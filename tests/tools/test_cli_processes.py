@@ -145,17 +145,6 @@ def test_killed_server_is_reported_with_the_items_put(processes: Processes) -> N
     )
 
 
-def test_monitor_reports_that_its_server_stopped(processes: Processes) -> None:
-    server = processes.serve(CONFIG)
-    with begin(server, "monitor", "work") as process:
-        put(server, b"a")
-        assert process.read_line() == b"a\n"
-        server.kill()
-        out, said = process.communicate()
-    assert (process.returncode, out) == (3, b"")
-    assert b"\nkestrel-cli: 1 item taken" in said
-
-
 PROTOCOLS = pytest.mark.parametrize("protocol", ["memcache", "thrift"])
 
 

@@ -380,15 +380,6 @@ def test_failed_report_is_written_by_the_next_run(conversion: Conversion, monkey
     conversion.resume()
 
 
-def test_broken_pipe_is_not_an_error(conversion: Conversion, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = os.pipe()
-    os.close(ours)
-    with monkeypatch.context() as patched, open(theirs, "w") as left:
-        patched.setattr(sys, "stdout", left)
-        assert conversion.run() == (0, "", "")
-    conversion.check()
-
-
 def test_missing_verified_folder_starts_over(conversion: Conversion) -> None:
     whole = calls_of(conversion)
     calls = whole

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
-import gc
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -389,11 +387,3 @@ def test_large_queue_needs_little_memory(tmp_path: Path, form: str) -> None:
         assert len(out) == 7500 * 10_001
     else:
         assert b"left: 7500 items" in out
-
-
-def test_opened_files_are_closed(tmp_path: Path, dump: Dump) -> None:
-    fill(tmp_path, {f"work.{number}": addx(b"%d" % number) for number in range(1, 300)})
-    gc.collect()  # close files of earlier tests now and not later
-    before = len(os.listdir("/proc/self/fd"))
-    assert dump("-Q", tmp_path / "work")[1] == b"".join(b"%d\n" % number for number in range(1, 300))
-    assert len(os.listdir("/proc/self/fd")) == before

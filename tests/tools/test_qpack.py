@@ -22,7 +22,6 @@ from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind
 from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.snapshot_files import JournalSnapshot
 from kestrel.tools.qpack import packing
 from kestrel.tools.qpack.command import main
@@ -108,14 +107,6 @@ def test_new_file_with_other_errors_is_discarded(tmp_path: Path, pack: Pack, mon
     errors = 1
     assert pack(tmp_path)[0] == 0
     assert restarted_errors(tmp_path) == [1]
-
-
-def test_packing_again_changes_nothing(folder: Path, pack: Pack) -> None:
-    pack(folder)
-    before = files_of(folder)
-    status, out, _ = pack(folder)
-    assert (status, out.count("unchanged")) == (0, 2)
-    assert files_of(folder) == before
 
 
 def test_only_the_named_queues_are_packed(tmp_path: Path, pack: Pack) -> None:
@@ -420,13 +411,6 @@ def test_interruption_is_reported_and_loses_nothing(folder: Path, pack: Pack, mo
     status, _, said = pack(folder)
     assert (status, said) == (130, "kestrel-qpack: interrupted\n")
     assert restarted_items(folder) == ITEMS
-
-
-def test_packed_size_is_predicted(folder: Path) -> None:
-    with JournalSnapshot(Disk(), os.fsencode(folder), b"work2", [FILE[0]._replace(file_name=b"work2")]) as journal:
-        contents = JournalContents(journal, 0)
-        contents.replay()
-        assert (contents.items_count, contents.packed_bytes) == (1, 28)
 
 
 @pytest.mark.parametrize("seed", range(5))
