@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kestrel.config.load import ConfigError, load, loads
-from kestrel.config.model import AliasSettings, Config, QueueOverrides, QueueSettings
-from kestrel.config.setting import settings_of
+from kestrel.config.model import AliasSettings, Config, QueueOverrides
 from kestrel.errors import KestrelError
 
 TAP_CONFIGS = Path(__file__).parents[2] / "tap-configs"
@@ -415,52 +411,3 @@ def test_shipped_files_load(name: str) -> None:
 def test_examples_in_comments_of_shipped_files_load(name: str) -> None:
     text = (TAP_CONFIGS / name).read_text()
     loads(re.sub(r"(?m)^# (?=\[\[|\w+ = )", "", text), name)
-
-
-@given(st.text())
-def test_any_text_loads_or_is_refused(text: str) -> None:
-    loads_or_is_refused(text)
-
-
-NAMES = sorted(
-    {setting.kestrel_name for cls in (Config, QueueSettings, AliasSettings) for setting in settings_of(cls).values()}
-)
-VALUES = """
-0 | 1 | -1 | 70000 | 0.5 | nan | -inf | 0xffffffffffffffffffff | true | false | 1979-05-27 | 07:32:00
-"" | "none" | "never" | "a" | "b" | "a+x" | "+" | "a.b" | "16MiB" | "1m30s" | "journal:"
-[] | ["a"] | ["a", "b"] | [1] | [[]] | {} | {a = 1} | [{}] | [{name = "a"}]
-"""
-HEADS = [f"[{name}]" for name in ("default", "admin", "zookeeper", "logging", "queues", "x")]
-HEADS += ["[[queues]]", "[[aliases]]", "[[default]]"]
-
-values = st.sampled_from(VALUES.strip().replace("\n", " | ").split(" | "))
-lines = st.one_of(
-    st.sampled_from(HEADS),
-    st.builds("{} = {}".format, st.sampled_from([*NAMES, "unknown"]), values),
-    st.builds("name = {}".format, values),
-)
-
-
-@given(st.lists(lines, max_size=12).map("\n".join))
-def test_any_file_of_known_names_and_arbitrary_values_loads_or_is_refused(text: str) -> None:
-    loads_or_is_refused(text)
-
-
-def loads_or_is_refused(text: str) -> None:
-    try:
-        config = loads(text)
-    except ConfigError as error:
-        assert error.problems
-    else:
-        assert isinstance(config, Config)
-
-
-@given(st.binary(max_size=200))
-def test_a_file_of_any_bytes_loads_or_is_refused(data: bytes) -> None:
-    with NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        try:
-            assert isinstance(load(file.name), Config)
-        except ConfigError as error:
-            assert error.problems and error.source == file.name

@@ -116,20 +116,6 @@ def test_many_lines_cost_linear_work(first: bytes) -> None:
     assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
 
 
-@given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
-def test_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> None:
-    data = data.replace(b"\x00", b"\n")
-    buffer = ReceiveBuffer()
-    lines = []
-    for piece in cut_at(data, cuts):
-        buffer.receive(piece)
-        while (line := buffer.take_line()) is not None:
-            lines.append(line)
-    *complete, rest = data.split(b"\n")
-    assert lines == complete
-    assert buffer.size == len(rest)
-
-
 @given(
     data=st.lists(st.sampled_from([b"\n", b"\r", b"x"]), max_size=30).map(b"".join),
     cuts=st.lists(st.integers(0, 30), max_size=8),

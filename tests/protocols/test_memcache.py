@@ -14,7 +14,6 @@ from tests.protocols.command_values import (
     MANY_BYTES,
     CommandValues,
     byte_by_byte,
-    cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
@@ -352,23 +351,6 @@ def test_held_bytes_are_those_not_yet_parsed() -> None:
 def test_one_byte_at_a_time_costs_linear_work(begin: bytes) -> None:
     make = partial(MemcacheCodec, max_line_bytes=2 * MANY_BYTES, max_item_bytes=2 * MANY_BYTES)
     assert small_pieces_cost_the_same_behind_much(make, begin, b"x")
-
-
-# Any bytes.
-
-FRAGMENTS = st.sampled_from(
-    [request for request, _ in REQUESTS if len(request) < 100]
-    + [b"set work 0 0 ", b"3", b"30", b"\r\n", b"\n", b" ", b"/", b"abc", b"get ", b"x" * 50, b"\xff", b"-", b"t="]
-)
-STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=12).map(b"".join))
-
-
-@given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
-    limits = {"max_line_bytes": 60, "max_item_bytes": 40}
-    whole = [values_of(command) for command in parse(stream, **limits)]
-    assert [values_of(command) for command in parse(*cut_at(stream, cuts), **limits)] == whole
-    assert [values_of(command) for command in parse(*byte_by_byte(stream), **limits)] == whole
 
 
 @given(

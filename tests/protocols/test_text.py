@@ -14,7 +14,6 @@ from tests.protocols.command_values import (
     MANY_BYTES,
     CommandValues,
     byte_by_byte,
-    cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
@@ -328,24 +327,6 @@ def test_small_pieces_cost_linear_work(begin: bytes, piece: bytes) -> None:
         TextCodec, max_line_bytes=most, max_item_bytes=most, max_put_items=most, max_request_bytes=4 * MANY_BYTES
     )
     assert small_pieces_cost_the_same_behind_much(make, begin, piece)
-
-
-# Any bytes.
-
-LIMITS = {"max_line_bytes": 60, "max_item_bytes": 40, "max_put_items": 3, "max_request_bytes": 90}
-
-FRAGMENTS = st.sampled_from(
-    [request for request, _ in REQUESTS if len(request) < 100]
-    + [b"put ", b"put q:\n", b"get q:\r\n", b":", b"\r\n", b"\n", b"\r", b" ", b"abc", b"x" * 35, b"\xff", b"-", b"9"]
-)
-STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=16).map(b"".join))
-
-
-@given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
-    whole = parse(stream, **LIMITS)
-    assert parse(*cut_at(stream, cuts), **LIMITS) == whole
-    assert parse(*byte_by_byte(stream), **LIMITS) == whole
 
 
 LINES = st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\n", b"\r"))

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift_binary import BadThrift, MessageHeader, ThriftReader, TruncatedThrift
@@ -321,38 +319,3 @@ def test_application_exception_may_lack_fields_or_have_unknown_ones() -> None:
 def test_reason_that_is_not_utf_8_is_encoded() -> None:
     reader = ThriftReader(binary.application_exception(6, "queue \udcff"))
     assert binary.read_application_exception(reader) == (6, "queue \\udcff")
-
-
-# Any bytes.
-
-READS: list[Callable[[ThriftReader], Any]] = [
-    ThriftReader.byte,
-    ThriftReader.i16,
-    ThriftReader.i32,
-    ThriftReader.i64,
-    ThriftReader.binary,
-    ThriftReader.header,
-    ThriftReader.field,
-    ThriftReader.list_header,
-    ThriftReader.map_header,
-    lambda reader: reader.skip(binary.STRUCT),
-    lambda reader: reader.skip(binary.LIST),
-    lambda reader: reader.skip(binary.MAP),
-    binary.read_application_exception,
-]
-
-TYPES = st.sampled_from([bytes([type_]) for type_, _ in WHOLE])
-THRIFTY = st.lists(st.one_of(TYPES, st.binary(max_size=3), st.just(b"\x00\x00\x00")), max_size=40).map(b"".join)
-
-
-@given(data=st.one_of(st.binary(max_size=200), THRIFTY), reads=st.lists(st.sampled_from(READS), max_size=20))
-def test_any_bytes_are_read_or_are_bad(data: bytes, reads: list[Callable[[ThriftReader], Any]]) -> None:
-    reader = ThriftReader(data)
-    for read in reads:
-        remaining_bytes = reader.remaining_bytes
-        try:
-            read(reader)
-        except BadThrift as error:
-            assert str(error)
-            return
-        assert 0 <= reader.remaining_bytes < remaining_bytes
