@@ -169,11 +169,6 @@ def test_every_reply_escapes_a_name_and_its_bytes_find_the_queue(name: bytes, sh
     assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
 
 
-def test_an_unknown_queue_is_not_found(admin: Admin) -> None:
-    reply = admin.get("/api/queue/nothing")
-    assert (reply.status, reply.error) == (404, "there is no queue nothing")
-
-
 def test_a_request_for_an_alias_explains_that_it_has_no_items() -> None:
     reply = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']").get("/api/queue/al")
     assert (reply.status, reply.error) == (404, "al is an alias, which has no items of its own")
