@@ -57,14 +57,6 @@ def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
     assert sorted(len(task.items) for task in reader.partitions(start, end)) == [100, 2500, 2500]
 
 
-def test_a_batch_has_about_as_many_bytes_as_it_may() -> None:
-    world = World(A)
-    world[A].put(*[b"x" * 100] * 200)
-    query = Query(opens(world, max_rows=1000, max_bytes=5000))
-    query.drain()
-    assert [len(rows) for rows in query.checkpoint.sink.values()] == [50, 50, 50, 50]
-
-
 def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() -> None:
     world = World(A)
     world[A].max_open = 2
@@ -216,19 +208,6 @@ def test_a_server_that_is_away_does_not_keep_the_others() -> None:
     assert query.trigger() and not query.trigger()
     assert query.checkpoint.data() == [b"b"]
     assert world.now_s == 0
-
-
-def test_what_a_lost_answer_had_comes_again() -> None:
-    world = World(A)
-    world[A].put(b"1")
-    query = Query(opens(world))
-    world[A].loses_answers = True
-    assert not query.trigger()
-    world[A].loses_answers = False
-    world[A].hold_ends()
-    world.sleep(60)
-    assert query.trigger()
-    assert query.checkpoint.data() == [b"1"]
 
 
 # A trigger that ends.
