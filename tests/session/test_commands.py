@@ -119,23 +119,6 @@ def test_error_with_noreply_is_not_sent(server: MemoryServer, client: MemoryClie
     assert queue_names(server.connect()) == []
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"set work 0 0 3 noreply\r\none!!",
-        b"set work 0 0 16777217 noreply\r\n",
-        b"add work 0 0 3 noreply\r\none\r\n",
-        b"cas work 0 0 3 1 noreply\r\none\r\n",
-    ],
-)
-def test_unrecoverable_error_with_noreply_closes_without_a_reply(
-    server: MemoryServer, client: MemoryClient, request_bytes: bytes
-) -> None:
-    assert client.ask(request_bytes + b"version\r\n") == b""
-    assert client.is_closed
-    assert queue_names(server.connect()) == []
-
-
 def test_item_put_with_noreply_before_a_disconnect_is_stored(server: MemoryServer, client: MemoryClient) -> None:
     client.send(b"set work 0 0 1 noreply\r\nx\r\n")
     client.disconnect()
@@ -173,33 +156,8 @@ def test_recoverable_error_keeps_the_connection(client: MemoryClient, request_by
     assert not client.is_closed
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"frobnicate\r\n",
-        b"set work 0 0\r\n",
-        b"set work 0 0 3\r\none!!",
-        b"add work 0 0 3\r\none\r\n",
-        b"get work/peek/open\r\n",
-        b"get " + b"x" * 9000,
-    ],
-)
-def test_unrecoverable_error_closes_the_connection(
-    server: MemoryServer, client: MemoryClient, request_bytes: bytes
-) -> None:
-    reply = client.ask(request_bytes + b"version\r\n")
-    assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\n", reply)
-    assert client.is_closed
-    assert queue_names(server.connect()) == []
-
-
 def test_too_large_item_is_refused_before_its_data_is_read(client: MemoryClient) -> None:
     assert client.ask(b"set work 0 0 16777217\r\n") == b"CLIENT_ERROR item too large\r\n"
-    assert client.is_closed
-
-
-def test_replies_before_a_fatal_error_are_sent(client: MemoryClient) -> None:
-    assert client.ask(set_(b"work", b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
     assert client.is_closed
 
 
@@ -397,13 +355,6 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
-def test_plain_get_works_after_open_read_has_ended(client: MemoryClient, ending: bytes) -> None:
-    put(client, b"work", b"one", b"one")
-    reply = client.ask(b"get work/open\r\n" + ending + b"get work\r\n")
-    assert reply == value(b"work/open", b"one") + b"END\r\n" + value(b"work", b"one")
-
-
 # peek.
 
 
@@ -491,11 +442,6 @@ def test_request_creates_no_queue(client: MemoryClient, referring: bytes, reply:
 
 
 # The server.
-
-
-def test_quit_closes_without_a_reply(client: MemoryClient) -> None:
-    assert client.ask(b"version\r\nquit\r\nversion\r\n") == b"VERSION 1.2.3\r\n"
-    assert client.is_closed
 
 
 def test_shutdown_closes_without_a_reply_and_stops_server(server: MemoryServer, client: MemoryClient) -> None:

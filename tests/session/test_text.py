@@ -73,12 +73,6 @@ def test_item_keeps_its_bytes(client: MemoryClient, item: bytes) -> None:
     assert client.ask(b"get work\n") == lines(item + b"\r"), "of two CRs the second belongs to the line end"
 
 
-@pytest.mark.parametrize("request_", [b"put work\n", b"put work 100\n", b"put work:\n\n"])
-def test_put_without_items_stores_none(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
-    assert client.ask(request_ + b"version\n") == b"+0\n" + VERSION
-    assert drained(server) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "stored", "count"),
     [
@@ -118,15 +112,6 @@ def test_put_of_too_many_items_stores_none() -> None:
     assert drained(server) == many(3)
     put(client, b"next")
     assert drained(server) == [b"next"], "the other items are not stored either"
-
-
-def test_too_large_item_stores_none_and_closes() -> None:
-    server = serving("maxRequestItemSize = 10")
-    client = server.connect("text")
-    assert client.ask(b"put work:\none\n" + b"x" * 12) == b"-Item too large.\n"
-    assert client.is_closed
-    assert drained(server) == []
-    put(server.connect("text"), b"x" * 10)
 
 
 def test_put_refused_midway_by_storage_reports_stored_count() -> None:
@@ -260,22 +245,6 @@ def test_long_put_that_loses_later_items_reports_safe_count() -> None:
     assert client.take() == b"+%d\n" % safe
     assert storage.room == 500, "no further item was put"
     assert drained(server) == many(500)[:safe]
-
-
-def test_long_put_that_loses_last_items_reports_safe_count() -> None:
-    server, storage = busy()
-    client = server.connect("text")
-    storage.holds_commits = True
-    client.send(put_(*many(20)) + b"version\n")
-    while counts_in_memory(server) < 20:
-        server.tick()
-    storage.end_commits()
-    safe = len(store_of(server).safe)
-    assert 0 < safe < 20
-    assert client.take() == b"", "the remaining items are not safe yet"
-    lose_commits(storage)
-    assert client.take() == b"+%d\n" % safe + VERSION
-    assert drained(server) == many(20)[:safe]
 
 
 def test_long_put_checks_the_clock_after_each_item() -> None:
@@ -544,25 +513,6 @@ def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     assert drained(slow) == [b"one"]
 
 
-@WAITS_AFTER_A_CONFIRM
-def test_second_waiter_fails_if_its_confirm_is_lost(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client, first = slow.connect("text"), slow.connect("text")
-    put(first, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    assert first.ask(b"get work 5000\n") == b""
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    lose_commits(storage)
-    assert first.take() == b":one\n"
-    assert is_error(client.take())
-    put(slow.connect("text"), b"two")
-    slow.advance(1)
-    assert client.take() == b""
-    assert client.ask(b"get work\n") == b":two\n"
-
-
 @pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
 def test_waiting_request_continues_after_its_confirm_is_safe(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
@@ -596,16 +546,6 @@ def set_status(server: MemoryServer, status: bytes) -> None:
     assert server.connect().ask(b"status %b\r\n" % status) == END
 
 
-def test_status_is_shown_in_capitals_and_can_be_changed(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"status\nstatus readonly\nstatus\nSTATUS WriteAvoid\nstatus\n") == (
-        b":UP\n+0\n:READONLY\n+0\n:WRITEAVOID\n"
-    )
-    assert client.ask(b"status sideways\nstatus Down\nstatus\n") == (
-        b"-Unknown status.\n-Status forbidden.\n:WRITEAVOID\n"
-    )
-    assert server.connect().ask(b"status\r\n") == b"WRITEAVOID\r\n"
-
-
 @pytest.mark.parametrize("status", [b"ReadOnly", b"Quiescent"])
 def test_read_only_refuses_changes_and_connection_stays(server: MemoryServer, status: bytes) -> None:
     client = server.connect("text")
@@ -623,14 +563,6 @@ def test_read_only_refuses_changes_and_connection_stays(server: MemoryServer, st
 
 
 # Other commands and errors.
-
-
-def test_shutdown_is_answered_and_quit_is_not(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"shutdown\n") == b"+0\n"
-    assert server.control.is_shut_down
-    assert not client.is_closed
-    assert client.ask(b"version\nquit\nversion\n") == VERSION
-    assert client.is_closed
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from kestrel.protocols.codec import QueueInfo
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import END, STORED, set_, stat, value
+from tests.memcache_text import STORED, set_, stat, value
 from tests.session.servers import (
     MOMENT_S,
     config_of,
@@ -36,7 +36,6 @@ from tests.session.servers import (
 )
 from tests.session.thrift_calls import (
     LONG_MS,
-    NOT_CONFIGURED,
     QUIESCENT,
     READ_ONLY,
     UP,
@@ -102,15 +101,6 @@ def test_put_stops_at_first_refused_item(settings: str, count: int, stored: list
     assert client.items(b"work") == stored
 
 
-def test_put_to_full_parent_stops_even_if_children_have_room() -> None:
-    server = serving(of_work("maxItems = 1") + "[[queues]]\nname = 'work+all'\nmaxItems = 'none'")
-    client = ThriftClient(server)
-    client.items(b"work+all")
-    assert client.put(b"work", b"one", b"two", b"three") == 1
-    assert drained(server) == [b"one"]
-    assert drained(server, b"work+all") == [b"one", b"two"], "the refused item went to the child, later ones did not"
-
-
 def test_put_to_alias_stops_where_one_queue_refuses() -> None:
     server = serving(
         "[[aliases]]\nname = 'all'\ndestinationQueues = ['large', 'small']\n[[queues]]\nname = 'small'\nmaxItems = 2"
@@ -154,16 +144,6 @@ def test_item_expires_after_its_milliseconds(server: MemoryServer, client: Thrif
     assert client.peek(b"work").head is None
 
 
-def test_waiting_get_does_not_return_expired_items(server: MemoryServer, client: ThriftClient) -> None:
-    other = ThriftClient(server)
-    client.send_get(b"work", 2, 1000)
-    other.put(b"work", b"expired", expiry_ms=-1)
-    other.put(b"work", b"one")
-    assert client.waits()
-    other.put(b"work", b"two")
-    assert data_of(client.taken()) == [b"one", b"two"]
-
-
 # get: number of items.
 
 
@@ -173,14 +153,6 @@ def test_get_of_zero_items_returns_none_at_once(client: ThriftClient, wait_ms: i
     assert client.get(b"work", 0, wait_ms) == []
     assert client.get(b"work", 0, wait_ms, LONG_MS) == []
     assert client.items(b"work") == [b"one"]
-
-
-@pytest.mark.parametrize("wait_ms", [0, -1, -(2**31)])
-@pytest.mark.parametrize("max_items", [3, -1, 2**31 - 1])
-def test_get_without_wait_returns_available_items(client: ThriftClient, wait_ms: int, max_items: int) -> None:
-    assert client.get(b"work", max_items, wait_ms) == []
-    client.put(b"work", b"one", b"two")
-    assert data_of(client.get(b"work", max_items, wait_ms)) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("max_items", [-1, -(2**31), 6, 2**31 - 1])
@@ -472,15 +444,6 @@ def test_ids_are_unique_and_increase_across_queues_and_connections(client: Thrif
     assert 0 < ids[0] <= ids[-1] < 2**53
 
 
-@pytest.mark.parametrize("auto_abort_ms", [0, -1, -(2**31)])
-def test_get_without_auto_abort_opens_no_reads(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> None:
-    client.put(b"work", b"one")
-    assert client.get(b"work", 1, 0, auto_abort_ms) == [Taken(b"one", 0)]
-    assert counts(server) == (0, 0)
-    assert client.confirm(b"work", 0) == 0
-    assert client.abort(b"work", 0) == 0
-
-
 def test_any_connection_may_confirm_and_abort(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     first, second = ids_of(client.get(b"work", 2, 0, LONG_MS))
@@ -513,17 +476,6 @@ def test_ended_read_counts_once(
     assert again(client, b"work", first, second) == 1
     assert again(client, b"work", first, second) == 0
     assert counts(server)[1] == 0
-
-
-@pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
-def test_unknown_ids_are_ignored(server: MemoryServer, client: ThriftClient, end: Callable[..., int]) -> None:
-    client.put(b"work", b"one")
-    (known,) = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    unknown = [0, 1, -1, known - 1, known + 1, 2**63 - 1, -(2**63)]
-    assert end(client, b"work", *unknown) == 0
-    assert counts(server) == (0, 1)
-    assert end(client, b"work", *unknown, known) == 1
-    assert end(client, b"work") == 0
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
@@ -568,18 +520,6 @@ def test_single_read_returns_exactly_at_its_time(
     assert client.items(b"work") == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("number", [3, 1000, 6000])
-def test_items_taken_together_return_in_order(server: MemoryServer, client: ThriftClient, number: int) -> None:
-    client.put(b"work", *many(number + 1))
-    for _ in range(2):
-        ids = ids_of(client.get(b"work", number, 0, 500))
-        assert counts(server) == (1, number)
-        server.advance(0.5)
-        assert counts(server) == (number + 1, 0)
-        assert client.confirm(b"work", *ids) == 0
-    assert client.items(b"work", -1) == many(number + 1)
-
-
 @pytest.mark.parametrize("auto_aborts_ms", [(1000, 1000, 1000, 1000), (1030, 1000, 1010, 980)])
 def test_items_taken_shortly_after_each_other_return_in_order(
     server: MemoryServer, client: ThriftClient, auto_aborts_ms: tuple[int, ...]
@@ -603,17 +543,6 @@ def test_continuous_gets_delay_auto_abort_by_at_most_a_tenth(server: MemoryServe
     assert counts(server)[1] <= 100
     server.advance(2)
     assert counts(server) == (200, 0)
-
-
-def test_auto_abort_time_of_waiting_get_starts_with_the_reply(server: MemoryServer, client: ThriftClient) -> None:
-    client.put(b"work", b"one")
-    client.send_get(b"work", 2, 1000, 500)
-    server.advance(1)
-    assert data_of(client.taken()) == [b"one"]
-    server.advance(0.5 - MOMENT_S)
-    assert counts(server) == (0, 1)
-    server.advance(MOMENT_S)
-    assert counts(server) == (1, 0)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 5000])
@@ -708,18 +637,6 @@ def test_unsent_reply_counts_no_failure(
     server.advance(60)
     assert drained(server, b"bad") == []
     assert drained(server) == many(2)
-
-
-def test_waiter_gets_auto_aborted_item(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
-    client.put(b"work", *many(3))
-    client.get(b"work", 3, 0, 500)
-    other.send_get(b"work", 3, 60_000, LONG_MS)
-    server.advance(0.5 - MOMENT_S)
-    assert other.waits()
-    server.advance(MOMENT_S)
-    taken = other.taken()
-    assert data_of(taken) == many(3)
-    assert other.confirm(b"work", *ids_of(taken)) == 3
 
 
 def test_stale_id_ends_no_newer_read(server: MemoryServer, client: ThriftClient) -> None:
@@ -882,19 +799,6 @@ def test_full_connection_may_get_without_auto_abort(wait_ms: int) -> None:
     client.send_get(b"work", 10, wait_ms)
     server.advance(1)
     assert client.taken() == [Taken(item, 0) for item in many(10)[3:]]
-
-
-def test_waiting_get_takes_at_most_the_limit() -> None:
-    server = serving(most_open=3)
-    client, writer = ThriftClient(server), ThriftClient(server)
-    client.send_get(b"work", 5, 1000, LONG_MS)
-    writer.put(b"work", *many(6))
-    server.advance(1)
-    assert data_of(client.taken()) == many(3)
-    client.send_get(b"work", 5, 1000, LONG_MS)
-    server.advance(1)
-    assert client.taken() == []
-    assert writer.items(b"work") == many(6)[3:]
 
 
 # Queues that are deleted or flushed.
@@ -1097,19 +1001,6 @@ def test_lost_confirm_or_abort_is_an_exception_and_items_return(
 
 
 # Status.
-
-
-def test_status_is_shown_and_changed_by_number(server: MemoryServer, client: ThriftClient) -> None:
-    for status, name in ((UP, b"UP"), (READ_ONLY, b"READONLY"), (QUIESCENT, b"QUIESCENT"), (UP, b"UP")):
-        client.set_status(status)
-        assert client.current_status() == status
-        assert server.connect().ask(b"status\r\n") == name + b"\r\n"
-
-
-def test_status_without_a_number_is_shown_as_not_configured(server: MemoryServer, client: ThriftClient) -> None:
-    assert server.connect().ask(b"status WriteAvoid\r\n") == END
-    assert client.current_status() == NOT_CONFIGURED
-    assert client.put(b"work", b"one") == 1
 
 
 @pytest.mark.parametrize("status", [READ_ONLY, QUIESCENT])

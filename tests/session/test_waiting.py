@@ -58,63 +58,12 @@ def test_waiters_are_served_in_order_of_arrival(server: MemoryServer, writer: Me
     assert waiters[2].take() == value(b"work/t=1000", b"three")
 
 
-def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: MemoryClient) -> None:
-    first = asks(server, b"get work/t=1000\r\nget work/t=1000")
-    second = asks(server, b"get work/t=1000")
-    put(writer, b"work", b"one", b"two", b"three")
-    assert first.take() == value(b"work/t=1000", b"one") + value(b"work/t=1000", b"three")
-    assert second.take() == value(b"work/t=1000", b"two")
-
-
-def test_waiter_that_disconnects_makes_room_for_others(server: MemoryServer, writer: MemoryClient) -> None:
-    waiters = [asks(server, b"get work/t=1000") for _ in range(100)]
-    for waiter in waiters[10:90]:
-        waiter.disconnect()
-    put(writer, b"work", *(b"%d" % number for number in range(20)))
-    assert [items_in(waiter.take()) for waiter in waiters[:10] + waiters[90:]] == [[b"%d" % n] for n in range(20)]
-    assert drained(server) == []
-
-
-def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"work", b"one") + b"get work\r\n") == (
-        b"END\r\nEND\r\nSTORED\r\nEND\r\n"
-    )
-    assert waiter.take() == value(b"work/t=1000", b"one")
-
-
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
     assert other.ask(set_(b"other", b"one") + b"get other\r\nversion\r\n") == (
         b"STORED\r\n" + value(b"other", b"one") + b"VERSION 1.2.3\r\n"
     )
-
-
-def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
-    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), b"")
-
-
-def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one", b"two")
-    holder = server.connect()
-    holder.ask(b"get work/open\r\nget work/open\r\n")
-    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    holder.disconnect()
-    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), value(b"work/t=1000", b"two"))
-
-
-def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    assert writer.ask(set_(b"work", b"expired", -1)) == b"STORED\r\n"
-    assert waiter.take() == b""
-    put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work/t=1000", b"one")
 
 
 def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
@@ -207,31 +156,12 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
 # peek and open with a wait.
 
 
-def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer, writer: MemoryClient) -> None:
-    peekers = [asks(server, b"get work/peek/t=1000") for _ in range(2)]
-    getter = asks(server, b"get work/t=1000")
-    late = asks(server, b"get work/peek/t=1000")
-    put(writer, b"work", b"one")
-    assert [peeker.take() for peeker in peekers] == [value(b"work/peek/t=1000", b"one")] * 2
-    assert (getter.take(), late.take()) == (value(b"work/t=1000", b"one"), b"")
-    assert drained(server) == []
-
-
 def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
     reader = server.connect()
     assert reader.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
     reader.disconnect()
-    assert drained(server) == []
-
-
-def test_item_delivered_by_waiting_get_without_open_does_not_return(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work/t=1000", b"one")
-    assert (store_of(server).items, store_of(server).open_reads) == (0, 0)
-    waiter.disconnect()
     assert drained(server) == []
 
 
@@ -328,20 +258,6 @@ def test_item_of_failed_delivery_is_offered_again(
     lose_commits(storage)
     assert waiter.take() == b"SERVER_ERROR disk failed\r\n"
     assert drained(server) == [b"one"]
-
-
-def test_waiter_keeps_waiting_through_failed_commit(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
-) -> None:
-    put(writer, b"work", b"one")
-    holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    waiter = asks(server, b"get work/t=1000")
-    storage.holds_commits = True
-    writer.send(b"flush work\r\n")
-    server.settle()
-    lose_commits(storage)
-    assert waiter.take() == value(b"work/t=1000", b"one"), "the open read returned to the head and went to the waiter"
 
 
 CLOSES_AND_WAITS = pytest.mark.parametrize(
@@ -510,15 +426,6 @@ def test_stop_during_load_of_head_answers_error_instead_of_end(
     assert (client.take(), other.take()) == (b"SERVER_ERROR the server stops\r\n", b"END\r\n")
 
 
-def test_disconnect_during_load_of_head_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    store_of(server).page_out()
-    first, second = asks(server, b"get work"), asks(server, b"get work")
-    first.disconnect()
-    store_of(server).end_fill()
-    assert second.take() == value(b"work", b"one")
-
-
 def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
     store_of(server).page_out()
@@ -560,15 +467,6 @@ def test_monitor_sends_items_as_they_come_until_its_end(server: MemoryServer, wr
     assert watcher.take() == b""
 
 
-def test_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryClient) -> None:
-    watcher = asks(server, b"monitor work 10 2")
-    put(writer, b"work", b"one")
-    assert watcher.take() == value(b"work", b"one")
-    put(writer, b"work", b"two", b"three")
-    assert watcher.take() == value(b"work", b"two") + b"END\r\n"
-    assert drained(server) == [b"three"]
-
-
 @pytest.mark.parametrize("limits", [b"0", b"-1", b"0 5", b"10 0", b"-5 -5"])
 def test_monitor_of_zero_time_or_items_ends_at_once(server: MemoryServer, writer: MemoryClient, limits: bytes) -> None:
     put(writer, b"work", b"one")
@@ -594,18 +492,6 @@ def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryC
     assert watcher.ask(b"get work/open\r\n" * 2 + b"monitor work 10\r\n") == (
         value(b"work/open", b"one") + value(b"work/open", b"two") + value(b"work", b"three") + b"END\r\n"
     )
-
-
-def test_monitor_of_disconnected_client_takes_no_item(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
-) -> None:
-    watcher = asks(server, b"monitor work 10")
-    storage.holds_commits = True
-    assert writer.ask(set_(b"work", b"one") + set_(b"work", b"two")) == b""
-    watcher.disconnect()
-    end_commits(server, storage)
-    assert drained(server) == [b"one", b"two"]
-    assert server.clock.getDelayedCalls() == []
 
 
 def test_monitor_that_loses_an_item_ends_with_an_error(
