@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +11,6 @@ import pytest
 from kestrel.protocols import thrift_binary as binary
 from kestrel.queues.counters import QueueCounters
 from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
-from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.session.servers import (
@@ -118,27 +115,6 @@ def test_failure_between_time_slices_of_get_loses_no_item(
     assert counts(slow) == (200 - len(taken), len(taken))
     assert client.confirm(b"work", *ids_of(taken)) == len(taken)
     assert data_of(taken) + drained(slow) == many(200)
-
-
-@AUTO_ABORT
-def test_waiting_gets_share_items_put_after_failure(tmp_path: Path, auto_abort_ms: int) -> None:
-    disk = FaultyDisk()
-    server = MemoryServer(config=config_of(), folder=tmp_path / "queues", disk=disk)
-    writer = ThriftClient(server)
-    clients = [waiting(server, 10, auto_abort_ms=auto_abort_ms) for _ in range(3)]
-    disk.fail("write", errno.EIO, times=1)
-    with pytest.raises(Refused):
-        writer.put(b"work", b"lost")
-    for item in many(9):
-        assert writer.put(b"work", item) == 1
-    server.advance(1)
-    taken = [client.taken() for client in clients]
-    assert [len(part) for part in taken] == [3, 3, 3]
-    assert sorted(chain.from_iterable(map(data_of, taken))) == many(9)
-    assert counts(server) == (0, 9 if auto_abort_ms else 0)
-    assert writer.confirm(b"work", *chain.from_iterable(map(ids_of, taken))) == (9 if auto_abort_ms else 0)
-    server.crash()
-    assert drained(server) == []
 
 
 @pytest.mark.parametrize("collected", [0, 2])
