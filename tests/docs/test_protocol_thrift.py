@@ -57,25 +57,6 @@ def test_every_method_has_an_example() -> None:
     assert set(SERVICE.Kestrel.thrift_services) <= {words.split("(")[0] for words in calls}
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("< 1\n", "< 2\n"),
-        ("< 1\n", ""),
-        ("\n> put", "\n2> put"),
-        ("hello", "world"),
-        ("68 65 6c 6c 6f", "68 65 6c 6c 70"),
-        ("00 00 00 01     ", "00 00 00 02     "),
-    ],
-)
-def test_wrong_example_fails(right: str, wrong: str) -> None:
-    text, *_ = re.findall(r'^```thrift\n> put\("jobs", \["hello"\]\)\n(?:(?!```).*\n)*```\n', PAGE, re.MULTILINE)
-    assert right in text
-    (block,) = thrift_blocks_in(text.replace(right, wrong, 1))
-    with pytest.raises(AssertionError):
-        play(block)
-
-
 # Tables.
 
 
