@@ -111,6 +111,20 @@ def test_empty_reply_holds_nothing_and_sends_nothing(client: Client) -> None:
     assert client.written == [b"one"]
 
 
+def test_unsafe_reply_holds_only_later_replies(client: Client) -> None:
+    batch = Batch()
+    client.outbox.reply(b"before ")
+    client.outbox.reply(b"stored ", batch)
+    client.outbox.reply(b"after ")
+    client.barrier.end_of_tick()
+    assert client.sent == b"before "
+    client.outbox.reply(b"later")
+    client.barrier.end_of_tick()
+    assert client.sent == b"before "
+    batch.settle(None)
+    assert client.sent == b"before stored after later"
+
+
 def test_replies_keep_order_when_a_later_batch_is_safe_first(client: Client) -> None:
     first, second = Batch(), Batch()
     client.outbox.reply(b"first ", first)

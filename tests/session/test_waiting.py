@@ -58,12 +58,37 @@ def test_waiters_are_served_in_order_of_arrival(server: MemoryServer, writer: Me
     assert waiters[2].take() == value(b"work/t=1000", b"three")
 
 
+def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: MemoryClient) -> None:
+    first = asks(server, b"get work/t=1000\r\nget work/t=1000")
+    second = asks(server, b"get work/t=1000")
+    put(writer, b"work", b"one", b"two", b"three")
+    assert first.take() == value(b"work/t=1000", b"one") + value(b"work/t=1000", b"three")
+    assert second.take() == value(b"work/t=1000", b"two")
+
+
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
     assert other.ask(set_(b"other", b"one") + b"get other\r\nversion\r\n") == (
         b"STORED\r\n" + value(b"other", b"one") + b"VERSION 1.2.3\r\n"
     )
+
+
+def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"work", b"one")
+    holder = server.connect()
+    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
+    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
+    assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
+    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), b"")
+
+
+def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    assert writer.ask(set_(b"work", b"expired", -1)) == b"STORED\r\n"
+    assert waiter.take() == b""
+    put(writer, b"work", b"one")
+    assert waiter.take() == value(b"work/t=1000", b"one")
 
 
 def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
@@ -151,6 +176,25 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
     assert waiter.take() == b""
     put(writer, b"work", b"one")
     assert waiter.take() == value(b"work/t=2147483647", b"one")
+
+
+def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer, writer: MemoryClient) -> None:
+    peekers = [asks(server, b"get work/peek/t=1000") for _ in range(2)]
+    getter = asks(server, b"get work/t=1000")
+    late = asks(server, b"get work/peek/t=1000")
+    put(writer, b"work", b"one")
+    assert [peeker.take() for peeker in peekers] == [value(b"work/peek/t=1000", b"one")] * 2
+    assert (getter.take(), late.take()) == (value(b"work/t=1000", b"one"), b"")
+    assert drained(server) == []
+
+
+def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -> None:
+    reader = asks(server, b"get work/open/t=1000")
+    put(writer, b"work", b"one")
+    assert reader.take() == value(b"work/open/t=1000", b"one")
+    assert drained(server) == []
+    reader.disconnect()
+    assert drained(server) == [b"one"]
 
 
 # peek and open with a wait.
@@ -258,6 +302,20 @@ def test_item_of_failed_delivery_is_offered_again(
     lose_commits(storage)
     assert waiter.take() == b"SERVER_ERROR disk failed\r\n"
     assert drained(server) == [b"one"]
+
+
+def test_waiter_keeps_waiting_through_failed_commit(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"work", b"one")
+    holder = server.connect()
+    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
+    waiter = asks(server, b"get work/t=1000")
+    storage.holds_commits = True
+    writer.send(b"flush work\r\n")
+    server.settle()
+    lose_commits(storage)
+    assert waiter.take() == value(b"work/t=1000", b"one"), "the open read returned to the head and went to the waiter"
 
 
 CLOSES_AND_WAITS = pytest.mark.parametrize(
@@ -424,6 +482,15 @@ def test_stop_during_load_of_head_answers_error_instead_of_end(
     client, other = asks(server, request_bytes), asks(server, b"get empty/t=1000")
     server.stop()
     assert (client.take(), other.take()) == (b"SERVER_ERROR the server stops\r\n", b"END\r\n")
+
+
+def test_disconnect_during_load_of_head_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"work", b"one")
+    store_of(server).page_out()
+    first, second = asks(server, b"get work"), asks(server, b"get work")
+    first.disconnect()
+    store_of(server).end_fill()
+    assert second.take() == value(b"work", b"one")
 
 
 def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServer, writer: MemoryClient) -> None:
