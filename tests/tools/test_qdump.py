@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import kestrel
 from kestrel.config.model import QueueSettings
 from kestrel.testing.faults import FaultyDisk
 from tests.child import Child
@@ -327,13 +326,6 @@ def test_invalid_arguments_have_status_2(tmp_path: Path, arguments: list[str], s
     assert (done.returncode, done.stdout) == (2, b"")
     assert sentence.format(folder=tmp_path) in done.stderr.decode()
     assert b"Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("tool", ["qdump", "qpack"])
-def test_command_is_installed_and_has_the_version_of_the_server(tool: str) -> None:
-    setup = (Path(__file__).parents[2] / "setup.cfg").read_text()
-    assert f"kestrel-{tool} = kestrel.tools.{tool}.command:main\n" in setup
-    assert run(tool, "--version").stdout.decode() == f"kestrel-{tool} {kestrel.__version__}\n"
 
 
 def test_broken_pipe_ends_it_without_an_error(tmp_path: Path) -> None:

@@ -489,10 +489,6 @@ def test_queue_or_scroll_deleted_meanwhile_is_reported(folder: Path, dump: Dump)
 # Recorded scrolls and a server.
 
 
-def test_all_recorded_scrolls_are_found() -> None:
-    assert len(RECORDED) == 24
-
-
 @pytest.mark.parametrize("folder", RECORDED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_recorded_scrolls_have_the_items_of_another_reader(folder: Path, dump: Dump) -> None:
     before = files_of(folder)

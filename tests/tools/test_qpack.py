@@ -22,7 +22,6 @@ from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind
 from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from kestrel.tools.files.snapshot_files import JournalSnapshot
 from kestrel.tools.qpack import packing
 from kestrel.tools.qpack.command import main
 from tests.child import Child
@@ -241,18 +240,6 @@ def test_new_file_with_other_items_is_discarded(folder: Path, pack: Pack, monkey
     assert "the new file and the old ones differ" in said
     assert not [name for name in files_of(folder) if "~" in name]
     assert restarted_items(folder) == ITEMS
-
-
-@pytest.mark.parametrize("changed", [(b"A", 1, 0), (b"a", 2, 0), (b"a", 1, 3)])
-def test_comparison_includes_data_times_and_order(tmp_path: Path, changed: tuple[bytes, int, int]) -> None:
-    def digest(*items: tuple[bytes, int, int]) -> bytes:
-        (tmp_path / "work").write_bytes(b"".join(addx(*item) for item in items))
-        with JournalSnapshot(Disk(), os.fsencode(tmp_path), b"work", FILE) as journal:
-            return packing.JournalInspection(journal, 0).digest
-
-    same, other = (b"a", 1, 0), (b"b", 1, 0)
-    assert digest(same, other) == digest(same, other)
-    assert digest(changed, other) != digest(same, other) != digest(other, same)
 
 
 # Crashes and failures.
