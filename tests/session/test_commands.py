@@ -355,9 +355,6 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-# peek.
-
-
 # Whole queues.
 
 
@@ -401,10 +398,6 @@ def test_flush_all_drops_items_of_every_queue(client: MemoryClient) -> None:
     assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
     assert client.ask(b"get work\r\nget other\r\n") == b"END\r\nEND\r\n"
     assert sorted(queue_names(client)) == [b"other", b"work"]
-
-
-def test_flush_all_without_queues_succeeds(client: MemoryClient) -> None:
-    assert client.ask(b"flush_all\r\nflush_all_expired\r\n") == b"Flushed all queues.\r\n0\r\n"
 
 
 @pytest.mark.parametrize(
@@ -629,15 +622,6 @@ def test_reply_to_ending_a_read_waits_until_it_is_safe(
     assert client.ask(ending) == b""
     storage.end_commits()
     assert client.take() == b"END\r\n"
-
-
-def test_replies_stay_in_order_behind_an_unsafe_one(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    storage.holds_commits = True
-    assert client.ask(b"version\r\n" + set_(b"work", b"one") + b"version\r\n") == b"VERSION 1.2.3\r\n"
-    assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
-    storage.end_commits()
-    assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
 
 
 def test_noreply_waits_for_no_commit(storage: SteppedStorage, slow: MemoryServer) -> None:

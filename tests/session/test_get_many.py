@@ -205,15 +205,6 @@ def test_item_that_expires_during_wait_is_not_returned(
     assert counters(server).canceled_transactions == 0
 
 
-def test_item_that_expires_during_wait_goes_to_no_other_client(server: MemoryServer) -> None:
-    ThriftClient(server).put(b"work", b"one", expiry_ms=500)
-    client = waiting(server, 10)
-    next_one = waiting(server, 1, 5000)
-    server.advance(1)
-    assert client.taken() == []
-    assert next_one.waits()
-
-
 class MovingClockServer(MemoryServer):
     """A server whose wall clock advances each time it is read, while `hurries` is set."""
 
@@ -247,17 +238,6 @@ def test_item_that_expires_during_wait_moves_to_expire_to_queue() -> None:
     assert client.taken() == []
     drained(server)
     assert drained(server, b"old") == [b"one", b"two"]
-
-
-def test_item_expired_by_reload_during_wait_is_not_returned(server: MemoryServer) -> None:
-    writer = ThriftClient(server)
-    writer.put(b"work", b"old")
-    client = waiting(server, 10, 10_000)
-    server.advance(9)
-    writer.put(b"work", b"young")
-    server.reload(config_of(of_work("maxAge = '5s'")))
-    server.advance(1)
-    assert data_of(client.taken()) == [b"young"]
 
 
 # Stopping the server.
@@ -324,24 +304,6 @@ def test_satisfied_get_is_answered_after_half_close(
     assert data_of(reply.result) == many(2)
     assert client.is_closed
     assert counts(server) == (1, 2 if auto_abort_ms else 0)
-
-
-@AUTO_ABORT
-def test_held_reply_of_satisfied_get_is_sent_after_half_close(
-    slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(3))
-    storage.holds_commits = True
-    client.send_get(b"work", 2, 1000, auto_abort_ms)
-    assert client.waits()
-    client.half_close()
-    assert client.waits()
-    end_commits(slow, storage)
-    assert data_of(client.taken()) == many(2)
-    assert client.is_closed
-    end_commits(slow, storage)
-    assert counts(slow) == (1, 2 if auto_abort_ms else 0)
 
 
 @AUTO_ABORT

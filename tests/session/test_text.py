@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
@@ -162,15 +161,6 @@ def test_concurrent_long_puts_keep_order_of_each_client() -> None:
     assert len(items) == 400
 
 
-def test_requests_behind_long_put_are_answered_after_half_close() -> None:
-    server, _ = busy()
-    client = server.connect("text")
-    client.send(put_(*many(300)) + b"get work\nversion\n")
-    client.half_close()
-    assert client.take() == b"+300\n" + lines(many(1)[0]) + VERSION
-    assert client.is_closed
-
-
 def test_disconnect_during_long_put_keeps_stored_items() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")
@@ -260,27 +250,6 @@ def test_long_put_checks_the_clock_after_each_item() -> None:
     assert max(after - before for before, after in pairwise([0, *stored])) == 1
     assert client.take() == b"+20\n"
     assert drained(server) == drained(server, b"work+99") == many(20)
-
-
-def test_internal_fault_in_long_put_ends_only_that_connection() -> None:
-    server, storage = busy()
-    client, other = server.connect("text"), server.connect("text")
-
-    def fault() -> None:
-        server.spend(0.0005)
-        if counts_in_memory(server) == 100:
-            raise ValueError("internal fault")
-
-    storage.at_put = fault
-    with capturedLogs() as logs:
-        client.send(put_(*many(500)) + b"version\n")
-        other.send(put_(*many(50), queue=b"other"))
-        assert client.take() == b"-internal error\n"
-    assert client.is_closed
-    assert [event for event in logs if event["log_level"] >= LogLevel.error] != []
-    assert other.take() == b"+50\n"
-    assert other.ask(b"version\n") == VERSION
-    assert drained(server) == many(100)
 
 
 def test_long_put_continues_in_new_queue_after_delete() -> None:
@@ -397,9 +366,6 @@ def test_timed_out_read_is_not_confirmed_by_next_get() -> None:
     assert drained(server) == [b"one", b"two"]
 
 
-# Waiting.
-
-
 # monitor.
 
 
@@ -460,21 +426,6 @@ def test_reply_waits_until_its_change_is_safe(
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_empty_reply_waits_until_its_confirm_is_safe(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client = slow.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    slow.advance(1)
-    assert client.take() == b"", "the star confirms that the item is done"
-    storage.end_commits()
-    assert client.take() == b"*\n"
-
-
-@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
 def test_empty_reply_is_an_error_if_its_confirm_is_lost(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
@@ -490,12 +441,7 @@ def test_empty_reply_is_an_error_if_its_confirm_is_lost(
     assert drained(slow) == [b"one"]
 
 
-WAITS_AFTER_A_CONFIRM = pytest.mark.parametrize(
-    "request_", [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
-)
-
-
-@WAITS_AFTER_A_CONFIRM
+@pytest.mark.parametrize("request_", [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"])
 def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
@@ -511,22 +457,6 @@ def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     assert client.take() == b""
     client.disconnect()
     assert drained(slow) == [b"one"]
-
-
-@pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
-def test_waiting_request_continues_after_its_confirm_is_safe(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client = slow.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    storage.end_commits()
-    storage.holds_commits = False
-    assert client.take() == b""
-    put(slow.connect("text"), b"two")
-    assert client.take() == b":two\n"
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n", b"confirm work 1\n"])

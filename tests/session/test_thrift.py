@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from itertools import count, islice, pairwise
 from pathlib import Path
@@ -17,13 +16,11 @@ from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import QueueInfo
-from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import STORED, set_, stat, value
 from tests.session.servers import (
     MOMENT_S,
-    config_of,
     counts,
     counts_in_memory,
     drained,
@@ -63,16 +60,6 @@ def is_refused(call: Callable[[], object], type_: int = binary.INTERNAL_ERROR) -
     with pytest.raises(Refused) as refusal:
         call()
     return refusal.value.type == type_ and bool(refusal.value.message)
-
-
-def result_or_nothing(client: ThriftClient) -> list[Taken]:
-    """Return the result of a pending get, or an empty list if it failed."""
-    reply = client.reply()
-    assert reply is not None
-    if isinstance(reply.result, Refused):
-        return []
-    assert isinstance(reply.result, list)
-    return reply.result
 
 
 # put.
@@ -373,22 +360,6 @@ def test_items_of_disconnected_client_go_to_waiters(server: MemoryServer) -> Non
     assert waiter.waits()
     client.disconnect()
     assert data_of(waiter.taken()) == [b"one", b"two"]
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-@pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_disconnect_before_items_are_safe_takes_none(
-    slow: MemoryServer, storage: SteppedStorage, wait_ms: int, auto_abort_ms: int
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(5))
-    storage.holds_commits = True
-    client.send_get(b"work", 3, wait_ms, auto_abort_ms)
-    assert client.waits()
-    client.disconnect()
-    end_commits(slow, storage)
-    assert counts(slow) == (5, 0)
-    assert drained(slow) == many(5)
 
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
@@ -929,15 +900,6 @@ def test_reads_of_failed_queue_are_redelivered_and_not_confirmed(slow: MemorySer
     assert drained(slow) == many(4)[1:]
 
 
-def test_failure_of_one_queue_ends_no_read_of_another(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", b"one")
-    client.put(b"other", b"two")
-    ids = ids_of(client.get(b"other", 1, 0, LONG_MS))
-    fail(slow, storage)
-    assert client.confirm(b"other", *ids) == 1
-
-
 def test_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -> None:
     server = serving(most_open=2, storage=storage)
     client = ThriftClient(server)
@@ -945,43 +907,6 @@ def test_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -
     assert len(client.get(b"work", 3, 0, LONG_MS)) == 2
     fail(server, storage)
     assert data_of(client.get(b"work", 3, 0, LONG_MS)) == many(2)
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-@pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_get_whose_batch_is_lost_leaves_the_items(
-    slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int, wait_ms: int
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(3))
-    storage.holds_commits = True
-    client.send_get(b"work", 2, wait_ms, auto_abort_ms)
-    assert client.waits()
-    lose_commits(storage)
-    assert is_refused(client.result)
-    assert counts(slow) == (3, 0)
-    slow.advance(LONG_MS)
-    assert client.items(b"work") == many(3)
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-@pytest.mark.parametrize("max_items", [3, 4, 10, -1])
-def test_disk_failure_while_get_waits_loses_no_item(max_items: int, auto_abort_ms: int, tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    server = MemoryServer(config=config_of(most_open=100), folder=tmp_path / "queues", disk=disk)
-    client = ThriftClient(server)
-    client.put(b"work", b"one", b"two")
-    client.send_get(b"work", max_items, 1000, auto_abort_ms)
-    assert client.waits()
-    disk.fail("write", errno.EIO, times=1)
-    assert is_refused(lambda: ThriftClient(server).put(b"work", b"lost"))
-    server.advance(1)
-    given = result_or_nothing(client)
-    assert client.confirm(b"work", *ids_of(given)) == (len(given) if auto_abort_ms else 0)
-    assert counts(server) == (2 - len(given), 0)
-    assert data_of(given) + drained(server) == [b"one", b"two"]
-    server.crash()
-    assert drained(server) == []
 
 
 @pytest.mark.parametrize("end", [b"confirm", b"abort"])

@@ -318,45 +318,20 @@ def test_waiter_keeps_waiting_through_failed_commit(
     assert waiter.take() == value(b"work/t=1000", b"one"), "the open read returned to the head and went to the waiter"
 
 
-CLOSES_AND_WAITS = pytest.mark.parametrize(
-    "request_bytes", [b"get work/close/open/t=1000", b"get work/t=1000/close/open"]
-)
-
-
-def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
-    """Send a request whose close is lost in a failed commit."""
-    storage.holds_commits = True
-    assert client.ask(request_bytes + b"\r\n") == b""
-    lose_commits(storage)
-    server.settle()
-
-
-@CLOSES_AND_WAITS
+@pytest.mark.parametrize("request_bytes", [b"get work/close/open/t=1000", b"get work/t=1000/close/open"])
 def test_waiting_get_reports_loss_of_its_close(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
     put(writer, b"work", b"one")
     client = server.connect()
     assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    lose_the_close(storage, server, client, request_bytes)
+    storage.holds_commits = True
+    assert client.ask(request_bytes + b"\r\n") == b""
+    lose_commits(storage)
+    server.settle()
     assert client.take() == b"SERVER_ERROR disk failed\r\n"
     client.disconnect()
     assert drained(server) == [b"one"]
-
-
-@CLOSES_AND_WAITS
-def test_second_waiter_reports_loss_of_its_close_and_takes_nothing(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
-) -> None:
-    put(writer, b"work", b"one")
-    client = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    first = asks(server, b"get work/t=1000")
-    lose_the_close(storage, server, client, request_bytes)
-    assert (first.take(), client.take()) == (value(b"work/t=1000", b"one"), b"SERVER_ERROR disk failed\r\n")
-    put(writer, b"work", b"two")
-    assert client.take() == b""
-    assert drained(server) == [b"two"]
 
 
 @LEAVE
