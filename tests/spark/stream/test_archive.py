@@ -175,27 +175,6 @@ def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: 
     assert [(row["server"], row["data"]) for row in stream.poll()] == [("c", b"c")]
 
 
-def test_a_folder_that_is_reached_through_a_link_is_the_same(tmp_path: Path, archive: Path) -> None:
-    came(archive, "work.1", b"a")
-    (tmp_path / "link").symlink_to(archive)
-    assert data(Stream(archive).poll()) == [b"a"]
-    stream = Stream(tmp_path / "link")
-    assert data(stream.poll()) == [b"a"]  # another checkpoint, from the beginning
-    assert stream.offsets[-1]["files"] == 1
-
-
-def test_a_server_may_be_named(archive: Path) -> None:
-    came(archive, "work.1", b"a")
-    assert [row["server"] for row in Stream(archive, server="one").poll()] == ["one"]
-
-
-@pytest.mark.parametrize(("queue", "found"), [("work", [b"a"]), ("w*", [b"a"]), ("work+x", [b"a"]), ("other", [b"b"])])
-def test_files_of_queues_of_such_names_are_read(archive: Path, queue: str, found: list[bytes]) -> None:
-    came(archive, "work.1", b"a")
-    came(archive, "other.1", b"b")
-    assert data(Stream(archive, queue=queue).poll()) == found
-
-
 def test_other_files_are_left_alone(archive: Path) -> None:
     for name in ("archive~work.1~~", ".archive~work.1.Xyz", "archive~work.1.gz", "archive~work.read.", "README"):
         (archive / name).write_bytes(WRITER + put(1, b"x"))

@@ -119,22 +119,6 @@ def test_a_commit_confirms_too() -> None:
     assert world[A].asked.count("confirm") == 1
 
 
-def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> None:
-    world = World(A, B)
-    world[A].put(b"a")
-    world[B].put(b"b")
-    query = Query(opens(world))
-    query.trigger()
-    world[A].is_away = True
-    query.trigger()
-    assert (len(world[A].open), len(world[B].open)) == (1, 0)
-    world[A].is_away = False
-    world.sleep(60)
-    query.trigger()
-    assert len(world[A].open) == 0
-    assert sorted(query.checkpoint.data()) == [b"a", b"b"]
-
-
 def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     world = World(A)
     world[A].put(b"1", b"2")

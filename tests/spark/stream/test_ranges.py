@@ -90,17 +90,6 @@ def test_all_that_is_available_is_more_than_the_option_allows() -> None:
     assert end["servers"] == {A: GAP_IDS + 51, B: GAP_IDS + 51}
 
 
-def test_fewer_rows_than_servers_are_given_in_turn() -> None:
-    world = World(A, B, C)
-    for queue in world.queues.values():
-        queue.put(*numbered(0, 10))
-    query = Query(ranges(world, max_rows=1))
-    query.drain()
-    assert {len(rows) for rows in query.checkpoint.sink.values()} == {1}
-    assert {row["server"] for rows in list(query.checkpoint.sink.values())[:3] for row in rows} == {A, B, C}
-    assert len(query.checkpoint.rows()) == 30
-
-
 @pytest.mark.parametrize(
     ("first", "end", "spans_"),
     [
@@ -114,18 +103,6 @@ def test_fewer_rows_than_servers_are_given_in_turn() -> None:
 )
 def test_a_range_is_cut_where_its_items_are(first: int, end: int, spans_: list[tuple[int, int]]) -> None:
     assert spans(list(slices_of(A, first, end, 4, 10_000))) == spans_
-
-
-def test_what_is_behind_a_gap_is_read_by_several_tasks() -> None:
-    world = World(A)
-    world[A].put(b"before")
-    world[A].put(*numbered(0, 8000), gap=GAP_IDS)
-    reader = ranges(world, max_rows=10_000)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxRows(10_000))
-    tasks = reader.partitions(start, end)
-    assert len(tasks) == 4
-    assert [row["data"] for row in rows_between(reader, start, end)] == [b"before", *numbered(0, 8000)]
 
 
 def test_a_slice_is_read_in_pages() -> None:
