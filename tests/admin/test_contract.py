@@ -123,12 +123,6 @@ def test_the_overview_omits_aliases_and_masked_queues(admin: Admin) -> None:
     assert [row["name"] for row in rows(admin)] == ["work"]
 
 
-def test_the_overview_has_each_of_1000_queues_once(admin: Admin) -> None:
-    for number in range(1000):
-        admin.server.manager.queue(b"%d" % number)
-    assert [row["name"] for row in rows(admin)] == sorted(map(str, range(1000)))
-
-
 def test_the_page_of_a_queue_has_all_details(admin: Admin) -> None:
     admin.send(set_(b"work", b"12345") * 2, b"get work\r\n", b"get work+a\r\n", b"get work+b\r\n")
     told = admin.get("/api/queue/work").json

@@ -257,17 +257,6 @@ def test_lost_connection_leaves_a_sent_request_uncertain(world: World) -> None:
 # Several servers.
 
 
-def test_put_goes_to_another_server_during_the_pause_of_one_that_is_away(pair: World) -> None:
-    pair.endpoints[0].is_away = True
-    assert all(pair.run(pair.client.put("work", b"a")) for _ in range(3))
-    assert pair.items() == [0, 3]
-    assert pair.attempts() == [1, 1]
-    pair.endpoints[0].is_away = False
-    pair.advance(0.5)
-    assert pair.run(pair.client.put("work", b"a"))
-    assert pair.items() == [1, 3]
-
-
 def test_refused_puts_go_to_another_server_once(pair: World) -> None:
     pair.refuse_writes(0)
     assert pair.run(pair.client.put("work", b"first"))
@@ -320,19 +309,6 @@ def silence(world: World) -> None:
         connection.server_end.transport.pauseProducing()
 
 
-def test_requests_that_fail_together_count_as_one_failure(pair: World) -> None:
-    pair.run(pair.client.version())
-    silence(pair)
-    puts = [pair.begin(pair.client.put("work", b"a")) for _ in range(40)]
-    pair.advance(TIMEOUT_S)
-    for each in puts:
-        with pytest.raises(ConnectionFailed):
-            pair.result(each)
-    pair.advance(0.5)
-    assert pair.run(pair.client.put("work", b"b"))
-    assert pair.items() == [1, 0]
-
-
 @pytest.mark.parametrize("repeats", [False, True])
 def test_uncertain_put_is_repeated_only_if_duplicates_are_allowed(repeats: bool) -> None:
     world = World(2, repeats=repeats)
@@ -349,13 +325,6 @@ def test_uncertain_put_is_repeated_only_if_duplicates_are_allowed(repeats: bool)
             with pytest.raises(ConnectionFailed, match="no data received for 10 s"):
                 world.result(each)
         assert world.items() == [0, 0]
-
-
-def test_gets_change_server_after_gets_per_server() -> None:
-    world = World(2, gets_per_server=3)
-    world.have_put(0, *[b"0"] * 10)
-    world.have_put(1, *[b"1"] * 10)
-    assert [world.run(world.client.get("work")) for _ in range(9)] == [b"0"] * 3 + [b"1"] * 3 + [b"0"] * 3
 
 
 def test_statistics_are_returned_for_each_server(pair: World) -> None:

@@ -47,13 +47,6 @@ def test_empty_name_of_a_file_or_folder_is_refused(
     assert (end.value.code, out, says in said) == (2, "", True)
 
 
-@pytest.mark.parametrize(
-    ("text", "ms"), [("0", 0), ("1.5", 1500), (".5", 500), ("100ms", 100), ("1m30s", 90_000), ("2.hours", 7_200_000)]
-)
-def test_duration_is_converted_to_milliseconds(text: str, ms: int) -> None:
-    assert duration_ms(text) == ms
-
-
 def test_longest_duration_does_not_overflow() -> None:
     time.gmtime(time.time() + 2 * duration_ms("36500d") / 1000)
     with pytest.raises(ArgumentTypeError, match="36500 days"):
