@@ -185,17 +185,6 @@ def test_a_client_that_never_reads_small_replies_is_bounded_too(server: Server, 
         assert send_until_stuck(client, requests) < len(requests)
 
 
-def test_a_reader_that_goes_away_in_the_middle_leaves_the_item_of_a_reliable_read(server: Server) -> None:
-    item = os.urandom(8 * MIB)
-    with server.connect() as client:
-        client.put(b"big", item)
-    with server.connect() as client:
-        client.send(b"get big/open\r\n")
-        client.expect(b"VALUE big")
-    with server.connect() as client:
-        assert client.get(b"big/t=5000") == item
-
-
 # Many.
 
 
@@ -223,19 +212,6 @@ def test_a_thousand_connections_that_open_and_drop_leave_nothing_behind(server: 
         assert client.stats()["queue_nothing_waiters"] == "0"
 
 
-def test_waiters_that_dropped_swallow_no_item(server: Server) -> None:
-    with harmless(server, grows_by_at_most=32 * MIB), server.connect() as client:
-        waiters = [server.connect() for _ in range(300)]
-        for number, waiter in enumerate(waiters):
-            waiter.send((b"get work/t=60000\r\n", b"get work/t=60000/open\r\n", b"monitor work 60\r\n")[number % 3])
-        eventually(lambda: client.stats().get("queue_work_waiters") == "300", "all wait")
-        for waiter in waiters:
-            waiter.close()
-        client.put(b"work", b"hello")
-        assert client.get(b"work/t=5000") == b"hello"
-        assert client.stats()["queue_work_waiters"] == "0"
-
-
 def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(server: Server) -> None:
     with server.connect() as client:
         waiters = [server.connect() for _ in range(300)]
@@ -253,16 +229,6 @@ def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(se
         assert client.line().startswith(b"VERSION ")
         client.expect(b"STORED\r\n")
         assert client.get(b"work/t=5000") == b"hello"
-
-
-def test_many_clients_with_many_requests_at_once_hold_nobody_up(server: Server) -> None:
-    count = 1000
-    with ExitStack() as stack, harmless(server, grows_by_at_most=96 * MIB):
-        clients = [stack.enter_context(server.connect()) for _ in range(100)]
-        for client in clients:
-            client.send(set_(b"work", b"x" * 10) * count)
-        for client in clients:
-            client.expect(b"STORED\r\n" * count)
 
 
 def test_a_flood_of_new_queues_is_served(server: Server) -> None:

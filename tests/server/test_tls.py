@@ -148,14 +148,6 @@ def test_client_that_offers_alpn_is_served(processes: Processes, authority: Auth
         assert client.selected_alpn_protocol() is None
 
 
-def test_key_of_another_certificate_is_reported_before_the_start(processes: Processes, authority: Authority) -> None:
-    (cert_file, _), (_, other_key) = authority.sign(HOST), authority.sign("other.example")
-    endpoint = f"reloadtls:22134:certKey={cert_file}:privateKey={other_key}"
-    done = processes.run(*processes.twistd("--validate", "--memcache", endpoint))
-    assert done.returncode == 78
-    assert f"{other_key}: the key cannot be used" in done.stderr
-
-
 def test_a_queue_is_for_the_subjects_in_its_lists(processes: Processes, authority: Authority) -> None:
     config = f"""queuePath = "queues"
     [[queues]]
@@ -274,13 +266,6 @@ def test_tls_table_applies_to_every_configured_port() -> None:
         "thrift": [f"reloadtls:2229:interface=0.0.0.0:{arguments}"],
         "admin": [f"reloadtls:2223:interface=127.0.0.1:{arguments}"],
     }
-
-
-def test_validate_reports_missing_certificate_of_tls_table(processes: Processes) -> None:
-    config = processes.write("kestrel.toml", '[tls]\ncertFile = "missing.pem"\n')
-    done = processes.run(*processes.twistd("--validate", "--config", str(config), others=()))
-    assert done.returncode == 78
-    assert "cannot read missing.pem: No such file" in done.stderr
 
 
 def test_changed_tls_table_takes_effect_after_a_restart(processes: Processes, authority: Authority) -> None:

@@ -18,7 +18,6 @@ import pytest
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ServerError
 from kestrel.config.load import load
-from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
 from tests.server.any_port import endpoints_on_any_port
@@ -33,7 +32,6 @@ from tests.server.running import (
 )
 
 HOST: Final = "localhost"
-PROTOCOLS: Final = ("memcache", "text", "thrift")
 FOLDERS: Final = ("etc/kestrel", "run/kestrel", "var/spool/kestrel", "var/lib/kestrel", "var/log/kestrel")
 
 
@@ -102,16 +100,6 @@ def hardened(processes: Processes) -> Configured:
     return Configured(processes, "hardened.toml")
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix"), [("tls.toml", "reloadtls:"), ("mtls.toml", "mtls:"), ("hardened.toml", "mtls:")]
-)
-def test_file_serves_every_protocol_over_tls(name: str, prefix: str) -> None:
-    served = endpoints_to_serve(load(ROOT / "tap-configs" / name), {})
-    endpoints = [endpoint for each in served.values() for endpoint in each]
-    assert len(endpoints) == len(PROTOCOLS)
-    assert all(endpoint.startswith(prefix) for endpoint in endpoints)
-
-
 def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) -> None:
     for protocol in ("memcache", "thrift"):
         with tls.client(tls.options(), protocol) as client:
@@ -174,28 +162,6 @@ def test_a_hardened_server_serves_those_in_the_lists_and_its_owner_administrates
         owner.connect(str(hardened.folder / "run" / "kestrel" / "admin.sock"))
         owner.sendall(b"flush orders\r\n")
         assert owner.recv(100) == b"END\r\n"
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_has_none_or_one_of_another_authority_is_not_let_in(
-    mtls: Configured, tmp_path: Path, protocol: str
-) -> None:
-    (tmp_path / "stranger").mkdir()
-    stranger = Authority(tmp_path / "stranger", "stranger").sign("shop")
-    for certificate in (None, stranger):
-        context = ssl.create_default_context(cafile=mtls.ca_file)
-        if certificate is not None:
-            context.load_cert_chain(*certificate)
-        with (
-            pytest.raises((ssl.SSLError, ConnectionError)),
-            socket.create_connection((HOST, mtls.port(protocol)), timeout=PATIENCE_S) as plain,
-            context.wrap_socket(plain, server_hostname=HOST) as client,
-        ):
-            # With TLS 1.3 the client is through before the server has seen who it is.
-            assert client.recv(1) == b""
-            raise ConnectionError
-    eventually(lambda: "TLS: peer did not return a certificate" in mtls.logged(), "the log says why")
-    eventually(lambda: "TLS: certificate verify failed" in mtls.logged(), "the log says why")
 
 
 @pytest.mark.needs("openssl")
