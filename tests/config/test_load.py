@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.config.load import ConfigError, load, loads
-from kestrel.config.model import AliasSettings, Config, QueueOverrides
+from kestrel.config.model import Config
 from kestrel.errors import KestrelError
 
 TAP_CONFIGS = Path(__file__).parents[2] / "tap-configs"
@@ -23,82 +23,6 @@ def problems_of(text: str) -> tuple[str, ...]:
 
 def test_an_empty_file_gives_the_defaults() -> None:
     assert loads("") == Config()
-
-
-def test_a_file_with_every_kind_of_table_loads() -> None:
-    config = loads(
-        """
-        listenAddress = "127.0.0.1"
-        memcacheListenPort = 22134
-        textListenPort = false
-        thriftListenPort = 0
-        queuePath = "/srv/queues"
-        storage = "journal:/srv/queues"
-        maxTotalMemory = "2GiB"
-        clientTimeout = "5m"
-        maxOpenTransactions = 100
-        defaultStatus = "quiescent"
-
-        [default]
-        syncJournal = "100.milliseconds"
-        whiteListClientIdForEnqueue = "producer"
-        whiteListClientIdForDequeue = ["one", "two"]
-
-        [[queues]]
-        name = "Größe"
-        maxSize = "10.gigabytes"
-        maxRedeliveries = 3
-        errorQueue = "Fehler"
-
-        [[aliases]]
-        name = "both"
-        destinationQueues = ["Größe", "other"]
-
-        [admin]
-        httpPort = "none"
-
-        [zookeeper]
-        host = "zoo"
-        pathPrefix = "/services/kestrel"
-        sessionTimeout = 30
-        acl = ["world:anyone:r", "digest:me:hash=:cdrwa"]
-
-        [logging]
-        level = "WARN"
-        levels = { "kestrel.storage" = "debug" }
-        rotateSize = "1MiB"
-        """
-    )
-    assert config.listen_address == "127.0.0.1"
-    assert config.memcache_listen_port == 22134
-    assert config.text_listen_port is None
-    assert config.thrift_listen_port is None
-    assert config.queue_path == "/srv/queues"
-    assert config.storage == "journal:/srv/queues"
-    assert config.max_total_memory_bytes == 2 * 2**30
-    assert config.client_timeout_ms == 300_000
-    assert config.max_open_transactions == 100
-    assert config.default_status == "Quiescent"
-    assert config.default == QueueOverrides(
-        {
-            "sync_journal_ms": 100,
-            "white_list_client_id_for_enqueue": (b"producer",),
-            "white_list_client_id_for_dequeue": (b"one", b"two"),
-        }
-    )
-    assert config.queues == {
-        "Größe".encode(): QueueOverrides(
-            {"max_size_bytes": 10 * 2**30, "max_redeliveries": 3, "error_queue": b"Fehler"}
-        )
-    }
-    assert config.aliases == {b"both": AliasSettings(name=b"both", destination_queues=("Größe".encode(), b"other"))}
-    assert config.admin.http_port is None
-    assert config.zookeeper is not None
-    assert config.zookeeper.session_timeout_ms == 30_000
-    assert config.zookeeper.acl == ("world:anyone:r", "digest:me:hash=:cdrwa")
-    assert config.logging.level == "warn"
-    assert config.logging.levels == {"kestrel.storage": "debug"}
-    assert config.logging.rotate_size_bytes == 2**20
 
 
 @pytest.mark.parametrize(

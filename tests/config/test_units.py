@@ -148,43 +148,6 @@ def test_a_number_of_seconds_with_three_decimals_is_exact(duration_ms: int) -> N
     assert parse_duration_ms(f"{seconds}.{rest:03}s") == duration_ms
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (0, "0"),
-        (5, "5B"),
-        (1023, "1023B"),
-        (KIB, "1KiB"),
-        (1536, "1536B"),
-        (1536 * KIB, "1536KiB"),
-        (16 * MIB, "16MiB"),
-        (10 * GIB, "10GiB"),
-        (3000 * TIB, "3000TiB"),
-    ],
-)
-def test_a_size_is_written_in_the_largest_unit_that_divides_it(size_bytes: int, text: str) -> None:
-    assert format_size(size_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("duration_ms", "text"),
-    [
-        (0, "0"),
-        (100, "100ms"),
-        (1_000, "1s"),
-        (1_500, "1s500ms"),
-        (60_000, "1m"),
-        (90_000, "1m30s"),
-        (7_200_000, "2h"),
-        (129_600_000, "1d12h"),
-        (172_800_000, "2d"),
-        (31_536_000_001, "365d1ms"),
-    ],
-)
-def test_a_duration_is_written_in_its_nonzero_units(duration_ms: int, text: str) -> None:
-    assert format_duration_ms(duration_ms) == text
-
-
 amounts = st.integers(0, MAX_AMOUNT)
 multiples = st.builds(lambda unit, count: unit * count, st.sampled_from([KIB, MIB, GIB, TIB]), st.integers(0, 5_000))
 

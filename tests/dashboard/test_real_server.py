@@ -1,5 +1,7 @@
 """The dashboard of a real server, in a real browser."""
 
+import re
+
 import pytest
 from selenium.webdriver import Chrome
 
@@ -9,6 +11,7 @@ from tests.dashboard.browser import (
     confirm,
     console_errors,
     is_seen,
+    look_again,
     one,
     open_dashboard,
     text_of,
@@ -18,6 +21,8 @@ from tests.dashboard.browser import (
 from tests.server.running import Processes, Server
 
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
+
+MANY = 2000
 
 
 def url_of(server: Server) -> str:
@@ -59,3 +64,27 @@ def test_name_of_any_bytes_leads_to_its_queue(driver: Chrome, processes: Process
     assert f"The queue {shown} and the only item in it will be deleted" in confirm(driver)
     wait_for_text(driver, "[role=status]", f"{shown} was deleted")
     assert console_errors(driver) == []
+
+
+def test_two_thousand_queues_are_shown_and_the_last_is_found(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve()
+    with server.connect() as client:
+        client.send(b"".join(b"set queue-%04d 0 0 1\r\nx\r\n" % number for number in range(MANY)))
+        client.receive(len(b"STORED\r\n") * MANY)
+    open_dashboard(driver, url_of(server))
+    wait_for_text(driver, "main", "2,000 queues")
+    open_dashboard(driver, url_of(server), f"#/queue/queue-{MANY - 1}")
+    wait_until(driver, lambda: text_of(driver, "#queue-items") == "1", "the last queue's items")
+    assert console_errors(driver) == []
+
+
+def test_a_server_that_stops_is_away_and_one_that_comes_back_is_there(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve()
+    port = server.port_of("admin")
+    open_dashboard(driver, url_of(server))
+    server.stop()
+    look_again(driver)
+    wait_until(driver, lambda: re.search("No response from the server since", text_of(driver, "body")), "it is away")
+    processes.serve("", "--admin", f"tcp:{port}:interface=127.0.0.1")
+    look_again(driver)
+    wait_until(driver, lambda: not is_seen(driver, "#away"), "it is back")

@@ -20,39 +20,6 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def test_line_ends_at_line_feed_and_excludes_it() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"get work\r\nget rest\n")
-    assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"get work\r", b"get rest", None]
-
-
-def test_line_feed_scanned_in_a_block_ends_no_later_line() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"ab")
-    assert buffer.take_line() is None
-    buffer.receive(b"\ncd")
-    assert buffer.take(3) == b"ab\n"
-    assert buffer.take_line() is None
-    buffer.receive(b"\n")
-    assert buffer.take_line() == b"cd"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
-def test_lines_are_dropped_up_to_first_empty_one(size: int, end: bytes) -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"get work:\n")
-    assert buffer.take_line() == b"get work:"
-    *data, last = pieces(b"one" + end + b"\r\r\n" + b"two\r" + end + end, size)
-    for piece in data:
-        buffer.receive(piece)
-        assert not buffer.drop_lines()
-        assert buffer.size <= 2
-    buffer.receive(last + b"next\n\n")
-    assert buffer.drop_lines()
-    assert buffer.take_line() == b"next"
-
-
 def test_dropping_starts_behind_the_last_returned_line() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"\nget work:\n\nnext\n")
@@ -67,16 +34,6 @@ def test_returned_data_is_immutable() -> None:
         buffer.receive(piece)
     given_out = [buffer.take_line(), buffer.take(5)]
     assert [type(each) for each in given_out] == [bytes, bytes]
-
-
-def test_clear_drops_everything() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"half a li")
-    buffer.take_line()
-    buffer.clear()
-    assert buffer.size == 0
-    buffer.receive(b"a line\n")
-    assert buffer.take_line() == b"a line"
 
 
 def held_by(buffer: ReceiveBuffer) -> int:

@@ -364,42 +364,6 @@ def test_items_keep_their_bytes(items: list[tuple[bytes, bytes]]) -> None:
     assert [values_of(command) for command in parse(stream)] == [put(name, data) for name, data in items]
 
 
-# Results to bytes.
-
-
-def test_stored_answers_stored_or_not_stored() -> None:
-    assert MemcacheCodec().stored(PUT, 1) == b"STORED\r\n"
-    assert MemcacheCodec().stored(PUT, 0) == b"NOT_STORED\r\n"
-
-
-@pytest.mark.parametrize(
-    "command", [commands.Get(b"work", 5, opens=True, key=b"work/open/t=5"), commands.Monitor(b"work", 5, None)]
-)
-def test_item_can_name_queue_without_options(command: commands.Get | commands.Monitor) -> None:
-    codec = MemcacheCodec(echo_requested_key=False)
-    assert codec.item(command, b"a\r\nb") == b"VALUE work 0 4\r\na\r\nb\r\nEND\r\n"
-    assert codec.item(command, b"") == b"VALUE work 0 0\r\n\r\nEND\r\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        commands.Put(b"work", (b"a",), 0, True, wants_reply=False),
-        commands.Delete(b"work", wants_reply=False),
-        commands.FlushAll(wants_reply=False),
-        commands.Malformed("why", closes=False, wants_reply=False),
-    ],
-)
-def test_command_with_noreply_has_no_reply_and_no_error(command: commands.Command) -> None:
-    codec = MemcacheCodec()
-    if isinstance(command, commands.Put):
-        assert codec.stored(command, 1) == codec.stored(command, 0) == b""
-    elif not isinstance(command, commands.Malformed):
-        assert codec.done(command) == b""
-    assert codec.error(command, errors.StorageRefused("disk full")) == (b"", OPEN)
-    assert codec.error(command, errors.Unavailable("why")) == (b"", CLOSES)
-
-
 @pytest.mark.parametrize(
     ("command", "reply"),
     [
@@ -415,29 +379,7 @@ def test_done_answers_the_word_of_each_command(command: commands.Command, reply:
     assert MemcacheCodec().done(command) == reply
 
 
-def test_results_without_items_are_encoded() -> None:
-    codec = MemcacheCodec()
-    assert codec.no_item(commands.Get(b"work")) == b"END\r\n"
-    assert codec.number(commands.FlushAllExpired(), 0) == b"0\r\n"
-    assert codec.number(commands.FlushAllExpired(), 1234) == b"1234\r\n"
-    assert codec.version(commands.Version(), "2.5.0") == b"VERSION 2.5.0\r\n"
-    assert codec.status(commands.Status(), "Up") == b"UP\r\n"
-    assert codec.status(commands.Status(), "ReadOnly") == b"READONLY\r\n"
-
-
-def test_stats_are_stat_lines_and_an_end() -> None:
-    codec, command = MemcacheCodec(), commands.Stats()
-    assert codec.stats(command, [("uptime", 7), ("version", "2.5")]) == b"STAT uptime 7\r\nSTAT version 2.5\r\n"
-    assert codec.stats(command, []) == b""
-    assert codec.end_of_list(command) == b"END\r\n"
-
-
-def test_dump_stats_is_a_block_per_queue() -> None:
-    codec, command = MemcacheCodec(), commands.DumpStats(())
-    dumped = codec.dump_stats(command, b"work", [("items", 1), ("bytes", 5)])
-    assert dumped == b"queue 'work' {\r\n  items=1\r\n  bytes=5\r\n}\r\n"
-    assert codec.dump_stats(command, b"missing", []) == b"queue 'missing' {\r\n  \r\n}\r\n"
-    assert codec.end_of_list(command) == b"END\r\n"
+# Results to bytes.
 
 
 def test_names_keep_their_bytes() -> None:

@@ -341,61 +341,6 @@ def test_items_with_crlf_line_ends_keep_their_bytes(items: list[bytes]) -> None:
 # Results to bytes.
 
 
-def test_stored_answers_the_count() -> None:
-    assert TextCodec().stored(PUT, 3) == b"+3\n"
-    assert TextCodec().stored(PUT, 0) == b"+0\n"
-
-
-@pytest.mark.parametrize("command", [commands.Get(b"work", opens=True), commands.Monitor(b"work", 5, None)])
-def test_item_follows_a_colon_unchanged(command: commands.Get | commands.Monitor) -> None:
-    codec = TextCodec()
-    assert codec.item(command, b"hello") == b":hello\n"
-    assert codec.item(command, b"") == b":\n"
-    assert codec.item(command, b"a\r\n\xff:\n") == b":a\r\n\xff:\n\n"
-    assert codec.no_item(command) == b"*\n"
-
-
-def test_confirm_answers_its_count() -> None:
-    assert TextCodec().done(commands.Confirm(b"work", 3)) == b"+3\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        commands.Delete(b"work"),
-        commands.Flush(b"work"),
-        commands.FlushAll(),
-        commands.Reload(),
-        commands.Status(b"up"),
-        commands.Shutdown(),
-    ],
-)
-def test_other_successes_answer_zero(command: commands.Command) -> None:
-    assert TextCodec().done(command) == b"+0\n"
-
-
-def test_results_without_items_are_encoded() -> None:
-    codec = TextCodec()
-    assert codec.number(commands.FlushAllExpired(), 1234) == b"+1234\n"
-    assert codec.version(commands.Version(), "2.5.0") == b":2.5.0\n"
-    assert codec.status(commands.Status(), "Up") == b":UP\n"
-    assert codec.status(commands.Status(), "ReadOnly") == b":READONLY\n"
-
-
-def test_stats_are_lines_and_a_star() -> None:
-    codec, command = TextCodec(), commands.Stats()
-    assert codec.stats(command, [("uptime", 7), ("queue_wé_items", 1)]) == b":uptime 7\n:queue_w\xc3\xa9_items 1\n"
-    assert codec.stats(command, []) == b""
-    assert codec.end_of_list(command) == b"*\n"
-
-
-def test_each_line_of_a_dump_names_its_queue() -> None:
-    for command in (commands.DumpStats(()), commands.DumpConfig(())):
-        dumped = TextCodec().dump_stats(command, b"w\xff", [("items", 1), ("children", "a b")])
-        assert dumped == rb":w\xff items 1" + b"\n" + rb":w\xff children a b" + b"\n"
-        assert TextCodec().dump_stats(command, b"missing", []) == b""
-
-
 @pytest.mark.parametrize(
     ("error", "reply"),
     [

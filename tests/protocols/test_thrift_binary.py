@@ -282,32 +282,6 @@ def test_count_of_pairs_is_checked_against_key_and_value() -> None:
 # Writing.
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        (binary.frame(), b"\x00\x00\x00\x00"),
-        (binary.frame(b"ab", b"", b"c"), b"\x00\x00\x00\x03abc"),
-        (binary.header(b"put", binary.CALL, 7), b"\x80\x01\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07"),
-        (binary.header(b"put", binary.EXCEPTION, -1, False), b"\x00\x00\x00\x03put\x03\xff\xff\xff\xff"),
-        (binary.binary(b"\xff\x00"), b"\x00\x00\x00\x02\xff\x00"),
-        (binary.i64(-2), b"\xff" * 7 + b"\xfe"),
-        (binary.binary_field(1, b"ab"), b"\x0b\x00\x01\x00\x00\x00\x02ab"),
-        (binary.i32_field(3, -1), b"\x08\x00\x03\xff\xff\xff\xff"),
-        (binary.i64_field(2, 1 << 32), b"\x0a\x00\x02\x00\x00\x00\x01\x00\x00\x00\x00"),
-        (binary.struct_field(0), b"\x0c\x00\x00"),
-        (binary.list_field(0, binary.STRUCT, 2), b"\x0f\x00\x00\x0c\x00\x00\x00\x02"),
-        (binary.set_field(2, binary.I64, 3), b"\x0e\x00\x02\x0a\x00\x00\x00\x03"),
-        (binary.END, b"\x00"),
-        (
-            binary.application_exception(binary.INTERNAL_ERROR, "schön"),
-            b"\x0b\x00\x01\x00\x00\x00\x06sch\xc3\xb6n\x08\x00\x02\x00\x00\x00\x06\x00",
-        ),
-    ],
-)
-def test_values_are_encoded(written: bytes, expected: bytes) -> None:
-    assert written == expected
-
-
 def test_application_exception_may_lack_fields_or_have_unknown_ones() -> None:
     assert binary.read_application_exception(ThriftReader(b"\x00")) == (0, "")
     unknown = b"\x02\x00\x00\x01" + b"\x02\x00\x09\x01" + b"\x08\x00\x01\x00\x00\x00\x05"
