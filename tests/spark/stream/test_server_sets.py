@@ -30,22 +30,6 @@ opens = partial(fakes.opens, in_set=True)
 # Exactly once.
 
 
-def test_who_comes_to_the_set_is_read_from_its_first_item() -> None:
-    world = World(A, B)
-    world[A].put(b"a")
-    world[B].put(b"gone", b"b")
-    world[B].first_id = 2
-    checkpoint = Checkpoint()
-    query = Query(ranges(world, A), checkpoint)
-    assert query.trigger() and not query.trigger()
-    world.set.reads(A, B)
-    with pytest.raises(Crash):
-        query.trigger("planned")
-    again = Query(ranges(world, A, B), checkpoint)
-    assert again.trigger() and not again.trigger()
-    assert checkpoint.data() == [b"a", b"b"]
-
-
 def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
     world = World(A, B)
     world[B].put(b"1", b"2")
