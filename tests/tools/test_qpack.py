@@ -19,7 +19,6 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
-from kestrel.journal.fileset import JournalFile, JournalFileKind
 from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from kestrel.tools.qpack import packing
@@ -43,8 +42,6 @@ FILES = {
 ITEMS = [(b"also open", 1, 0), (b"open", 5, 6), (b"c", 1, 0), (b"d", 1, 0), (b"e", 1, 0)]
 PACKED = b"".join(addx(*item) for item in ITEMS)
 """`b` was opened under 3 and confirmed, `a` was taken."""
-
-FILE = [JournalFile(b"work", JournalFileKind.CURRENT, 0, b"work")]
 
 
 @pytest.fixture
