@@ -107,9 +107,9 @@ def send_until_hung_up(client: Client, chunk: bytes, size: int) -> int:
     return sent
 
 
-def send_until_stuck(client: Client, data: bytes, stuck_s: float = 0.3) -> int:
+def send_until_stuck(client: Client, data: bytes) -> int:
     """Send until the other side takes no more for a while. Returns how much it took."""
-    client.socket.settimeout(stuck_s)
+    client.socket.settimeout(0.3)
     sent = 0
     with suppress(TimeoutError):
         while sent < len(data):

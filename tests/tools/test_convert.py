@@ -127,11 +127,11 @@ def test_source_is_unchanged_and_target_has_its_kind(tmp_path: Path, kind: str, 
         claim_folder(Disk(), os.fsencode(target), kind)
 
 
-def there_and_back(kind: str, source: Path, convert_it: Convert, now_ms: int = NOW_MS) -> None:
+def there_and_back(kind: str, source: Path, convert_it: Convert) -> None:
     """Convert a folder to the other kind and back. A server must serve the same items of all three."""
-    found = served(kind, source, now_ms)
+    found = served(kind, source)
     new, back = source.parent / "there", source.parent / "back"
-    assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{new}", now_ms=now_ms) == (0, "", "")
+    assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{new}") == (0, "", "")
     assert served(OTHER[kind], new) == found
     assert convert_it("-q", f"{OTHER[kind]}:{new}", f"{kind}:{back}") == (0, "", "")
     assert served(kind, back) == found

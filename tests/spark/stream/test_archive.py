@@ -40,10 +40,10 @@ def archive(tmp_path: Path) -> Path:
     return folder
 
 
-def came(archive: Path, name: str, *items: bytes, first_id: int = 1) -> Path:
+def came(archive: Path, name: str, *items: bytes) -> Path:
     """A file that a server has moved there."""
     moved = archive.parent / name
-    moved.write_bytes(WRITER + b"".join(put(first_id + n, item) for n, item in enumerate(items)))
+    moved.write_bytes(WRITER + b"".join(put(item_id, item) for item_id, item in enumerate(items, 1)))
     return moved.rename(archive / f"archive~{name}")
 
 
