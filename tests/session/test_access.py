@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.errors import Unavailable
@@ -74,22 +73,6 @@ def test_stopping_server_refuses_everything() -> None:
     assert not may_get(checked)
 
 
-def test_refusal_names_its_reason() -> None:
-    server = MemoryServer(config=loads(LISTS))
-    checked = access(server)
-    checked.refuses_writes = True
-    with pytest.raises(Unavailable, match="too many connections"):
-        checked.check_put(b"work")
-    checked.refuses_writes = False
-    with pytest.raises(Unavailable, match="listed"):
-        checked.check_put(b"listed")
-    server.core.status.change(b"quiescent")
-    with pytest.raises(Unavailable, match="Quiescent"):
-        checked.check_put(b"work")
-    with pytest.raises(Unavailable, match="Quiescent"):
-        checked.check_get(b"work")
-
-
 # White lists.
 
 
@@ -116,16 +99,6 @@ def test_refusal_names_its_reason() -> None:
 def test_white_list_decides_who_may_put_and_get(identity: bytes | None, queue: bytes, puts: bool, gets: bool) -> None:
     checked = access(MemoryServer(config=loads(LISTS)), identity)
     assert (may_put(checked, queue), may_get(checked, queue)) == (puts, gets)
-
-
-def test_reload_of_white_list_applies_at_once() -> None:
-    server = MemoryServer(config=loads(LISTS))
-    checked = access(server, b"dora")
-    assert not may_put(checked, b"listed")
-    server.reload(loads("[default]\nwhiteListClientIdForEnqueue = ['dora']"))
-    assert may_put(checked, b"listed")
-    checked.subject = b"anna"
-    assert not may_put(checked, b"listed")
 
 
 # Names that clients claim.
@@ -202,15 +175,6 @@ def test_waiting_get_keeps_its_claimed_name() -> None:
     first, second = carla.replies()
     assert first.result == [Taken(b"one", 0)]
     assert isinstance(second.result, Refused)
-
-
-def test_refusal_is_logged_with_claimed_name() -> None:
-    client = ThriftClient(MemoryServer(config=loads(LISTS)))
-    client.upgrade("mall\nory")
-    with capturedLogs() as events, pytest.raises(Refused):
-        client.put(b"listed", b"secret")
-    [line] = [formatEvent(event) for event in events]
-    assert line.endswith(r"('mall\nory'): this client may not put to listed")
 
 
 # Over a connection.

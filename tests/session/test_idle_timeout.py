@@ -175,13 +175,6 @@ def test_new_timeout_applies_to_silent_connections() -> None:
     assert client.is_closed
 
 
-def test_shorter_timeout_applies_to_existing_connections() -> None:
-    server = MemoryServer(config=loads('clientTimeout = "60s"'))
-    client = server.connect()
-    server.reload(loads(TEN_SECONDS))
-    assert closes_after(server, client, 10)
-
-
 # The timer.
 
 
