@@ -164,14 +164,6 @@ def test_a_certificate_is_used_only_after_the_tls_handshake(tmp_path: Path, logg
     assert [line for line in logged if line.endswith("(no name): admin: TLS handshake failed")]
 
 
-def test_refused_requests_are_logged_with_the_client(logged: list[str]) -> None:
-    administered().post("/api/shutdown")
-    Admin().get("/ping", {"Host": "evil.example"})
-    no_administrator, no_own_name = [line for line in logged if line.startswith("Refused: ")]
-    assert no_administrator.endswith("(no name): admin: only an administrator may do that")
-    assert "admin: evil.example is not a name of this server" in no_own_name
-
-
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [
