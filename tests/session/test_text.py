@@ -188,18 +188,6 @@ def test_stop_during_long_put_reports_stored_count() -> None:
     assert reply == b"+%d\n" % counts_in_memory(server)
 
 
-def test_reply_to_long_put_waits_until_all_items_are_safe() -> None:
-    server, storage = busy()
-    client = server.connect("text")
-    storage.holds_commits = True
-    client.send(put_(*many(100)))
-    assert client.take() == b""
-    storage.end_commits()
-    assert client.take() == b"", "the items after the first time slice are not safe yet"
-    storage.end_commits()
-    assert client.take() == b"+100\n"
-
-
 def test_long_put_that_loses_first_items_fails() -> None:
     server, storage = busy()
     client = server.connect("text")
@@ -423,22 +411,6 @@ def test_reply_waits_until_its_change_is_safe(
     assert client.take() == b""
     end_commits(slow, storage)
     assert client.take() == reply
-
-
-@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_empty_reply_is_an_error_if_its_confirm_is_lost(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client = slow.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    slow.advance(1)
-    lose_commits(storage)
-    assert is_error(client.take())
-    client.disconnect()
-    assert drained(slow) == [b"one"]
 
 
 @pytest.mark.parametrize("request_", [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"])

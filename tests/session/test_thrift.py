@@ -458,22 +458,6 @@ def test_aborted_items_return_to_head_in_take_order(client: ThriftClient, order:
     assert client.items(b"work") == many(14)
 
 
-@pytest.mark.parametrize(("end", "after"), [(b"confirm", []), (b"abort", [b"one"])])
-def test_reply_to_ending_reads_waits_until_it_is_safe(
-    slow: MemoryServer, storage: SteppedStorage, end: bytes, after: list[bytes]
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", b"one")
-    ids = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    storage.holds_commits = True
-    client.send_ids(end, b"work", ids)
-    assert client.waits()
-    storage.end_commits()
-    assert client.result() == 1
-    storage.holds_commits = False
-    assert drained(slow) == after
-
-
 # Auto-abort.
 
 
@@ -993,14 +977,6 @@ def test_peek_of_missing_queue_or_alias_is_all_zeros() -> None:
     client.put(b"all", b"one")
     assert client.peek(b"all") == QueueInfo()
     assert client.peek(b"work").head == b"one"
-
-
-def test_peek_shows_no_expired_item(server: MemoryServer, client: ThriftClient) -> None:
-    client.put(b"work", b"old", expiry_ms=100)
-    client.put(b"work", b"new")
-    server.advance(1)
-    info = client.peek(b"work")
-    assert (info.head, info.items, info.bytes) == (b"new", 1, 3)
 
 
 # Messages.
