@@ -114,10 +114,10 @@ def test_the_dashboard_and_programs_can_change_the_status(headers: dict[str, str
     assert not admin.server.core.status.takes_writes
 
 
-def administered(*, is_trusted: bool = False) -> Admin:
+def administered() -> Admin:
     """A server that has a list of administrators."""
     settings = Config(administrators=(b"CN=root",))
-    return Admin(server=MemoryServer(session_settings=settings), is_trusted=is_trusted)
+    return Admin(server=MemoryServer(session_settings=settings))
 
 
 def test_only_listed_administrators_can_change_the_status() -> None:
@@ -131,16 +131,6 @@ def test_only_listed_administrators_can_change_the_status() -> None:
 
 def test_other_clients_do_not_learn_whether_a_queue_exists() -> None:
     assert administered().post("/api/queue/nothing/flush").status == 403
-
-
-def test_clients_of_a_trusted_admin_endpoint_are_administrators() -> None:
-    admin = administered(is_trusted=True)
-    assert admin.get("/api/overview").json["server"]["may_administer"] is True
-    assert admin.post("/api/status/ReadOnly").status == 200
-
-
-def test_without_a_list_every_client_is_an_administrator() -> None:
-    assert Admin().get("/api/overview").json["server"]["may_administer"] is True
 
 
 class Certified(MemoryTransport):
@@ -172,14 +162,6 @@ def test_a_certificate_is_used_only_after_the_tls_handshake(tmp_path: Path, logg
     failing.lost(SSL.Error([("", "", "bad signature")]))
     assert (verified.identity, unverified.identity) == (subject("chief").encode(), None)
     assert [line for line in logged if line.endswith("(no name): admin: TLS handshake failed")]
-
-
-def test_refused_requests_are_logged_with_the_client(logged: list[str]) -> None:
-    administered().post("/api/shutdown")
-    Admin().get("/ping", {"Host": "evil.example"})
-    no_administrator, no_own_name = [line for line in logged if line.startswith("Refused: ")]
-    assert no_administrator == "Refused: 192.168.1.1:54321 (no name): admin: only an administrator may do that"
-    assert "admin: evil.example is not a name of this server" in no_own_name
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.config.load import ConfigError, loads
 from kestrel.errors import QueueFailed
 from kestrel.testing.server import MemoryServer, MemoryStatusFile
 from kestrel.testing.storage import SteppedStorage
@@ -34,13 +33,6 @@ def said(logged: list[str]) -> list[str]:
     """What stands in the log of changes by the admin port."""
     assert not [line for line in logged if "secret" in line]
     return [line.removeprefix("By the admin port: ") for line in logged if line.startswith("By the admin port: ")]
-
-
-def test_a_queue_is_flushed(admin: Admin, logged: list[str]) -> None:
-    assert admin.post("/api/queue/work/flush").json == {"done": "2 items of work were flushed"}
-    assert items(admin.server.connect(), b"work") == []
-    assert items(restarted(admin).connect(), b"work") == []
-    assert said(logged) == ["2 items of work were flushed"]
 
 
 def test_a_queue_is_deleted(admin: Admin, logged: list[str]) -> None:
@@ -99,31 +91,6 @@ def test_a_status_that_cannot_be_saved_is_reported(tmp_path: Path) -> None:
         503,
         "the status is changed, but a restart will not keep it: Permission denied",
     )
-
-
-def test_the_configuration_is_read_again(admin: Admin, logged: list[str]) -> None:
-    admin.server.control.new_config = loads("[[queues]]\nname = 'work'\nmaxItems = 2\n[admin]\npeek = true")
-    assert admin.post("/api/reload").json == {"done": "the configuration was read again"}
-    assert admin.get("/api/queue/work").json["settings"]["maxItems"] == "2"
-    assert admin.get("/api/queue/work/head").status == 200
-    assert said(logged) == ["the configuration was read again"]
-
-
-def test_a_failed_reload_is_reported_with_the_reason(admin: Admin, logged: list[str]) -> None:
-    error = admin.server.control.reload_error = ConfigError("kestrel.toml", "line 3: no such setting: maxItem")
-    for path in ("/api/reload", "/reload.json"):
-        reply = admin.post(path)
-        assert reply.status in (409, 503)
-        assert reply.error == str(error)
-    assert said(logged) == []
-
-
-def test_a_shutdown_is_answered_first(admin: Admin, logged: list[str]) -> None:
-    client = admin.connect()
-    client.send(request("POST", "/api/shutdown"))
-    assert reply_in(client.take()).json == {"done": "the server is shutting down"}
-    assert admin.server.control.is_shut_down
-    assert said(logged) == ["the server is shutting down"]
 
 
 def test_a_stop_disconnects_idle_clients_and_answers_the_others() -> None:

@@ -46,14 +46,6 @@ def test_whoever_sends_without_an_end_is_hung_up_on() -> None:
     assert admin.server.core.status.takes_writes
 
 
-def test_one_packet_does_not_get_more_carried_out() -> None:
-    admin = Admin()
-    client = admin.connect()
-    client.ask(request("POST", STATUS, body=b"x" * 1_000_000))
-    assert client.is_closed
-    assert admin.server.core.status.takes_writes
-
-
 def test_no_body_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_file() -> NoReturn:
         raise AssertionError("a file was made")

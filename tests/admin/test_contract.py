@@ -125,12 +125,6 @@ def test_the_overview_omits_aliases_and_masked_queues(admin: Admin) -> None:
     assert [row["name"] for row in rows(admin)] == ["work"]
 
 
-def test_the_overview_has_each_of_1000_queues_once(admin: Admin) -> None:
-    for number in range(1000):
-        admin.server.manager.queue(b"%d" % number)
-    assert [row["name"] for row in rows(admin)] == sorted(map(str, range(1000)))
-
-
 def test_the_page_of_a_queue_has_all_details(admin: Admin) -> None:
     admin.send(set_(b"work", b"12345") * 2, b"get work\r\n", b"get work+a\r\n", b"get work+b\r\n")
     told = admin.get("/api/queue/work").json
@@ -169,11 +163,6 @@ def test_every_reply_escapes_a_name_and_its_bytes_find_the_queue(name: bytes, sh
     assert admin.post(f"{path}/flush_expired").json == {"done": f"0 expired items of {shown} were removed"}
     assert admin.post(f"{path}/flush").json == {"done": f"1 item of {shown} was flushed"}
     assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
-
-
-def test_an_unknown_queue_is_not_found(admin: Admin) -> None:
-    reply = admin.get("/api/queue/nothing")
-    assert (reply.status, reply.error) == (404, "there is no queue nothing")
 
 
 def test_a_request_for_an_alias_explains_that_it_has_no_items() -> None:

@@ -157,18 +157,6 @@ def test_queues_above_the_limit_are_counted_as_untold() -> None:
     assert total(found["kestrel_request_size_bytes"]) == 10
 
 
-def test_an_alias_has_no_queue_metrics() -> None:
-    admin = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']")
-    admin.send(set_(b"al", b"1"))
-    assert list(values(families(admin)["kestrel_queue_items"])) == ["work"]
-
-
-def test_a_server_without_queues_has_metrics() -> None:
-    found = families(Admin())
-    assert values(found["kestrel_queues"]) == {"": 0}
-    assert values(found["kestrel_queue_items"]) == {}
-
-
 def test_times_are_in_seconds() -> None:
     admin = Admin()
     admin.send(set_(b"work", b"1") * 2)

@@ -40,13 +40,6 @@ class Made:
         self.is_done = True
 
 
-def test_a_response_in_pieces_arrives_whole() -> None:
-    admin = Admin()
-    made = Made(admin)
-    assert admin.get("/").body == PIECE * PIECES
-    assert made.is_done
-
-
 def test_a_slow_reader_pauses_the_response() -> None:
     admin = Admin()
     made = Made(admin)

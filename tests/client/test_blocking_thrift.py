@@ -49,22 +49,6 @@ def reply() -> Replies:
     return Replies()
 
 
-def test_items_are_put_and_taken(calls: ThriftCalls, reply: Replies) -> None:
-    play = talk(
-        (calls.put(b"work", [b"a"], 1500).request, reply.number(b"put", 1)),
-        (calls.put(b"work", [b"a"]).request, reply.number(b"put", 0)),
-        (calls.peek(b"work").request, reply(b"peek", binary.struct_field(0), binary.binary_field(1, b"a"), binary.END)),
-        (calls.get(b"work", 1, 500).request, reply(b"get", HELD)),
-        (calls.get(b"work", 1).request, reply(b"get", NOTHING)),
-    )
-    with scripted(play) as server, make_client(server) as client:
-        assert client.put("work", b"a", expires_in=1.5) is True
-        assert client.put("work", b"a") is False
-        assert client.peek("work") == b"a"
-        assert client.get("work", timeout=0.5) == b"a"
-        assert client.get("work") is None
-
-
 def test_refused_items_of_a_batch_are_put_one_by_one(calls: ThriftCalls, reply: Replies) -> None:
     play = talk(
         (calls.put(b"work", [b"a", b"too large", b"c", b"d"]).request, reply.number(b"put", 1)),

@@ -47,12 +47,6 @@ def test_large_items_are_stored_and_returned(either: World) -> None:
     assert either.left() == [data] * 3
 
 
-def test_item_expires(either: World) -> None:
-    assert either.run(either.client.put("work", b"a", expires_in=5))
-    either.advance(6)
-    assert either.run(either.client.get("work")) is None
-
-
 @pytest.mark.parametrize("queue", [b"a b", "a\r\nflush_all", b"", "a/open"])
 def test_invalid_queue_name_is_not_sent(either: World, queue: Any) -> None:
     for work in (either.client.put(queue, b"a"), either.client.get(queue), either.client.flush(queue)):
@@ -262,19 +256,6 @@ def test_cancelled_monitor_confirms_nothing(world: World) -> None:
         world.result(monitoring)
     world.settle()
     assert (got, world.left()) == ([b"a"], [b"a"])
-
-
-def test_break_ends_the_monitor(world: World) -> None:
-    world.put(b"a", b"b")
-
-    async def first() -> bytes:
-        async for data in world.client.monitor("work", 10):
-            return data
-        raise AssertionError("there was none")
-
-    assert world.run(first()) == b"a"
-    world.settle()
-    assert world.left() == [b"a", b"b"]
 
 
 def test_slow_consumer_leaves_items_with_the_server(world: World) -> None:

@@ -13,7 +13,7 @@ from twisted.internet.testing import StringTransport
 from zope.interface import implementer
 
 from kestrel.client.client import Client
-from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError, ServerError
+from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError
 from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
@@ -257,17 +257,6 @@ def test_lost_connection_leaves_a_sent_request_uncertain(world: World) -> None:
 # Several servers.
 
 
-def test_put_goes_to_another_server_during_the_pause_of_one_that_is_away(pair: World) -> None:
-    pair.endpoints[0].is_away = True
-    assert all(pair.run(pair.client.put("work", b"a")) for _ in range(3))
-    assert pair.items() == [0, 3]
-    assert pair.attempts() == [1, 1]
-    pair.endpoints[0].is_away = False
-    pair.advance(0.5)
-    assert pair.run(pair.client.put("work", b"a"))
-    assert pair.items() == [1, 3]
-
-
 def test_refused_puts_go_to_another_server_once(pair: World) -> None:
     pair.refuse_writes(0)
     assert pair.run(pair.client.put("work", b"first"))
@@ -314,30 +303,10 @@ def test_read_only_server_serves_gets_and_gives_the_reason_to_puts(world: World)
     assert results[3::4] == [{"servers[0]": "ReadOnly"}] * 3
 
 
-def test_put_that_all_servers_refuse_fails_with_server_error(pair: World) -> None:
-    pair.refuse_writes(0)
-    pair.refuse_writes(1)
-    assert isinstance(pair.failing(pair.client.put("work", b"a")), ServerError)
-    assert isinstance(pair.failing(pair.client.put_many("work", [b"a"])), ServerError)
-
-
 def silence(world: World) -> None:
     """Have the first server read nothing more on its connections."""
     for connection in world.endpoints[0].connections:
         connection.server_end.transport.pauseProducing()
-
-
-def test_requests_that_fail_together_count_as_one_failure(pair: World) -> None:
-    pair.run(pair.client.version())
-    silence(pair)
-    puts = [pair.begin(pair.client.put("work", b"a")) for _ in range(40)]
-    pair.advance(TIMEOUT_S)
-    for each in puts:
-        with pytest.raises(ConnectionFailed):
-            pair.result(each)
-    pair.advance(0.5)
-    assert pair.run(pair.client.put("work", b"b"))
-    assert pair.items() == [1, 0]
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -356,41 +325,6 @@ def test_uncertain_put_is_repeated_only_if_duplicates_are_allowed(repeats: bool)
             with pytest.raises(ConnectionFailed, match="no data received for 10 s"):
                 world.result(each)
         assert world.items() == [0, 0]
-
-
-def test_gets_change_server_after_gets_per_server() -> None:
-    world = World(2, gets_per_server=3)
-    world.have_put(0, *[b"0"] * 10)
-    world.have_put(1, *[b"1"] * 10)
-    assert [world.run(world.client.get("work")) for _ in range(9)] == [b"0"] * 3 + [b"1"] * 3 + [b"0"] * 3
-
-
-def test_gets_move_on_from_an_empty_server(pair: World) -> None:
-    pair.have_put(0, b"a")
-    pair.have_put(1, b"b", b"c")
-    assert [pair.run(pair.client.get("work")) for _ in range(4)] == [b"a", b"b", b"c", None]
-
-
-def test_gets_move_on_from_a_server_that_is_away(pair: World) -> None:
-    pair.endpoints[0].is_away = True
-    pair.have_put(1, b"a")
-    assert pair.run(pair.client.get("work")) == b"a"
-    assert pair.run(pair.client.get("work")) is None
-    assert pair.attempts() == [1, 1]
-
-
-def test_get_waits_a_second_at_each_server_until_the_timeout(pair: World) -> None:
-    waiting = pair.begin(pair.client.get("work", timeout=2.5))
-    pair.advance(1)  # at the first
-    pair.have_put(1, b"a")
-    pair.settle()
-    assert pair.result(waiting) == b"a"
-    waiting = pair.begin(pair.client.get("work", timeout=2.5))
-    for pause_s in (1, 1, 0.25):
-        pair.advance(pause_s)
-        assert not waiting.called
-    pair.advance(0.25)
-    assert pair.result(waiting) is None
 
 
 def test_statistics_are_returned_for_each_server(pair: World) -> None:
@@ -472,16 +406,6 @@ def test_close_fails_pending_requests_and_leaves_no_timer() -> None:
     assert world.network.clock.getDelayedCalls() == []
     assert world.connections() == [0]
     world.run(world.client.close())
-
-
-def test_close_cancels_connection_attempts(pair: World) -> None:
-    for endpoint in pair.endpoints:
-        endpoint.is_silent = True
-    asked = pair.begin(pair.client.version())
-    pair.run(pair.client.close())
-    with pytest.raises(CannotConnect, match="the client is closed"):
-        pair.result(asked)
-    assert pair.network.clock.getDelayedCalls() == []
 
 
 def test_close_fails_a_request_that_waits_for_a_server(world: World) -> None:

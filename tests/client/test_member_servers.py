@@ -20,7 +20,7 @@ from kestrel.testing.server import MemoryServer
 from tests.client.following import SETS, FakeSets, members
 from tests.client.memory_world import work_on
 from tests.memcache_text import put
-from tests.server.running import PATIENCE_S, eventually
+from tests.server.running import eventually
 
 TIMEOUT_S = 10.0
 
@@ -110,14 +110,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 # Members.
-
-
-def test_server_set_is_followed_at_first_use(world: World) -> None:
-    assert not world.sets.followers
-    world.become(0)
-    assert world.run(world.client.put("work", b"a"))
-    assert world.run(world.client.get("work")) == b"a"
-    assert len(world.sets.followers) == 1
 
 
 def test_requests_wait_for_the_first_members(world: World) -> None:
@@ -380,18 +372,6 @@ def test_close_fails_requests_that_wait_for_members(world: World) -> None:
     with pytest.raises(CannotConnect, match="the client is closed"):
         world.result(waiting)
     assert not world.reactor.getDelayedCalls()
-
-
-def test_change_after_close_is_ignored(world: World) -> None:
-    world.become(0)
-    world.run(world.client.put("work", b"a"))
-    world.tell(1)
-    closing = Deferred.fromCoroutine(world.client.close())
-    world.settle()
-    eventually(lambda: closing.called or world.reactor.settle(), "the client is closed", PATIENCE_S)
-    assert world.connections() == [0, 0, 0]
-    with pytest.raises(CannotConnect, match="the client is closed"):
-        world.run(world.client.get("work"))
 
 
 def test_close_fails_requests_at_a_removed_server(world: World) -> None:

@@ -181,14 +181,6 @@ def test_name_is_the_address_with_the_thrift_port(time: Time) -> None:
     assert str(patient("[::1]:22", time)) == "[::1]:22"
 
 
-def test_tls_server_is_verified(time: Time, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    options = TlsOptions(authority.ca_file, server_name=HOST)
-    script = talk(answer(1))
-    with scripted(script, tls=served_by(authority)) as server, patient(server.address, time, tls=options) as asking:
-        assert asking.ask(version) == "1.0"
-
-
 def test_untrusted_tls_server_fails(time: Time, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     options = TlsOptions(authority.ca_file, server_name=HOST)

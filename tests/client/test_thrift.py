@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kestrel.client.call import NOT_YET, Call
 from kestrel.client.errors import BadReply, Refused, RequestError, ServerError
@@ -96,6 +93,7 @@ EVERY_CALL: dict[str, tuple[Callable[[ThriftCalls], Call[Any]], bytes, bytes, by
     "set status": (lambda calls: calls.set_status("Up"), b"set_status", b"\x08\0\1\0\0\0\3\0", b"\0", None),
     "version": (lambda calls: calls.version(), b"get_version", b"\0", b"\x0b\0\0\0\0\0\x051.2.3\0", "1.2.3"),
 }
+
 
 MAKERS = [(make_call, method) for make_call, method, _, _, _ in EVERY_CALL.values()]
 
@@ -204,31 +202,6 @@ def test_invalid_argument_is_not_sent() -> None:
     for status in ("WriteAvoid", "NotConfigured", "down"):
         with pytest.raises(RequestError, match="no status"):
             ThriftCalls().set_status(status)
-
-
-@given(st.binary(max_size=100), st.sampled_from(MAKERS))
-def test_any_result_is_a_reply_or_an_error(
-    result: bytes, made_by: tuple[Callable[[ThriftCalls], Call[Any]], bytes]
-) -> None:
-    make_call, method = made_by
-    for type_ in (binary.REPLY, binary.EXCEPTION):
-        with suppress(BadReply, Refused):
-            answered(make_call(ThriftCalls()), message(method, type_, result))
-
-
-@given(st.binary(max_size=100))
-def test_any_bytes_are_a_part_of_a_reply_or_an_error(data: bytes) -> None:
-    with suppress(BadReply):
-        answered(ThriftCalls().version(), data)
-
-
-@given(st.sampled_from(list(EVERY_CALL.values())), st.data())
-def test_damaged_reply_is_a_reply_or_an_error(made_by: tuple[Any, ...], data: st.DataObject) -> None:
-    make_call, method, _, result, _ = made_by
-    reply = bytearray(message(method, binary.REPLY, result))
-    reply[data.draw(st.integers(0, len(reply) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(BadReply, Refused):
-        answered(make_call(ThriftCalls(max_frame_bytes=1000)), bytes(reply))
 
 
 def test_item_that_is_too_large_is_not_sent() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.child import Child
 from tests.cluster.sets import Sets, items
 from tests.cluster.zookeeper import ZooKeeper
-from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
+from tests.server.running import PATIENCE_S, Server, eventually, own_port
 from tests.tools.tool_processes import ENVIRONMENT, command
 
 
@@ -169,35 +169,6 @@ def test_a_monitor_follows_the_set_and_leaves_those_who_left(sets: Sets, servers
         assert monitor.read_line() == b"d\n"
         assert end(monitor) == (0, "")
     assert items(one) == 1
-
-
-def test_a_monitor_outlives_the_orderly_stop_of_one_of_two_servers(
-    tmp_path: Path, sets: Sets, servers: list[Server]
-) -> None:
-    with Processes(tmp_path) as processes:
-        going = processes.serve('queuePath = "queues"\n')
-        sets.join(going)
-        put(going, b"a")
-        with begin(sets, "monitor", "work") as monitor:
-            assert monitor.read_line() == b"a\n"
-            put(servers[0], b"b")
-            sets.join(servers[0])
-            assert monitor.read_line() == b"b\n"
-            sets.leave(going)
-            going.stop()
-            put(servers[0], b"c")
-            assert monitor.read_line() == b"c\n"
-            assert end(monitor) == (0, "")
-
-
-def test_a_get_that_waits_finds_a_server_that_joins(sets: Sets, servers: list[Server]) -> None:
-    sets.join(servers[0])
-    with begin(sets, "get", "--wait", "1m", "work") as get:
-        eventually(lambda: connections(servers[0]) == 2, "it waits")
-        put(servers[1], b"a")
-        sets.join(servers[1])
-        assert get.communicate() == (b"a\n", b"")
-        assert get.returncode == 0
 
 
 def test_a_load_from_standard_input_follows_the_set(sets: Sets, servers: list[Server]) -> None:

@@ -21,7 +21,7 @@ from kestrel.cluster.member import SERVER_SETS
 from kestrel.tls import TlsOptions
 from tests.child import Child, join
 from tests.client.certificates import Authority
-from tests.cluster.servers import await_members, config, set_status
+from tests.cluster.servers import await_members, config
 from tests.cluster.sets import SERVED, Sets, items
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import PATIENCE_S, ROOT, Processes, Server, eventually, own_port
@@ -126,32 +126,6 @@ def test_a_get_that_waits_finds_a_server_that_joins_meanwhile(
     joining.start()
     assert client.get("work", timeout=PATIENCE_S) == b"a"
     join(joining)
-
-
-def test_garbage_in_a_set_is_passed_over(sets: Sets, servers: list[Server], client: BlockingClient) -> None:
-    one, _ = servers
-    endpoint = b'{"host": "a b\\u0000", "port": 1}'
-    for data in (b"", b"\xff", b"[]", b"[" * 50_000, b'{"serviceEndpoint": %b}' % endpoint):
-        for name in SERVER_SETS:
-            sets.put(name, data)
-    sets.join(one)
-    assert [client.put("work", b"a") for _ in range(20)] == [True] * 20
-    while client.get("work") is not None:
-        pass
-    assert items(one) == 0
-
-
-def test_a_status_that_leaves_the_write_set_stops_puts_alone(
-    processes: Processes, zookeeper: ZooKeeper, prefix: str
-) -> None:
-    server = processes.serve(SERVED + config(zookeeper, prefix))
-    await_members(zookeeper, prefix, {server.port: "Up"})
-    set_status(server, "ReadOnly")
-    await_members(zookeeper, prefix, {server.port: "ReadOnly"})
-    with BlockingClient(f"zk://{zookeeper.hosts}{prefix}", timeout_s=PATIENCE_S) as client:
-        with pytest.raises(NoServer, match=f"is in the write set of zk://127.0.0.1:{zookeeper.port}{prefix}"):
-            client.put("work", b"a")
-        assert client.get("work") is None
 
 
 def test_a_process_that_was_forked_follows_by_itself(sets: Sets, servers: list[Server], client: BlockingClient) -> None:

@@ -45,16 +45,6 @@ def test_it_leaves_by_its_status_and_at_its_stop(processes: Processes, zookeeper
     assert members(zookeeper.client, prefix) == {"read": [], "write": []}  # long before the session would have ended
 
 
-def test_a_server_that_remembers_a_status_begins_with_it(
-    processes: Processes, zookeeper: ZooKeeper, prefix: str
-) -> None:
-    server = processes.serve(SERVED + config(zookeeper, prefix))
-    set_status(server, "ReadOnly")
-    server.stop()
-    server = processes.serve(SERVED + config(zookeeper, prefix))
-    await_members(zookeeper, prefix, {server.port: "ReadOnly"})
-
-
 def test_a_server_that_was_killed_does_not_stand_there_twice(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:

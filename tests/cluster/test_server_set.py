@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from zope.interface.verify import verifyObject
 
@@ -82,13 +81,6 @@ def test_what_an_earlier_session_has_left_is_removed_and_others_are_left_alone(
         assert len(data) == 4
         server_set.leave()
         assert len(zookeeper.client.get_children(path)) == 3
-
-
-def test_a_server_that_was_killed_and_comes_back_quiescent_is_no_member(zookeeper: ZooKeeper, prefix: str) -> None:
-    with session(zookeeper) as killed, session(zookeeper) as again:
-        ServerSet(killed, f"{prefix}/read", member(1)).join()
-        ServerSet(again, f"{prefix}/read", member(1)).leave()
-        assert members(zookeeper, f"{prefix}/read") == []
 
 
 def test_what_somebody_has_removed_is_put_back(zookeeper: ZooKeeper, prefix: str) -> None:
@@ -174,18 +166,3 @@ def test_a_stale_member_that_may_not_be_removed_is_no_obstacle(zookeeper: ZooKee
         ServerSet(killed, path, member(1)).join()
         ServerSet(again, path, member(1)).join()
         assert members(zookeeper, path) == [1, 1]
-
-
-def test_another_client_sees_what_finagle_would(zookeeper: ZooKeeper, prefix: str) -> None:
-    with session(zookeeper) as client:
-        ServerSet(client, f"{prefix}/read", member(1)).join()
-        plain = KazooClient(zookeeper.hosts)
-        plain.start()
-        try:
-            [node] = plain.get_children(f"{prefix}/read")
-            data, stat = plain.get(f"{prefix}/read/{node}")
-        finally:
-            plain.stop()
-            plain.close()
-    assert json.loads(data)["status"] == "ALIVE"
-    assert stat.ephemeralOwner

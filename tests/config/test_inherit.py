@@ -18,11 +18,6 @@ def resolver(text: str) -> QueueSettingsResolver:
     return QueueSettingsResolver(loads(text))
 
 
-def test_without_a_file_every_queue_has_the_built_in_settings() -> None:
-    settings_for = QueueSettingsResolver(Config()).settings_for
-    assert settings_for(b"any") == settings_for(b"any+child") == QueueSettings()
-
-
 def test_a_queue_inherits_unset_settings_from_the_default() -> None:
     settings = resolver(
         """

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kestrel.config.load import ConfigError, load, loads
-from kestrel.config.model import AliasSettings, Config, QueueOverrides, QueueSettings
-from kestrel.config.setting import settings_of
+from kestrel.config.model import Config
 from kestrel.errors import KestrelError
 
 TAP_CONFIGS = Path(__file__).parents[2] / "tap-configs"
@@ -27,82 +23,6 @@ def problems_of(text: str) -> tuple[str, ...]:
 
 def test_an_empty_file_gives_the_defaults() -> None:
     assert loads("") == Config()
-
-
-def test_a_file_with_every_kind_of_table_loads() -> None:
-    config = loads(
-        """
-        listenAddress = "127.0.0.1"
-        memcacheListenPort = 22134
-        textListenPort = false
-        thriftListenPort = 0
-        queuePath = "/srv/queues"
-        storage = "journal:/srv/queues"
-        maxTotalMemory = "2GiB"
-        clientTimeout = "5m"
-        maxOpenTransactions = 100
-        defaultStatus = "quiescent"
-
-        [default]
-        syncJournal = "100.milliseconds"
-        whiteListClientIdForEnqueue = "producer"
-        whiteListClientIdForDequeue = ["one", "two"]
-
-        [[queues]]
-        name = "Größe"
-        maxSize = "10.gigabytes"
-        maxRedeliveries = 3
-        errorQueue = "Fehler"
-
-        [[aliases]]
-        name = "both"
-        destinationQueues = ["Größe", "other"]
-
-        [admin]
-        httpPort = "none"
-
-        [zookeeper]
-        host = "zoo"
-        pathPrefix = "/services/kestrel"
-        sessionTimeout = 30
-        acl = ["world:anyone:r", "digest:me:hash=:cdrwa"]
-
-        [logging]
-        level = "WARN"
-        levels = { "kestrel.storage" = "debug" }
-        rotateSize = "1MiB"
-        """
-    )
-    assert config.listen_address == "127.0.0.1"
-    assert config.memcache_listen_port == 22134
-    assert config.text_listen_port is None
-    assert config.thrift_listen_port is None
-    assert config.queue_path == "/srv/queues"
-    assert config.storage == "journal:/srv/queues"
-    assert config.max_total_memory_bytes == 2 * 2**30
-    assert config.client_timeout_ms == 300_000
-    assert config.max_open_transactions == 100
-    assert config.default_status == "Quiescent"
-    assert config.default == QueueOverrides(
-        {
-            "sync_journal_ms": 100,
-            "white_list_client_id_for_enqueue": (b"producer",),
-            "white_list_client_id_for_dequeue": (b"one", b"two"),
-        }
-    )
-    assert config.queues == {
-        "Größe".encode(): QueueOverrides(
-            {"max_size_bytes": 10 * 2**30, "max_redeliveries": 3, "error_queue": b"Fehler"}
-        )
-    }
-    assert config.aliases == {b"both": AliasSettings(name=b"both", destination_queues=("Größe".encode(), b"other"))}
-    assert config.admin.http_port is None
-    assert config.zookeeper is not None
-    assert config.zookeeper.session_timeout_ms == 30_000
-    assert config.zookeeper.acl == ("world:anyone:r", "digest:me:hash=:cdrwa")
-    assert config.logging.level == "warn"
-    assert config.logging.levels == {"kestrel.storage": "debug"}
-    assert config.logging.rotate_size_bytes == 2**20
 
 
 @pytest.mark.parametrize(
@@ -415,52 +335,3 @@ def test_shipped_files_load(name: str) -> None:
 def test_examples_in_comments_of_shipped_files_load(name: str) -> None:
     text = (TAP_CONFIGS / name).read_text()
     loads(re.sub(r"(?m)^# (?=\[\[|\w+ = )", "", text), name)
-
-
-@given(st.text())
-def test_any_text_loads_or_is_refused(text: str) -> None:
-    loads_or_is_refused(text)
-
-
-NAMES = sorted(
-    {setting.kestrel_name for cls in (Config, QueueSettings, AliasSettings) for setting in settings_of(cls).values()}
-)
-VALUES = """
-0 | 1 | -1 | 70000 | 0.5 | nan | -inf | 0xffffffffffffffffffff | true | false | 1979-05-27 | 07:32:00
-"" | "none" | "never" | "a" | "b" | "a+x" | "+" | "a.b" | "16MiB" | "1m30s" | "journal:"
-[] | ["a"] | ["a", "b"] | [1] | [[]] | {} | {a = 1} | [{}] | [{name = "a"}]
-"""
-HEADS = [f"[{name}]" for name in ("default", "admin", "zookeeper", "logging", "queues", "x")]
-HEADS += ["[[queues]]", "[[aliases]]", "[[default]]"]
-
-values = st.sampled_from(VALUES.strip().replace("\n", " | ").split(" | "))
-lines = st.one_of(
-    st.sampled_from(HEADS),
-    st.builds("{} = {}".format, st.sampled_from([*NAMES, "unknown"]), values),
-    st.builds("name = {}".format, values),
-)
-
-
-@given(st.lists(lines, max_size=12).map("\n".join))
-def test_any_file_of_known_names_and_arbitrary_values_loads_or_is_refused(text: str) -> None:
-    loads_or_is_refused(text)
-
-
-def loads_or_is_refused(text: str) -> None:
-    try:
-        config = loads(text)
-    except ConfigError as error:
-        assert error.problems
-    else:
-        assert isinstance(config, Config)
-
-
-@given(st.binary(max_size=200))
-def test_a_file_of_any_bytes_loads_or_is_refused(data: bytes) -> None:
-    with NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        try:
-            assert isinstance(load(file.name), Config)
-        except ConfigError as error:
-            assert error.problems and error.source == file.name

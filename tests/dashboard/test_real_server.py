@@ -88,13 +88,3 @@ def test_a_server_that_stops_is_away_and_one_that_comes_back_is_there(driver: Ch
     processes.serve("", "--admin", f"tcp:{port}:interface=127.0.0.1")
     look_again(driver)
     wait_until(driver, lambda: not is_seen(driver, "#away"), "it is back")
-
-
-def test_who_is_no_administrator_sees_and_cannot_press(driver: Chrome, processes: Processes) -> None:
-    server = processes.serve("administrators = []\n")
-    with server.connect() as client:
-        client.put(b"work", b"first")
-    open_dashboard(driver, url_of(server), "#/queue/work")
-    wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
-    assert not button_called(driver, "Flush…").is_enabled()
-    assert not button_called(driver, "Delete…").is_enabled()

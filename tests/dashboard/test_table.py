@@ -124,17 +124,6 @@ def test_the_filter_finds_parts_of_names_and_says_when_there_are_none(driver: Ch
     assert not is_seen(driver, "#no-match")
 
 
-def test_rates_are_differences_by_the_servers_own_time_and_start_anew_with_a_queue(
-    driver: Chrome, server: FakeServer
-) -> None:
-    server.queues = [FakeQueue(b"work", puts_a_look=40, gets_a_look=3)]
-    open_dashboard(driver, server.url)
-    look_again(driver)
-    wait_until(driver, lambda: column(driver, "Puts/s") == ["20"], "puts per second")
-    assert column(driver, "Gets/s") == ["1.5"]
-    assert text_of(driver, "#fact-puts") == "20"
-
-
 def test_of_2000_queues_only_rows_that_can_be_seen_are_there_and_scrolling_shows_the_last(
     driver: Chrome, server: FakeServer
 ) -> None:

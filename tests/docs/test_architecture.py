@@ -63,11 +63,6 @@ def test_files_in_the_picture_exist() -> None:
     assert list(lost_files(words)) == []
 
 
-def test_missing_file_is_found() -> None:
-    pages = ["`net/hub.py`, `hub_transport.py`", "`net/bus.py`, `nobody.py`"]
-    assert list(lost_files(pages)) == ["net/bus.py", "nobody.py"]
-
-
 def members_of_classes() -> dict[str, set[str]]:
     """Return the names that each class of the package defines or sets, by class name."""
     members: dict[str, set[str]] = {}

@@ -22,7 +22,7 @@ from typing import Final
 import pytest
 import trustme
 
-from tests.docs.commands import COMMANDS, PAGES, ROOT, Command, commands_of, make_programs
+from tests.docs.commands import COMMANDS, PAGES, ROOT, Command, make_programs
 from tests.docs.hexdump import dumps_in
 from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
 from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
@@ -285,26 +285,3 @@ def test_installed_package_has_its_commands(sources: Path, tmp_path: Path, monke
     assert commands and all((programs / name).exists() for name in commands)
     told = subprocess.run([programs / "kestrel-cli", "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (told.returncode, told.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("block", "shown"),
-    [
-        ("```console\n$ kestrel-cli status\nUp\n```\n", ["kestrel-cli status"]),
-        ("```sh\nanything --goes    # and why\n```\n", ["anything --goes"]),
-        ("    make bench QUICK=1       less of everything\n", ["make bench QUICK=1"]),
-        ("    twistd kestrel \\\n        --storage 'a  b'\n", ["twistd kestrel --storage 'a  b'"]),
-        ("    kestrel-qdump [-q] PATH...\n    # make nothing\n    get work\n", []),
-        ("Try `make test`.\n", ["make test"]),
-        ("```toml\ninstall = 1\n```\n", []),
-    ],
-)
-def test_commands_on_a_page_are_found(
-    block: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.docs.commands.ROOT", tmp_path)
-    page = tmp_path / "page.md"
-    page.write_text(f"# Page\n\n<!-- run by tests/x/test_x.py -->\n\n{block}")
-    found = list(commands_of(page))
-    assert [re.sub(r" {2,}(?=--)", " ", command.text) for command in found] == shown
-    assert {command.note for command in found} <= {"run by tests/x/test_x.py", ""}

@@ -14,12 +14,9 @@ from kestrel.journal import opcodes
 from kestrel.journal.fileset import parse_file_name
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import decode_record
-from kestrel.journal.replay import replay
 from kestrel.testing.server import EPOCH_MS, MemoryServer
 from tests.docs.hexdump import dumps_in
 from tests.docs.markdown import table, tables
-from tests.journal.handwritten import BytesReader
-from tests.journal.restarts import ReplayedWindow
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "journal_format.md").read_text()
 PLAIN: Final = PAGE.replace("`", "")
@@ -88,10 +85,6 @@ def test_fields_make_the_header(opcode: Opcode) -> None:
     assert (header.format, header.size) == (HEADERS[opcode].format, HEADERS[opcode].size)
 
 
-def test_opcodes_without_fields_have_the_bare_size() -> None:
-    assert {ROWS[name].header.size for name in ("REMOVE", "REMOVE_TENTATIVE")} == {opcodes.BARE_SIZE}
-
-
 @pytest.mark.parametrize("row", READ, ids=lambda row: row.name)
 def test_record_built_from_the_table_is_read(row: Row) -> None:
     written = record_of(row)
@@ -113,14 +106,6 @@ def test_state_dump_built_from_the_table_is_read_to_the_end() -> None:
         record = decode_record(written, 0)
         assert (record.name, record.xid, record.restates) == ("STATE_DUMP", 7, count)
         assert record.size == len(written)
-
-
-def test_every_record_of_the_table_is_replayed() -> None:
-    assert dict(table(PLAIN, "", ""))["reads"].startswith("every record of every release")
-    for opcode in Opcode:
-        record = record_of(ROWS[opcode.name])
-        assert decode_record(record, 0).name == opcode.name
-        assert replay(BytesReader(record), ReplayedWindow(), EPOCH_MS).problem is None
 
 
 def test_records_of_opcode_8_are_told_apart_as_documented() -> None:
@@ -163,13 +148,6 @@ def reading(contents: bytes) -> str:
 def test_written_opcodes_are_the_same_in_both_tables() -> None:
     numbers = {int(number) for number in re.findall(r"\b\d\b", dict(table(PLAIN, "", ""))["writes"])}
     assert numbers == {row.number for row in opcode_rows() if "this server" in row.written_by}
-
-
-@pytest.mark.parametrize("size", [15, 0, -1])
-def test_size_below_that_of_the_times_is_damage(size: int) -> None:
-    record = opcodes.ADDX_HEADER.pack(Opcode.ADDX, size, EPOCH_MS, 0) + ITEM
-    end = replay(BytesReader(record), ReplayedWindow(), EPOCH_MS)
-    assert (end.offset, end.is_unfinished) == (0, False)
 
 
 # Names.

@@ -18,7 +18,7 @@ from tests.docs.commands import run_python
 from tests.docs.markdown import code_blocks
 from tests.docs.test_protocols import PAGES, rows_below
 from tests.docs.thrift_examples import IDL as SERVICE
-from tests.docs.thrift_examples import ThriftBlock, bytes_of, explained, play, thrift_blocks_in
+from tests.docs.thrift_examples import ThriftBlock, is_true, play, thrift_blocks_in
 from tests.protocols.thrift_clients import IDL
 from tests.server.running import PATIENCE_S, Processes
 
@@ -34,22 +34,6 @@ PROGRAMS: Final = code_blocks(PAGE, "python")
 
 _PRINTS: Final = re.compile(r"^print\(.*\)  # (.*)$", re.MULTILINE)
 
-IN_WORDS: Final = '```thrift\n> put("jobs", ["hello"])\n< 1\n```\n'
-
-
-def in_bytes() -> str:
-    """Return the example with its bytes."""
-    (block,) = thrift_blocks_in(IN_WORDS)
-    lines = []
-    for said, frame in zip(block.said, play(block), strict=True):
-        lines += [f"{said.direction} {said.words}", *explained(frame)]
-    return "\n".join(["```thrift", *lines, "```\n"])
-
-
-def explanations_are_true(block: ThriftBlock) -> bool:
-    """Return whether the explanations of the bytes of an example are correct."""
-    return all(said.lines == explained(bytes_of(said.lines)) for said in block.said if said.lines)
-
 
 def test_all_examples_are_found() -> None:
     assert len(BLOCKS) == sum(page.count("\n```thrift") for page in PAGES.values()) >= 10
@@ -62,47 +46,15 @@ def test_example_gets_its_replies(block: ThriftBlock, piece_bytes: int | None) -
     play(block, piece_bytes=piece_bytes)
 
 
-@pytest.mark.parametrize("block", IN_BYTES.values(), ids=IN_BYTES)
-def test_explanations_of_bytes_are_correct(block: ThriftBlock) -> None:
-    assert explanations_are_true(block)
+def test_explanations_have_the_texts_and_numbers_of_their_bytes() -> None:
+    lines = [line for block in IN_BYTES.values() for said in block.said for line in said.lines]
+    assert len(lines) > 50
+    assert [line for line in lines if not is_true(line)] == []
 
 
 def test_every_method_has_an_example() -> None:
     calls = [said.words for block in thrift_blocks_in(PAGE) for said in block.said if said.direction == ">"]
     assert set(SERVICE.Kestrel.thrift_services) <= {words.split("(")[0] for words in calls}
-
-
-def test_example_with_bytes_is_played() -> None:
-    (block,) = thrift_blocks_in(in_bytes())
-    assert all(said.lines for said in block.said) and explanations_are_true(block)
-    play(block)
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("< 1\n", "< 2\n"),
-        ("< 1\n", ""),
-        ("\n> put", "\n2> put"),
-        ("hello", "world"),
-        ("68 65 6c 6c 6f", "68 65 6c 6c 70"),
-        ("00 00 00 01     ", "00 00 00 02     "),
-    ],
-)
-def test_wrong_example_fails(right: str, wrong: str) -> None:
-    page = in_bytes()
-    assert right in page
-    (block,) = thrift_blocks_in(page.replace(right, wrong, 1))
-    with pytest.raises(AssertionError):
-        play(block)
-
-
-def test_wrong_explanation_is_found() -> None:
-    page = in_bytes()
-    assert 'string: "jobs"' in page
-    (block,) = thrift_blocks_in(page.replace('string: "jobs"', 'string: "work"'))
-    play(block)
-    assert not explanations_are_true(block)
 
 
 # Tables.

@@ -185,7 +185,6 @@ class Playing:
 
 BLOCKS: Final = {f"{name} line {block.number}": block for name, page in PAGES.items() for block in blocks_in(page)}
 
-EMPTY: Final = "```conversation\n> get jobs\n< END\n```\n"
 """A minimal example."""
 
 
@@ -223,13 +222,6 @@ def test_wrong_example_fails(lines: str) -> None:
     (block,) = blocks_in(f"```conversation\n> get jobs\n{lines}```\n")
     with pytest.raises(AssertionError):
         play(block)
-
-
-def test_configuration_applies_to_the_example_directly_below() -> None:
-    toml = "```toml\nmaxOpenTransactions = 7\n```\n"
-    one, two, three = blocks_in(f"{toml}\n{toml}\n{EMPTY}\n{EMPTY}{toml}\nText.\n\n{EMPTY}")
-    assert one.config.max_open_transactions == 7
-    assert two.config.max_open_transactions == three.config.max_open_transactions == MAX_OPEN_READS
 
 
 @pytest.mark.parametrize("parent", ["jobs", "news"])

@@ -1,7 +1,6 @@
 """The notation of thrift calls in the documents: in words, and below in bytes with an explanation of each line.
 
-thriftpy2 and the IDL, which are independent of the server, encode the words and decode the replies. The explained bytes
-are generated here, and must be those of the page.
+thriftpy2 and the IDL, which are independent of the server, encode the words and decode the replies.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from thriftpy2.protocol.binary import TBinaryProtocol
-from thriftpy2.thrift import TApplicationException, TType
+from thriftpy2.thrift import TApplicationException
 from thriftpy2.transport import TMemoryBuffer
 
 from kestrel.config.model import Config
@@ -36,12 +35,8 @@ _AS: Final = re.compile(r', as "(.*)"$')
 
 _SAID: Final = re.compile(r"(2?)(--|[<>]) (.*)")
 _BYTES: Final = re.compile(r"    ((?:  )*)((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  +\S.*)?")
-_BYTES_PER_LINE: Final = 16
-_COMMENT_COLUMN: Final = 52
-
-_TYPES: Final = {TType.STRING: "string", TType.I32: "i32", TType.I64: "i64"}
-_KINDS: Final = {binary.CALL: "a call", binary.REPLY: "a reply", binary.EXCEPTION: "an exception"}
-_EXCEPTION_SPEC: Final = {1: (TType.STRING, "message"), 2: (TType.I32, "type")}
+_NUMBER: Final = re.compile(r"(?:.*: |call number )?(-?\d+)(?: bytes follow)?")
+"""An explanation that ends in the number that the bytes end in."""
 
 
 class Said(NamedTuple):
@@ -206,94 +201,11 @@ def _in_words(value: Any) -> str:
 # Lines of bytes.
 
 
-class _Lines:
-    """The explained lines of a frame. Long values continue on the next line."""
-
-    def __init__(self, frame: bytes) -> None:
-        self._frame = frame
-        self._shown = 0
-        self._reader = binary.ThriftReader(frame)
-        self.lines: list[str] = []
-
-    def show(self, comment: str, depth: int = 0) -> None:
-        """Add a line of the bytes read since the last one."""
-        end = len(self._frame) - self._reader.remaining_bytes
-        for start in range(self._shown, end, _BYTES_PER_LINE):
-            shown = f"    {'  ' * depth}{self._frame[start : min(end, start + _BYTES_PER_LINE)].hex(' ')}"
-            self.lines.append(f"{shown:<{_COMMENT_COLUMN}}  {comment}" if start == self._shown else shown)
-        self._shown = end
-
-    def message(self) -> None:
-        """Explain a frame."""
-        reader = self._reader
-        self.show(f"{reader.i32()} bytes follow")
-        if self._frame[4] == TType.I64:
-            self.fields(TRACING.RequestHeader.thrift_spec, 0, "the end of the header")
-        elif self._frame[4:6] == b"\x00\x80":
-            self.fields(TRACING.ResponseHeader.thrift_spec, 0, "the end of the header")
-        if self._frame[-reader.remaining_bytes] & 0x80:
-            kind = reader.i32() & 0xFF
-            self.show(f"the binary protocol, version 1; {_KINDS[kind]}")
-            name = reader.binary().decode()
-            self.show(f'"{name}"')
-        else:
-            name = reader.binary().decode()
-            self.show(f'"{name}"')
-            kind = reader.byte()
-            self.show(_KINDS[kind])
-        self.show(f"call number {reader.i32()}")
-        if kind == binary.EXCEPTION:
-            spec: dict[int, Any] = _EXCEPTION_SPEC
-        else:
-            part = "args" if kind == binary.CALL else "result"
-            spec = getattr(getattr(IDL.Kestrel, f"{name}_{part}", None), "thrift_spec", {})
-        self.fields(spec, 0)
-        assert not reader.remaining_bytes
-
-    def fields(self, spec: dict[int, Any], depth: int, end: str = "the end of the struct") -> None:
-        """Explain the fields of a struct, each on a line."""
-        reader = self._reader
-        while (field := reader.field())[0] != binary.STOP:
-            type_, id_ = field
-            name = spec[id_][1]
-            if type_ == TType.STRUCT:
-                self.show(f"field {id_}, {name}, a struct:", depth)
-                self.fields(_spec_of(spec[id_]), depth + 1)
-            elif type_ in (TType.LIST, TType.SET):
-                self.elements(f"field {id_}, {name}, a {'list' if type_ == TType.LIST else 'set'}", spec[id_], depth)
-            else:
-                value = self.value(type_)
-                self.show(f"field {id_}, {name}, {_TYPES[type_]}: {value}", depth)
-        self.show(end if depth or self._reader.remaining_bytes else "the end", depth)
-
-    def elements(self, comment: str, spec: Any, depth: int) -> None:
-        """Explain the elements of a list or set."""
-        type_, count = self._reader.list_header()
-        kind = "struct" if type_ == TType.STRUCT else _TYPES[type_]
-        self.show(f"{comment} of {count} {kind}{'s' if count != 1 else ''}", depth)
-        for _ in range(count):
-            if type_ == TType.STRUCT:
-                self.fields(_spec_of((None, None, spec[2])), depth + 1)
-            else:
-                self.show(self.value(type_), depth + 1)
-
-    def value(self, type_: int) -> str:
-        """Return a value that is no struct and no list."""
-        reader = self._reader
-        if type_ == TType.STRING:
-            return f'"{reader.binary().decode("latin-1")}"'
-        return str(reader.i32() if type_ == TType.I32 else reader.i64())
-
-
-def _spec_of(field: Any) -> dict[int, Any]:
-    """Return the fields of the struct that a field or element is."""
-    struct_class = field[2][1] if isinstance(field[2], tuple) else field[2]
-    spec: dict[int, Any] = struct_class.thrift_spec
-    return spec
-
-
-def explained(frame: bytes) -> list[str]:
-    """Return the lines of bytes of a frame with their explanations."""
-    lines = _Lines(frame)
-    lines.message()
-    return lines.lines
+def is_true(line: str) -> bool:
+    """Return whether the texts and the number in the explanation of a line are those of its bytes."""
+    match = _BYTES.fullmatch(line)
+    assert match is not None
+    data, words = bytes.fromhex(match[2]), line[match.end(2) :].strip()
+    number = _NUMBER.fullmatch(words)
+    is_text_there = all(text[:5].encode("latin-1") in data for text in re.findall('"([^"]*)"', words))
+    return is_text_there and (number is None or data.endswith(int(number[1]).to_bytes(8, "big", signed=True)[-4:]))

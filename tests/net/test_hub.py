@@ -539,21 +539,6 @@ def test_endless_pipeline_delays_no_other_client(served: Served) -> None:
     assert 64 * 20 <= stored < sent // len(set_(b"flood", b"x" * 50)), "it is also served, and has not finished"
 
 
-def test_open_read_of_disconnected_client_is_available_in_the_same_tick(served: Served) -> None:
-    holder, asker = served.connect(), served.connect()
-    asker.send(set_(b"work", b"hello"))
-    served.tick()
-    holder.send(b"get work/open\r\n")
-    served.tick()
-    assert asker.has(8)
-    asker.send(b"get work\r\n")
-    holder.close()
-    served._clients.remove(holder)
-    served.tick()
-    assert asker.has(33)
-    assert asker.received == b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
-
-
 def test_burst_of_connections_is_accepted_a_few_per_tick(hub_net: Net) -> None:
     for _ in range(3):  # Twisted's own port accepts more with each burst
         before = len(hub_net.factory.made)

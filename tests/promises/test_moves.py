@@ -669,13 +669,3 @@ def test_guide_example_of_delayed_retry_works(tmp_path: Path) -> None:
         server.advance(1)
         assert client.ask(b"get jobs/peek\r\n") == value(b"jobs/peek", b"job")
         assert stat(client, b"jobs_later", "items") == "0"
-
-
-def test_stop_requeues_open_reads_of_all_clients_in_order(tmp_path: Path) -> None:
-    server = MemoryServer(folder=tmp_path / "queues")
-    client = server.connect()
-    put(client, b"work", *(b"%d" % number for number in range(20)))
-    for number in range(10):
-        assert server.connect().ask(b"get work/open\r\n") == value(b"work/open", b"%d" % number)
-    server.restart()
-    assert items(server.connect(), b"work") == [b"%d" % number for number in range(20)]

@@ -44,72 +44,14 @@ FIGURES: Final = ("items", "bytes", "total_items", "discarded", "open_transactio
 """Figures that must be equal for all protocols. The number of opened reads is not: every get of text opens one."""
 
 
-class Speaker(ABC):
-    """A client of one protocol, limited to what all three protocols can do.
-
-    `take`, `open` and `peek` first confirm the client's open reads of the queue, because text always does.
-    """
-
-    def __init__(self, server: MemoryServer) -> None:
-        self.server = server
-
-    @abstractmethod
-    def put(self, queue: bytes, items: list[bytes]) -> int:
-        """Put these items and return how many were stored."""
-
-    @abstractmethod
-    def take(self, queue: bytes) -> list[bytes]:
-        """Take the head for good."""
-
-    @abstractmethod
-    def open(self, queue: bytes) -> list[bytes]:
-        """Open a read of the head."""
-
-    @abstractmethod
-    def begin_open(self, queue: bytes) -> None:
-        """Start a get that waits up to a second and opens a read."""
-
-    @abstractmethod
-    def begin_open_many(self, queue: bytes) -> None:
-        """Start a request for as many open reads as a client may hold, waiting up to a second."""
-
-    @abstractmethod
-    def opened(self, queue: bytes) -> list[bytes]:
-        """Return the items of the request that `begin_open` or `begin_open_many` started."""
-
-    @abstractmethod
-    def finish(self, queue: bytes, most: int) -> int:
-        """Confirm up to `most` of the oldest open reads and return how many there were."""
-
-    @abstractmethod
-    def peek(self, queue: bytes) -> list[bytes]:
-        """Return the head without taking it."""
-
-    @abstractmethod
-    def flush(self, queue: bytes) -> None:
-        """Drop the items."""
-
-    @abstractmethod
-    def delete(self, queue: bytes) -> None:
-        """Delete the queue."""
-
-    @abstractmethod
-    def confirm_deleted(self, queue: bytes) -> int:
-        """Confirm the open reads of a deleted queue and return how many were confirmed."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Return all open reads and disconnect."""
-
-
-class LineSpeaker(Speaker):
+class LineSpeaker(ABC):
     """Common parts of memcache and text: open reads belong to a connection and are confirmed by count."""
 
     protocol: str
     refusal: bytes
 
     def __init__(self, server: MemoryServer) -> None:
-        super().__init__(server)
+        self.server = server
         self.client: MemoryClient = server.connect(self.protocol)
         self.holds = dict.fromkeys(NAMES, 0)
 
@@ -254,14 +196,14 @@ class TextSpeaker(LineSpeaker):
         assert self.client.ask(b"delete %b\n" % queue) == b"+0\n"
 
 
-class ThriftSpeaker(Speaker):
+class ThriftSpeaker:
     """A client that speaks thrift.
 
     Its open reads would outlive the connection, so `leave` aborts them.
     """
 
     def __init__(self, server: MemoryServer) -> None:
-        super().__init__(server)
+        self.server = server
         self.client = ThriftClient(server)
         self.ids: dict[bytes, list[int]] = {name: [] for name in NAMES}
 
@@ -318,6 +260,14 @@ class ThriftSpeaker(Speaker):
 
 
 PROTOCOLS: Final = (MemcacheSpeaker, TextSpeaker, ThriftSpeaker)
+
+Speaker = MemcacheSpeaker | TextSpeaker | ThriftSpeaker
+"""A client of one protocol, limited to what all three protocols can do.
+
+`take`, `open` and `peek` first confirm the client's open reads of the queue, because text always does. `begin_open`
+and `begin_open_many` start a request that waits up to a second and opens one read or as many as a client may hold;
+`opened` returns its items. `finish` confirms up to `most` of the oldest open reads.
+"""
 
 
 class Scenario:

@@ -173,25 +173,6 @@ def test_files_are_kept_until_reader_releases_them(tmp_path: Path) -> None:
         assert reader.read_all() == [b"last", b"more"]
 
 
-def test_batch_has_requested_number_of_items(server: ScrollServer) -> None:
-    put(server, *[b"%d" % number for number in range(10)])
-    reader = Reader(server)
-    assert reader.open(0, 4) == (1, 11, 5)
-    assert reader.open(5, 4) == (1, 11, 9)
-    assert reader.open(9, 4) == (1, 11, 11)
-    assert reader.open(11, 4) == (1, 11, 11)
-
-
-def test_reply_keeps_byte_limit_but_has_at_least_one_item(server: ScrollServer) -> None:
-    put(server, b"a" * 100, b"b" * 100, b"c" * 100)
-    reader = Reader(server)
-    reader.open()
-    assert [item.id for item in reader.read(1, 4, 250)] == [1, 2]
-    assert [item.id for item in reader.read(3, 4, 250)] == [3]
-    assert [item.id for item in reader.read(1, 4, 1)] == [1]
-    assert reader.read(4, 4) == []
-
-
 def test_reply_fits_limits_of_thrift_clients(tmp_path: Path) -> None:
     for server in serving(tmp_path, 'maxRequestSize = "10 KiB"\nmaxThriftListSize = 5\n'):
         put(server, *[b"%d" % number for number in range(8)], *[b"x" * 3000] * 8)

@@ -86,9 +86,9 @@ def client(server: ScrollServer) -> MemoryClient:
     return server.connect()
 
 
-def restarted(server: ScrollServer, config: str = "") -> ScrollServer:
+def restarted(server: ScrollServer) -> ScrollServer:
     server.end()
-    return ScrollServer(server.queues, config)
+    return ScrollServer(server.queues)
 
 
 def crashed(server: ScrollServer) -> ScrollServer:

@@ -20,70 +20,6 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def test_line_ends_at_line_feed_and_excludes_it() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"get work\r\nget rest\n")
-    assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"get work\r", b"get rest", None]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_line_is_returned_once_complete(size: int) -> None:
-    buffer = ReceiveBuffer()
-    lines = []
-    for piece in pieces(b"get work\nget rest\nget", size):
-        buffer.receive(piece)
-        while (line := buffer.take_line()) is not None:
-            lines.append(line)
-    assert lines == [b"get work", b"get rest"]
-    assert buffer.size == len(b"get")
-
-
-def test_block_is_returned_once_complete() -> None:
-    buffer = ReceiveBuffer()
-    for piece in (b"he", b"l", b"l"):
-        buffer.receive(piece)
-        assert buffer.take(5) is None
-    buffer.receive(b"o there")
-    assert buffer.take(5) == b"hello"
-    assert buffer.take_line() is None
-    assert buffer.take(6) == b" there"
-
-
-def test_line_feeds_in_a_block_are_data() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"4\na\nb\nnext\n")
-    assert buffer.take_line() == b"4"
-    assert buffer.take(4) == b"a\nb\n"
-    assert buffer.take_line() == b"next"
-
-
-def test_line_feed_scanned_in_a_block_ends_no_later_line() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"ab")
-    assert buffer.take_line() is None
-    buffer.receive(b"\ncd")
-    assert buffer.take(3) == b"ab\n"
-    assert buffer.take_line() is None
-    buffer.receive(b"\n")
-    assert buffer.take_line() == b"cd"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
-def test_lines_are_dropped_up_to_first_empty_one(size: int, end: bytes) -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"get work:\n")
-    assert buffer.take_line() == b"get work:"
-    *data, last = pieces(b"one" + end + b"\r\r\n" + b"two\r" + end + end, size)
-    for piece in data:
-        buffer.receive(piece)
-        assert not buffer.drop_lines()
-        assert buffer.size <= 2
-    buffer.receive(last + b"next\n\n")
-    assert buffer.drop_lines()
-    assert buffer.take_line() == b"next"
-
-
 def test_dropping_starts_behind_the_last_returned_line() -> None:
     buffer = ReceiveBuffer()
     buffer.receive(b"\nget work:\n\nnext\n")
@@ -98,16 +34,6 @@ def test_returned_data_is_immutable() -> None:
         buffer.receive(piece)
     given_out = [buffer.take_line(), buffer.take(5)]
     assert [type(each) for each in given_out] == [bytes, bytes]
-
-
-def test_clear_drops_everything() -> None:
-    buffer = ReceiveBuffer()
-    buffer.receive(b"half a li")
-    buffer.take_line()
-    buffer.clear()
-    assert buffer.size == 0
-    buffer.receive(b"a line\n")
-    assert buffer.take_line() == b"a line"
 
 
 def held_by(buffer: ReceiveBuffer) -> int:
@@ -130,26 +56,6 @@ def test_idle_connection_holds_no_memory(size: int, take: Callable[[ReceiveBuffe
 TIMES = 1000
 
 
-@pytest.mark.parametrize(
-    "take", [lambda buffer: buffer.take(2 * MANY_BYTES), ReceiveBuffer.take_line], ids=["block", "line"]
-)
-def test_incomplete_data_byte_by_byte_costs_linear_work(take: Callable[[ReceiveBuffer], bytes | None]) -> None:
-    def prepared(size: int) -> Callable[[], object]:
-        buffer = ReceiveBuffer()
-        for data in (b"x" * (size // 2), b"x" * (size // 2), b"x"):
-            buffer.receive(data)
-            assert take(buffer) is None
-
-        def bring() -> None:
-            for _ in range(TIMES):
-                buffer.receive(b"x")
-                assert take(buffer) is None
-
-        return bring
-
-    assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
-
-
 @pytest.mark.parametrize("first", [b"", b"get wo"], ids=["at once", "with a beginning"])
 def test_many_lines_cost_linear_work(first: bytes) -> None:
     def prepared(size: int) -> Callable[[], object]:
@@ -165,20 +71,6 @@ def test_many_lines_cost_linear_work(first: bytes) -> None:
         return take
 
     assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
-
-
-@given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
-def test_lines_do_not_depend_on_piece_borders(data: bytes, cuts: list[int]) -> None:
-    data = data.replace(b"\x00", b"\n")
-    buffer = ReceiveBuffer()
-    lines = []
-    for piece in cut_at(data, cuts):
-        buffer.receive(piece)
-        while (line := buffer.take_line()) is not None:
-            lines.append(line)
-    *complete, rest = data.split(b"\n")
-    assert lines == complete
-    assert buffer.size == len(rest)
 
 
 @given(

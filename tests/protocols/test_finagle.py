@@ -94,11 +94,6 @@ def test_client_name_comes_from_the_header(header: bytes, name: bytes | None) ->
     assert named(header) == name
 
 
-@given(st.binary(max_size=MAX_CLIENT_ID_BYTES))
-def test_any_name_can_be_read(name: bytes) -> None:
-    assert named(client_id(name)) == name
-
-
 def test_request_byte_by_byte_is_read() -> None:
     codec = upgraded()
     stream = framed(request_header("orders") + PEEK)

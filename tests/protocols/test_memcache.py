@@ -14,7 +14,6 @@ from tests.protocols.command_values import (
     MANY_BYTES,
     CommandValues,
     byte_by_byte,
-    cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
@@ -226,7 +225,10 @@ def test_request_in_one_piece_is_read(request_bytes: bytes, expected: CommandVal
 
 @each_request
 def test_request_byte_by_byte_is_read(request_bytes: bytes, expected: CommandValues) -> None:
-    assert [values_of(command) for command in parse(*byte_by_byte(request_bytes))] == [expected]
+    codec = MemcacheCodec()
+    *pieces, last = byte_by_byte(request_bytes)
+    assert parse_with(codec, pieces) == []
+    assert [values_of(command) for command in parse_with(codec, [last])] == [expected]
 
 
 @each_request
@@ -236,11 +238,6 @@ def test_request_with_following_bytes_is_read(request_bytes: bytes, expected: Co
         assert made == [expected]
     else:
         assert made == [expected, values_of(commands.Version())]
-
-
-@each_request
-def test_request_is_not_complete_before_its_last_byte(request_bytes: bytes, expected: CommandValues) -> None:
-    assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
 
 
 # Error reasons.
@@ -260,14 +257,6 @@ def test_error_has_the_documented_reason(request_bytes: bytes, reason: str) -> N
     (command,) = parse(request_bytes)
     assert isinstance(command, commands.Malformed)
     assert command.reason == reason
-
-
-@pytest.mark.parametrize("request_bytes", [request for request, (kind, *_) in REQUESTS if kind is commands.Malformed])
-def test_every_error_reason_is_one_line(request_bytes: bytes) -> None:
-    (command,) = parse(request_bytes)
-    assert isinstance(command, commands.Malformed)
-    assert command.reason.strip()
-    assert command.reason.splitlines() == [command.reason]
 
 
 # Limits.
@@ -313,12 +302,6 @@ def test_item_of_sixteen_mib_is_awaited() -> None:
 def test_item_over_the_limit_is_refused_before_its_data() -> None:
     assert [values_of(c) for c in parse(b"set work 0 0 101\r\n", max_item_bytes=100)] == [malformed(closes=CLOSES)]
     assert parse(b"set work 0 0 100\r\n", max_item_bytes=100) == []
-
-
-@pytest.mark.parametrize("word", [b"set", b"add", b"cas"])
-@pytest.mark.parametrize("flags", [b"0", b"x"])
-def test_store_is_not_answered_before_its_data_is_read(word: bytes, flags: bytes) -> None:
-    assert parse(word + b" work " + flags + b" 0 5 1\r\n", b"hello", b"\r") == []
 
 
 def test_held_bytes_are_bounded_by_item_and_one_read() -> None:
@@ -370,29 +353,6 @@ def test_one_byte_at_a_time_costs_linear_work(begin: bytes) -> None:
     assert small_pieces_cost_the_same_behind_much(make, begin, b"x")
 
 
-# Any bytes.
-
-FRAGMENTS = st.sampled_from(
-    [request for request, _ in REQUESTS if len(request) < 100]
-    + [b"set work 0 0 ", b"3", b"30", b"\r\n", b"\n", b" ", b"/", b"abc", b"get ", b"x" * 50, b"\xff", b"-", b"t="]
-)
-STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=12).map(b"".join))
-
-
-@given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
-    limits = {"max_line_bytes": 60, "max_item_bytes": 40}
-    whole = [values_of(command) for command in parse(stream, **limits)]
-    assert [values_of(command) for command in parse(*cut_at(stream, cuts), **limits)] == whole
-    assert [values_of(command) for command in parse(*byte_by_byte(stream), **limits)] == whole
-
-
-@given(stream=STREAMS)
-def test_no_command_follows_one_that_closes(stream: bytes) -> None:
-    made = [values_of(command) for command in parse(stream, max_line_bytes=60, max_item_bytes=40)]
-    assert not any(ends_the_stream(command) for command in made[:-1])
-
-
 @given(
     items=st.lists(
         st.tuples(st.binary(min_size=1, max_size=8).filter(lambda name: not set(name) & set(b" \n\r/")), st.binary()),
@@ -402,50 +362,6 @@ def test_no_command_follows_one_that_closes(stream: bytes) -> None:
 def test_items_keep_their_bytes(items: list[tuple[bytes, bytes]]) -> None:
     stream = b"".join(b"set %b 0 0 %d\r\n%b\r\n" % (name, len(data), data) for name, data in items)
     assert [values_of(command) for command in parse(stream)] == [put(name, data) for name, data in items]
-
-
-# Results to bytes.
-
-
-def test_stored_answers_stored_or_not_stored() -> None:
-    assert MemcacheCodec().stored(PUT, 1) == b"STORED\r\n"
-    assert MemcacheCodec().stored(PUT, 0) == b"NOT_STORED\r\n"
-
-
-@pytest.mark.parametrize(
-    "command", [commands.Get(b"work", 5, opens=True, key=b"work/open/t=5"), commands.Monitor(b"work", 5, None)]
-)
-def test_item_can_name_queue_without_options(command: commands.Get | commands.Monitor) -> None:
-    codec = MemcacheCodec(echo_requested_key=False)
-    assert codec.item(command, b"a\r\nb") == b"VALUE work 0 4\r\na\r\nb\r\nEND\r\n"
-    assert codec.item(command, b"") == b"VALUE work 0 0\r\n\r\nEND\r\n"
-
-
-def test_item_repeats_the_requested_key() -> None:
-    codec = MemcacheCodec()
-    codec.buffer.receive(b"get work/open/t=5\r\n")
-    command = codec.next_command()
-    assert isinstance(command, commands.Get)
-    assert codec.item(command, b"x") == b"VALUE work/open/t=5 0 1\r\nx\r\nEND\r\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        commands.Put(b"work", (b"a",), 0, True, wants_reply=False),
-        commands.Delete(b"work", wants_reply=False),
-        commands.FlushAll(wants_reply=False),
-        commands.Malformed("why", closes=False, wants_reply=False),
-    ],
-)
-def test_command_with_noreply_has_no_reply_and_no_error(command: commands.Command) -> None:
-    codec = MemcacheCodec()
-    if isinstance(command, commands.Put):
-        assert codec.stored(command, 1) == codec.stored(command, 0) == b""
-    elif not isinstance(command, commands.Malformed):
-        assert codec.done(command) == b""
-    assert codec.error(command, errors.StorageRefused("disk full")) == (b"", OPEN)
-    assert codec.error(command, errors.Unavailable("why")) == (b"", CLOSES)
 
 
 @pytest.mark.parametrize(
@@ -463,29 +379,7 @@ def test_done_answers_the_word_of_each_command(command: commands.Command, reply:
     assert MemcacheCodec().done(command) == reply
 
 
-def test_results_without_items_are_encoded() -> None:
-    codec = MemcacheCodec()
-    assert codec.no_item(commands.Get(b"work")) == b"END\r\n"
-    assert codec.number(commands.FlushAllExpired(), 0) == b"0\r\n"
-    assert codec.number(commands.FlushAllExpired(), 1234) == b"1234\r\n"
-    assert codec.version(commands.Version(), "2.5.0") == b"VERSION 2.5.0\r\n"
-    assert codec.status(commands.Status(), "Up") == b"UP\r\n"
-    assert codec.status(commands.Status(), "ReadOnly") == b"READONLY\r\n"
-
-
-def test_stats_are_stat_lines_and_an_end() -> None:
-    codec, command = MemcacheCodec(), commands.Stats()
-    assert codec.stats(command, [("uptime", 7), ("version", "2.5")]) == b"STAT uptime 7\r\nSTAT version 2.5\r\n"
-    assert codec.stats(command, []) == b""
-    assert codec.end_of_list(command) == b"END\r\n"
-
-
-def test_dump_stats_is_a_block_per_queue() -> None:
-    codec, command = MemcacheCodec(), commands.DumpStats(())
-    dumped = codec.dump_stats(command, b"work", [("items", 1), ("bytes", 5)])
-    assert dumped == b"queue 'work' {\r\n  items=1\r\n  bytes=5\r\n}\r\n"
-    assert codec.dump_stats(command, b"missing", []) == b"queue 'missing' {\r\n  \r\n}\r\n"
-    assert codec.end_of_list(command) == b"END\r\n"
+# Results to bytes.
 
 
 def test_names_keep_their_bytes() -> None:

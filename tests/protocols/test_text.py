@@ -15,7 +15,6 @@ from tests.protocols.command_values import (
     MANY_BYTES,
     CommandValues,
     byte_by_byte,
-    cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
@@ -182,17 +181,15 @@ def test_request_in_one_piece_is_read(request_bytes: bytes, expected: CommandVal
 
 @each_request
 def test_request_byte_by_byte_is_read(request_bytes: bytes, expected: CommandValues) -> None:
-    assert parse(*byte_by_byte(request_bytes)) == [expected]
+    codec = TextCodec()
+    *pieces, last = byte_by_byte(request_bytes)
+    assert parse_with(codec, pieces) == []
+    assert [values_of(command) for command in parse_with(codec, [last])] == [expected]
 
 
 @each_request
 def test_request_with_following_bytes_is_read(request_bytes: bytes, expected: CommandValues) -> None:
     assert parse(request_bytes + b"version\nver") == [expected, VERSION]
-
-
-@each_request
-def test_request_is_not_complete_before_its_last_byte(request_bytes: bytes, expected: CommandValues) -> None:
-    assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
 
 
 # Limits.
@@ -235,11 +232,6 @@ def test_unfinished_item_over_the_limit_is_too_large() -> None:
     assert parse_with(codec, [b"put work:\na\n" + b"x" * 100, b"\r"]) == []
     assert [values_of(command) for command in parse_with(codec, [b"x"])] == [ITEM_TOO_LARGE]
     assert len(codec) == 0
-
-
-def test_put_of_the_largest_number_of_items_is_taken() -> None:
-    items = [b"%d" % number for number in range(1024)]
-    assert parse(b"put work:\n" + b"\n".join(items) + b"\n\n") == [put(b"work", *items)]
 
 
 def test_put_of_too_many_items_stores_none_and_stream_continues() -> None:
@@ -311,14 +303,6 @@ def test_data_that_no_put_will_store_is_not_held(beginning: bytes) -> None:
     assert len(parse_with(codec, [b"\n\nversion\n"])) == 2
 
 
-def test_held_bytes_are_those_not_yet_parsed() -> None:
-    codec = TextCodec()
-    codec.buffer.receive(b"get work\nget ot")
-    assert len(codec) == 15
-    codec.next_command()
-    assert len(codec) == 6
-
-
 def test_input_after_a_fatal_error_is_dropped() -> None:
     codec = TextCodec(max_item_bytes=4)
     assert [values_of(command) for command in parse_with(codec, [b"put q:\na\nhello\n\nversion\n"])] == [ITEM_TOO_LARGE]
@@ -347,39 +331,6 @@ def test_small_pieces_cost_linear_work(begin: bytes, piece: bytes) -> None:
     assert small_pieces_cost_the_same_behind_much(make, begin, piece)
 
 
-# Any bytes.
-
-LIMITS = {"max_line_bytes": 60, "max_item_bytes": 40, "max_put_items": 3, "max_request_bytes": 90}
-
-FRAGMENTS = st.sampled_from(
-    [request for request, _ in REQUESTS if len(request) < 100]
-    + [b"put ", b"put q:\n", b"get q:\r\n", b":", b"\r\n", b"\n", b"\r", b" ", b"abc", b"x" * 35, b"\xff", b"-", b"9"]
-)
-STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=16).map(b"".join))
-
-
-@given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_commands_do_not_depend_on_piece_borders(stream: bytes, cuts: list[int]) -> None:
-    whole = parse(stream, **LIMITS)
-    assert parse(*cut_at(stream, cuts), **LIMITS) == whole
-    assert parse(*byte_by_byte(stream), **LIMITS) == whole
-
-
-@given(stream=STREAMS)
-def test_no_command_follows_one_that_closes(stream: bytes) -> None:
-    made = parse_with(TextCodec(**LIMITS), [stream])
-    assert not any(isinstance(command, commands.Malformed) and command.closes for command in made[:-1])
-
-
-@given(stream=STREAMS)
-def test_every_error_is_one_line(stream: bytes) -> None:
-    for command in parse_with(TextCodec(**LIMITS), [stream]):
-        if isinstance(command, commands.Malformed):
-            line = error_line(command)
-            assert line.startswith(b"-")
-            assert line.index(b"\n") == len(line) - 1
-
-
 LINES = st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\n", b"\r"))
 
 
@@ -389,58 +340,7 @@ def test_items_with_crlf_line_ends_keep_their_bytes(items: list[bytes]) -> None:
     assert parse(stream) == [put(b"work", *items)]
 
 
-@given(items=st.lists(LINES.filter(lambda item: not item.endswith(b"\r")), max_size=8))
-def test_items_read_back_line_by_line_are_unchanged(items: list[bytes]) -> None:
-    codec = TextCodec()
-    codec.buffer.receive(b"put work:\n" + b"".join(item + b"\n" for item in items) + b"\n")
-    command = codec.next_command()
-    assert isinstance(command, commands.Put)
-    replies = b"".join(codec.item(commands.Get(b"work"), item) for item in command.items)
-    assert replies.split(b"\n") == [*(b":" + item for item in items), b""]
-
-
 # Results to bytes.
-
-
-def test_stored_answers_the_count() -> None:
-    assert TextCodec().stored(PUT, 3) == b"+3\n"
-    assert TextCodec().stored(PUT, 0) == b"+0\n"
-
-
-@pytest.mark.parametrize("command", [commands.Get(b"work", opens=True), commands.Monitor(b"work", 5, None)])
-def test_item_follows_a_colon_unchanged(command: commands.Get | commands.Monitor) -> None:
-    codec = TextCodec()
-    assert codec.item(command, b"hello") == b":hello\n"
-    assert codec.item(command, b"") == b":\n"
-    assert codec.item(command, b"a\r\n\xff:\n") == b":a\r\n\xff:\n\n"
-    assert codec.no_item(command) == b"*\n"
-
-
-def test_confirm_answers_its_count() -> None:
-    assert TextCodec().done(commands.Confirm(b"work", 3)) == b"+3\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        commands.Delete(b"work"),
-        commands.Flush(b"work"),
-        commands.FlushAll(),
-        commands.Reload(),
-        commands.Status(b"up"),
-        commands.Shutdown(),
-    ],
-)
-def test_other_successes_answer_zero(command: commands.Command) -> None:
-    assert TextCodec().done(command) == b"+0\n"
-
-
-def test_results_without_items_are_encoded() -> None:
-    codec = TextCodec()
-    assert codec.number(commands.FlushAllExpired(), 1234) == b"+1234\n"
-    assert codec.version(commands.Version(), "2.5.0") == b":2.5.0\n"
-    assert codec.status(commands.Status(), "Up") == b":UP\n"
-    assert codec.status(commands.Status(), "ReadOnly") == b":READONLY\n"
 
 
 def test_help_has_a_line_for_each_command_and_a_star() -> None:
@@ -448,20 +348,6 @@ def test_help_has_a_line_for_each_command_and_a_star() -> None:
     assert (end, rest) == (b"*", b"")
     assert sorted(re.match(rb":(\w+)", line)[1] for line in lines) == sorted(_SYNTAX)  # type: ignore[index]
     assert max(map(len, lines)) <= 110
-
-
-def test_stats_are_lines_and_a_star() -> None:
-    codec, command = TextCodec(), commands.Stats()
-    assert codec.stats(command, [("uptime", 7), ("queue_wé_items", 1)]) == b":uptime 7\n:queue_w\xc3\xa9_items 1\n"
-    assert codec.stats(command, []) == b""
-    assert codec.end_of_list(command) == b"*\n"
-
-
-def test_each_line_of_a_dump_names_its_queue() -> None:
-    for command in (commands.DumpStats(()), commands.DumpConfig(())):
-        dumped = TextCodec().dump_stats(command, b"w\xff", [("items", 1), ("children", "a b")])
-        assert dumped == rb":w\xff items 1" + b"\n" + rb":w\xff children a b" + b"\n"
-        assert TextCodec().dump_stats(command, b"missing", []) == b""
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift_binary import BadThrift, MessageHeader, ThriftReader, TruncatedThrift
@@ -284,51 +282,6 @@ def test_count_of_pairs_is_checked_against_key_and_value() -> None:
 # Writing.
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        (binary.frame(), b"\x00\x00\x00\x00"),
-        (binary.frame(b"ab", b"", b"c"), b"\x00\x00\x00\x03abc"),
-        (binary.header(b"put", binary.CALL, 7), b"\x80\x01\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07"),
-        (binary.header(b"put", binary.EXCEPTION, -1, False), b"\x00\x00\x00\x03put\x03\xff\xff\xff\xff"),
-        (binary.binary(b"\xff\x00"), b"\x00\x00\x00\x02\xff\x00"),
-        (binary.i64(-2), b"\xff" * 7 + b"\xfe"),
-        (binary.binary_field(1, b"ab"), b"\x0b\x00\x01\x00\x00\x00\x02ab"),
-        (binary.i32_field(3, -1), b"\x08\x00\x03\xff\xff\xff\xff"),
-        (binary.i64_field(2, 1 << 32), b"\x0a\x00\x02\x00\x00\x00\x01\x00\x00\x00\x00"),
-        (binary.struct_field(0), b"\x0c\x00\x00"),
-        (binary.list_field(0, binary.STRUCT, 2), b"\x0f\x00\x00\x0c\x00\x00\x00\x02"),
-        (binary.set_field(2, binary.I64, 3), b"\x0e\x00\x02\x0a\x00\x00\x00\x03"),
-        (binary.END, b"\x00"),
-        (
-            binary.application_exception(binary.INTERNAL_ERROR, "schön"),
-            b"\x0b\x00\x01\x00\x00\x00\x06sch\xc3\xb6n\x08\x00\x02\x00\x00\x00\x06\x00",
-        ),
-    ],
-)
-def test_values_are_encoded(written: bytes, expected: bytes) -> None:
-    assert written == expected
-
-
-@given(
-    name=st.binary(max_size=100),
-    type_=st.integers(0, 127),
-    seqid=st.integers(-(1 << 31), (1 << 31) - 1),
-    is_strict=st.booleans(),
-)
-def test_header_survives_a_round_trip(name: bytes, type_: int, seqid: int, is_strict: bool) -> None:
-    reader = ThriftReader(binary.header(name, type_, seqid, is_strict) + b"behind")
-    assert reader.header() == (name, type_, seqid, is_strict)
-    assert reader.remaining_bytes == len(b"behind")
-
-
-@given(type_=st.integers(-(1 << 31), (1 << 31) - 1), message=st.text())
-def test_application_exception_survives_a_round_trip(type_: int, message: str) -> None:
-    reader = ThriftReader(binary.application_exception(type_, message))
-    assert binary.read_application_exception(reader) == (type_, message)
-    assert reader.remaining_bytes == 0
-
-
 def test_application_exception_may_lack_fields_or_have_unknown_ones() -> None:
     assert binary.read_application_exception(ThriftReader(b"\x00")) == (0, "")
     unknown = b"\x02\x00\x00\x01" + b"\x02\x00\x09\x01" + b"\x08\x00\x01\x00\x00\x00\x05"
@@ -340,38 +293,3 @@ def test_application_exception_may_lack_fields_or_have_unknown_ones() -> None:
 def test_reason_that_is_not_utf_8_is_encoded() -> None:
     reader = ThriftReader(binary.application_exception(6, "queue \udcff"))
     assert binary.read_application_exception(reader) == (6, "queue \\udcff")
-
-
-# Any bytes.
-
-READS: list[Callable[[ThriftReader], Any]] = [
-    ThriftReader.byte,
-    ThriftReader.i16,
-    ThriftReader.i32,
-    ThriftReader.i64,
-    ThriftReader.binary,
-    ThriftReader.header,
-    ThriftReader.field,
-    ThriftReader.list_header,
-    ThriftReader.map_header,
-    lambda reader: reader.skip(binary.STRUCT),
-    lambda reader: reader.skip(binary.LIST),
-    lambda reader: reader.skip(binary.MAP),
-    binary.read_application_exception,
-]
-
-TYPES = st.sampled_from([bytes([type_]) for type_, _ in WHOLE])
-THRIFTY = st.lists(st.one_of(TYPES, st.binary(max_size=3), st.just(b"\x00\x00\x00")), max_size=40).map(b"".join)
-
-
-@given(data=st.one_of(st.binary(max_size=200), THRIFTY), reads=st.lists(st.sampled_from(READS), max_size=20))
-def test_any_bytes_are_read_or_are_bad(data: bytes, reads: list[Callable[[ThriftReader], Any]]) -> None:
-    reader = ThriftReader(data)
-    for read in reads:
-        remaining_bytes = reader.remaining_bytes
-        try:
-            read(reader)
-        except BadThrift as error:
-            assert str(error)
-            return
-        assert 0 <= reader.remaining_bytes < remaining_bytes

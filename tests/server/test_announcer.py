@@ -144,11 +144,6 @@ def joined(announced: Announced) -> Announced:
     return announced
 
 
-def test_no_set_is_joined_before_a_session(announced: Announced) -> None:
-    announced.announcer.apply_status(StatusLevel.READ_ONLY)
-    assert announced.zookeeper.doing == ["start"]
-
-
 @pytest.mark.parametrize(
     ("status", "sets"),
     [
@@ -269,12 +264,6 @@ def test_a_failure_during_a_stop_is_not_retried(joined: Announced) -> None:
     assert not joined.clock.getDelayedCalls()
 
 
-def test_a_late_first_session_joins(announced: Announced) -> None:
-    announced.clock.advance(SLOW_JOIN_WARNING_S)
-    announced.zookeeper.becomes("CONNECTED")
-    assert announced.zookeeper.members == BOTH
-
-
 def test_removed_members_are_restored_by_the_next_check(joined: Announced) -> None:
     joined.zookeeper.members.clear()
     joined.clock.advance(RECHECK_S)
@@ -365,21 +354,6 @@ def test_a_stop_before_the_client_has_started_leaves_nothing() -> None:
 def test_an_exception_while_closing_the_client_fails_no_stop(announced: Announced) -> None:
     announced.zookeeper.stop = None  # type: ignore[method-assign,assignment]
     assert announced.announcer.stop().called
-
-
-def test_a_loss_during_a_join_is_logged(announced: Announced, logged: list[LogEvent]) -> None:
-    announced.clock.advance(SLOW_JOIN_WARNING_S)
-    announced.zookeeper.is_held = True
-    announced.zookeeper.becomes("CONNECTED")
-    announced.zookeeper.becomes("SUSPENDED")
-    announced.zookeeper.goes_on()
-    assert announced.announcer.is_in is None
-    announced.zookeeper.loses_the_session()
-    assert formats(logged) == [
-        "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
-        "ZooKeeper does not answer any more: {where} may name this server until its session ends",
-        "The session with ZooKeeper is lost: {where} does not name this server",
-    ]
 
 
 def test_a_loss_during_a_leave_does_not_claim_to_know_the_sets(joined: Announced, logged: list[LogEvent]) -> None:

@@ -169,12 +169,6 @@ def test_get_with_timeout_waits_for_an_item(client: Any, server: Server, queue: 
     assert client.get(queue) is None
 
 
-def test_get_ends_at_its_timeout(client: Any, queue: str) -> None:
-    assert client.get(f"{queue}/t=20") is None
-    assert client.set(queue, b"hello")
-    assert client.get(f"{queue}/t=5000") == b"hello"
-
-
 def test_closed_read_is_gone(client: Any, queue: str) -> None:
     assert client.set(queue, b"1")
     assert client.set(queue, b"2")
@@ -190,28 +184,6 @@ def test_aborted_read_comes_again(client: Any, queue: str) -> None:
     assert client.get(f"{queue}/t=5000/open") == b"1"
     assert client.get(f"{queue}/abort") is None
     assert client.get(queue) == b"1"
-
-
-def test_close_and_open_go_through_many_items(client: Any, queue: str) -> None:
-    items = [b"%d" % number for number in range(300)]
-    for item in items:
-        assert client.set(queue, item)
-    assert [client.get(f"{queue}/close/open") for _ in items] == items
-    assert client.get(f"{queue}/close/open") is None
-
-
-def test_disconnect_returns_the_open_read(client: Any, queue: str) -> None:
-    assert client.set(queue, b"hello")
-    assert client.get(f"{queue}/open") == b"hello"
-    close(client)
-    assert client.get(f"{queue}/t=5000/open") == b"hello"  # it connects again
-
-
-def test_peek_leaves_the_item(client: Any, queue: str) -> None:
-    assert client.set(queue, b"hello")
-    assert client.get(f"{queue}/peek") == b"hello"
-    assert client.get(f"{queue}/peek") == b"hello"
-    assert client.get(queue) == b"hello"
 
 
 # Other requests.
@@ -246,15 +218,6 @@ def test_python_memcached_reads_stats_of_any_name(plain: Server, name: bytes, sh
     ((_, stats),) = memcache.Client([f"127.0.0.1:{plain.port}"], socket_timeout=PATIENCE_S).get_stats()
     assert stats[f"queue_{shown}_items"] == "1"
     assert unescape_name(shown.encode()) == name
-
-
-@pytest.mark.needs("pylibmc")
-def test_libmemcached_reads_stats(plain: Server) -> None:
-    client = pylibmc_client(plain.port)
-    client.set("counted", b"hello")
-    ((_, stats),) = client.get_stats()
-    assert int(stats["curr_items"]) > 0
-    assert int(stats["cmd_set"]) > 0
 
 
 # Tools.

@@ -39,9 +39,7 @@ def test_unread_replies_use_bounded_memory(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_clients_can_free_inodes(
-    storage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clients_can_free_inodes(storage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = CheckReport()
     no_inodes.torture(tmp_path, storage, 1, report)
     assert not report.failed, capsys.readouterr().out

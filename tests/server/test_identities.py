@@ -1,9 +1,9 @@
-"""Who may do what, over every protocol: by certificates, and by the names that thrift clients give themselves."""
+"""Access lists name the subjects of certificates, over every protocol."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -11,8 +11,7 @@ import pytest
 
 from kestrel.protocols import thrift_binary as binary
 from tests.client.certificates import Authority, subject
-from tests.protocols.finagle_headers import request_header
-from tests.server.running import ANY_PORT, Client, Processes, Server, eventually
+from tests.server.running import Client, Processes, Server, eventually
 
 HOST: Final = "mq.example"
 
@@ -82,28 +81,23 @@ MAY: Final = {"shop": PUT, "billing": GET, "ops": ADMINISTRATE}
 """What each of them may do, and the others may not."""
 
 
-def config(listed: Callable[[str], str]) -> str:
-    """With a list of one name each."""
-    return f"""queuePath = "queues"
-    administrators = ["{listed("ops")}"]
-    [[queues]]
-    name = "in"
-    whiteListClientIdForEnqueue = "{listed("shop")}"
-    [[queues]]
-    name = "out"
-    whiteListClientIdForDequeue = "{listed("billing")}"
-    """
+CONFIG: Final = f"""queuePath = "queues"
+administrators = ["{subject("ops")}"]
+[[queues]]
+name = "in"
+whiteListClientIdForEnqueue = "{subject("shop")}"
+[[queues]]
+name = "out"
+whiteListClientIdForDequeue = "{subject("billing")}"
+"""
 
 
-def serve(
-    processes: Processes, authority: Authority, protocol: str, listed: Callable[[str], str], prefix: str
-) -> Server:
+def serve(processes: Processes, authority: Authority, protocol: str) -> Server:
     cert_file, key_file = authority.sign(HOST)
-    tls = f"mtls:0:interface=127.0.0.1:certKey={cert_file}:privateKey={key_file}:caCerts={authority.ca_file}"
-    endpoint = tls if prefix == "mtls" else ANY_PORT
+    endpoint = f"mtls:0:interface=127.0.0.1:certKey={cert_file}:privateKey={key_file}:caCerts={authority.ca_file}"
     if protocol == "memcache":
-        return processes.serve(config(listed), endpoint=endpoint)
-    return processes.serve(config(listed), f"--{protocol}", endpoint)
+        return processes.serve(CONFIG, endpoint=endpoint)
+    return processes.serve(CONFIG, f"--{protocol}", endpoint)
 
 
 @contextmanager
@@ -116,27 +110,14 @@ def certified(server: Server, authority: Authority, name: str, protocol: str) ->
         yield client
 
 
-def upgrade(client: Client) -> None:
-    """Ask as Finagle's clients do for headers."""
-    name = b"__can__finagle__trace__v3__"
-    client.ask(binary.frame(call(name)), binary.frame(returned(name)))
-
-
-def ask_by_name(client: Client, name: str, request: Request, *, is_allowed: bool) -> None:
-    """The request with a header in front, which says that name."""
-    reply = request.allowed if is_allowed else request.refused
-    client.ask(binary.frame(request_header(name), request.sent), binary.frame(binary.END, reply))
-
-
-def is_logged(server: Server, peer: int, name: str | None, what: str) -> bool:
-    who = "no name" if name is None else repr(name)
-    line = f"Refused: 127.0.0.1:{peer} ({who}): {what}"
+def is_logged(server: Server, peer: int, name: str, what: str) -> bool:
+    line = f"Refused: 127.0.0.1:{peer} ({name!r}): {what}"
     return line in server.logged()
 
 
 @pytest.mark.parametrize("protocol", list(REQUESTS))
 def test_the_lists_are_of_certificates(processes: Processes, authority: Authority, protocol: str) -> None:
-    server = serve(processes, authority, protocol, subject, "mtls")
+    server = serve(processes, authority, protocol)
     refused = []
     for name in MAY:
         for what, request in REQUESTS[protocol].items():
@@ -147,39 +128,3 @@ def test_the_lists_are_of_certificates(processes: Processes, authority: Authorit
                     refused.append((client.socket.getsockname()[1], subject(name), what))
     assert len(refused) == 6
     eventually(lambda: all(is_logged(server, *each) for each in refused), "the log says who and what")
-
-
-def test_the_lists_are_of_names_that_thrift_clients_give_themselves(processes: Processes, authority: Authority) -> None:
-    server = serve(processes, authority, "thrift", str, "tcp")
-    refused = []
-    with server.connect(protocol="thrift") as client:
-        upgrade(client)
-        for name in MAY:
-            for what, request in THRIFT.items():
-                is_allowed = MAY[name] == what
-                ask_by_name(client, name, request, is_allowed=is_allowed)
-                if not is_allowed:
-                    refused.append((client.socket.getsockname()[1], name, what))
-    assert len(refused) == 6
-    eventually(lambda: all(is_logged(server, *each) for each in refused), "the log says who and what")
-
-
-def test_nobody_is_by_its_word_what_a_certificate_says(processes: Processes, authority: Authority) -> None:
-    server = serve(processes, authority, "thrift", subject, "tcp")
-    with server.connect(protocol="thrift") as client:
-        upgrade(client)
-        ask_by_name(client, subject("shop"), THRIFT[PUT], is_allowed=False)
-        ask_by_name(client, subject("ops"), THRIFT[ADMINISTRATE], is_allowed=False)
-        peer = client.socket.getsockname()[1]
-    eventually(lambda: is_logged(server, peer, None, ADMINISTRATE), "it has no name")
-
-
-def test_who_shows_a_certificate_is_nobody_else(processes: Processes, authority: Authority) -> None:
-    server = serve(processes, authority, "thrift", lambda name: subject(name) if name == "shop" else name, "mtls")
-    with certified(server, authority, "shop", "thrift") as client:
-        upgrade(client)
-        ask_by_name(client, "billing", THRIFT[PUT], is_allowed=True)
-        ask_by_name(client, "billing", THRIFT[GET], is_allowed=False)
-        ask_by_name(client, "ops", THRIFT[ADMINISTRATE], is_allowed=False)
-        peer = client.socket.getsockname()[1]
-    eventually(lambda: is_logged(server, peer, subject("shop"), ADMINISTRATE), "it is who its certificate says")

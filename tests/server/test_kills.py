@@ -40,9 +40,7 @@ def test_kills_lose_no_moving_item(processes_with_storage: Processes) -> None:
 
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize("storage", torture.STORAGES)
-def test_faults_lose_no_item_of_any_protocol(
-    tmp_path: Path, storage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faults_lose_no_item_of_any_protocol(tmp_path: Path, storage: str, capsys: pytest.CaptureFixture[str]) -> None:
     failed = torture.torture(tmp_path, seed=1, seconds=7, storage=storage)
     output = capsys.readouterr().out
     assert failed == 0, output

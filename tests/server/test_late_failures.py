@@ -130,18 +130,6 @@ def test_a_failed_start_ends_the_process_also_where_nobody_hears_of_it(late: Pro
     assert process.wait() == EX_TRY_AGAIN
 
 
-def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None:
-    program = (
-        "from kestrel.server.process import ExitStatus\n"
-        "status = ExitStatus()\n"
-        "import atexit; atexit.register(print, 'last words')\n"
-        "status.exit_with(75)\n"
-    )
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (75, "last words\n", "")
-
-
 ENDS_WITH_75 = (
     "import sys\n"
     "from kestrel.server.process import ExitStatus\n"
@@ -156,14 +144,6 @@ def test_an_exit_status_is_that_of_a_process_that_was_started_without_an_output(
     program = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, ENDS_WITH_75]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (75, "" if "2" in closed else "last words\n")
-
-
-@pytest.mark.parametrize("output", ["sys.stdout", "sys.stderr"])
-def test_an_exit_status_is_that_of_a_process_that_has_closed_its_output(output: str) -> None:
-    program = f"{ENDS_WITH_75}{output}.close()\n"
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (ended.returncode, ended.stderr) == (75, "last words\n")
 
 
 def test_a_storage_that_is_lost_for_good_while_it_serves_ends_the_process(late: Processes) -> None:

@@ -145,7 +145,7 @@ REFUSALS: Final = {
 """How the sentence begins with which a storage is refused."""
 
 
-@pytest.mark.parametrize("name", ["away", "careless", "empty"])
+@pytest.mark.parametrize("name", ["away", "careless", "empty", "flying"])
 def test_a_broken_storage_is_refused_with_a_sentence_and_no_traceback(installed: Processes, name: str) -> None:
     refused = installed.run(*installed.twistd("--storage", f"{name}:", "--validate"))
     assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
@@ -167,13 +167,6 @@ def test_a_drop_in_that_cannot_be_imported_is_told_where_a_storage_is_missing(in
     assert f"- {sentence}" in " ".join(shown.stdout.split())
 
 
-def test_a_server_does_not_start_with_a_broken_storage(installed: Processes) -> None:
-    refused = installed.run(*installed.twistd("--storage", "flying:"))
-    assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
-    assert refused.stderr.startswith(f"kestrel: {REFUSALS['flying']}")
-    assert refused.stderr.count("\n") == 1
-
-
 def test_what_is_broken_keeps_no_server_from_starting_that_does_not_use_it(installed: Processes) -> None:
     server = installed.serve("", "--storage", "memory:")
     assert "acme" not in server.logged() + server.stderr()
@@ -191,11 +184,3 @@ def test_the_list_is_as_wide_as_the_terminal_and_keeps_words_whole(columns: int)
 
 def test_the_list_is_never_narrower_than_can_be_read() -> None:
     assert storage_help(0) == storage_help(1) == storage_help(40)
-
-
-def test_the_help_of_twistd_names_the_list(processes: Processes) -> None:
-    shown = processes.run(*processes.twistd("--help"))
-    assert (shown.returncode, shown.stderr) == (0, "")
-    text = " ".join(shown.stdout.split()).replace("help- storage", "help-storage")
-    assert "or one of another distribution (see --help-storage)." in text
-    assert "--help-storage List all storages" in text

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.child import Child
-from tests.server.running import PATIENCE_S, Processes, Server, eventually
+from tests.server.running import PATIENCE_S, Processes, Server
 from tests.server.thrift_clients import THRIFTPY2, Item, Thrift, generate
 
 CONFIG: Final = 'queuePath = "queues"\nmaxOpenTransactions = 2000\n'
@@ -57,12 +57,6 @@ def queue() -> str:
     return f"q{uuid.uuid4().hex}"
 
 
-def figures(client: Thrift, queue: str) -> tuple[bytes | None, int, int, int]:
-    """What a peek tells: the head, items, bytes, open reads."""
-    info = client.raw.peek(queue)
-    return info.head_item, info.items, info.bytes, info.open_transactions
-
-
 # What every client can do.
 
 
@@ -73,79 +67,14 @@ def test_items_come_back_in_order_byte_for_byte(client: Thrift, queue: str) -> N
     assert client.get(queue, 1) == []
 
 
-def test_open_reads_are_confirmed_and_aborted_by_their_ids(client: Thrift, queue: str) -> None:
-    client.put(queue, [b"one", b"two", b"three"])
-    first, second = client.get(queue, 2, 0, LONG_MS)
-    assert figures(client, queue) == (b"three", 1, 5, 2)
-    assert client.abort(queue, {first.id}) == 1
-    assert client.confirm(queue, {first.id, second.id}) == 1
-    assert [item.data for item in client.get(queue, 5)] == [b"one", b"three"]
-
-
-def test_a_get_waits_and_returns_with_what_there_is(client: Thrift, queue: str) -> None:
-    assert client.get(queue, 2, 50) == []
-    client.put(queue, [b"one"])
-    assert client.get(queue, 2, 50) == [Item(b"one", 0)]
-
-
-def test_an_expired_item_is_not_got(client: Thrift, queue: str) -> None:
-    assert client.put(queue, [b"old"], -1) == 1
-    assert client.put(queue, [b"new"], LONG_MS) == 1
-    assert client.get(queue, 2) == [Item(b"new", 0)]
-
-
-def test_a_queue_is_peeked_flushed_and_deleted(client: Thrift, queue: str) -> None:
-    client.put(queue, [b"one", b"two"])
-    assert figures(client, queue) == (b"one", 2, 6, 0)
-    assert client.raw.peek(queue).journal_bytes > 0
-    assert client.raw.flush_queue(queue) is None
-    assert figures(client, queue) == (None, 0, 0, 0)
-    client.put(queue, [b"three"])
-    assert client.raw.delete_queue(queue) is None
-    assert client.get(queue, 1) == []
-
-
-def test_the_server_tells_its_version_and_its_status(client: Thrift, server: Server) -> None:
-    with server.connect() as memcache:
-        memcache.send(b"version\r\n")
-        assert f"VERSION {client.raw.get_version()}\r\n".encode() == memcache.line()
-    up, read_only = 3, 2
-    assert client.raw.current_status() == up
-    assert client.raw.set_status(read_only) is None
-    assert client.raw.current_status() == read_only
-    client.raw.set_status(up)
-
-
-def test_what_is_refused_is_an_exception_with_a_reason_and_the_client_goes_on(client: Thrift, queue: str) -> None:
-    with pytest.raises(Exception, match="name") as refusal:
-        client.put("a/b", [b"one"])
-    error: Any = refusal.value
-    assert (type(error).__name__, error.type) == ("TApplicationException", 6)
-    assert client.put(queue, [b"one"]) == 1
-
-
-def test_flush_all_queues_empties_every_queue(library: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    # A server of its own: in the other, other tests have their items.
-    with (
-        Processes(tmp_path_factory.mktemp("flush")) as processes,
-        Thrift(library, processes.serve(CONFIG).port_of("thrift")) as client,
-    ):
-        client.put("one", ITEMS)
-        client.put("two", ITEMS)
-        assert client.raw.flush_all_queues() is None
-        assert client.get("one", 1) == client.get("two", 1) == []
-
-
 # Programs that die.
 
 
-def killed_while_it_held(
-    processes: Processes, server: Server, queue: str, items: int, connections: int, per_call: int, auto_abort_ms: int
-) -> None:
+def killed_while_it_held(processes: Processes, server: Server, queue: str, items: int, auto_abort_ms: int) -> None:
     """Let a program take so many items, which are all there are, and kill it."""
-    arguments = [queue, str(connections), str(items), str(per_call), str(auto_abort_ms)]
+    arguments = [THRIFTPY2, str(server.port_of("thrift")), queue, str(items), str(auto_abort_ms)]
     with Child(
-        [sys.executable, "-m", "tests.server.thrift_clients", THRIFTPY2, str(server.port_of("thrift")), *arguments],
+        [sys.executable, "-m", "tests.server.thrift_clients", *arguments],
         cwd=processes.folder,
         env=processes.environment(),
         stdin=subprocess.PIPE,
@@ -160,7 +89,7 @@ def test_what_a_killed_program_held_comes_back_in_order_each_item_once(
     processes: Processes, server: Server, client: Thrift, queue: str
 ) -> None:
     assert client.put(queue, ITEMS) == len(ITEMS)
-    killed_while_it_held(processes, server, queue, len(ITEMS), 1, len(ITEMS), 600)
+    killed_while_it_held(processes, server, queue, len(ITEMS), 600)
     first = client.get(queue, len(ITEMS), PATIENCE_MS, 300)
     assert [item.data for item in first] == ITEMS
     second = client.get(queue, len(ITEMS), PATIENCE_MS, LONG_MS)
@@ -172,23 +101,6 @@ def test_what_a_killed_program_held_comes_back_in_order_each_item_once(
         stats = memcache.stats()
     counted = {name: stats[f"queue_{queue}_{name}"] for name in ("items", "transactions", "canceled_transactions")}
     assert counted == {"items": "0", "transactions": "3000", "canceled_transactions": "2000"}
-
-
-@pytest.mark.parametrize("per_call", [1, 10])
-def test_what_a_killed_program_took_bit_by_bit_on_two_connections_comes_back_each_item_once(
-    processes: Processes, server: Server, queue: str, per_call: int
-) -> None:
-    items = ITEMS[:300]  # so few that all are taken long before the first comes back
-    with Thrift(THRIFTPY2, server.port_of("thrift")) as client:
-        client.put(queue, items)
-        killed_while_it_held(processes, server, queue, len(items), 2, per_call, 1500)
-        eventually(lambda: client.raw.peek(queue).open_transactions == 0, "all have come back")
-        first = [item.data for item in client.get(queue, len(items), 0, 300)]
-        assert sorted(first) == items
-        second = client.get(queue, len(items), PATIENCE_MS, LONG_MS)
-        assert [item.data for item in second] == first, "taken at once they stay in their order"
-        assert client.get(queue, 1) == []
-        assert client.confirm(queue, {item.id for item in second}) == len(items)
 
 
 def test_after_the_death_of_the_server_open_reads_are_back_in_order_and_old_ids_end_none(

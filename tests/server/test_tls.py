@@ -17,10 +17,10 @@ from kestrel.config.load import loads
 from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
-from tests.server.any_port import endpoints_on_any_port
 from tests.server.running import PATIENCE_S, REQUESTS, Processes, Server, eventually
 
 HOST = "mq.example"
+
 
 def tls(authority: Authority, prefix: str = "reloadtls", more: str = "") -> str:
     cert_file, key_file = authority.sign(HOST)
@@ -108,19 +108,6 @@ def _version() -> tuple[bytes, int]:
     return b"version\r\n", 8
 
 
-def test_a_client_whose_certificate_somebody_else_signed_is_not_let_in(
-    processes: Processes, authority: Authority, tmp_path: Path
-) -> None:
-    (tmp_path / "stranger").mkdir()
-    stranger = Authority(tmp_path / "stranger")
-    server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority, "mtls"))
-    context = trusting(authority)
-    context.load_cert_chain(*stranger.sign("orders"))
-    with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, context) as client:
-        assert ask(client, *_version()) == b""
-        raise ConnectionError
-
-
 @pytest.mark.parametrize(
     ("minimum", "version", "is_let_in"),
     [
@@ -159,14 +146,6 @@ def test_client_that_offers_alpn_is_served(processes: Processes, authority: Auth
     with connected(server, context, protocol) as client:
         assert ask(client, request, len(reply)) == reply
         assert client.selected_alpn_protocol() is None
-
-
-def test_key_of_another_certificate_is_reported_before_the_start(processes: Processes, authority: Authority) -> None:
-    (cert_file, _), (_, other_key) = authority.sign(HOST), authority.sign("other.example")
-    endpoint = f"reloadtls:22134:certKey={cert_file}:privateKey={other_key}"
-    done = processes.run(*processes.twistd("--validate", "--memcache", endpoint))
-    assert done.returncode == 78
-    assert f"{other_key}: the key cannot be used" in done.stderr
 
 
 def test_a_queue_is_for_the_subjects_in_its_lists(processes: Processes, authority: Authority) -> None:
@@ -259,9 +238,7 @@ def test_what_cannot_be_meant_is_said_before_the_start(
 
 def test_clients_of_a_trusted_endpoint_are_administrators(processes: Processes, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    server = processes.serve(
-        'queuePath = "queues"\nadministrators = []\n', "--trust", f"memcache=unix:{path}:mode=600"
-    )
+    server = processes.serve('queuePath = "queues"\nadministrators = []\n', "--trust", f"memcache=unix:{path}:mode=600")
     assert path.stat().st_mode & 0o777 == 0o600
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as anybody:
         anybody.sendall(b"flush_all\r\n")
@@ -289,30 +266,6 @@ def test_tls_table_applies_to_every_configured_port() -> None:
         "thrift": [f"reloadtls:2229:interface=0.0.0.0:{arguments}"],
         "admin": [f"reloadtls:2223:interface=127.0.0.1:{arguments}"],
     }
-
-
-@pytest.mark.parametrize("client", [None, "orders"])
-def test_ca_file_of_tls_table_requires_client_certificates(
-    processes: Processes, authority: Authority, client: str | None
-) -> None:
-    cert_file, key_file = authority.sign(HOST)
-    table = f'[tls]\ncertFile = "{cert_file}"\nkeyFile = "{key_file}"\ncaFile = "{authority.ca_file}"'
-    (endpoint,) = endpoints_on_any_port(loads(table))["memcache"]
-    server = processes.serve('queuePath = "queues"\n', endpoint=endpoint)
-    if client is None:
-        with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, trusting(authority)) as refused:
-            assert ask(refused, *_version()) == b""
-            raise ConnectionError
-    else:
-        with connected(server, trusting(authority, client)) as accepted:
-            assert ask(accepted, *_version()) == b"VERSION "
-
-
-def test_validate_reports_missing_certificate_of_tls_table(processes: Processes) -> None:
-    config = processes.write("kestrel.toml", '[tls]\ncertFile = "missing.pem"\n')
-    done = processes.run(*processes.twistd("--validate", "--config", str(config), others=()))
-    assert done.returncode == 78
-    assert "cannot read missing.pem: No such file" in done.stderr
 
 
 def test_changed_tls_table_takes_effect_after_a_restart(processes: Processes, authority: Authority) -> None:

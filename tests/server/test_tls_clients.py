@@ -34,24 +34,6 @@ def test_pymemcache_works(processes: Processes, authority: Authority) -> None:
     client.close()
 
 
-@pytest.mark.needs("openssl")
-@pytest.mark.parametrize(("version", "is_let_in"), [("-tls1_1", False), ("-tls1_2", True), ("-tls1_3", True)])
-def test_openssl_connects_from_1_2_on(
-    processes: Processes, authority: Authority, version: str, is_let_in: bool
-) -> None:
-    server = serve(processes, *authority.sign(HOST))
-    verified = ("-CAfile", authority.ca_file, "-verify_return_error", "-verify_hostname", HOST)
-    # An OpenSSL that speaks 1.1 at all does so at security level 0.
-    done = processes.run(
-        *("openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", *verified, version),
-        *("-cipher", "DEFAULT:@SECLEVEL=0"),
-    )
-    assert (done.returncode == 0) is is_let_in, done.stdout + done.stderr
-    assert ("Verification: OK" in done.stdout and "Cipher is (NONE)" not in done.stdout) is is_let_in
-    if not is_let_in:
-        assert "alert protocol version" in done.stderr
-
-
 def named_otherwise(authority: Authority) -> tuple[str, str]:
     return authority.sign("other.example")
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import socket
 import ssl
 from pathlib import Path
 from typing import Final
 
-import pymemcache
 import pytest
 
 from kestrel.client.blocking import BlockingClient
-from kestrel.client.errors import CannotConnect, ServerError
+from kestrel.client.errors import ServerError
 from kestrel.config.load import load
-from kestrel.server.endpoints import endpoints_to_serve
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
 from tests.server.any_port import endpoints_on_any_port
@@ -35,7 +32,6 @@ from tests.server.running import (
 )
 
 HOST: Final = "localhost"
-PROTOCOLS: Final = ("memcache", "text", "thrift")
 FOLDERS: Final = ("etc/kestrel", "run/kestrel", "var/spool/kestrel", "var/lib/kestrel", "var/log/kestrel")
 
 
@@ -104,16 +100,6 @@ def hardened(processes: Processes) -> Configured:
     return Configured(processes, "hardened.toml")
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix"), [("tls.toml", "reloadtls:"), ("mtls.toml", "mtls:"), ("hardened.toml", "mtls:")]
-)
-def test_file_serves_every_protocol_over_tls(name: str, prefix: str) -> None:
-    served = endpoints_to_serve(load(ROOT / "tap-configs" / name), {})
-    endpoints = [endpoint for each in served.values() for endpoint in each]
-    assert len(endpoints) == len(PROTOCOLS)
-    assert all(endpoint.startswith(prefix) for endpoint in endpoints)
-
-
 def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) -> None:
     for protocol in ("memcache", "thrift"):
         with tls.client(tls.options(), protocol) as client:
@@ -129,14 +115,6 @@ def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) 
         assert client_of_text.recv(100) == b"+1\n"
 
 
-def test_pymemcache_is_served(tls: Configured) -> None:
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    client = pymemcache.Client((HOST, tls.port("memcache")), timeout=PATIENCE_S, tls_context=context)
-    client.set("work", b"one")
-    assert client.get("work") == b"one"
-    client.close()
-
-
 def test_the_network_cannot_administrate_and_the_socket_of_the_owner_can(tls: Configured) -> None:
     with tls.client(tls.options()) as client, pytest.raises(ServerError, match="only an administrator"):
         client.flush("work")
@@ -147,38 +125,6 @@ def test_the_network_cannot_administrate_and_the_socket_of_the_owner_can(tls: Co
         owner.connect(str(path))
         owner.sendall(b"flush work\r\n")
         assert owner.recv(100) == b"END\r\n"
-
-
-def test_a_server_of_another_authority_is_refused(tls: Configured, tmp_path: Path) -> None:
-    (tmp_path / "stranger").mkdir()
-    stranger = Authority(tmp_path / "stranger", "stranger")
-    for protocol in ("memcache", "thrift"):
-        with tls.client(TlsOptions(stranger.ca_file), protocol) as client, pytest.raises(CannotConnect):
-            client.version()
-
-
-def test_a_renewed_certificate_is_shown_after_a_hangup(tls: Configured) -> None:
-    def shown() -> str:
-        return ssl.get_server_certificate((HOST, tls.port("memcache")), timeout=PATIENCE_S)
-
-    before = shown()
-    tls._sign("server", HOST)
-    os.kill(int((tls.folder / "run" / "kestrel" / "kestrel.pid").read_text()), signal.SIGHUP)
-    eventually(lambda: shown() != before, "the new one is shown")
-
-
-@pytest.mark.needs("openssl")
-def test_openssl_is_served_where_it_trusts_the_authority(
-    processes: Processes, tls: Configured, tmp_path: Path
-) -> None:
-    (tmp_path / "stranger").mkdir()
-    stranger = Authority(tmp_path / "stranger", "stranger")
-    for ca_file, status in ((tls.ca_file, 0), (stranger.ca_file, 1)):
-        address = f"127.0.0.1:{tls.port('memcache')}"
-        verified = ("-CAfile", ca_file, "-verify_return_error", "-verify_hostname", HOST)
-        done = processes.run("openssl", "s_client", "-connect", address, *verified)
-        assert done.returncode == status, done.stdout + done.stderr
-        assert ("Verification: OK" in done.stdout) is (status == 0)
 
 
 def test_who_has_a_certificate_may_what_its_subject_may(mtls: Configured) -> None:
@@ -216,28 +162,6 @@ def test_a_hardened_server_serves_those_in_the_lists_and_its_owner_administrates
         owner.connect(str(hardened.folder / "run" / "kestrel" / "admin.sock"))
         owner.sendall(b"flush orders\r\n")
         assert owner.recv(100) == b"END\r\n"
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_has_none_or_one_of_another_authority_is_not_let_in(
-    mtls: Configured, tmp_path: Path, protocol: str
-) -> None:
-    (tmp_path / "stranger").mkdir()
-    stranger = Authority(tmp_path / "stranger", "stranger").sign("shop")
-    for certificate in (None, stranger):
-        context = ssl.create_default_context(cafile=mtls.ca_file)
-        if certificate is not None:
-            context.load_cert_chain(*certificate)
-        with (
-            pytest.raises((ssl.SSLError, ConnectionError)),
-            socket.create_connection((HOST, mtls.port(protocol)), timeout=PATIENCE_S) as plain,
-            context.wrap_socket(plain, server_hostname=HOST) as client,
-        ):
-            # With TLS 1.3 the client is through before the server has seen who it is.
-            assert client.recv(1) == b""
-            raise ConnectionError
-    eventually(lambda: "TLS: peer did not return a certificate" in mtls.logged(), "the log says why")
-    eventually(lambda: "TLS: certificate verify failed" in mtls.logged(), "the log says why")
 
 
 @pytest.mark.needs("openssl")

@@ -2,7 +2,7 @@
 
 Run as a program it takes items with an auto-abort, says how many, and holds them until it is killed:
 
-    python -m tests.server.thrift_clients LIBRARY PORT QUEUE CONNECTIONS ITEMS ITEMS_PER_CALL AUTO_ABORT_MS
+    python -m tests.server.thrift_clients LIBRARY PORT QUEUE ITEMS AUTO_ABORT_MS
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -114,14 +113,11 @@ def _apache(folder: str, port: int) -> tuple[Any, Any]:
     return service.Client(protocols.TBinaryProtocol(transport)), transport.close
 
 
-def hold(library: str, port: int, queue: str, connections: int, items: int, per_call: int, auto_abort_ms: int) -> None:
-    """Take items by turns of the connections, print how many, and hold them until this process ends."""
-    clients = [Thrift(library, port) for _ in range(connections)]
-    taken = [
-        client.get(queue, per_call, 0, auto_abort_ms) for client in islice(cycle(clients), items // per_call)
-    ]
-    print(sum(map(len, taken)), flush=True)
-    sys.stdin.read()
+def hold(library: str, port: int, queue: str, items: int, auto_abort_ms: int) -> None:
+    """Take items, print how many, and hold them until this process ends."""
+    with Thrift(library, port) as client:
+        print(len(client.get(queue, items, 0, auto_abort_ms)), flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
-from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.errors import Unavailable
 from kestrel.protocols.thrift import ThriftCodec
-from kestrel.queues.status import StatusLevel
 from kestrel.session.access import Access
 from kestrel.testing.server import MemoryServer
 from tests.session.thrift_calls import Refused, Taken, ThriftClient
@@ -68,21 +64,6 @@ def _passes(check) -> bool:
 # Status and limits.
 
 
-@pytest.mark.parametrize(
-    ("status", "refuses_writes", "refuses_reads"),
-    list(product([s for s in StatusLevel if s is not StatusLevel.DOWN], [False, True], [False, True])),
-    ids=lambda value: value.value if isinstance(value, StatusLevel) else str(value),
-)
-def test_status_and_limits_decide_access(status: StatusLevel, refuses_writes: bool, refuses_reads: bool) -> None:
-    server = MemoryServer(config=loads(f'defaultStatus = "{status.value}"'))
-    checked = access(server)
-    checked.refuses_writes, checked.refuses_reads = refuses_writes, refuses_reads
-    writes = status in (StatusLevel.UP, StatusLevel.WRITE_AVOID) and not refuses_writes
-    reads = status is not StatusLevel.QUIESCENT and not refuses_reads
-    assert may_change(checked) is may_put(checked) is writes
-    assert may_get(checked) is reads
-
-
 def test_stopping_server_refuses_everything() -> None:
     server = MemoryServer()
     server.core.status.stop()
@@ -90,22 +71,6 @@ def test_stopping_server_refuses_everything() -> None:
     assert not may_change(checked)
     assert not may_put(checked)
     assert not may_get(checked)
-
-
-def test_refusal_names_its_reason() -> None:
-    server = MemoryServer(config=loads(LISTS))
-    checked = access(server)
-    checked.refuses_writes = True
-    with pytest.raises(Unavailable, match="too many connections"):
-        checked.check_put(b"work")
-    checked.refuses_writes = False
-    with pytest.raises(Unavailable, match="listed"):
-        checked.check_put(b"listed")
-    server.core.status.change(b"quiescent")
-    with pytest.raises(Unavailable, match="Quiescent"):
-        checked.check_put(b"work")
-    with pytest.raises(Unavailable, match="Quiescent"):
-        checked.check_get(b"work")
 
 
 # White lists.
@@ -134,31 +99,6 @@ def test_refusal_names_its_reason() -> None:
 def test_white_list_decides_who_may_put_and_get(identity: bytes | None, queue: bytes, puts: bool, gets: bool) -> None:
     checked = access(MemoryServer(config=loads(LISTS)), identity)
     assert (may_put(checked, queue), may_get(checked, queue)) == (puts, gets)
-
-
-def test_white_list_does_not_affect_other_changes() -> None:
-    checked = access(MemoryServer(config=loads("[default]\nwhiteListClientIdForEnqueue = []")))
-    assert may_change(checked)
-    assert not may_put(checked)
-
-
-def test_reload_of_white_list_applies_at_once() -> None:
-    server = MemoryServer(config=loads(LISTS))
-    checked = access(server, b"dora")
-    assert not may_put(checked, b"listed")
-    server.reload(loads("[default]\nwhiteListClientIdForEnqueue = ['dora']"))
-    assert may_put(checked, b"listed")
-    checked.subject = b"anna"
-    assert not may_put(checked, b"listed")
-
-
-def test_access_check_creates_no_queue() -> None:
-    server = MemoryServer(config=loads(LISTS))
-    checked = access(server)
-    for queue in (b"work", b"listed", b"a+b", b"illegal/name"):
-        may_put(checked, queue)
-        may_get(checked, queue)
-    assert server.manager.all_queues() == []
 
 
 # Names that clients claim.
@@ -222,17 +162,6 @@ def test_white_lists_use_claimed_name_of_thrift_client(claimed: str | None, puts
             client.flush_all_queues()
 
 
-def test_claimed_name_applies_to_its_own_request() -> None:
-    client = ThriftClient(MemoryServer(config=loads(LISTS)))
-    client.upgrade("anna")
-    assert client.put(b"listed", b"one") == 1
-    client.name = None
-    with pytest.raises(Refused):
-        client.put(b"listed", b"two")
-    client.name = "bob"
-    assert client.put(b"listed", b"three") == 1
-
-
 def test_waiting_get_keeps_its_claimed_name() -> None:
     server = MemoryServer(config=loads(LISTS))
     carla, anna = ThriftClient(server), ThriftClient(server)
@@ -246,15 +175,6 @@ def test_waiting_get_keeps_its_claimed_name() -> None:
     first, second = carla.replies()
     assert first.result == [Taken(b"one", 0)]
     assert isinstance(second.result, Refused)
-
-
-def test_refusal_is_logged_with_claimed_name() -> None:
-    client = ThriftClient(MemoryServer(config=loads(LISTS)))
-    client.upgrade("mall\nory")
-    with capturedLogs() as events, pytest.raises(Refused):
-        client.put(b"listed", b"secret")
-    [line] = [formatEvent(event) for event in events]
-    assert line.endswith(r"('mall\nory'): this client may not put to listed")
 
 
 # Over a connection.

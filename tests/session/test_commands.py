@@ -75,23 +75,10 @@ def test_reply_can_name_the_queue_without_options() -> None:
     assert client.ask(b"get work/open\r\n") == value(b"work", b"two")
 
 
-def test_only_first_key_of_get_is_served(client: MemoryClient) -> None:
-    put(client, b"work", b"one")
-    put(client, b"other", b"two")
-    assert client.ask(b"get work other\r\n") == value(b"work", b"one")
-    assert client.ask(b"get other\r\n") == value(b"other", b"two")
-
-
 def test_replies_keep_the_order_of_requests(client: MemoryClient) -> None:
     asked = b"version\r\n" + set_(b"work", b"one") + b"get work\r\nget work\r\ndelete work\r\nflush work\r\nversion\r\n"
     expected = b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"work", b"one") + b"END\r\nDELETED\r\nEND\r\nVERSION 1.2.3\r\n"
     assert client.ask(asked) == expected
-
-
-def test_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
-    for byte in set_(b"work", b"one") + b"get work\r\n":
-        client.send(bytes([byte]))
-    assert client.take() == b"STORED\r\n" + value(b"work", b"one")
 
 
 # noreply.
@@ -132,45 +119,10 @@ def test_error_with_noreply_is_not_sent(server: MemoryServer, client: MemoryClie
     assert queue_names(server.connect()) == []
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"set work 0 0 3 noreply\r\none!!",
-        b"set work 0 0 16777217 noreply\r\n",
-        b"add work 0 0 3 noreply\r\none\r\n",
-        b"cas work 0 0 3 1 noreply\r\none\r\n",
-    ],
-)
-def test_unrecoverable_error_with_noreply_closes_without_a_reply(
-    server: MemoryServer, client: MemoryClient, request_bytes: bytes
-) -> None:
-    assert client.ask(request_bytes + b"version\r\n") == b""
-    assert client.is_closed
-    assert queue_names(server.connect()) == []
-
-
-@pytest.mark.parametrize("line", [b"set work 0 0 noreply", b"set work 0 0 many noreply", b"set work 0 0 -1 noreply"])
-def test_line_that_cannot_be_parsed_is_answered_despite_noreply(client: MemoryClient, line: bytes) -> None:
-    assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\n", client.ask(line + b"\r\nhello\r\nversion\r\n"))
-    assert client.is_closed
-
-
 def test_item_put_with_noreply_before_a_disconnect_is_stored(server: MemoryServer, client: MemoryClient) -> None:
     client.send(b"set work 0 0 1 noreply\r\nx\r\n")
     client.disconnect()
     assert server.connect().ask(b"get work\r\n") == value(b"work", b"x")
-
-
-def test_full_queue_refuses_an_item_with_noreply_silently() -> None:
-    client = MemoryServer(config=loads("[[queues]]\nname = 'work'\nmaxItems = 1\n")).connect()
-    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n" * 2 + b"version\r\n") == b"VERSION 1.2.3\r\n"
-    assert client.ask(b"get work\r\nget work\r\n") == value(b"work", b"x") + b"END\r\n"
-
-
-def test_refused_client_is_closed_without_a_reply_to_noreply(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"status readonly\r\n") == b"END\r\n"
-    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\nversion\r\n") == b""
-    assert client.is_closed
 
 
 # Errors.
@@ -204,40 +156,8 @@ def test_recoverable_error_keeps_the_connection(client: MemoryClient, request_by
     assert not client.is_closed
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"\r\n",
-        b"  \r\n",
-        b" version\r\n",
-        b"frobnicate\r\n",
-        b"set work 0 0\r\n",
-        b"set work 0 0 -1\r\n",
-        b"set work 0 0 many\r\n",
-        b"set work 0 0 3\r\none!!",
-        b"add work 0 0 3\r\none\r\n",
-        b"cas work 0 0 3 1\r\none\r\n",
-        b"get work/peek/open\r\n",
-        b"get /open\r\n",
-        b"get " + b"x" * 9000,
-    ],
-)
-def test_unrecoverable_error_closes_the_connection(
-    server: MemoryServer, client: MemoryClient, request_bytes: bytes
-) -> None:
-    reply = client.ask(request_bytes + b"version\r\n")
-    assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\n", reply)
-    assert client.is_closed
-    assert queue_names(server.connect()) == []
-
-
 def test_too_large_item_is_refused_before_its_data_is_read(client: MemoryClient) -> None:
     assert client.ask(b"set work 0 0 16777217\r\n") == b"CLIENT_ERROR item too large\r\n"
-    assert client.is_closed
-
-
-def test_replies_before_a_fatal_error_are_sent(client: MemoryClient) -> None:
-    assert client.ask(set_(b"work", b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
     assert client.is_closed
 
 
@@ -346,12 +266,6 @@ def test_abort_returns_item_to_the_head(server: MemoryServer, client: MemoryClie
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
-def test_abort_without_open_read_answers_end(client: MemoryClient) -> None:
-    put(client, b"work", b"one")
-    assert client.ask(b"get work/abort\r\n") == b"END\r\n"
-    assert client.ask(b"get work\r\n") == value(b"work", b"one")
-
-
 def test_close_and_abort_end_the_oldest_open_read(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n" * 3)
@@ -404,12 +318,6 @@ def test_open_above_the_limit_is_an_error_and_closes(server: MemoryServer) -> No
     assert server.connect().ask(b"get work\r\n") == value(b"work", b"one")
 
 
-def test_default_limit_of_open_reads_is_one() -> None:
-    client = MemoryServer().connect()
-    put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work/open", b"one") + b"ERROR\r\n"
-
-
 def test_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
     server.session_settings = Config(max_open_transactions=1)
     first, second = server.connect(), server.connect()
@@ -447,37 +355,6 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(
     assert server.connect().ask(b"get work\r\n") == b"END\r\n"
 
 
-def test_confirm_makes_room_under_the_limit(server: MemoryServer) -> None:
-    server.session_settings = Config(max_open_transactions=2)
-    client = server.connect()
-    put(client, b"work", b"one", b"two", b"three")
-    client.ask(b"get work/open\r\n" * 2)
-    assert client.ask(b"confirm work 2\r\nget work/open\r\n") == b"END\r\n" + value(b"work/open", b"three")
-
-
-@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
-def test_plain_get_works_after_open_read_has_ended(client: MemoryClient, ending: bytes) -> None:
-    put(client, b"work", b"one", b"one")
-    reply = client.ask(b"get work/open\r\n" + ending + b"get work\r\n")
-    assert reply == value(b"work/open", b"one") + b"END\r\n" + value(b"work", b"one")
-
-
-def test_quit_requeues_open_reads(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"work", b"one", b"two")
-    client.ask(b"get work/open\r\nquit\r\n")
-    assert server.connect().ask(b"get work\r\n") == value(b"work", b"one")
-
-
-# peek.
-
-
-def test_peek_leaves_the_item(client: MemoryClient) -> None:
-    put(client, b"work", b"one", b"two")
-    reply = client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n")
-    assert reply == value(b"work/peek", b"one") * 2 + value(b"work", b"one")
-    assert client.ask(b"get work/peek\r\n") == value(b"work/peek", b"two")
-
-
 # Whole queues.
 
 
@@ -506,14 +383,6 @@ def test_stale_open_read_of_deleted_queue_affects_nothing(
     )
 
 
-def test_confirm_counts_no_read_of_deleted_queue(client: MemoryClient) -> None:
-    put(client, b"work", b"old")
-    client.ask(b"get work/open\r\ndelete work\r\n")
-    put(client, b"work", b"new")
-    assert client.ask(b"confirm work 1\r\n") == b"ERROR\r\n"
-    assert client.ask(b"get work\r\n") == value(b"work", b"new")
-
-
 def test_flush_drops_items_but_no_open_read(server: MemoryServer, client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two", b"three")
     client.ask(b"get work/open\r\n")
@@ -529,10 +398,6 @@ def test_flush_all_drops_items_of_every_queue(client: MemoryClient) -> None:
     assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
     assert client.ask(b"get work\r\nget other\r\n") == b"END\r\nEND\r\n"
     assert sorted(queue_names(client)) == [b"other", b"work"]
-
-
-def test_flush_all_without_queues_succeeds(client: MemoryClient) -> None:
-    assert client.ask(b"flush_all\r\nflush_all_expired\r\n") == b"Flushed all queues.\r\n0\r\n"
 
 
 @pytest.mark.parametrize(
@@ -572,21 +437,10 @@ def test_request_creates_no_queue(client: MemoryClient, referring: bytes, reply:
 # The server.
 
 
-def test_quit_closes_without_a_reply(client: MemoryClient) -> None:
-    assert client.ask(b"version\r\nquit\r\nversion\r\n") == b"VERSION 1.2.3\r\n"
-    assert client.is_closed
-
-
 def test_shutdown_closes_without_a_reply_and_stops_server(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(b"shutdown\r\nversion\r\n") == b""
     assert client.is_closed
     assert server.control.is_shut_down
-
-
-def test_error_of_one_client_disconnects_no_other_client(server: MemoryServer, client: MemoryClient) -> None:
-    other = server.connect()
-    client.ask(b"frobnicate\r\n")
-    assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
 
 
 # stats and dump_stats.
@@ -794,15 +648,6 @@ def test_reply_to_ending_a_read_waits_until_it_is_safe(
     assert client.take() == b"END\r\n"
 
 
-def test_replies_stay_in_order_behind_an_unsafe_one(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    storage.holds_commits = True
-    assert client.ask(b"version\r\n" + set_(b"work", b"one") + b"version\r\n") == b"VERSION 1.2.3\r\n"
-    assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
-    storage.end_commits()
-    assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
-
-
 def test_noreply_waits_for_no_commit(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
     storage.holds_commits = True
@@ -823,12 +668,6 @@ def test_failed_commit_sends_errors_only_for_requests_with_a_reply(storage: Step
     assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\nVERSION 1.2.3\r\n", reply)
 
 
-def test_full_disk_refuses_an_item_with_noreply_silently(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client = slow.connect()
-    storage.refusal = "disk full"
-    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\nversion\r\n") == b"VERSION 1.2.3\r\n"
-
-
 def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     storage.holds_commits = True
@@ -837,6 +676,8 @@ def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage
     storage.end_commits(b"quick")
     assert other.take() == b"STORED\r\n"
     assert client.take() == b""
+    storage.end_commits(b"slow", error=StorageError("disk failed"))
+    assert (client.take(), other.take()) == (b"SERVER_ERROR disk failed\r\n", b"")
 
 
 @pytest.mark.parametrize("reading", [b"get work\r\n", b"get work/peek\r\n", b"get work/open\r\n"])
@@ -863,17 +704,6 @@ def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer
     assert client.ask(set_(b"work", b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"work", b"four")
 
 
-def test_failed_commit_turns_its_replies_into_errors(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client = slow.connect()
-    put(client, b"work", b"safe")
-    storage.holds_commits = True
-    client.ask(set_(b"work", b"lost") + b"version\r\n")
-    lose_commits(storage)
-    assert client.take() == b"SERVER_ERROR disk failed\r\nVERSION 1.2.3\r\n"
-    assert not client.is_closed
-    assert client.ask(b"get work\r\nget work\r\n") == value(b"work", b"safe") + b"END\r\n"
-
-
 def test_failed_commit_also_fails_later_records(storage: SteppedStorage, slow: MemoryServer) -> None:
     first, second = slow.connect(), slow.connect()
     storage.holds_commits = True
@@ -884,37 +714,6 @@ def test_failed_commit_also_fails_later_records(storage: SteppedStorage, slow: M
     assert first.take() == second.take() == b"SERVER_ERROR disk failed\r\n"
     reply = first.ask(set_(b"work", b"three") + b"get work\r\nget work\r\n")
     assert reply == b"STORED\r\n" + value(b"work", b"three") + b"END\r\n"
-
-
-def test_failed_commit_of_one_queue_affects_no_other_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    storage.holds_commits = True
-    client.ask(set_(b"bad", b"one"))
-    other.ask(set_(b"good", b"one"))
-    storage.end_commits(b"bad", error=StorageError("disk failed"))
-    storage.end_commits(b"good")
-    assert (client.take(), other.take()) == (b"SERVER_ERROR disk failed\r\n", b"STORED\r\n")
-
-
-@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"confirm work 1\r\n"])
-def test_open_read_of_failed_queue_is_never_confirmed(
-    storage: SteppedStorage, slow: MemoryServer, ending: bytes
-) -> None:
-    client = slow.connect()
-    put(client, b"work", b"one")
-    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    fail(slow, storage)
-    assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\n", client.ask(ending))
-    assert slow.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
-
-
-def test_items_of_failed_queue_are_delivered_once(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    put(client, b"work", b"one", b"two")
-    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    fail(slow, storage)
-    client.disconnect()
-    assert other.ask(b"get work\r\n" * 3) == value(b"work", b"one") + value(b"work", b"two") + b"END\r\n"
 
 
 def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(storage: SteppedStorage, slow: MemoryServer) -> None:
@@ -938,30 +737,6 @@ def test_flush_all_continues_past_queue_that_cannot_be_reopened(storage: Stepped
     fail(slow, storage)
     client.ask(b"flush_all\r\n")
     assert client.ask(b"get good\r\n") == b"END\r\n"
-
-
-def test_get_waits_for_head_that_is_on_disk(slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    put(client, b"work", b"one", b"two")
-    store_of(slow).page_out()
-    assert client.ask(b"get work\r\nversion\r\n") == b""
-    assert other.ask(b"get work/peek\r\n") == b""
-    store_of(slow).end_fill()
-    assert client.take() == value(b"work", b"one") + b"VERSION 1.2.3\r\n"
-    assert other.take() == value(b"work/peek", b"two")
-
-
-def test_unreadable_head_is_an_error_and_next_get_retries(slow: MemoryServer) -> None:
-    client = slow.connect()
-    put(client, b"work", b"one")
-    store_of(slow).page_out()
-    client.send(b"get work\r\n")
-    store_of(slow).end_fill(StorageError("the journal is unreadable"))
-    assert client.take() == b"SERVER_ERROR the journal is unreadable\r\n"
-    assert not client.is_closed
-    assert client.ask(b"get work\r\n") == b""
-    store_of(slow).end_fill()
-    assert client.take() == value(b"work", b"one")
 
 
 def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +11,6 @@ import pytest
 from kestrel.protocols import thrift_binary as binary
 from kestrel.queues.counters import QueueCounters
 from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
-from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.session.servers import (
@@ -120,27 +117,6 @@ def test_failure_between_time_slices_of_get_loses_no_item(
     assert data_of(taken) + drained(slow) == many(200)
 
 
-@AUTO_ABORT
-def test_waiting_gets_share_items_put_after_failure(tmp_path: Path, auto_abort_ms: int) -> None:
-    disk = FaultyDisk()
-    server = MemoryServer(config=config_of(), folder=tmp_path / "queues", disk=disk)
-    writer = ThriftClient(server)
-    clients = [waiting(server, 10, auto_abort_ms=auto_abort_ms) for _ in range(3)]
-    disk.fail("write", errno.EIO, times=1)
-    with pytest.raises(Refused):
-        writer.put(b"work", b"lost")
-    for item in many(9):
-        assert writer.put(b"work", item) == 1
-    server.advance(1)
-    taken = [client.taken() for client in clients]
-    assert [len(part) for part in taken] == [3, 3, 3]
-    assert sorted(chain.from_iterable(map(data_of, taken))) == many(9)
-    assert counts(server) == (0, 9 if auto_abort_ms else 0)
-    assert writer.confirm(b"work", *chain.from_iterable(map(ids_of, taken))) == (9 if auto_abort_ms else 0)
-    server.crash()
-    assert drained(server) == []
-
-
 @pytest.mark.parametrize("collected", [0, 2])
 def test_waiting_get_is_refused_if_queue_cannot_be_reopened(
     slow: MemoryServer, storage: SteppedStorage, collected: int
@@ -229,15 +205,6 @@ def test_item_that_expires_during_wait_is_not_returned(
     assert counters(server).canceled_transactions == 0
 
 
-def test_item_that_expires_during_wait_goes_to_no_other_client(server: MemoryServer) -> None:
-    ThriftClient(server).put(b"work", b"one", expiry_ms=500)
-    client = waiting(server, 10)
-    next_one = waiting(server, 1, 5000)
-    server.advance(1)
-    assert client.taken() == []
-    assert next_one.waits()
-
-
 class MovingClockServer(MemoryServer):
     """A server whose wall clock advances each time it is read, while `hurries` is set."""
 
@@ -271,17 +238,6 @@ def test_item_that_expires_during_wait_moves_to_expire_to_queue() -> None:
     assert client.taken() == []
     drained(server)
     assert drained(server, b"old") == [b"one", b"two"]
-
-
-def test_item_expired_by_reload_during_wait_is_not_returned(server: MemoryServer) -> None:
-    writer = ThriftClient(server)
-    writer.put(b"work", b"old")
-    client = waiting(server, 10, 10_000)
-    server.advance(9)
-    writer.put(b"work", b"young")
-    server.reload(config_of(of_work("maxAge = '5s'")))
-    server.advance(1)
-    assert data_of(client.taken()) == [b"young"]
 
 
 # Stopping the server.
@@ -348,24 +304,6 @@ def test_satisfied_get_is_answered_after_half_close(
     assert data_of(reply.result) == many(2)
     assert client.is_closed
     assert counts(server) == (1, 2 if auto_abort_ms else 0)
-
-
-@AUTO_ABORT
-def test_held_reply_of_satisfied_get_is_sent_after_half_close(
-    slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(3))
-    storage.holds_commits = True
-    client.send_get(b"work", 2, 1000, auto_abort_ms)
-    assert client.waits()
-    client.half_close()
-    assert client.waits()
-    end_commits(slow, storage)
-    assert data_of(client.taken()) == many(2)
-    assert client.is_closed
-    end_commits(slow, storage)
-    assert counts(slow) == (1, 2 if auto_abort_ms else 0)
 
 
 @AUTO_ABORT

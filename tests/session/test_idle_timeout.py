@@ -175,13 +175,6 @@ def test_new_timeout_applies_to_silent_connections() -> None:
     assert client.is_closed
 
 
-def test_shorter_timeout_applies_to_existing_connections() -> None:
-    server = MemoryServer(config=loads('clientTimeout = "60s"'))
-    client = server.connect()
-    server.reload(loads(TEN_SECONDS))
-    assert closes_after(server, client, 10)
-
-
 # The timer.
 
 
@@ -197,28 +190,6 @@ class Bench:
 
     def _timed_out(self) -> None:
         self.ends += 1
-
-
-def test_timeout_repeats_until_stopped() -> None:
-    watched = Bench(1000)
-    watched.idleness.reset()
-    watched.clock.advance(1)
-    assert watched.ends == 1
-    watched.clock.pump([0.5] * 4)
-    assert watched.ends == 3
-    watched.idleness.stop()
-    watched.clock.pump([1] * 10)
-    assert watched.ends == 3
-
-
-def test_stopped_timeout_does_not_restart() -> None:
-    watched = Bench(1000)
-    watched.idleness.reset()
-    watched.idleness.stop()
-    watched.idleness.reset()
-    watched.clock.pump([1] * 10)
-    assert watched.ends == 0
-    assert watched.clock.getDelayedCalls() == []
 
 
 def test_timeout_ends_despite_float_rounding() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from kestrel.commands import Command
@@ -82,33 +80,12 @@ def test_reply_is_not_sent_to_disconnected_client(client: Client) -> None:
     assert calls == [False]
 
 
-def test_reply_requests_one_end_of_tick() -> None:
-    asked: list[Callable[[], None]] = []
-    client = Client(Barrier(asked.append))
-    client.outbox.reply(b"one")
-    client.outbox.reply(b"two")
-    assert len(asked) == 1
-    asked.pop()()
-    assert client.sent == b"onetwo"
-    client.outbox.reply(b"three")
-    asked.pop()()
-    assert client.sent == b"onetwothree"
-
-
 def test_replies_of_a_tick_are_written_together_in_order(client: Client) -> None:
     for reply in (b"one", b"two", b"three"):
         client.outbox.reply(reply)
     assert client.written == []
     client.barrier.end_of_tick()
     assert client.written == [b"onetwothree"]
-
-
-def test_empty_reply_holds_nothing_and_sends_nothing(client: Client) -> None:
-    client.outbox.reply(b"", Batch())
-    assert not client.outbox.holds_replies
-    client.outbox.reply(b"one")
-    client.barrier.end_of_tick()
-    assert client.written == [b"one"]
 
 
 def test_unsafe_reply_holds_only_later_replies(client: Client) -> None:
@@ -136,45 +113,7 @@ def test_replies_keep_order_when_a_later_batch_is_safe_first(client: Client) -> 
     assert client.sent == b"first second "
 
 
-def test_replies_of_one_batch_are_sent_when_it_is_safe(client: Client) -> None:
-    batch = Batch()
-    for _ in range(3):
-        client.outbox.reply(b"stored ", batch)
-    client.barrier.end_of_tick()
-    batch.settle(None)
-    assert client.sent == b"stored stored stored "
-
-
-def test_batch_lost_before_end_of_tick_replaces_its_reply(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"stored", batch)
-    batch.settle(LOST)
-    client.barrier.end_of_tick()
-    assert client.sent == b"SERVER_ERROR disk full\r\n"
-
-
 # Notification of senders.
-
-
-def test_sent_is_true_after_reply_is_written(client: Client) -> None:
-    calls: list[tuple[bool, bytes]] = []
-    batch = Batch()
-    client.outbox.reply(b"item", batch, lambda was_sent: calls.append((was_sent, client.sent)))
-    client.barrier.end_of_tick()
-    assert calls == []
-    batch.settle(None)
-    assert calls == [(True, b"item")]
-
-
-def test_sent_is_false_for_each_reply_to_disconnected_client(client: Client) -> None:
-    calls: list[tuple[int, bool]] = []
-    client.outbox.reply(b"one", None, lambda was_sent: calls.append((1, was_sent)))
-    client.outbox.reply(b"two", Batch(), lambda was_sent: calls.append((2, was_sent)))
-    client.outbox.lost()
-    assert calls == [(1, False), (2, False)]
-    client.barrier.end_of_tick()
-    assert client.sent == b""
-    assert len(calls) == 2
 
 
 def test_sent_is_false_at_once_if_client_has_disconnected(client: Client) -> None:
@@ -199,26 +138,6 @@ def test_sent_is_false_if_write_finds_client_disconnected() -> None:
 # Closing.
 
 
-def test_close_disconnects_after_earlier_replies(client: Client) -> None:
-    client.outbox.reply(b"bye")
-    client.outbox.close()
-    assert not client.is_closed
-    client.barrier.end_of_tick()
-    assert client.sent == b"bye"
-    assert client.is_closed
-
-
-def test_close_waits_for_unsafe_reply(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"stored", batch)
-    client.outbox.close()
-    client.barrier.end_of_tick()
-    assert not client.is_closed
-    batch.settle(LOST)
-    assert client.sent == b"SERVER_ERROR disk full\r\n"
-    assert client.is_closed
-
-
 def test_disconnects_once_if_batch_settles_in_tick_of_close(client: Client) -> None:
     batch = Batch()
     client.outbox.reply(b"one", batch)
@@ -228,17 +147,6 @@ def test_disconnects_once_if_batch_settles_in_tick_of_close(client: Client) -> N
     client.barrier.end_of_tick()
     assert client.sent == b"one"
     assert client.closes == 1
-
-
-def test_nothing_is_sent_after_close(client: Client) -> None:
-    calls: list[bool] = []
-    client.outbox.close()
-    client.outbox.reply(b"after", None, calls.append)
-    client.barrier.end_of_tick()
-    client.barrier.end_of_tick()
-    assert client.is_closed
-    assert client.sent == b""
-    assert calls == [False]
 
 
 def test_forgotten_replies_are_not_sent_and_count_as_lost(client: Client) -> None:
@@ -291,17 +199,6 @@ def test_sent_of_earlier_reply_comes_before_a_loss(client: Client) -> None:
 # A full transport.
 
 
-def test_paused_outbox_holds_replies_until_resumed(client: Client) -> None:
-    client.outbox.pause()
-    client.outbox.reply(b"one ")
-    client.barrier.end_of_tick()
-    assert client.sent == b""
-    client.outbox.resume()
-    client.outbox.reply(b"two")
-    client.barrier.end_of_tick()
-    assert client.sent == b"one two"
-
-
 def test_batch_settled_during_pause_sends_nothing_before_resume(client: Client) -> None:
     batch = Batch()
     client.outbox.reply(b"stored", batch)
@@ -312,18 +209,6 @@ def test_batch_settled_during_pause_sends_nothing_before_resume(client: Client) 
     client.outbox.resume()
     client.barrier.end_of_tick()
     assert client.sent == b"stored"
-
-
-def test_paused_outbox_disconnects_only_after_its_replies(client: Client) -> None:
-    client.outbox.pause()
-    client.outbox.reply(b"bye")
-    client.outbox.close()
-    client.barrier.end_of_tick()
-    assert not client.is_closed
-    client.outbox.resume()
-    client.barrier.end_of_tick()
-    assert client.sent == b"bye"
-    assert client.is_closed
 
 
 # Held bytes.
@@ -342,38 +227,7 @@ def test_held_bytes_counts_unsent_replies(client: Client) -> None:
     assert client.outbox.held_bytes == 0
 
 
-def test_disconnected_client_holds_no_bytes(client: Client) -> None:
-    client.outbox.reply(b"12345", Batch())
-    client.outbox.lost()
-    assert client.outbox.held_bytes == 0
-    client.outbox.reply(b"123")
-    assert client.outbox.held_bytes == 0
-
-
-def test_owner_is_notified_after_each_write(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"one")
-    client.outbox.reply(b"two", batch)
-    assert client.continues == 0
-    client.barrier.end_of_tick()
-    assert client.continues == 1
-    client.outbox.reply(b"three")
-    client.barrier.end_of_tick()
-    assert client.continues == 1
-    batch.settle(None)
-    assert client.continues == 2
-
-
 # Other connections.
-
-
-def test_failing_transport_does_not_block_replies_to_others() -> None:
-    barrier = Barrier(lambda end_of_tick: None)
-    FailingClient(barrier).outbox.reply(b"one")
-    healthy = Client(barrier)
-    healthy.outbox.reply(b"two")
-    barrier.end_of_tick()
-    assert healthy.sent == b"two"
 
 
 def test_failing_transport_does_not_block_others_when_batch_settles() -> None:

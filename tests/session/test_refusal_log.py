@@ -35,9 +35,3 @@ def test_refusal_log_limits_lines_per_second() -> None:
         == "Refused: peer ('CN=shop'): no; 990 more refusals before it are not logged"
     )
     assert formatEvent(events[MAX_LOG_LINES + 1]) == "Refused: peer ('CN=shop'): no"
-
-
-def test_client_name_cannot_start_a_new_log_line() -> None:
-    with capturedLogs() as events:
-        RefusalLog(lambda: 0.0).log("peer", b"CN=\nshop\xff", "no")
-    assert "\n" not in formatEvent(events[0])

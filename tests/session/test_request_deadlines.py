@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,6 @@ from twisted.logger import LogLevel, capturedLogs
 from kestrel.config.load import loads
 from kestrel.errors import RequestTooSlow
 from kestrel.session.request_deadlines import MAX_TIMED_OUT_REQUESTS_PER_SLICE
-from kestrel.session.session import Session
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.costs import costs_about_the_same
@@ -47,12 +45,6 @@ def server() -> MemoryServer:
 def request_deadlines(server: MemoryServer) -> tuple[int, int]:
     """Return the number of incomplete requests and their bytes."""
     return len(server.core.session_context.request_deadlines), server.core.session_context.request_deadlines.bytes
-
-
-def session_of(server: MemoryServer) -> Session:
-    """Return the session of the only connection."""
-    (connection,) = server.factories["memcache"]._connections
-    return connection.session
 
 
 # Time.
@@ -157,20 +149,6 @@ def test_client_that_does_not_read_the_last_replies_is_dropped(server: MemorySer
     assert client.is_closed
 
 
-def test_handshake_has_the_request_timeout(server: MemoryServer) -> None:
-    client = server.connect()
-    session_of(server).handshake_began()
-    assert closes_after(server, client, 10)
-
-
-def test_finished_handshake_has_no_timeout(server: MemoryServer) -> None:
-    client = server.connect()
-    session_of(server).handshake_began()
-    session_of(server).handshake_ended()
-    server.advance(3600)
-    assert not client.is_closed
-
-
 def test_reload_applies_new_timeout_to_pending_requests(server: MemoryServer) -> None:
     client = server.connect()
     client.ask(b"set wo")
@@ -201,16 +179,6 @@ def test_requests_in_time_cost_nothing() -> None:
         return lambda: [look() for _ in range(100)]
 
     assert costs_about_the_same(partial(prepared, 10), partial(prepared, 3000))
-
-
-def test_timed_out_request_is_logged_without_its_content(server: MemoryServer) -> None:
-    client = server.connect()
-    client.ask(b"set secret")
-    with capturedLogs() as events:
-        server.advance(10)
-    (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.session_context"]
-    assert event["what"] == "the request took too long"
-    assert "secret" not in str(event)
 
 
 # Memory.
@@ -258,12 +226,6 @@ def test_held_bytes_never_exceed_the_limit() -> None:
             client.ask(half_a_request(90_000) if not client.transport.unread else bytes(90_000))
         most = max(most, request_deadlines(server)[1])
     assert most <= 1 << 20
-
-
-def test_small_items_count_more_than_their_data(server: MemoryServer) -> None:
-    client = server.connect("text")
-    client.ask(b"put work:\n" + b"xy\n" * 1000)
-    assert request_deadlines(server)[1] > 1000 * sys.getsizeof(b"xy")
 
 
 def test_complete_request_is_served_while_others_fill_memory() -> None:

@@ -11,16 +11,11 @@ from twisted.internet.defer import Deferred
 from kestrel.config.model import Config
 from kestrel.errors import StorageError
 from kestrel.session.session_state import (
-    CLOSING,
     DRAINING,
-    DRAINING_LOADING,
     GONE,
-    LOADING,
     OPEN,
     TRANSITIONS,
-    WAITING,
     SessionEvent,
-    SessionState,
     next_state,
 )
 from kestrel.testing.server import MemoryServer
@@ -28,50 +23,6 @@ from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.session.servers import store_of
 
 # The transition table.
-
-COLUMNS: Final = [
-    SessionEvent.CLIENT_WAITS,
-    SessionEvent.STORAGE_WAITS,
-    SessionEvent.ANSWERED,
-    SessionEvent.INPUT_ENDED,
-    SessionEvent.ALL_DONE,
-    SessionEvent.CLOSE,
-    SessionEvent.LOST,
-]
-
-STATES: Final = {state.name: state for state in TRANSITIONS}
-
-# Only one command waits at a time. Meanwhile no other command starts to wait, and ALL_DONE does not occur.
-EXPECTED: Final = {
-    OPEN: "WAITING LOADING - DRAINING OPEN CLOSING GONE",
-    WAITING: "- - OPEN CLOSING - CLOSING GONE",
-    LOADING: "- - OPEN DRAINING_LOADING - CLOSING GONE",
-    DRAINING: "CLOSING DRAINING_LOADING - DRAINING CLOSING CLOSING GONE",
-    DRAINING_LOADING: "- - DRAINING DRAINING_LOADING - CLOSING GONE",
-    CLOSING: "- - CLOSING CLOSING CLOSING CLOSING GONE",
-    GONE: "GONE GONE GONE GONE GONE GONE GONE",
-}
-
-PAIRS: Final = [
-    (state, event, None if name == "-" else STATES[name])
-    for state, row in EXPECTED.items()
-    for event, name in zip(COLUMNS, row.split(), strict=True)
-]
-
-
-@pytest.mark.parametrize(("state", "event", "expected"), PAIRS)
-def test_event_leads_to_expected_state(state: SessionState, event: SessionEvent, expected: SessionState | None) -> None:
-    if expected is None:
-        with pytest.raises(KeyError):
-            next_state(state, event)
-    else:
-        assert next_state(state, event) is expected
-
-
-def test_table_covers_every_state_and_event() -> None:
-    assert {(state, event) for state, event, _ in PAIRS} == {
-        (state, event) for state in STATES.values() for event in SessionEvent
-    }
 
 
 def test_commands_run_only_in_open_and_draining_states() -> None:

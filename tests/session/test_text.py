@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import END, STORED, set_, stat
+from tests.memcache_text import END
 from tests.session.servers import (
     MOMENT_S,
     counts,
@@ -30,7 +29,6 @@ from tests.session.slow_storage import LimitedStorage
 VERSION: Final = b":1.2.3\n"
 
 REFUSED_PUT: Final = b"-Server not available for operation setItem\n"
-REFUSED_GET: Final = b"-Server not available for operation getItem\n"
 NOT_THAT_MANY: Final = b"-Not that many transactions open.\n"
 
 
@@ -74,17 +72,6 @@ def test_item_keeps_its_bytes(client: MemoryClient, item: bytes) -> None:
     assert client.ask(b"get work\n") == lines(item + b"\r"), "of two CRs the second belongs to the line end"
 
 
-def test_item_with_line_feed_is_sent_unchanged(server: MemoryServer, client: MemoryClient) -> None:
-    assert server.connect().ask(set_(b"work", b"one\ntwo\n")) == STORED
-    assert client.ask(b"get work\n") == b":one\ntwo\n\n"
-
-
-@pytest.mark.parametrize("request_", [b"put work\n", b"put work 100\n", b"put work:\n\n"])
-def test_put_without_items_stores_none(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
-    assert client.ask(request_ + b"version\n") == b"+0\n" + VERSION
-    assert drained(server) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "stored", "count"),
     [
@@ -102,15 +89,6 @@ def test_put_continues_after_refused_item_and_counts_stored_ones(
     server = serving(of_work(settings))
     assert server.connect("text").ask(put_(b"1", b"2", b"333", b"4", b"5")) == b"+%d\n" % count
     assert drained(server) == stored
-
-
-def test_put_to_parent_reaches_children_and_returns_count_of_parent() -> None:
-    server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
-    client = server.connect("text")
-    assert client.ask(b"peek work+all\npeek work+full\n") == b"*\n*\n"
-    put(client, b"one", b"two")
-    assert drained(server) == drained(server, b"work+all") == [b"one", b"two"]
-    assert drained(server, b"work+full") == [b"one"]
 
 
 def test_put_to_alias_counts_items_that_every_queue_stored() -> None:
@@ -133,21 +111,6 @@ def test_put_of_too_many_items_stores_none() -> None:
     assert drained(server) == many(3)
     put(client, b"next")
     assert drained(server) == [b"next"], "the other items are not stored either"
-
-
-def test_too_large_item_stores_none_and_closes() -> None:
-    server = serving("maxRequestItemSize = 10")
-    client = server.connect("text")
-    assert client.ask(b"put work:\none\n" + b"x" * 12) == b"-Item too large.\n"
-    assert client.is_closed
-    assert drained(server) == []
-    put(server.connect("text"), b"x" * 10)
-
-
-def test_incomplete_put_of_disconnected_client_stores_none(server: MemoryServer, client: MemoryClient) -> None:
-    client.send(b"put work:\none\ntwo\n")
-    client.disconnect()
-    assert drained(server) == []
 
 
 def test_put_refused_midway_by_storage_reports_stored_count() -> None:
@@ -198,15 +161,6 @@ def test_concurrent_long_puts_keep_order_of_each_client() -> None:
     assert len(items) == 400
 
 
-def test_requests_behind_long_put_are_answered_after_half_close() -> None:
-    server, _ = busy()
-    client = server.connect("text")
-    client.send(put_(*many(300)) + b"get work\nversion\n")
-    client.half_close()
-    assert client.take() == b"+300\n" + lines(many(1)[0]) + VERSION
-    assert client.is_closed
-
-
 def test_disconnect_during_long_put_keeps_stored_items() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")
@@ -232,27 +186,6 @@ def test_stop_during_long_put_reports_stored_count() -> None:
     assert stopped
     assert client.is_closed
     assert reply == b"+%d\n" % counts_in_memory(server)
-
-
-def test_long_put_reports_stored_count_when_storage_fills_up() -> None:
-    server, storage = busy()
-    storage.room = 123
-    client = server.connect("text")
-    client.send(put_(*many(500)))
-    assert client.take() == b"+123\n"
-    assert drained(server) == many(123)
-
-
-def test_reply_to_long_put_waits_until_all_items_are_safe() -> None:
-    server, storage = busy()
-    client = server.connect("text")
-    storage.holds_commits = True
-    client.send(put_(*many(100)))
-    assert client.take() == b""
-    storage.end_commits()
-    assert client.take() == b"", "the items after the first time slice are not safe yet"
-    storage.end_commits()
-    assert client.take() == b"+100\n"
 
 
 def test_long_put_that_loses_first_items_fails() -> None:
@@ -292,22 +225,6 @@ def test_long_put_that_loses_later_items_reports_safe_count() -> None:
     assert drained(server) == many(500)[:safe]
 
 
-def test_long_put_that_loses_last_items_reports_safe_count() -> None:
-    server, storage = busy()
-    client = server.connect("text")
-    storage.holds_commits = True
-    client.send(put_(*many(20)) + b"version\n")
-    while counts_in_memory(server) < 20:
-        server.tick()
-    storage.end_commits()
-    safe = len(store_of(server).safe)
-    assert 0 < safe < 20
-    assert client.take() == b"", "the remaining items are not safe yet"
-    lose_commits(storage)
-    assert client.take() == b"+%d\n" % safe + VERSION
-    assert drained(server) == many(20)[:safe]
-
-
 def test_long_put_checks_the_clock_after_each_item() -> None:
     server, _ = busy(put_s=0.01)
     client = server.connect("text")
@@ -321,27 +238,6 @@ def test_long_put_checks_the_clock_after_each_item() -> None:
     assert max(after - before for before, after in pairwise([0, *stored])) == 1
     assert client.take() == b"+20\n"
     assert drained(server) == drained(server, b"work+99") == many(20)
-
-
-def test_internal_fault_in_long_put_ends_only_that_connection() -> None:
-    server, storage = busy()
-    client, other = server.connect("text"), server.connect("text")
-
-    def fault() -> None:
-        server.spend(0.0005)
-        if counts_in_memory(server) == 100:
-            raise ValueError("internal fault")
-
-    storage.at_put = fault
-    with capturedLogs() as logs:
-        client.send(put_(*many(500)) + b"version\n")
-        other.send(put_(*many(50), queue=b"other"))
-        assert client.take() == b"-internal error\n"
-    assert client.is_closed
-    assert [event for event in logs if event["log_level"] >= LogLevel.error] != []
-    assert other.take() == b"+50\n"
-    assert other.ask(b"version\n") == VERSION
-    assert drained(server) == many(100)
 
 
 def test_long_put_continues_in_new_queue_after_delete() -> None:
@@ -360,32 +256,12 @@ def test_long_put_continues_in_new_queue_after_delete() -> None:
 # Expiry.
 
 
-@pytest.mark.parametrize("expiry", [b"", b"0"])
-def test_expiry_of_zero_or_none_means_never(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
-    assert client.ask(put_(b"one", expiry=expiry)) == b"+1\n"
-    server.advance(1_000_000_000)
-    assert client.ask(b"get work\n") == b":one\n"
-
-
 def test_item_expires_after_its_milliseconds(server: MemoryServer, client: MemoryClient) -> None:
     assert client.ask(put_(b"one", b"two", expiry=b"500")) == b"+2\n"
     server.advance(0.5)
     assert client.ask(b"get work\n") == b":one\n"
     server.advance(0.001)
     assert client.ask(b"get work\n") == b"*\n"
-
-
-@pytest.mark.parametrize("expiry", [b"-1", b"-2147483648"])
-def test_negative_expiry_means_already_expired(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
-    assert client.ask(put_(b"one", expiry=expiry) + b"get work\npeek work\n") == b"+1\n*\n*\n"
-    assert stat(server.connect(), b"work", "expired_items") == "1"
-
-
-def test_flush_expired_returns_the_count(server: MemoryServer, client: MemoryClient) -> None:
-    for queue in (b"work", b"other"):
-        client.ask(put_(b"one", b"two", queue=queue, expiry=b"500"))
-    server.advance(1)
-    assert client.ask(b"flush_expired work\nflush_expired work\nflush_all_expired\n") == b"+2\n+0\n+2\n"
 
 
 # get and open reads.
@@ -422,19 +298,6 @@ def test_get_peek_and_monitor_confirm_open_reads_first(request_: bytes, reply: b
     assert drained(server) == many(6)[3:], "the first three are confirmed; the others come back"
 
 
-@pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n"])
-def test_request_that_finds_nothing_still_confirms(server: MemoryServer, request_: bytes) -> None:
-    client = server.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    client.send(request_)
-    server.advance(1)
-    assert client.take() == b"*\n"
-    assert counts(server) == (0, 0)
-    client.disconnect()
-    assert drained(server) == []
-
-
 @pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
 def test_request_refused_for_status_still_confirms(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
     put(client, b"one", b"two")
@@ -447,18 +310,6 @@ def test_request_refused_for_status_still_confirms(server: MemoryServer, client:
     assert drained(server) == [b"two"]
 
 
-def test_only_reads_of_same_queue_and_connection_are_confirmed(
-    server: MemoryServer, client: MemoryClient, other: MemoryClient
-) -> None:
-    for queue in (b"work", b"other"):
-        put(client, b"one", b"two", b"three", queue=queue)
-    assert client.ask(b"get work\nget other\n") == b":one\n:one\n"
-    assert other.ask(b"get work\nget work\n") == b":two\n:three\n"
-    assert (counts(server), counts(server, b"other")) == ((0, 2), (2, 1))
-    client.disconnect()
-    assert (drained(server), drained(server, b"other")) == ([b"one"], [b"one", b"two", b"three"])
-
-
 @pytest.mark.parametrize("count", [b"3", b"2147483647", b"0", b"-1"])
 def test_confirm_of_more_than_open_or_zero_confirms_nothing(count: bytes) -> None:
     server = serving(most_open=2)
@@ -469,11 +320,6 @@ def test_confirm_of_more_than_open_or_zero_confirms_nothing(count: bytes) -> Non
     assert counts(server) == (0, 2)
     assert client.ask(b"confirm work 1\nconfirm work 1\nconfirm work 1\n") == b"+1\n+1\n" + NOT_THAT_MANY
     assert counts(server) == (0, 0)
-
-
-def test_confirm_of_missing_queue_is_an_error_and_creates_none(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
-    assert b"items=" not in server.connect().ask(b"dump_stats work\r\n")
 
 
 @pytest.mark.parametrize("end", ["disconnect", "quit", "half-close"])
@@ -508,69 +354,6 @@ def test_timed_out_read_is_not_confirmed_by_next_get() -> None:
     assert drained(server) == [b"one", b"two"]
 
 
-# Waiting.
-
-
-@pytest.mark.parametrize("request_", [b"get work 250\n", b"peek work 250\n", b"monitor work 250\n"])
-def test_wait_ends_exactly_at_its_time(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
-    assert client.ask(request_) == b""
-    server.advance(0.2499)
-    assert client.take() == b""
-    server.advance(0.0001)
-    assert client.take() == b"*\n"
-    put(server.connect("text"), b"one")
-    assert client.take() == b""
-    assert drained(server) == [b"one"]
-
-
-@pytest.mark.parametrize("wait", [b"", b" 0", b" -1", b" -2147483648"])
-def test_wait_of_zero_or_less_does_not_wait(client: MemoryClient, wait: bytes) -> None:
-    assert client.ask(b"get work%b\npeek work%b\n" % (wait, wait)) == b"*\n*\n"
-    assert client.ask(b"monitor work %b\n" % (wait.strip() or b"0")) == b"*\n"
-
-
-@pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
-@pytest.mark.parametrize("leave", ["disconnect", "half_close"])
-def test_disconnected_waiter_takes_no_item(server: MemoryServer, request_: bytes, leave: str) -> None:
-    client, other = server.connect("text"), server.connect("text")
-    assert client.ask(request_) == b""
-    getattr(client, leave)()
-    put(other, b"one")
-    assert counts(server) == (1, 0)
-    assert drained(server) == [b"one"]
-
-
-def test_disconnect_before_item_is_safe_takes_no_item(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client, other = slow.connect("text"), slow.connect("text")
-    assert client.ask(b"get work 1000\n") == b""
-    storage.holds_commits = True
-    other.send(put_(b"one"))
-    slow.settle()
-    client.disconnect()
-    storage.end_commits()
-    storage.holds_commits = False
-    assert other.take() == b"+1\n"
-    assert drained(slow) == [b"one"]
-
-
-def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, client: MemoryClient) -> None:
-    requests = [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
-    waiters = [server.connect("text") for _ in requests]
-    for waiter, request in zip(waiters, requests, strict=True):
-        assert waiter.ask(request) == b""
-    assert client.ask(b"delete work\n") == b"+0\n"
-    assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
-
-
-def test_stop_answers_waiters_and_disconnects(server: MemoryServer) -> None:
-    waiters = [server.connect("text") for _ in range(3)]
-    for waiter, request in zip(waiters, (b"get work 9000\n", b"peek work 9000\n", b"monitor work 9000\n"), strict=True):
-        assert waiter.ask(request) == b""
-    server.stop()
-    assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
-    assert all(waiter.is_closed for waiter in waiters)
-
-
 # monitor.
 
 
@@ -588,16 +371,6 @@ def test_monitor_sends_items_as_they_come_and_star_at_end(
     assert counts(server) == (0, 3)
     put(other, b"four")
     assert client.take() == b""
-
-
-def test_monitor_ends_at_limit_of_open_reads() -> None:
-    server = serving(most_open=3)
-    client, other = server.connect("text"), server.connect("text")
-    put(other, b"one", b"two")
-    assert client.ask(b"monitor work 1000\nversion\n") == b":one\n:two\n"
-    put(other, b"three", b"four")
-    assert client.take() == b":three\n*\n" + VERSION
-    assert counts(server) == (1, 3)
 
 
 def test_open_read_limit_of_one_allows_consecutive_gets() -> None:
@@ -640,43 +413,7 @@ def test_reply_waits_until_its_change_is_safe(
     assert client.take() == reply
 
 
-@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_empty_reply_waits_until_its_confirm_is_safe(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client = slow.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    slow.advance(1)
-    assert client.take() == b"", "the star confirms that the item is done"
-    storage.end_commits()
-    assert client.take() == b"*\n"
-
-
-@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
-def test_empty_reply_is_an_error_if_its_confirm_is_lost(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client = slow.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    slow.advance(1)
-    lose_commits(storage)
-    assert is_error(client.take())
-    client.disconnect()
-    assert drained(slow) == [b"one"]
-
-
-WAITS_AFTER_A_CONFIRM = pytest.mark.parametrize(
-    "request_", [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
-)
-
-
-@WAITS_AFTER_A_CONFIRM
+@pytest.mark.parametrize("request_", [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"])
 def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     slow: MemoryServer, storage: SteppedStorage, request_: bytes
 ) -> None:
@@ -692,85 +429,6 @@ def test_waiting_request_fails_at_once_if_its_confirm_is_lost(
     assert client.take() == b""
     client.disconnect()
     assert drained(slow) == [b"one"]
-
-
-@WAITS_AFTER_A_CONFIRM
-def test_second_waiter_fails_if_its_confirm_is_lost(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client, first = slow.connect("text"), slow.connect("text")
-    put(first, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    assert first.ask(b"get work 5000\n") == b""
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    lose_commits(storage)
-    assert first.take() == b":one\n"
-    assert is_error(client.take())
-    put(slow.connect("text"), b"two")
-    slow.advance(1)
-    assert client.take() == b""
-    assert client.ask(b"get work\n") == b":two\n"
-
-
-@pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
-def test_waiting_request_continues_after_its_confirm_is_safe(
-    slow: MemoryServer, storage: SteppedStorage, request_: bytes
-) -> None:
-    client = slow.connect("text")
-    put(client, b"one")
-    assert client.ask(b"get work\n") == b":one\n"
-    storage.holds_commits = True
-    assert client.ask(request_) == b""
-    storage.end_commits()
-    storage.holds_commits = False
-    assert client.take() == b""
-    put(slow.connect("text"), b"two")
-    assert client.take() == b":two\n"
-
-
-def test_monitor_that_loses_an_item_ends_with_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client, other = slow.connect("text"), slow.connect("text")
-    put(other, b"one")
-    assert client.ask(b"monitor work 1000\nversion\n") == b":one\n"
-    storage.holds_commits = True
-    other.send(put_(b"two", b"three"))
-    assert client.take() == b""
-    lose_commits(storage)
-    error, version = client.take().splitlines(keepends=True)
-    assert is_error(error)
-    assert version == VERSION
-    assert is_error(other.take())
-    put(other, b"four")
-    client.disconnect()
-    assert counts(slow) == (2, 0)
-    assert drained(slow) == [b"one", b"four"]
-
-
-def test_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = slow.connect("text")
-    put(client, b"safe")
-    storage.holds_commits = True
-    client.send(put_(b"one", b"two") + b"version\n")
-    assert client.take() == b""
-    lose_commits(storage)
-    error, version = client.take().splitlines(keepends=True)
-    assert is_error(error)
-    assert version == VERSION
-    assert not client.is_closed
-    assert drained(slow) == [b"safe"]
-
-
-def test_lost_get_is_an_error_and_opens_nothing(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = slow.connect("text")
-    put(client, b"one", b"two")
-    storage.holds_commits = True
-    client.send(b"get work\n")
-    assert client.take() == b""
-    lose_commits(storage)
-    assert is_error(client.take())
-    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
-    assert client.ask(b"get work\nget work\n") == b":one\n:two\n"
 
 
 @pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n", b"confirm work 1\n"])
@@ -790,16 +448,6 @@ def set_status(server: MemoryServer, status: bytes) -> None:
     assert server.connect().ask(b"status %b\r\n" % status) == END
 
 
-def test_status_is_shown_in_capitals_and_can_be_changed(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"status\nstatus readonly\nstatus\nSTATUS WriteAvoid\nstatus\n") == (
-        b":UP\n+0\n:READONLY\n+0\n:WRITEAVOID\n"
-    )
-    assert client.ask(b"status sideways\nstatus Down\nstatus\n") == (
-        b"-Unknown status.\n-Status forbidden.\n:WRITEAVOID\n"
-    )
-    assert server.connect().ask(b"status\r\n") == b"WRITEAVOID\r\n"
-
-
 @pytest.mark.parametrize("status", [b"ReadOnly", b"Quiescent"])
 def test_read_only_refuses_changes_and_connection_stays(server: MemoryServer, status: bytes) -> None:
     client = server.connect("text")
@@ -816,54 +464,7 @@ def test_read_only_refuses_changes_and_connection_stays(server: MemoryServer, st
     assert drained(server) == [b"one", b"two"]
 
 
-def test_read_only_allows_gets_peeks_and_monitors(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"one", b"two")
-    set_status(server, b"ReadOnly")
-    assert client.ask(b"peek work\nget work\nconfirm work 1\nmonitor work 10\n") == b":one\n:one\n+1\n:two\n"
-
-
-def test_quiescent_refuses_reads_but_allows_confirms(server: MemoryServer) -> None:
-    client, other = server.connect("text"), server.connect("text")
-    put(client, b"one", b"two", b"three")
-    assert client.ask(b"get work\n") == b":one\n"
-    assert other.ask(b"get work\n") == b":two\n"
-    set_status(server, b"Quiescent")
-    reader = server.connect("text")
-    assert reader.ask(b"get work\npeek work\nget work 1000\n") == REFUSED_GET * 3
-    assert reader.ask(b"monitor work 1000\nversion\n") == (
-        b"-Server not available for operation monitorUntil\n" + VERSION
-    )
-    assert client.ask(b"confirm work 1\n") == b"+1\n"
-    other.disconnect()
-    assert counts(server) == (2, 0)
-    set_status(server, b"Up")
-    assert drained(server) == [b"two", b"three"]
-
-
-def test_white_lists_refuse_clients_without_a_name() -> None:
-    server = serving(of_work("whiteListClientIdForEnqueue = 'me'\nwhiteListClientIdForDequeue = 'me'"))
-    client = server.connect("text")
-    for request in (put_(b"one"), b"get work\n", b"peek work\n", b"monitor work 10\n"):
-        assert is_error(client.ask(request))
-    assert not client.is_closed
-    put(client, b"one", queue=b"other")
-
-
 # Other commands and errors.
-
-
-def test_shutdown_is_answered_and_quit_is_not(server: MemoryServer, client: MemoryClient) -> None:
-    assert client.ask(b"shutdown\n") == b"+0\n"
-    assert server.control.is_shut_down
-    assert not client.is_closed
-    assert client.ask(b"version\nquit\nversion\n") == VERSION
-    assert client.is_closed
-
-
-def test_requests_are_answered_in_order(client: MemoryClient) -> None:
-    asked = b"version\n" + put_(b"one", b"two") + b"peek work\nget work\nnonsense\nget work\nget work\nflush work\n"
-    expected = VERSION + b"+2\n:one\n:one\n-Unknown command: nonsense\n:two\n*\n+0\n"
-    assert client.ask(asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -886,14 +487,6 @@ def test_requests_are_answered_in_order(client: MemoryClient) -> None:
 )
 def test_invalid_request_is_an_error_and_connection_stays(client: MemoryClient, request_: bytes, reply: bytes) -> None:
     assert client.ask(request_ + b"version\n") == reply + VERSION
-
-
-@pytest.mark.parametrize("name", [b"a/b", b"a.b", b"a~b", b"\x00", b"+", b"x" * 201])
-def test_illegal_name_is_refused_where_it_would_create_queue(client: MemoryClient, name: bytes) -> None:
-    for request in (put_(b"one", queue=name), b"get %b\n" % name, b"peek %b\n" % name, b"monitor %b 10\n" % name):
-        assert is_error(client.ask(request))
-    assert client.ask(b"flush %b\ndelete %b\nconfirm %b 1\n" % (name, name, name)) == b"+0\n+0\n" + NOT_THAT_MANY
-    assert not client.is_closed
 
 
 def test_invalid_request_confirms_nothing(server: MemoryServer, client: MemoryClient) -> None:

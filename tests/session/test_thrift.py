@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
-from itertools import chain, count, islice, pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from kestrel.config.load import loads
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import QueueInfo
-from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import END, STORED, is_missing, set_, stat, value
+from tests.memcache_text import STORED, set_, stat, value
 from tests.session.servers import (
     MOMENT_S,
     counts,
@@ -34,10 +31,8 @@ from tests.session.servers import (
     of_work,
     serving,
 )
-from tests.session.slow_storage import LimitedStorage
 from tests.session.thrift_calls import (
     LONG_MS,
-    NOT_CONFIGURED,
     QUIESCENT,
     READ_ONLY,
     UP,
@@ -67,26 +62,11 @@ def is_refused(call: Callable[[], object], type_: int = binary.INTERNAL_ERROR) -
     return refusal.value.type == type_ and bool(refusal.value.message)
 
 
-def result_or_nothing(client: ThriftClient) -> list[Taken]:
-    """Return the result of a pending get, or an empty list if it failed."""
-    reply = client.reply()
-    assert reply is not None
-    if isinstance(reply.result, Refused):
-        return []
-    assert isinstance(reply.result, list)
-    return reply.result
-
-
 # put.
 
 
-@pytest.mark.parametrize("items", [[], [b"one"], [b"one", b"two", b"three"], many(5000)], ids=len)
-def test_put_returns_the_count_and_keeps_the_order(client: ThriftClient, items: list[bytes]) -> None:
-    assert client.put(b"work", *items) == len(items)
-    assert client.items(b"work") == items
-
-
 def test_item_keeps_its_bytes(client: ThriftClient) -> None:
+    assert client.put(b"work") == 0
     items = [b"", b"\n", b"\r\n", b"\x00\xff", bytes(range(256)), b"x" * 300_000]
     assert client.put(b"work", *items) == len(items)
     assert client.items(b"work") == items
@@ -106,40 +86,6 @@ def test_put_stops_at_first_refused_item(settings: str, count: int, stored: list
     client = ThriftClient(serving(of_work(settings)))
     assert client.put(b"work", b"1", b"2", b"333", b"4", b"5") == count
     assert client.items(b"work") == stored
-
-
-def test_put_whose_first_item_is_refused_stores_none() -> None:
-    client = ThriftClient(serving(of_work("maxItemSize = 2")))
-    assert client.put(b"work", b"333", b"1") == 0
-    assert client.items(b"work") == []
-
-
-def test_put_to_parent_reaches_children_and_returns_count_of_parent() -> None:
-    server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
-    client = ThriftClient(server)
-    for child in (b"work+all", b"work+full"):
-        assert client.items(child) == []
-    assert client.put(b"work", b"one", b"two", b"three") == 3
-    assert (drained(server), drained(server, b"work+all")) == ([b"one", b"two", b"three"],) * 2
-    assert drained(server, b"work+full") == [b"one"]
-
-
-def test_put_to_full_parent_stops_even_if_children_have_room() -> None:
-    server = serving(of_work("maxItems = 1") + "[[queues]]\nname = 'work+all'\nmaxItems = 'none'")
-    client = ThriftClient(server)
-    client.items(b"work+all")
-    assert client.put(b"work", b"one", b"two", b"three") == 1
-    assert drained(server) == [b"one"]
-    assert drained(server, b"work+all") == [b"one", b"two"], "the refused item went to the child, later ones did not"
-
-
-def test_fanout_only_parent_reports_all_items_stored() -> None:
-    server = serving(of_work("fanoutOnly = true"))
-    client = ThriftClient(server)
-    assert client.put(b"work", b"before") == 1
-    client.items(b"work+all")
-    assert client.put(b"work", b"one", b"two") == 2
-    assert (drained(server), drained(server, b"work+all")) == ([], [b"one", b"two"])
 
 
 def test_put_to_alias_stops_where_one_queue_refuses() -> None:
@@ -172,37 +118,7 @@ def test_put_of_too_many_items_stores_none() -> None:
     assert client.confirm(b"work", *range(5)) == 0
 
 
-def test_put_whose_items_are_lost_is_an_exception(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", b"safe")
-    storage.holds_commits = True
-    client.send_put(b"work", b"one", b"two")
-    assert client.waits()
-    storage.end_commits(error=StorageError("disk failed"))
-    assert is_refused(client.result)
-    storage.holds_commits = False
-    assert client.items(b"work") == [b"safe"]
-
-
-def test_put_refused_midway_by_storage_returns_stored_count() -> None:
-    storage = LimitedStorage(room=3)
-    client = ThriftClient(serving(storage=storage))
-    assert client.put(b"work", *many(5)) == 3
-    assert is_refused(lambda: client.put(b"work", *many(5)[3:]))
-    assert client.items(b"work") == many(3)
-    storage.room = None
-    assert client.put(b"work", *many(5)[3:]) == 2
-    assert client.items(b"work") == many(5)[3:]
-
-
 # Expiry.
-
-
-@pytest.mark.parametrize("expiry_ms", [None, 0])
-def test_expiry_of_zero_or_none_means_never(server: MemoryServer, client: ThriftClient, expiry_ms: int | None) -> None:
-    assert client.put(b"work", b"one", expiry_ms=expiry_ms) == 1
-    server.advance(1_000_000_000)
-    assert client.items(b"work") == [b"one"]
 
 
 @pytest.mark.parametrize("expiry_ms", [500, 2**31 - 1])
@@ -215,32 +131,7 @@ def test_item_expires_after_its_milliseconds(server: MemoryServer, client: Thrif
     assert client.peek(b"work").head is None
 
 
-@pytest.mark.parametrize("expiry_ms", [-1, -1000, -(2**31)])
-def test_negative_expiry_means_already_expired(server: MemoryServer, client: ThriftClient, expiry_ms: int) -> None:
-    assert client.put(b"work", b"one", b"two", expiry_ms=expiry_ms) == 2
-    assert client.items(b"work") == []
-    assert stat(server.connect(), b"work", "expired_items") == "2"
-
-
-def test_waiting_get_does_not_return_expired_items(server: MemoryServer, client: ThriftClient) -> None:
-    other = ThriftClient(server)
-    client.send_get(b"work", 2, 1000)
-    other.put(b"work", b"expired", expiry_ms=-1)
-    other.put(b"work", b"one")
-    assert client.waits()
-    other.put(b"work", b"two")
-    assert data_of(client.taken()) == [b"one", b"two"]
-
-
 # get: number of items.
-
-
-def test_get_takes_up_to_max_items_from_the_head(server: MemoryServer, client: ThriftClient) -> None:
-    client.put(b"work", *many(5))
-    assert client.get(b"work", 2) == [Taken(b"00000", 0), Taken(b"00001", 0)]
-    assert client.get(b"work", 10) == [Taken(item, 0) for item in many(5)[2:]]
-    assert client.get(b"work", 10) == []
-    assert counts(server) == (0, 0)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1000])
@@ -249,14 +140,6 @@ def test_get_of_zero_items_returns_none_at_once(client: ThriftClient, wait_ms: i
     assert client.get(b"work", 0, wait_ms) == []
     assert client.get(b"work", 0, wait_ms, LONG_MS) == []
     assert client.items(b"work") == [b"one"]
-
-
-@pytest.mark.parametrize("wait_ms", [0, -1, -(2**31)])
-@pytest.mark.parametrize("max_items", [3, -1, 2**31 - 1])
-def test_get_without_wait_returns_available_items(client: ThriftClient, wait_ms: int, max_items: int) -> None:
-    assert client.get(b"work", max_items, wait_ms) == []
-    client.put(b"work", b"one", b"two")
-    assert data_of(client.get(b"work", max_items, wait_ms)) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("max_items", [-1, -(2**31), 6, 2**31 - 1])
@@ -347,21 +230,6 @@ def test_waiting_get_returns_available_items_at_its_time(
     assert other.put(b"work", b"late") == 1
     assert client.waits(), "it was answered only once"
     assert other.items(b"work") == [b"late"]
-
-
-def test_waiting_gets_share_items_without_duplicates(server: MemoryServer) -> None:
-    clients = [ThriftClient(server) for _ in range(3)]
-    writer = ThriftClient(server)
-    for client in clients:
-        client.send_get(b"work", 4, 1000)
-        assert client.waits()
-    for item in many(10):
-        writer.put(b"work", item)
-    server.advance(1)
-    taken = [data_of(client.taken()) for client in clients]
-    assert all(part == sorted(part) for part in taken)
-    assert sorted(chain.from_iterable(taken)) == many(10)
-    assert drained(server) == []
 
 
 STEPS = st.one_of(
@@ -495,22 +363,6 @@ def test_items_of_disconnected_client_go_to_waiters(server: MemoryServer) -> Non
 
 
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-@pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_disconnect_before_items_are_safe_takes_none(
-    slow: MemoryServer, storage: SteppedStorage, wait_ms: int, auto_abort_ms: int
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(5))
-    storage.holds_commits = True
-    client.send_get(b"work", 3, wait_ms, auto_abort_ms)
-    assert client.waits()
-    client.disconnect()
-    end_commits(slow, storage)
-    assert counts(slow) == (5, 0)
-    assert drained(slow) == many(5)
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 @pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
 def test_waiter_that_disconnects_before_items_are_safe_takes_none(
     slow: MemoryServer, storage: SteppedStorage, leave: Callable[[ThriftClient], None], auto_abort_ms: int
@@ -530,17 +382,6 @@ def test_waiter_that_disconnects_before_items_are_safe_takes_none(
     assert drained(slow) == many(5)
 
 
-def test_items_returned_without_auto_abort_are_gone(tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client = ThriftClient(server)
-    client.put(b"work", *many(5))
-    assert client.items(b"work", 3) == many(5)[:3]
-    client.disconnect()
-    assert counts(server) == (2, 0)
-    server.crash()
-    assert drained(server) == many(5)[3:]
-
-
 @pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 def test_disconnected_slow_reader_loses_only_items_already_written(server: MemoryServer, auto_abort_ms: int) -> None:
     client = ThriftClient(server)
@@ -558,19 +399,6 @@ def test_disconnected_slow_reader_loses_only_items_already_written(server: Memor
     assert drained(server) == (items if auto_abort_ms else items[1:])
 
 
-def test_waiting_client_is_not_idle() -> None:
-    server = serving("clientTimeout = '1s'")
-    client = ThriftClient(server)
-    client.send_get(b"work", 1, 5000)
-    server.advance(4)
-    assert client.waits()
-    server.advance(1)
-    assert client.taken() == []
-    assert not client.is_closed
-    server.advance(1)
-    assert client.is_closed
-
-
 # Open reads by id.
 
 
@@ -585,26 +413,6 @@ def test_ids_are_unique_and_increase_across_queues_and_connections(client: Thrif
     assert len(ids) == 10
     assert all(before < after for before, after in pairwise(ids))
     assert 0 < ids[0] <= ids[-1] < 2**53
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, -1, -(2**31)])
-def test_get_without_auto_abort_opens_no_reads(server: MemoryServer, client: ThriftClient, auto_abort_ms: int) -> None:
-    client.put(b"work", b"one")
-    assert client.get(b"work", 1, 0, auto_abort_ms) == [Taken(b"one", 0)]
-    assert counts(server) == (0, 0)
-    assert client.confirm(b"work", 0) == 0
-    assert client.abort(b"work", 0) == 0
-
-
-def test_confirm_ends_the_named_reads(tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client = ThriftClient(server)
-    client.put(b"work", *many(4))
-    ids = ids_of(client.get(b"work", 4, 0, LONG_MS))
-    assert client.confirm(b"work", ids[3], ids[1]) == 2
-    assert counts(server) == (0, 2)
-    server.crash()
-    assert drained(server) == [b"00000", b"00002"]
 
 
 def test_any_connection_may_confirm_and_abort(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
@@ -641,17 +449,6 @@ def test_ended_read_counts_once(
     assert counts(server)[1] == 0
 
 
-@pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
-def test_unknown_ids_are_ignored(server: MemoryServer, client: ThriftClient, end: Callable[..., int]) -> None:
-    client.put(b"work", b"one")
-    (known,) = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    unknown = [0, 1, -1, known - 1, known + 1, 2**63 - 1, -(2**63)]
-    assert end(client, b"work", *unknown) == 0
-    assert counts(server) == (0, 1)
-    assert end(client, b"work", *unknown, known) == 1
-    assert end(client, b"work") == 0
-
-
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
 def test_aborted_items_return_to_head_in_take_order(client: ThriftClient, order: list[int]) -> None:
     client.put(b"work", *many(14))
@@ -659,31 +456,6 @@ def test_aborted_items_return_to_head_in_take_order(client: ThriftClient, order:
     for first in (8, 4, 0):
         assert client.abort(b"work", *(ids[first + place] for place in order)) == 4
     assert client.items(b"work") == many(14)
-
-
-def test_aborted_items_go_to_waiters(client: ThriftClient, other: ThriftClient) -> None:
-    client.put(b"work", b"one", b"two")
-    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
-    other.send_get(b"work", 2, 1000)
-    assert other.waits()
-    assert client.abort(b"work", *ids) == 2
-    assert data_of(other.taken()) == [b"one", b"two"]
-
-
-@pytest.mark.parametrize(("end", "after"), [(b"confirm", []), (b"abort", [b"one"])])
-def test_reply_to_ending_reads_waits_until_it_is_safe(
-    slow: MemoryServer, storage: SteppedStorage, end: bytes, after: list[bytes]
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", b"one")
-    ids = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    storage.holds_commits = True
-    client.send_ids(end, b"work", ids)
-    assert client.waits()
-    storage.end_commits()
-    assert client.result() == 1
-    storage.holds_commits = False
-    assert drained(slow) == after
 
 
 # Auto-abort.
@@ -701,18 +473,6 @@ def test_single_read_returns_exactly_at_its_time(
     assert counts(server) == (2, 0)
     assert client.confirm(b"work", number) == 0
     assert client.items(b"work") == [b"one", b"two"]
-
-
-@pytest.mark.parametrize("number", [3, 1000, 6000])
-def test_items_taken_together_return_in_order(server: MemoryServer, client: ThriftClient, number: int) -> None:
-    client.put(b"work", *many(number + 1))
-    for _ in range(2):
-        ids = ids_of(client.get(b"work", number, 0, 500))
-        assert counts(server) == (1, number)
-        server.advance(0.5)
-        assert counts(server) == (number + 1, 0)
-        assert client.confirm(b"work", *ids) == 0
-    assert client.items(b"work", -1) == many(number + 1)
 
 
 @pytest.mark.parametrize("auto_aborts_ms", [(1000, 1000, 1000, 1000), (1030, 1000, 1010, 980)])
@@ -738,17 +498,6 @@ def test_continuous_gets_delay_auto_abort_by_at_most_a_tenth(server: MemoryServe
     assert counts(server)[1] <= 100
     server.advance(2)
     assert counts(server) == (200, 0)
-
-
-def test_auto_abort_time_of_waiting_get_starts_with_the_reply(server: MemoryServer, client: ThriftClient) -> None:
-    client.put(b"work", b"one")
-    client.send_get(b"work", 2, 1000, 500)
-    server.advance(1)
-    assert data_of(client.taken()) == [b"one"]
-    server.advance(0.5 - MOMENT_S)
-    assert counts(server) == (0, 1)
-    server.advance(MOMENT_S)
-    assert counts(server) == (1, 0)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 5000])
@@ -843,18 +592,6 @@ def test_unsent_reply_counts_no_failure(
     server.advance(60)
     assert drained(server, b"bad") == []
     assert drained(server) == many(2)
-
-
-def test_waiter_gets_auto_aborted_item(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
-    client.put(b"work", *many(3))
-    client.get(b"work", 3, 0, 500)
-    other.send_get(b"work", 3, 60_000, LONG_MS)
-    server.advance(0.5 - MOMENT_S)
-    assert other.waits()
-    server.advance(MOMENT_S)
-    taken = other.taken()
-    assert data_of(taken) == many(3)
-    assert other.confirm(b"work", *ids_of(taken)) == 3
 
 
 def test_stale_id_ends_no_newer_read(server: MemoryServer, client: ThriftClient) -> None:
@@ -974,17 +711,6 @@ def test_full_connection_opens_no_reads_until_some_end(
     assert data_of(client.get(b"work", -1, 0, 1000)) == many(3)
 
 
-def test_limit_counts_per_connection_and_queue() -> None:
-    server = serving(most_open=3)
-    client, other = ThriftClient(server), ThriftClient(server)
-    client.put(b"work", *many(10))
-    client.put(b"other", *many(10))
-    assert data_of(client.get(b"work", 10, 0, LONG_MS)) == many(10)[:3]
-    assert data_of(client.get(b"other", 10, 0, LONG_MS)) == many(10)[:3]
-    assert data_of(other.get(b"work", 10, 0, LONG_MS)) == many(10)[3:6]
-    assert client.get(b"work", 10, 0, LONG_MS) == client.get(b"other", 10, 0, LONG_MS) == []
-
-
 def fill_limit_with_held_replies(server: MemoryServer, storage: SteppedStorage, wait_ms: int) -> ThriftClient:
     """Return a client that may hold three open reads and has asked for more in three calls. Nothing is safe yet."""
     client = ThriftClient(server)
@@ -1030,19 +756,6 @@ def test_full_connection_may_get_without_auto_abort(wait_ms: int) -> None:
     assert client.taken() == [Taken(item, 0) for item in many(10)[3:]]
 
 
-def test_waiting_get_takes_at_most_the_limit() -> None:
-    server = serving(most_open=3)
-    client, writer = ThriftClient(server), ThriftClient(server)
-    client.send_get(b"work", 5, 1000, LONG_MS)
-    writer.put(b"work", *many(6))
-    server.advance(1)
-    assert data_of(client.taken()) == many(3)
-    client.send_get(b"work", 5, 1000, LONG_MS)
-    server.advance(1)
-    assert client.taken() == []
-    assert writer.items(b"work") == many(6)[3:]
-
-
 # Queues that are deleted or flushed.
 
 
@@ -1084,28 +797,6 @@ def test_deleted_queue_answers_waiters_with_nothing(server: MemoryServer, client
     assert other.items(b"work") == [b"two"]
 
 
-@pytest.mark.parametrize("flush", ["queue", "all"])
-def test_flush_drops_items_but_no_open_read(flush: str, tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client, other, collecting = (ThriftClient(server) for _ in range(3))
-    client.put(b"work", *many(6))
-    ids = ids_of(client.get(b"work", 3, 0, 500))
-    collecting.send_get(b"work", 2, 100)
-    assert data_of(collecting.taken()) == many(6)[3:5]
-    if flush == "queue":
-        other.flush_queue(b"work")
-    else:
-        other.put(b"other", b"one")
-        other.flush_all_queues()
-        assert other.items(b"other") == []
-    assert counts(server) == (0, 3)
-    assert client.confirm(b"work", ids[0]) == 1
-    assert client.abort(b"work", ids[1]) == 1
-    server.advance(0.5)
-    server.crash()
-    assert drained(server) == [b"00002", b"00001"], "each returned to the head at its own time"
-
-
 def test_flush_keeps_items_collected_by_waiting_get(server: MemoryServer, client: ThriftClient) -> None:
     other = ThriftClient(server)
     client.send_get(b"work", 3, 1000)
@@ -1113,30 +804,6 @@ def test_flush_keeps_items_collected_by_waiting_get(server: MemoryServer, client
     other.flush_queue(b"work")
     server.advance(1)
     assert data_of(client.taken()) == [b"one", b"two"]
-
-
-def test_flush_and_delete_accept_missing_queues_and_create_none(server: MemoryServer, client: ThriftClient) -> None:
-    client.flush_queue(b"work")
-    client.delete_queue(b"work")
-    client.flush_all_queues()
-    assert client.confirm(b"work", 1) == client.abort(b"work", 1) == 0
-    assert is_missing(server.connect(), b"work")
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.put(b"work", b"one"),
-        lambda client: client.get(b"work", 1),
-        lambda client: client.peek(b"work"),
-    ],
-    ids=["put", "get", "peek"],
-)
-def test_call_creates_the_queue(
-    server: MemoryServer, client: ThriftClient, call: Callable[[ThriftClient], object]
-) -> None:
-    call(client)
-    assert not is_missing(server.connect(), b"work")
 
 
 @pytest.mark.parametrize("name", [b"", b"a/b", b"a.b", b"a~b", b"a b", b"a\nb", b"\x00", b"+", b"x" * 201])
@@ -1202,18 +869,6 @@ def test_collected_items_survive_crash_and_are_returned_at_stop(
         assert drained(server) == []
 
 
-def test_aborted_and_timed_out_reads_survive_crash_in_order(tmp_path: Path) -> None:
-    server = serving(folder=tmp_path / "queues")
-    client = ThriftClient(server)
-    client.put(b"work", *many(8))
-    client.get(b"work", 3, 0, 500)
-    ids = ids_of(client.get(b"work", 3, 0, LONG_MS))
-    client.abort(b"work", *ids)
-    server.advance(0.5)
-    server.crash()
-    assert drained(server) == many(8)
-
-
 # A failing storage.
 
 
@@ -1229,15 +884,6 @@ def test_reads_of_failed_queue_are_redelivered_and_not_confirmed(slow: MemorySer
     assert drained(slow) == many(4)[1:]
 
 
-def test_failure_of_one_queue_ends_no_read_of_another(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", b"one")
-    client.put(b"other", b"two")
-    ids = ids_of(client.get(b"other", 1, 0, LONG_MS))
-    fail(slow, storage)
-    assert client.confirm(b"other", *ids) == 1
-
-
 def test_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -> None:
     server = serving(most_open=2, storage=storage)
     client = ThriftClient(server)
@@ -1245,61 +891,6 @@ def test_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -
     assert len(client.get(b"work", 3, 0, LONG_MS)) == 2
     fail(server, storage)
     assert data_of(client.get(b"work", 3, 0, LONG_MS)) == many(2)
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-@pytest.mark.parametrize("wait_ms", [0, 1000])
-def test_get_whose_batch_is_lost_leaves_the_items(
-    slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int, wait_ms: int
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(3))
-    storage.holds_commits = True
-    client.send_get(b"work", 2, wait_ms, auto_abort_ms)
-    assert client.waits()
-    lose_commits(storage)
-    assert is_refused(client.result)
-    assert counts(slow) == (3, 0)
-    slow.advance(LONG_MS)
-    assert client.items(b"work") == many(3)
-
-
-def over_a_disk(folder: Path) -> tuple[MemoryServer, FaultyDisk]:
-    """Return a server with journals, and two items in "work"."""
-    disk = FaultyDisk()
-    server = MemoryServer(config=loads("maxOpenTransactions = 100"), folder=folder / "queues", disk=disk)
-    ThriftClient(server).put(b"work", b"one", b"two")
-    return server, disk
-
-
-def test_disk_failure_leaves_open_reads_unconfirmed_and_loses_nothing(tmp_path: Path) -> None:
-    server, disk = over_a_disk(tmp_path)
-    client = ThriftClient(server)
-    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
-    disk.fail("write", errno.EIO, times=1)
-    assert is_refused(lambda: client.confirm(b"work", ids[0]))
-    assert client.confirm(b"work", *ids) == 0
-    assert counts(server) == (2, 0)
-    server.crash()
-    assert drained(server) == [b"one", b"two"]
-
-
-@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
-@pytest.mark.parametrize("max_items", [3, 4, 10, -1])
-def test_disk_failure_while_get_waits_loses_no_item(max_items: int, auto_abort_ms: int, tmp_path: Path) -> None:
-    server, disk = over_a_disk(tmp_path)
-    client = ThriftClient(server)
-    client.send_get(b"work", max_items, 1000, auto_abort_ms)
-    assert client.waits()
-    disk.fail("write", errno.EIO, times=1)
-    assert is_refused(lambda: ThriftClient(server).put(b"work", b"lost"))
-    server.advance(1)
-    given = result_or_nothing(client)
-    assert client.confirm(b"work", *ids_of(given)) == (len(given) if auto_abort_ms else 0)
-    assert counts(server) == (2 - len(given), 0)
-    assert data_of(given) + drained(server) == [b"one", b"two"]
-    server.crash()
-    assert drained(server) == []
 
 
 @pytest.mark.parametrize("end", [b"confirm", b"abort"])
@@ -1318,37 +909,7 @@ def test_lost_confirm_or_abort_is_an_exception_and_items_return(
     assert client.items(b"work") == many(3)
 
 
-def test_queue_that_cannot_be_reopened_refuses_and_disconnects_no_client(
-    slow: MemoryServer, storage: SteppedStorage
-) -> None:
-    client = ThriftClient(slow)
-    client.put(b"work", *many(3))
-    ids = ids_of(client.get(b"work", 1, 0, LONG_MS))
-    storage.reopen_refusal = "no such disk"
-    fail(slow, storage)
-    assert is_refused(lambda: client.get(b"work", 1))
-    assert is_refused(lambda: client.put(b"work", b"more"))
-    assert is_refused(lambda: client.peek(b"work"))
-    assert client.confirm(b"work", *ids) == 0
-    assert client.put(b"other", b"one") == 1
-    storage.reopen_refusal = None
-    assert client.items(b"work") == many(3)
-
-
 # Status.
-
-
-def test_status_is_shown_and_changed_by_number(server: MemoryServer, client: ThriftClient) -> None:
-    for status, name in ((UP, b"UP"), (READ_ONLY, b"READONLY"), (QUIESCENT, b"QUIESCENT"), (UP, b"UP")):
-        client.set_status(status)
-        assert client.current_status() == status
-        assert server.connect().ask(b"status\r\n") == name + b"\r\n"
-
-
-def test_status_without_a_number_is_shown_as_not_configured(server: MemoryServer, client: ThriftClient) -> None:
-    assert server.connect().ask(b"status WriteAvoid\r\n") == END
-    assert client.current_status() == NOT_CONFIGURED
-    assert client.put(b"work", b"one") == 1
 
 
 @pytest.mark.parametrize("status", [READ_ONLY, QUIESCENT])
@@ -1418,32 +979,6 @@ def test_peek_of_missing_queue_or_alias_is_all_zeros() -> None:
     assert client.peek(b"work").head == b"one"
 
 
-def test_alias_is_empty_for_gets_and_ignores_flush_and_delete() -> None:
-    server = serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']")
-    client = ThriftClient(server)
-    client.put(b"all", b"one")
-    assert client.get(b"all", 1, 60_000) == [], "at once"
-    client.flush_queue(b"all")
-    client.delete_queue(b"all")
-    assert client.items(b"work") == [b"one"]
-    assert client.put(b"all", b"two") == 1
-    assert client.items(b"work") == [b"two"]
-
-
-def test_peek_shows_no_expired_item(server: MemoryServer, client: ThriftClient) -> None:
-    client.put(b"work", b"old", expiry_ms=100)
-    client.put(b"work", b"new")
-    server.advance(1)
-    info = client.peek(b"work")
-    assert (info.head, info.items, info.bytes) == (b"new", 1, 3)
-
-
-def test_empty_item_at_the_head_is_shown(client: ThriftClient) -> None:
-    client.put(b"work", b"")
-    info = client.peek(b"work")
-    assert (info.head, info.items, info.bytes) == (b"", 1, 0)
-
-
 # Messages.
 
 
@@ -1465,27 +1000,6 @@ def test_concurrent_calls_are_answered_in_order(client: ThriftClient) -> None:
     ]
     assert [reply.result for reply in replies[:3]] == [2, b"1.2.3", [Taken(b"one", 0)]]
     assert [reply.result for reply in replies[4:]] == [None, []]
-
-
-def test_calls_behind_waiting_one_are_answered_after_it(client: ThriftClient, other: ThriftClient) -> None:
-    get = client.send_get(b"work", 1, 1000)
-    put = client.send_put(b"other", b"one")
-    version = client.send(b"get_version")
-    assert client.waits()
-    other.put(b"work", b"two")
-    replies = client.replies()
-    assert [reply.seqid for reply in replies] == [get, put, version]
-    assert [reply.result for reply in replies] == [[Taken(b"two", 0)], 1, b"1.2.3"]
-
-
-def test_calls_behind_slow_one_are_executed_and_answered_after_it(slow: MemoryServer, storage: SteppedStorage) -> None:
-    client = ThriftClient(slow)
-    storage.holds_commits = True
-    put = client.send_put(b"work", b"one")
-    version = client.send(b"get_version")
-    assert client.waits(), "the reply to get_version must not overtake"
-    storage.end_commits()
-    assert client.replies() == [Reply(b"put", put, 1), Reply(b"get_version", version, b"1.2.3")]
 
 
 def test_call_is_answered_in_its_own_encoding(server: MemoryServer) -> None:

@@ -66,23 +66,6 @@ def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: Me
     assert second.take() == value(b"work/t=1000", b"two")
 
 
-def test_waiter_that_disconnects_makes_room_for_others(server: MemoryServer, writer: MemoryClient) -> None:
-    waiters = [asks(server, b"get work/t=1000") for _ in range(100)]
-    for waiter in waiters[10:90]:
-        waiter.disconnect()
-    put(writer, b"work", *(b"%d" % number for number in range(20)))
-    assert [items_in(waiter.take()) for waiter in waiters[:10] + waiters[90:]] == [[b"%d" % n] for n in range(20)]
-    assert drained(server) == []
-
-
-def test_get_without_wait_takes_nothing_from_waiters(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"work", b"one") + b"get work\r\n") == (
-        b"END\r\nEND\r\nSTORED\r\nEND\r\n"
-    )
-    assert waiter.take() == value(b"work/t=1000", b"one")
-
-
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
@@ -98,15 +81,6 @@ def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryC
     first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
     assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
     assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), b"")
-
-
-def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one", b"two")
-    holder = server.connect()
-    holder.ask(b"get work/open\r\nget work/open\r\n")
-    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    holder.disconnect()
-    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), value(b"work/t=1000", b"two"))
 
 
 def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
@@ -178,15 +152,6 @@ def test_wait_of_zero_or_less_does_not_wait(server: MemoryServer, wait: bytes, p
     assert server.connect().ask(b"get work/t=%b%b\r\n" % (wait, peek)) == b"END\r\n"
 
 
-def test_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=250")
-    server.advance(0.2499)
-    put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work/t=250", b"one")
-    server.advance(1)
-    assert waiter.take() == b""
-
-
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 def test_wall_clock_change_does_not_affect_a_wait(server: MemoryServer, writer: MemoryClient, step_ms: int) -> None:
     waiter, watcher = asks(server, b"get work/t=1000"), asks(server, b"monitor work 1")
@@ -195,14 +160,6 @@ def test_wall_clock_change_does_not_affect_a_wait(server: MemoryServer, writer: 
     assert (waiter.take(), watcher.take()) == (b"", b"")
     server.advance(0.001)
     assert (waiter.take(), watcher.take()) == (b"END\r\n", b"END\r\n")
-
-
-def test_each_wait_has_its_own_time(server: MemoryServer, writer: MemoryClient) -> None:
-    short, long = asks(server, b"get work/t=100"), asks(server, b"get work/t=300")
-    server.advance(0.2)
-    assert (short.take(), long.take()) == (b"END\r\n", b"")
-    put(writer, b"work", b"one")
-    assert (short.take(), long.take()) == (b"", value(b"work/t=300", b"one"))
 
 
 def test_ended_wait_leaves_no_timer(server: MemoryServer, writer: MemoryClient) -> None:
@@ -219,9 +176,6 @@ def test_very_long_wait_is_accepted(server: MemoryServer, writer: MemoryClient) 
     assert waiter.take() == b""
     put(writer, b"work", b"one")
     assert waiter.take() == value(b"work/t=2147483647", b"one")
-
-
-# peek and open with a wait.
 
 
 def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer, writer: MemoryClient) -> None:
@@ -243,21 +197,15 @@ def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -
     assert drained(server) == [b"one"]
 
 
+# peek and open with a wait.
+
+
 def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one")
     reader = server.connect()
     assert reader.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
     reader.disconnect()
-    assert drained(server) == []
-
-
-def test_item_delivered_by_waiting_get_without_open_does_not_return(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work/t=1000", b"one")
-    assert (store_of(server).items, store_of(server).open_reads) == (0, 0)
-    waiter.disconnect()
     assert drained(server) == []
 
 
@@ -370,45 +318,20 @@ def test_waiter_keeps_waiting_through_failed_commit(
     assert waiter.take() == value(b"work/t=1000", b"one"), "the open read returned to the head and went to the waiter"
 
 
-CLOSES_AND_WAITS = pytest.mark.parametrize(
-    "request_bytes", [b"get work/close/open/t=1000", b"get work/t=1000/close/open"]
-)
-
-
-def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
-    """Send a request whose close is lost in a failed commit."""
-    storage.holds_commits = True
-    assert client.ask(request_bytes + b"\r\n") == b""
-    lose_commits(storage)
-    server.settle()
-
-
-@CLOSES_AND_WAITS
+@pytest.mark.parametrize("request_bytes", [b"get work/close/open/t=1000", b"get work/t=1000/close/open"])
 def test_waiting_get_reports_loss_of_its_close(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
 ) -> None:
     put(writer, b"work", b"one")
     client = server.connect()
     assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    lose_the_close(storage, server, client, request_bytes)
+    storage.holds_commits = True
+    assert client.ask(request_bytes + b"\r\n") == b""
+    lose_commits(storage)
+    server.settle()
     assert client.take() == b"SERVER_ERROR disk failed\r\n"
     client.disconnect()
     assert drained(server) == [b"one"]
-
-
-@CLOSES_AND_WAITS
-def test_second_waiter_reports_loss_of_its_close_and_takes_nothing(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
-) -> None:
-    put(writer, b"work", b"one")
-    client = server.connect()
-    assert client.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    first = asks(server, b"get work/t=1000")
-    lose_the_close(storage, server, client, request_bytes)
-    assert (first.take(), client.take()) == (value(b"work/t=1000", b"one"), b"SERVER_ERROR disk failed\r\n")
-    put(writer, b"work", b"two")
-    assert client.take() == b""
-    assert drained(server) == [b"two"]
 
 
 @LEAVE
@@ -439,15 +362,6 @@ def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer,
     assert items_in(taken) == [b"one", b"two", b"one"]
     reader.disconnect()
     assert drained(server) == [b"two", b"one"]
-
-
-def test_disconnect_requeues_reads_to_their_own_queues(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    put(writer, b"other", b"two")
-    reader = server.connect()
-    reader.ask(b"get work/open\r\nget other/open\r\n")
-    reader.disconnect()
-    assert writer.ask(b"get other\r\nget work\r\n") == value(b"other", b"two") + value(b"work", b"one")
 
 
 # Half-closed connections.
@@ -572,6 +486,9 @@ def test_unreadable_head_is_an_error_and_not_an_empty_queue(server: MemoryServer
     store_of(server).end_fill(StorageError("unreadable"))
     assert [client.take() for client in clients] == [b"SERVER_ERROR unreadable\r\n"] * 3
     assert [client.is_closed for client in clients] == [False] * 3
+    assert clients[0].ask(b"get work\r\n") == b"", "it is loaded again"
+    store_of(server).end_fill()
+    assert clients[0].take() == value(b"work", b"one")
 
 
 # monitor.
@@ -590,23 +507,6 @@ def test_monitor_sends_items_as_they_come_until_its_end(server: MemoryServer, wr
     assert watcher.take() == b"END\r\n"
     put(writer, b"work", b"four")
     assert watcher.take() == b""
-
-
-def test_monitor_sends_available_items(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", *(b"%d" % number for number in range(300)))
-    watcher = server.connect()
-    assert items_in(watcher.ask(b"monitor work 2 -1\r\n")) == [b"%d" % number for number in range(300)]
-    server.advance(2)
-    assert watcher.take() == b"END\r\n"
-
-
-def test_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryClient) -> None:
-    watcher = asks(server, b"monitor work 10 2")
-    put(writer, b"work", b"one")
-    assert watcher.take() == value(b"work", b"one")
-    put(writer, b"work", b"two", b"three")
-    assert watcher.take() == value(b"work", b"two") + b"END\r\n"
-    assert drained(server) == [b"three"]
 
 
 @pytest.mark.parametrize("limits", [b"0", b"-1", b"0 5", b"10 0", b"-5 -5"])
@@ -634,43 +534,6 @@ def test_monitor_counts_earlier_open_reads(server: MemoryServer, writer: MemoryC
     assert watcher.ask(b"get work/open\r\n" * 2 + b"monitor work 10\r\n") == (
         value(b"work/open", b"one") + value(b"work/open", b"two") + value(b"work", b"three") + b"END\r\n"
     )
-
-
-def test_monitored_items_are_open_reads_confirmed_by_count(server: MemoryServer, writer: MemoryClient) -> None:
-    watcher = asks(server, b"monitor work 1")
-    put(writer, b"work", b"one", b"two", b"three")
-    server.advance(1)
-    assert watcher.take() == value(b"work", b"one") + value(b"work", b"two") + value(b"work", b"three") + b"END\r\n"
-    assert watcher.ask(b"confirm work 2\r\n") == b"END\r\n"
-    watcher.disconnect()
-    assert drained(server) == [b"three"]
-
-
-@LEAVE
-def test_monitored_items_return_in_order_on_disconnect(
-    server: MemoryServer, writer: MemoryClient, leave: Callable[[MemoryClient], None]
-) -> None:
-    put(writer, b"work", b"one", b"two")
-    watcher = server.connect()
-    watcher.send(b"monitor work 10\r\n")
-    put(writer, b"work", b"three", b"four")
-    assert len(items_in(watcher.take())) == 4
-    leave(watcher)
-    assert watcher.take() == b""
-    assert watcher.is_closed
-    assert drained(server) == [b"one", b"two", b"three", b"four"]
-
-
-def test_monitor_of_disconnected_client_takes_no_item(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
-) -> None:
-    watcher = asks(server, b"monitor work 10")
-    storage.holds_commits = True
-    assert writer.ask(set_(b"work", b"one") + set_(b"work", b"two")) == b""
-    watcher.disconnect()
-    end_commits(server, storage)
-    assert drained(server) == [b"one", b"two"]
-    assert server.clock.getDelayedCalls() == []
 
 
 def test_monitor_that_loses_an_item_ends_with_an_error(
@@ -751,14 +614,6 @@ def test_monitor_takes_one_item_and_goes_to_end_of_line(
             put(writer, b"work", item)
     assert watcher.take() == value(b"work", b"one") + value(b"work", b"three")
     assert waiter.take() == value(b"work/t=1000", b"two")
-
-
-def test_monitors_take_turns_over_simultaneous_items(server: MemoryServer, writer: MemoryClient) -> None:
-    first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
-    put(writer, b"work", *(b"%d" % number for number in range(10)))
-    shares = [items_in(first.take()), items_in(second.take())]
-    assert sorted(shares[0] + shares[1]) == [b"%d" % number for number in range(10)]
-    assert [len(share) for share in shares] == [5, 5]
 
 
 def test_new_waiter_is_served_after_earlier_monitor(server: MemoryServer, writer: MemoryClient) -> None:

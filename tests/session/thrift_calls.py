@@ -15,7 +15,6 @@ from kestrel.protocols.codec import QueueInfo
 from kestrel.testing.server import MemoryServer
 from tests.protocols.finagle_headers import request_header, without_header
 
-NOT_CONFIGURED: Final = 0
 QUIESCENT: Final = 1
 READ_ONLY: Final = 2
 UP: Final = 3

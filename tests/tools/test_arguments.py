@@ -22,8 +22,6 @@ Main = Callable[[list[str]], int]
 EMPTY = "the name of a file or folder cannot be empty"
 NO_KIND = "names no kind and folder"
 
-EMPTY = "the name of a file or folder cannot be empty"
-
 
 @pytest.mark.parametrize(
     ("main", "arguments", "says"),
@@ -47,13 +45,6 @@ def test_empty_name_of_a_file_or_folder_is_refused(
         main(arguments)
     out, said = capsys.readouterr()
     assert (end.value.code, out, says in said) == (2, "", True)
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"), [("0", 0), ("1.5", 1500), (".5", 500), ("100ms", 100), ("1m30s", 90_000), ("2.hours", 7_200_000)]
-)
-def test_duration_is_converted_to_milliseconds(text: str, ms: int) -> None:
-    assert duration_ms(text) == ms
 
 
 def test_longest_duration_does_not_overflow() -> None:

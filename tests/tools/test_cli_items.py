@@ -119,14 +119,6 @@ def test_both_protocols_give_the_same_results(server: Server, cli: Cli, protocol
     assert cli(*options, "get", "small") == (1, b"", "")
 
 
-def test_invalid_length_is_reported_with_its_place(server: Server, cli: Cli) -> None:
-    status, _, said = cli("put", "--length-prefixed", "work", stdin=prefixed(b"a", b"b") + b"GET / HTTP/1.1")
-    assert status == 1
-    assert said.startswith("kestrel-cli: the length of item 3, at byte 10, says 1195725856 bytes, ")
-    assert said.endswith("\nkestrel-cli: 2 items put; not put: 3 and all that follow\n")
-    assert take_all(server, b"work") == [b"a", b"b"]
-
-
 def test_unreadable_input_is_an_error(server: Server, cli: Cli, tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as to_be_written:
         put_all = command("cli", "put", "work")
@@ -180,11 +172,6 @@ def test_get_takes_the_requested_number_of_items(server: Server, cli: Cli, count
 def open_reads(server: Server) -> int:
     with server.connect() as client:
         return int(client.stats()["queue_work_open_transactions"])
-
-
-def test_items_are_written_unchanged(server: Server, cli: Cli) -> None:
-    put(server, b"\x1b[2J\x00\xff")
-    assert cli("get", "work") == (0, b"\x1b[2J\x00\xff\n", "")
 
 
 def test_item_with_a_line_feed_causes_one_warning(server: Server, cli: Cli) -> None:

@@ -115,45 +115,12 @@ def test_items_sent_after_a_refusal_were_not_put(cli: Cli) -> None:
     )
 
 
-def test_refused_items_go_to_another_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
-    read_only = talk((b"".join(A_B_C), STORED + b"SERVER_ERROR the server is ReadOnly\r\n"))
-    with scripted(read_only) as one, scripted(talk((b"".join(A_B_C[1:]), STORED * 2))) as two:
-        names = ["--server", one.address, "--server", two.address]
-        assert cli(*names, "put", "work", "a", "b", "c") == (0, b"3 items put\n", "")
-
-
 def test_uncertain_load_ends_despite_another_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
         status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")
     assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 3; not put: 1\n")
-
-
-def test_killed_server_is_reported_with_the_items_put(processes: Processes) -> None:
-    server = processes.serve(CONFIG)
-    with begin(server, "put", "work") as process:
-        give(process, b"a\nb\nc\n")
-        wait_for_items(server, 3)
-        server.kill()
-        out, said = process.communicate(b"d\ne\n")
-    assert (process.returncode, out) == (3, b"")
-    assert said == (
-        b"kestrel-cli: cannot connect to 127.0.0.1:%d: Connection refused; is the server running? "
-        b"name another with --server\nkestrel-cli: 3 items put; not put: 4 and all that follow\n" % server.port
-    )
-
-
-def test_monitor_reports_that_its_server_stopped(processes: Processes) -> None:
-    server = processes.serve(CONFIG)
-    with begin(server, "monitor", "work") as process:
-        put(server, b"a")
-        assert process.read_line() == b"a\n"
-        server.kill()
-        out, said = process.communicate()
-    assert (process.returncode, out) == (3, b"")
-    assert b"\nkestrel-cli: 1 item taken" in said
 
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["memcache", "thrift"])
@@ -216,13 +183,6 @@ def test_server_that_stops_between_requests_ends_the_monitor(cli: Cli) -> None:
         status, out, said = cli("--server", server.address, "monitor", "work", clock=clock)
     assert (status, out) == (3, b"")
     assert said.startswith(f"kestrel-cli: {server.address}: the server hung up; ")
-
-
-def test_other_servers_are_used_when_one_stops(server: Server, cli: Cli) -> None:
-    put(server, b"a", b"b")
-    with scripted(talk(NO_ITEMS, (b"get work/open\r\n", b""))) as other:
-        names = f"{other.address},127.0.0.1:{server.port}"
-        assert cli("--server", names, "get", "--all", "work") == (0, b"a\nb\n", "")
 
 
 def test_unconfirmed_item_is_reported(cli: Cli) -> None:
@@ -417,13 +377,6 @@ def test_flush_and_delete_ask_on_a_terminal(server: Server, what: str, answer: b
     question = {"flush": b"drop all items of the queue work,", "delete": b"delete the queue work with all its items,"}
     assert question[what] + b" on 127.0.0.1:%d? [y/N] " % server.port in said
     wait_for_items(server, left)
-
-
-@pytest.mark.parametrize("what", ["flush", "delete"])
-def test_missing_queue_is_reported_without_a_question(server: Server, what: str) -> None:
-    arguments = command("cli", what, "nosuch")
-    asked = on_a_terminal(arguments, env=environment(server), is_for="all")
-    assert asked == (1, b"kestrel-cli: there is no queue nosuch\r\n")
 
 
 def test_yes_suppresses_the_question(server: Server) -> None:

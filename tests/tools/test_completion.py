@@ -41,10 +41,10 @@ for reply in "${COMPREPLY[@]}"; do echo "$reply"; done
 """A script for bash that completes a command line like the TAB key."""
 
 
-def script_of(command: str, shell: str = "bash") -> str:
-    """Return the completion script of a command."""
+def script_of(command: str) -> str:
+    """Return the completion script of a command for bash."""
     printed = subprocess.run(
-        [sys.executable, "-m", MODULES[command], "--print-completion", shell],
+        [sys.executable, "-m", MODULES[command], "--print-completion", "bash"],
         capture_output=True,
         env=ENVIRONMENT,
         timeout=PATIENCE_S,

@@ -17,7 +17,6 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import StorageError
-from kestrel.item import Item
 from kestrel.journal.fileset import current_name
 from kestrel.scroll.name_encoding import EscapedNames, stem_of
 from kestrel.storage.folder_resources import claim_folder
@@ -27,7 +26,6 @@ from kestrel.tools.convert import command as convert
 from kestrel.tools.convert import sources as convert_sources
 from kestrel.tools.convert import targets as convert_targets
 from kestrel.tools.convert.conversion_folders import ConversionFolder
-from kestrel.tools.convert.sources import QueueItems, merge_queues
 from kestrel.tools.files.folder import check_owner
 from tests.journal.handwritten import REMOVE, add, addx, confirm, open_, save_xid, unremove
 from tests.journal.restarts import NOW_MS, files_of
@@ -129,11 +127,11 @@ def test_source_is_unchanged_and_target_has_its_kind(tmp_path: Path, kind: str, 
         claim_folder(Disk(), os.fsencode(target), kind)
 
 
-def there_and_back(kind: str, source: Path, convert_it: Convert, now_ms: int = NOW_MS) -> None:
+def there_and_back(kind: str, source: Path, convert_it: Convert) -> None:
     """Convert a folder to the other kind and back. A server must serve the same items of all three."""
-    found = served(kind, source, now_ms)
+    found = served(kind, source)
     new, back = source.parent / "there", source.parent / "back"
-    assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{new}", now_ms=now_ms) == (0, "", "")
+    assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{new}") == (0, "", "")
     assert served(OTHER[kind], new) == found
     assert convert_it("-q", f"{OTHER[kind]}:{new}", f"{kind}:{back}") == (0, "", "")
     assert served(kind, back) == found
@@ -240,33 +238,6 @@ def test_item_in_two_writer_files_is_converted_once(tmp_path: Path, convert_it: 
 
 
 # Families.
-
-
-def items(*held: tuple[str, int]) -> QueueItems:
-    return QueueItems(len(held), iter([Item(data.encode(), add_ms, 0) for data, add_ms in held]))
-
-
-@pytest.mark.parametrize(
-    ("streams", "steps"),
-    [
-        ([], []),
-        ([items(), items()], []),
-        ([items(("a", 1), ("b", 2)), items(("a", 1), ("b", 2))], ["a 01", "b 01"]),
-        ([items(("a", 1), ("b", 2)), items(("b", 2)), items(("c", 2))], ["a 0", "b 01", "c 2"]),
-        ([items(("a", 1)), items(("a", 1), ("b", 2))], ["a 01", "b 1"]),
-        ([items(("x", 1), ("a", 1)), items(("a", 1))], ["x 0", "a 01"]),  # the longer queue has the older items
-        ([items(("late", 9), ("a", 1)), items(("a", 1))], ["a 1", "late 0", "a 0"]),  # every queue keeps its order
-        ([items(("a", 1)), items(("a", 2))], ["a 0", "a 1"]),
-    ],
-)
-def test_items_shared_by_queues_are_one_step(streams: list[QueueItems], steps: list[str]) -> None:
-    shown = [f"{step.data.decode()} {''.join(map(str, step.queue_indexes))}" for step in merge_queues(streams)]
-    assert shown == steps
-
-
-def test_items_with_different_expiries_are_two_steps() -> None:
-    streams = [QueueItems(1, iter([Item(b"a", 1, expiry_ms)])) for expiry_ms in (0, 7)]
-    assert [step.expiry_ms for step in merge_queues(streams)] == [0, 7]
 
 
 def test_items_of_a_parent_and_its_children_are_written_once(tmp_path: Path, convert_it: Convert) -> None:

@@ -249,7 +249,8 @@ def test_killed_processes_have_the_same_result(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_resumed_conversion_says_so_and_writes_nothing_twice(tmp_path: Path, convert_it: Convert) -> None:
-    source = fill(tmp_path / "old", {"work": b"".join(addx(b"%d" % number * 9, number) for number in range(500))})
+    work = b"".join(addx(b"%d" % number * 9, number) for number in range(500))
+    source = fill(tmp_path / "old", {"a": addx(b"a"), "work": work})
     places = f"journal:{source}", f"scroll:{tmp_path}/new"
     first, second = CountingDisk(), CountingDisk()
     first.fail("write", errno.EIO, after=300)
@@ -259,25 +260,7 @@ def test_resumed_conversion_says_so_and_writes_nothing_twice(tmp_path: Path, con
     status, _, said = convert_it(*places, disk=second)
     assert (status, said) == (0, GOING_ON.format(tmp_path))
     whole = sum(map(len, files_of(tmp_path / "new").values()))
-    assert second.written.total() == whole - left
-
-
-def test_complete_queues_are_not_written_again(tmp_path: Path, convert_it: Convert) -> None:
-    source = fill(tmp_path / "old", {name: addx(name.encode() * 9) for name in ("a", "b", "c", "d")})
-    places = f"journal:{source}", f"scroll:{tmp_path}/new"
-
-    class FailingAtC(CountingDisk):
-        def open_append(self, path: bytes) -> int:
-            if b"/queues/c." in path:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-            return super().open_append(path)
-
-    first, second = FailingAtC(), CountingDisk()
-    status, _, said = convert_it(*places, disk=first)
-    assert (status, f"{tmp_path}/new.converting/queues/c." in said) == (1, True)
-    assert convert_it(*places, disk=second)[0] == 0
-    assert (set(first.written), set(second.written)) == ({b"a", b"b"}, {b"c", b"d"})
-    assert served("scroll", tmp_path / "new") == served("journal", source)
+    assert (second.written.total(), second.written[b"a"]) == (whole - left, 0)
 
 
 def test_items_without_an_add_time_get_that_of_the_first_run(tmp_path: Path, convert_it: Convert) -> None:
@@ -378,15 +361,6 @@ def test_failed_report_is_written_by_the_next_run(conversion: Conversion, monkey
         assert (status, said.startswith("kestrel-convert: standard output cannot be written: ")) == (1, True)
     assert served(OTHER[conversion.kind], conversion.target) == conversion.expected
     conversion.resume()
-
-
-def test_broken_pipe_is_not_an_error(conversion: Conversion, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = os.pipe()
-    os.close(ours)
-    with monkeypatch.context() as patched, open(theirs, "w") as left:
-        patched.setattr(sys, "stdout", left)
-        assert conversion.run() == (0, "", "")
-    conversion.check()
 
 
 def test_missing_verified_folder_starts_over(conversion: Conversion) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.files.formats import Format, Sorter, format_of
+from kestrel.tools.files.formats import Sorter
 from tests.journal.handwritten import REMOVE, addx
-from tests.scroll.handwritten import READER, WRITER, put
+from tests.scroll.handwritten import WRITER, put
 from tests.tools.tool_processes import fill
 
 JOURNAL, SCROLL, NOTHING = addx(b"a"), WRITER + put(1, b"a"), b""
@@ -64,21 +64,3 @@ def test_unreadable_file_is_a_journal_and_growing_file_is_read_again(tmp_path: P
     (tmp_path / "work.1").unlink()
     assert sorter.sort([b"work.1"]) == ([], [b"work.1"]), "it was one"
     assert Sorter(disk, os.fsencode(tmp_path)).sort([b"work.1"]) == ([b"work.1"], [])
-
-
-@pytest.mark.parametrize(
-    ("contents", "format_"),
-    [
-        (JOURNAL, Format.JOURNAL),
-        (NOTHING, Format.JOURNAL),
-        (REMOVE, Format.JOURNAL),
-        (SCROLL, Format.WRITER),
-        (READER, Format.READER),
-        (WRITER[:3], Format.NEITHER),
-        (b"\x0a", Format.NEITHER),
-        (b"\x7fELF", Format.NEITHER),
-    ],
-)
-def test_format_of_a_single_file_is_that_of_its_first_bytes(tmp_path: Path, contents: bytes, format_: Format) -> None:
-    fill(tmp_path, {"any name.txt": contents})
-    assert format_of(Disk(), os.fsencode(tmp_path / "any name.txt")) is format_

@@ -82,11 +82,6 @@ def test_large_journal_shows_its_progress(large: Path) -> None:
     assert said.endswith(b"\r\x1b[K")
 
 
-def test_small_journal_shows_no_progress(tmp_path: Path) -> None:
-    (tmp_path / "work").write_bytes(addx(b"x"))
-    assert on_a_terminal(command("qdump", tmp_path / "work")) == (0, b"")
-
-
 # Loads of items.
 
 

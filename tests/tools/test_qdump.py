@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import errno
-import gc
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import kestrel
 from kestrel.config.model import QueueSettings
 from kestrel.testing.faults import FaultyDisk
 from tests.child import Child
@@ -331,13 +328,6 @@ def test_invalid_arguments_have_status_2(tmp_path: Path, arguments: list[str], s
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("tool", ["qdump", "qpack"])
-def test_command_is_installed_and_has_the_version_of_the_server(tool: str) -> None:
-    setup = (Path(__file__).parents[2] / "setup.cfg").read_text()
-    assert f"kestrel-{tool} = kestrel.tools.{tool}.command:main\n" in setup
-    assert run(tool, "--version").stdout.decode() == f"kestrel-{tool} {kestrel.__version__}\n"
-
-
 def test_broken_pipe_ends_it_without_an_error(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x" * 100) * 20_000})
     pipe = subprocess.PIPE
@@ -389,11 +379,3 @@ def test_large_queue_needs_little_memory(tmp_path: Path, form: str) -> None:
         assert len(out) == 7500 * 10_001
     else:
         assert b"left: 7500 items" in out
-
-
-def test_opened_files_are_closed(tmp_path: Path, dump: Dump) -> None:
-    fill(tmp_path, {f"work.{number}": addx(b"%d" % number) for number in range(1, 300)})
-    gc.collect()  # close files of earlier tests now and not later
-    before = len(os.listdir("/proc/self/fd"))
-    assert dump("-Q", tmp_path / "work")[1] == b"".join(b"%d\n" % number for number in range(1, 300))
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -19,11 +19,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
-from kestrel.journal.fileset import JournalFile, JournalFileKind
 from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from kestrel.tools.files.journal_contents import JournalContents
-from kestrel.tools.files.snapshot_files import JournalSnapshot
 from kestrel.tools.qpack import packing
 from kestrel.tools.qpack.command import main
 from tests.child import Child
@@ -45,8 +42,6 @@ FILES = {
 ITEMS = [(b"also open", 1, 0), (b"open", 5, 6), (b"c", 1, 0), (b"d", 1, 0), (b"e", 1, 0)]
 PACKED = b"".join(addx(*item) for item in ITEMS)
 """`b` was opened under 3 and confirmed, `a` was taken."""
-
-FILE = [JournalFile(b"work", JournalFileKind.CURRENT, 0, b"work")]
 
 
 @pytest.fixture
@@ -108,14 +103,6 @@ def test_new_file_with_other_errors_is_discarded(tmp_path: Path, pack: Pack, mon
     errors = 1
     assert pack(tmp_path)[0] == 0
     assert restarted_errors(tmp_path) == [1]
-
-
-def test_packing_again_changes_nothing(folder: Path, pack: Pack) -> None:
-    pack(folder)
-    before = files_of(folder)
-    status, out, _ = pack(folder)
-    assert (status, out.count("unchanged")) == (0, 2)
-    assert files_of(folder) == before
 
 
 def test_only_the_named_queues_are_packed(tmp_path: Path, pack: Pack) -> None:
@@ -250,18 +237,6 @@ def test_new_file_with_other_items_is_discarded(folder: Path, pack: Pack, monkey
     assert "the new file and the old ones differ" in said
     assert not [name for name in files_of(folder) if "~" in name]
     assert restarted_items(folder) == ITEMS
-
-
-@pytest.mark.parametrize("changed", [(b"A", 1, 0), (b"a", 2, 0), (b"a", 1, 3)])
-def test_comparison_includes_data_times_and_order(tmp_path: Path, changed: tuple[bytes, int, int]) -> None:
-    def digest(*items: tuple[bytes, int, int]) -> bytes:
-        (tmp_path / "work").write_bytes(b"".join(addx(*item) for item in items))
-        with JournalSnapshot(Disk(), os.fsencode(tmp_path), b"work", FILE) as journal:
-            return packing.JournalInspection(journal, 0).digest
-
-    same, other = (b"a", 1, 0), (b"b", 1, 0)
-    assert digest(same, other) == digest(same, other)
-    assert digest(changed, other) != digest(same, other) != digest(other, same)
 
 
 # Crashes and failures.
@@ -420,13 +395,6 @@ def test_interruption_is_reported_and_loses_nothing(folder: Path, pack: Pack, mo
     status, _, said = pack(folder)
     assert (status, said) == (130, "kestrel-qpack: interrupted\n")
     assert restarted_items(folder) == ITEMS
-
-
-def test_packed_size_is_predicted(folder: Path) -> None:
-    with JournalSnapshot(Disk(), os.fsencode(folder), b"work2", [FILE[0]._replace(file_name=b"work2")]) as journal:
-        contents = JournalContents(journal, 0)
-        contents.replay()
-        assert (contents.items_count, contents.packed_bytes) == (1, 28)
 
 
 @pytest.mark.parametrize("seed", range(5))

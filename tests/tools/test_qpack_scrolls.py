@@ -146,15 +146,6 @@ def test_reader_file_with_a_lost_name_has_status_1(folder: Path, pack: Pack) -> 
     assert json.loads(pack("--verify", "--json", folder)[1].splitlines()[2])["queue"] is None
 
 
-def test_scroll_with_an_invalid_name_is_shown_by_its_files(tmp_path: Path, pack: Pack) -> None:
-    fill(tmp_path, {"odd:name.1700000000000": WRITER + put(1, b"abc")})
-    assert pack("--verify", tmp_path) == (
-        1,
-        "odd:name: unnamed: 1 file, 32 bytes, 1 item\n",
-        "kestrel-qpack: odd:name: the name of its queue is not known, so no server serves it\n",
-    )
-
-
 def test_reader_file_without_a_queue_has_status_1(folder: Path, pack: Pack) -> None:
     fill(folder, {"work.read.a.b": READER + read_head(0), "work.read.c.d": b"not one", "work.read.e.f~~1": READER})
     status, out, said = pack("--verify", folder)
@@ -171,12 +162,6 @@ def test_unreadable_file_without_a_queue_is_ignored(tmp_path: Path, pack: Pack) 
     disk.fail("open_read", errno.EACCES)
     assert pack("--verify", tmp_path, disk=disk) == (0, "", "")
     assert disk.calls.count("open_read") == 1
-
-
-def test_archived_files_are_reported(tmp_path: Path, pack: Pack) -> None:
-    fill(tmp_path, {"archive~work.1": WRITER + put(1, b"a"), "archive~": b"", "archive~x.y.z": b""})
-    said = f"kestrel-qpack: {tmp_path}: no queues; 1 archived file: use --this-file of kestrel-qdump\n"
-    assert pack("--verify", tmp_path) == pack(tmp_path) == (0, "", said)
 
 
 @pytest.mark.parametrize("operation", ["open_read", "read"])
@@ -213,8 +198,3 @@ def test_folder_is_not_locked_if_nothing_is_packed(folder: Path, pack: Pack) -> 
     assert pack(folder)[0] == 75
     assert pack("--queue", "work", folder)[:2] == (0, f"work: unchanged: {NOT_PACKED}\n")
     lock.release()
-
-
-def test_missing_queue_is_reported(folder: Path, pack: Pack) -> None:
-    said = f"kestrel-qpack: there is no queue nothing in {folder}: it has work, work+x, zoo\n"
-    assert pack("--queue", "nothing", folder) == (2, "", said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 
 import pytest
 
@@ -18,38 +17,8 @@ def values(tally: ItemTally) -> tuple[int, int, int, int | None, int | None]:
     return tally.items, tally.data_bytes, tally.expired, tally.oldest_ms, tally.newest_ms
 
 
-def done(head: int, *ranges: tuple[int, int]) -> DoneSet:
-    made = DoneSet(head)
-    for first, last in ranges:
-        made.add(first, last)
-    return made
-
-
-def counted(readers: Mapping[bytes, DoneSet], ids: range, targets: Targets | None = None) -> dict[bytes, int]:
-    left = RemainingItems(readers, NOW_MS)
-    for item_id in ids:
-        left.add(item_id, 1, 1, 0, targets)
-    return {reader: tally.items for reader, tally in left.tallies().items()}
-
-
-def test_done_items_are_not_counted() -> None:
-    readers = {b"new": done(0), b"far": done(5), b"gaps": done(2, (4, 4), (8, 9)), b"beyond": done(99)}
-    assert counted(readers, range(1, 11)) == {b"new": 10, b"far": 5, b"gaps": 5, b"beyond": 0}
-    assert counted(readers, range(5, 11, 5)) == {b"new": 2, b"far": 1, b"gaps": 2, b"beyond": 0}
-
-
-def test_items_for_other_readers_are_not_counted() -> None:
-    readers = {b"a": done(0), b"b": done(3)}
-    assert counted(readers, range(1, 6), Targets(frozenset([b"a", b"gone"]), are_left_out=False)) == {b"a": 5, b"b": 0}
-    assert counted(readers, range(1, 6), Targets(frozenset([b"a", b"gone"]), are_left_out=True)) == {b"a": 0, b"b": 2}
-
-
-def test_scroll_without_readers_has_no_counts() -> None:
-    assert counted({}, range(1, 3)) == {}
-
-
 def test_items_for_many_readers_are_counted() -> None:
-    readers = {b"%d" % number: done(0) for number in range(200)}
+    readers = {b"%d" % number: DoneSet(0) for number in range(200)}
     left = RemainingItems(readers, NOW_MS)
     for item_id in range(1, 601):
         left.add(item_id, 2, 1, 0, Targets(frozenset([b"%d" % (item_id % 200)]), are_left_out=False))

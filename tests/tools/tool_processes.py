@@ -35,7 +35,6 @@ def run(tool: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
 def on_a_terminal(
     arguments: list[str],
     stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
     env: dict[str, str] = ENVIRONMENT,
     *,
     is_for: str = "stderr",
@@ -50,7 +49,7 @@ def on_a_terminal(
     with Child(
         arguments,
         stdin=theirs if is_for == "all" else stdin,
-        stdout=stdout if is_for == "stderr" else theirs,
+        stdout=subprocess.DEVNULL if is_for == "stderr" else theirs,
         stderr=subprocess.DEVNULL if is_for == "stdout" else theirs,
         env=env,
     ) as process:

@@ -23,7 +23,7 @@ from kestrel.tools.files.found_files import FoundJournal
 from kestrel.tools.qdump import command as qdump
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
-from tests.scroll.handwritten import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
+from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, places, rows_of
 from tests.tools.tool_processes import fill
 
@@ -98,20 +98,6 @@ def test_a_reader_of_a_scroll_has_its_own_errors(tmp_path: Path) -> None:
     recorded = next(path for path in RECORDED if path.parent.name == "L38_error_count")
     (row,) = rows_of(recorded)
     assert (row["queue"], row["errors"]) == ("work", 7)
-
-
-def test_each_queue_of_a_scroll_has_what_is_for_it(tmp_path: Path) -> None:
-    fill(
-        tmp_path,
-        {
-            "work.1000": WRITER + put(1, b"one") + targets(0, b"x") + put(2, b"for x"),
-            "work.read.:own": READER + read_head(0) + read_done(),
-            "work.read.x": READER + read_head(1) + read_done(),
-            "work.read.gone": sealed(DELETED),
-        },
-    )
-    queued = {queue: [row["data"] for row in rows] for queue, rows in by_queue(rows_of(tmp_path)).items()}
-    assert queued == {"work": [b"one"], "work+x": [b"for x"]}
 
 
 def test_a_queue_whose_name_nobody_knows_has_null_for_it(tmp_path: Path) -> None:

@@ -12,15 +12,12 @@ from pyspark.sql import SparkSession
 
 from kestrel.spark.fleet.export import ExportFormat, ItemSelection, export, items_of
 from kestrel.spark.fleet.importing import import_items, read_items
-from kestrel.spark.fleet.pack import pack
-from kestrel.spark.fleet.verify import OutcomeRow, verify
 from kestrel.spark.fleet_cli import main
 from kestrel.spark.options import SourceFailed
-from kestrel.tools.qpack import command as qpack
 from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
-from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, owned, rows_of, said_by_qpack, told
+from tests.spark.fleet.folders import NOW_MS, fleet, rows_of
 from tests.tools.tool_processes import fill
 
 ODD = [b"", b"plain", "caf\xe9 \u2028 \U0001f95d\0".encode(), b'"\\\n\r\t', b"\xff\x00", b"\xed\xa0\x80", b"x" * 3000]
@@ -42,32 +39,6 @@ def plain(rows: list[Any]) -> list[dict[str, Any]]:
 
 def without(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in names} for row in rows]
-
-
-def test_verifying_a_fleet_says_what_the_tool_for_one_folder_says_of_each(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pattern = fleet(tmp_path)
-    reports = [OutcomeRow(row.asDict(recursive=True)) for row in verify(spark, [pattern], now_ms=NOW_MS).collect()]
-    for recorded in RECORDED:
-        spool = tmp_path / name_of(recorded) / "spool"
-        status = qpack.main(["--verify", "--json", str(spool)])
-        expected = said_by_qpack((status, *capsys.readouterr()))
-        assert told([report for report in reports if report.server == name_of(recorded)]) == expected
-
-
-def test_packing_a_fleet_leaves_out_the_folder_that_a_server_owns(spark: SparkSession, tmp_path: Path) -> None:
-    for name in ("web1", "web2", "web3"):
-        fill(tmp_path / name, {"work": addx(b"a") + REMOVE + addx(b"b")})
-    with owned(tmp_path / "web2"):
-        rows = pack(spark, [str(tmp_path / "*")], now_ms=NOW_MS).orderBy("place").collect()
-    assert [(row.server, row.state, row.status) for row in rows] == [
-        ("web1", "packed", 0),
-        ("web2", "in use", 75),
-        ("web3", "packed", 0),
-    ]
-    assert files_of(tmp_path / "web1") == files_of(tmp_path / "web3") == {"work": addx(b"b")}
-    assert files_of(tmp_path / "web2") == {"work": addx(b"a") + REMOVE + addx(b"b")}
 
 
 @pytest.mark.parametrize("form", ExportFormat)

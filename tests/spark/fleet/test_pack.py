@@ -12,7 +12,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
-from kestrel.spark.fleet.units import Unit, folder_units, folders_of
+from kestrel.spark.fleet.units import folder_units, folders_of
 from kestrel.tools.qpack import command as qpack
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
@@ -22,7 +22,6 @@ from tests.spark.fleet.folders import (
     name_of,
     owned,
     pack_here,
-    reports_of,
     said_by_qpack,
     told,
 )
@@ -65,15 +64,6 @@ def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path:
     assert reports[0].remarks == [f"{owner}: stop it first, or check the files with kestrel-fleet verify"]
     assert files_of(tmp_path / "web1") == {"work": addx(b"a") + REMOVE + addx(b"b")}
     assert files_of(tmp_path / "web2") == {"work": addx(b"b")}
-
-
-def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\x1b[2J\xff")
-    fill(path, {"work": addx(b"a") + REMOVE})
-    with owned(path):
-        (report,) = reports_of([Unit(0, "web1", bytes(path))], pack_folder)
-    assert "/\\x1b[2J\\xff: stop it first" in report.remarks[0]
-    report.remarks[0].encode()
 
 
 def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ Item = tuple[bytes, int, int, int]
 """Data, add time, expiry, errors."""
 
 
-def batches_of(queues: dict[str, Sequence[Item]], size: int = 2) -> list[pa.RecordBatch]:
+def batches_of(queues: dict[str, Sequence[Item]]) -> list[pa.RecordBatch]:
+    """Return their items in batches of two."""
     rows = [
         dict(zip(SCHEMA.names, (queue, position, add_ms, expiry_ms, errors, data), strict=True))
         for queue, items in queues.items()
         for position, (data, add_ms, expiry_ms, errors) in enumerate(items)
     ]
-    starts = range(0, len(rows), size)
-    return [pa.RecordBatch.from_pylist(rows[start : start + size], SCHEMA) for start in starts]
+    return [pa.RecordBatch.from_pylist(rows[start : start + 2], SCHEMA) for start in range(0, len(rows), 2)]
 
 
 def write(

@@ -122,11 +122,6 @@ def test_a_removal_was_between_the_items_that_were_added_before_and_after_it(tmp
         assert (row["taken_after_ms"], row["taken_before_ms"]) == (20, 30)
 
 
-def test_nobody_knows_by_when_the_last_one_was_removed(tmp_path: Path) -> None:
-    (row,) = only(tmp_path, addx(b"a", 10) + REMOVE)
-    assert (row["removed_after_ms"], row["removed_before_ms"]) == (10, None)
-
-
 def test_where_the_clock_was_set_back_nobody_knows_and_elsewhere_the_brackets_hold(tmp_path: Path) -> None:
     contents = addx(b"a", 4_102_444_800_000) + REMOVE + addx(b"b", 20) + REMOVE + addx(b"c", 30)
     first, second, _ = only(tmp_path, contents)
@@ -142,19 +137,6 @@ def test_what_has_gone_is_given_out_whatever_the_times_are() -> None:
     assert len(history.gone) == 99
 
 
-def test_an_item_is_taken_when_it_is_opened_first(tmp_path: Path) -> None:
-    contents = addx(b"a", 10) + open_(1) + addx(b"b", 20) + unremove(1) + open_(2) + addx(b"c", 30) + confirm(2)
-    _, first, *_ = only(tmp_path, addx(b"0", 1) + REMOVE + contents + addx(b"d", 40))
-    assert (first["taken_after_ms"], first["taken_before_ms"]) == (10, 20)
-    assert (first["removed_after_ms"], first["removed_before_ms"]) == (30, 40)
-    assert (first["opens"], first["aborts"], first["errors"], first["state"]) == (2, 1, 1, "confirmed")
-
-
-def test_a_continue_says_when_it_was(tmp_path: Path) -> None:
-    first, _ = only(tmp_path, addx(b"a", 10) + open_(1) + continue_(1, b"b", 25))
-    assert (first["state"], first["removed_after_ms"], first["removed_before_ms"]) == ("continued", 25, 25)
-
-
 def test_what_a_rewritten_file_begins_with_does_not_say_when_it_was(tmp_path: Path) -> None:
     """A rewrite puts the open reads first, each behind its item, and then what was in the queue, with its old times."""
     failing = addx(b"failed", 20) + open_(1) + save_xid(3) + unremove(1)
@@ -163,13 +145,6 @@ def test_what_a_rewritten_file_begins_with_does_not_say_when_it_was(tmp_path: Pa
     assert (held["taken_after_ms"], held["taken_before_ms"]) == (10, 90)
     assert (held["removed_after_ms"], held["removed_before_ms"]) == (30, 90)
     assert (failed["errors"], failed["taken_before_ms"]) == (3, 90)
-
-
-def test_only_the_first_file_of_a_journal_can_be_rewritten(tmp_path: Path) -> None:
-    (tmp_path / "work.5").write_bytes(addx(b"a", 10))
-    (tmp_path / "work").write_bytes(addx(b"b", 20) + open_(1) + addx(b"c", 30))
-    first = min(histories_in(tmp_path), key=lambda row: row["add_ms"])
-    assert (first["taken_after_ms"], first["taken_before_ms"]) == (20, 30)
 
 
 # Expired and discarded.
@@ -220,22 +195,6 @@ def test_what_this_server_discards_may_have_been_discarded_and_what_is_taken_was
 
 
 # Of several queues.
-
-
-def test_queues_and_servers_are_apart(tmp_path: Path) -> None:
-    for server in ("a", "b"):
-        (tmp_path / server).mkdir()
-        (tmp_path / server / "work").write_bytes(addx(b"x") + open_(1))
-        (tmp_path / server / "work+child").write_bytes(addx(b"x") + addx(b"y") + REMOVE)
-    rows = histories_in(tmp_path / "*")
-    assert sorted((row["server"], row["queue"], row["state"]) for row in rows) == [
-        ("a", "work", "open"),
-        ("a", "work+child", "queued"),
-        ("a", "work+child", "removed"),
-        ("b", "work", "open"),
-        ("b", "work+child", "queued"),
-        ("b", "work+child", "removed"),
-    ]
 
 
 def test_without_the_payload_histories_are_the_same_but_for_the_items(tmp_path: Path) -> None:

@@ -117,15 +117,6 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_written(
     assert not (tmp_path / "report").exists()
 
 
-def test_the_folder_of_the_queues_is_no_place_for_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], has_all: None
-) -> None:
-    (tmp_path / "work").write_bytes(later(0))
-    assert main([str(tmp_path), "--out", str(tmp_path), "--force"]) == 2
-    assert "name another folder with --out" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["work"]
-
-
 def test_a_report_that_was_there_stays_when_spark_cannot_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_all: None
 ) -> None:

@@ -254,13 +254,11 @@ def opens(
     in_set: bool = False,
     max_rows: int = 100,
     max_bytes: int = OPEN_BYTES,
-    slices: int = 4,
-    schema: StructType = ITEMS,
 ) -> OpenReadsReader:
     """The same, at least once."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices, max_bytes=max_bytes)
-    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
+    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices=4, max_bytes=max_bytes)
+    return OpenReadsReader(options, ITEMS, world.connections(servers), lambda: None)
 
 
 def numbered(first: int, count: int) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from tests.spark.stream.tailing import Stream, data
 from tests.spark.tables import source, table
 
 SMALL = QueueSettings(default_journal_size_bytes=500)
-ONE_EACH = QueueSettings(default_journal_size_bytes=1)
 
 
 @pytest.fixture
@@ -42,10 +40,10 @@ def archive(tmp_path: Path) -> Path:
     return folder
 
 
-def came(archive: Path, name: str, *items: bytes, first_id: int = 1) -> Path:
+def came(archive: Path, name: str, *items: bytes) -> Path:
     """A file that a server has moved there."""
     moved = archive.parent / name
-    moved.write_bytes(WRITER + b"".join(put(first_id + n, item) for n, item in enumerate(items)))
+    moved.write_bytes(WRITER + b"".join(put(item_id, item) for item_id, item in enumerate(items, 1)))
     return moved.rename(archive / f"archive~{name}")
 
 
@@ -58,12 +56,12 @@ class Blind(Disk):
     open_read = length
 
 
-def handed_on(scrolls: Scrolls, *items: bytes, queue: bytes = b"work") -> None:
+def handed_on(scrolls: Scrolls, *items: bytes) -> None:
     """Items that were put and taken, one by one; what becomes of their files is left to threads."""
     for item in items:
-        scrolls.put_and_commit(scrolls.queue(queue), item)
+        scrolls.put_and_commit(scrolls.queue(), item)
         scrolls.now_ms += 1000
-    opened = scrolls.queue(queue)
+    opened = scrolls.queue()
     for _ in items:
         assert scrolls.fill(opened).take(False) is not None
     for _, outcome in scrolls.storage.commit([opened]):
@@ -86,112 +84,6 @@ def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, arch
     expected = [{**row, "file_order": None} for row in table(archive)]
     assert sorted(rows, key=lambda row: row["item_id"] or 0) == sorted(expected, key=lambda row: row["item_id"] or 0)
     assert {row["kind"] for row in rows} == {"archived"}
-
-
-def test_files_that_come_in_another_order_than_that_of_their_numbers_are_read(start: Opener, archive: Path) -> None:
-    scrolls = start(archive=archive, settings=ONE_EACH)
-    handed_on(scrolls, b"a", b"b", b"c", b"d")
-    stream = Stream(archive)
-    batches = []
-    while len(scrolls.threads):
-        scrolls.threads.run_newest()
-        batches += [data(batch) for batch in stream.drain()]
-    assert batches == [[b"c"], [b"b"], [b"a"]]
-
-
-def test_a_file_that_could_be_moved_only_hours_later_is_read_then(start: Opener, archive: Path) -> None:
-    scrolls = start(archive=archive, settings=ONE_EACH)
-    stream = Stream(archive)
-    handed_on(scrolls, b"a", b"b", b"c")
-    scrolls.disk.fail("rename", errno.EACCES, times=1)
-    scrolls.threads.run_all()
-    assert data(stream.poll()) == [b"b"]
-    stream.restart()
-    scrolls.now_ms += 10_000_000
-    scrolls.checkpoint()
-    assert data(stream.poll()) == [b"a"]
-
-
-def test_files_are_read_whose_numbers_are_lower_after_a_clock_was_set_back(start: Opener, archive: Path) -> None:
-    stream = Stream(archive)
-    for now_ms, item in ((5000, b"a"), (3000, b"b"), (1000, b"c")):
-        scrolls = start(archive=archive, now_ms=1_700_000_000_000 + now_ms, settings=ONE_EACH)
-        handed_on(scrolls, item)
-        scrolls.close(compacts=True)
-        assert data(stream.poll()) == [item]
-        stream.restart()
-    numbers = {int(path.suffix[1:]) for path in archive.iterdir()}
-    assert len(numbers) == 3
-    assert stream.poll() == []
-
-
-def test_a_queue_that_was_deleted_and_made_anew_has_its_files_read(start: Opener, archive: Path) -> None:
-    scrolls = start(archive=archive, settings=ONE_EACH)
-    stream = Stream(archive)
-    seen = []
-    for item in (b"first", b"second"):
-        handed_on(scrolls, item, b"rest of " + item)
-        scrolls.threads.run_all()
-        seen += data(stream.poll())
-        scrolls.storage.delete(scrolls.queue())
-        scrolls.threads.run_all()
-        scrolls.now_ms += 1000
-    assert seen == [b"first", b"second"]
-
-
-def test_what_is_being_copied_from_another_file_system_is_not_there_until_it_is_whole(
-    start: Opener, archive: Path
-) -> None:
-    scrolls = start(archive=archive, settings=ONE_EACH)
-    handed_on(scrolls, b"a", b"b")
-    stream = Stream(archive)
-    polled = []
-    for operation in ("rename", "sync"):
-        scrolls.disk.before(operation, lambda: polled.append(stream.poll()))
-    scrolls.disk.fail("rename", errno.EXDEV, times=1)
-    scrolls.threads.run_all()
-    assert polled == [[], []]
-    assert data(stream.poll()) == [b"a"]
-
-
-def test_a_file_that_is_copied_again_after_a_crash_is_not_read_again(start: Opener, archive: Path) -> None:
-    scrolls = start(archive=archive, settings=ONE_EACH)
-    stream = Stream(archive)
-    handed_on(scrolls, b"a", b"b")
-    scrolls.disk.fail("rename", errno.EXDEV, times=1)
-    scrolls.disk.fail("erase", errno.EIO, times=1, after=1)  # the first one makes room for the copy
-    scrolls.threads.run_all()
-    assert data(stream.poll()) == [b"a"]
-    (copy,) = archive.iterdir()
-    was = copy.stat().st_ino
-    again = start.crashed(scrolls, archive=archive)
-    again.disk.fail("rename", errno.EXDEV, times=1)
-    again.checkpoint()
-    handed_on(again, b"c")
-    again.threads.run_all()
-    assert copy.stat().st_ino != was
-    stream.restart()
-    assert data(stream.poll()) == [b"b"]
-
-
-def test_of_a_file_that_was_copied_and_then_grew_the_rest_is_read_when_it_comes_again(
-    start: Opener, archive: Path
-) -> None:
-    scrolls = start(archive=archive)
-    stream = Stream(archive)
-    handed_on(scrolls, b"a", b"b")
-    left_behind = scrolls.left_behind()
-    scrolls.close(compacts=True)
-    assert data(stream.poll()) == [b"a", b"b"]
-    again = start(left_behind, archive=archive)  # the copy was there, and the file was not erased yet
-    handed_on(again, b"what it grew by")
-    again.close(compacts=True)
-    assert len(list(archive.iterdir())) == 1
-    stream.restart()
-    grown = stream.poll()
-    assert data(grown) == [b"what it grew by"]
-    stream.restart()
-    assert (data(stream.batch(1)), stream.batch(2), stream.poll()) == ([b"a", b"b"], grown, [])
 
 
 def test_another_file_of_a_name_that_was_there_is_read(archive: Path) -> None:
@@ -227,27 +119,6 @@ def test_who_asks_for_all_that_is_there_gets_it(archive: Path) -> None:
     assert reader.reportLatestOffset() == {**begin, "files": 5}
 
 
-def test_a_batch_is_the_same_after_a_restart_whatever_has_come_since(archive: Path) -> None:
-    stream = Stream(archive, maxFiles="2")
-    for number in (10, 20, 30):
-        came(archive, f"work.{number}", b"%d" % number)
-    first = stream.poll()
-    for number in (5, 15, 25):
-        came(archive, f"work.{number}", b"%d" % number)
-    stream.restart(maxFiles="1000")
-    assert stream.batch() == first
-    assert data(stream.poll()) == [b"30", b"5", b"15", b"25"]
-
-
-def test_what_was_seen_and_not_planned_when_the_process_ended_is_read_once(archive: Path) -> None:
-    stream = Stream(archive)
-    came(archive, "work.1", b"a")
-    stream.reader.latestOffset(stream.reader.initialOffset(), ReadAllAvailable())
-    stream.restart()
-    came(archive, "work.2", b"b")
-    assert data(stream.poll()) == [b"a", b"b"]
-
-
 def test_an_offset_is_as_small_for_many_files_as_for_one(archive: Path) -> None:
     for number in range(500):
         came(archive, f"queue{number}.{number}", b"x")
@@ -268,17 +139,6 @@ def test_what_comes_after_the_start_of_one_round_is_for_the_next_one(archive: Pa
     stream.restart()
     stream.reader.prepareForTriggerAvailableNow()
     assert [data(batch) for batch in stream.drain()] == [[b"9"]]
-
-
-def test_an_owner_or_a_time_that_is_changed_makes_nothing_new(archive: Path) -> None:
-    path = came(archive, "work.1", b"a")
-    stream = Stream(archive)
-    assert data(stream.poll()) == [b"a"]
-    path.chmod(0o640)
-    (archive.parent / "backup").hardlink_to(path)
-    path.touch()
-    stream.restart()
-    assert stream.poll() == []
 
 
 def test_a_look_at_an_archive_that_is_as_it_was_opens_no_file_of_it(archive: Path) -> None:
@@ -313,27 +173,6 @@ def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: 
     (tmp_path / "c" / "archive").mkdir(parents=True)
     came(tmp_path / "c" / "archive", "work.1", b"c")
     assert [(row["server"], row["data"]) for row in stream.poll()] == [("c", b"c")]
-
-
-def test_a_folder_that_is_reached_through_a_link_is_the_same(tmp_path: Path, archive: Path) -> None:
-    came(archive, "work.1", b"a")
-    (tmp_path / "link").symlink_to(archive)
-    assert data(Stream(archive).poll()) == [b"a"]
-    stream = Stream(tmp_path / "link")
-    assert data(stream.poll()) == [b"a"]  # another checkpoint, from the beginning
-    assert stream.offsets[-1]["files"] == 1
-
-
-def test_a_server_may_be_named(archive: Path) -> None:
-    came(archive, "work.1", b"a")
-    assert [row["server"] for row in Stream(archive, server="one").poll()] == ["one"]
-
-
-@pytest.mark.parametrize(("queue", "found"), [("work", [b"a"]), ("w*", [b"a"]), ("work+x", [b"a"]), ("other", [b"b"])])
-def test_files_of_queues_of_such_names_are_read(archive: Path, queue: str, found: list[bytes]) -> None:
-    came(archive, "work.1", b"a")
-    came(archive, "other.1", b"b")
-    assert data(Stream(archive, queue=queue).poll()) == found
 
 
 def test_other_files_are_left_alone(archive: Path) -> None:
@@ -390,16 +229,6 @@ def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path) -> None:
         else:
             assert list(stream.reader.read(task)) == outcome
         shutil.move(aside, path)
-
-
-def test_files_that_go_when_they_were_read_are_no_matter(archive: Path) -> None:
-    path = came(archive, "work.1", b"a")
-    stream = Stream(archive)
-    assert data(stream.poll()) == [b"a"]
-    path.unlink()
-    came(archive, "work.2", b"b")
-    stream.restart()
-    assert data(stream.poll()) == [b"b"]
 
 
 def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: Path) -> None:

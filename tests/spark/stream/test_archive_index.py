@@ -10,7 +10,7 @@ import pytest
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
 from tests.scroll.handwritten import WRITER, put
-from tests.spark.stream.tailing import Stream, data
+from tests.spark.stream.tailing import Stream
 
 A = Arrival("one", b"/srv/archive", b"archive~work.1", 0, 100, b"sample")
 B = Arrival("two", "/srv/\u00e9".encode(), b"archive~\xff.2", 50, 60, None)
@@ -149,13 +149,3 @@ def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(archive: Pat
     os.unlink(path)
     with pytest.raises(SourceFailed, match=r"the index .* was replaced while the stream ran"):
         stream.poll()
-
-
-def test_a_checkpoint_that_is_put_back_goes_on_from_there_over_the_same_files(archive: Path, path: Path) -> None:
-    stream = Stream(archive, maxFiles="1")
-    for number in (3, 1, 2):
-        came(archive, number)
-        stream.poll()
-    del stream.offsets[2:]
-    stream.restart()
-    assert [data(batch) for batch in stream.drain()] == [[b"1"], [b"2"]]

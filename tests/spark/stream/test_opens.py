@@ -57,14 +57,6 @@ def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
     assert sorted(len(task.items) for task in reader.partitions(start, end)) == [100, 2500, 2500]
 
 
-def test_a_batch_has_about_as_many_bytes_as_it_may() -> None:
-    world = World(A)
-    world[A].put(*[b"x" * 100] * 200)
-    query = Query(opens(world, max_rows=1000, max_bytes=5000))
-    query.drain()
-    assert [len(rows) for rows in query.checkpoint.sink.values()] == [50, 50, 50, 50]
-
-
 def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() -> None:
     world = World(A)
     world[A].max_open = 2
@@ -125,22 +117,6 @@ def test_a_commit_confirms_too() -> None:
     reader.commit(end)
     assert world[A].open == {}
     assert world[A].asked.count("confirm") == 1
-
-
-def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> None:
-    world = World(A, B)
-    world[A].put(b"a")
-    world[B].put(b"b")
-    query = Query(opens(world))
-    query.trigger()
-    world[A].is_away = True
-    query.trigger()
-    assert (len(world[A].open), len(world[B].open)) == (1, 0)
-    world[A].is_away = False
-    world.sleep(60)
-    query.trigger()
-    assert len(world[A].open) == 0
-    assert sorted(query.checkpoint.data()) == [b"a", b"b"]
 
 
 def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,19 +192,6 @@ def test_a_server_that_is_away_does_not_keep_the_others() -> None:
     assert query.trigger() and not query.trigger()
     assert query.checkpoint.data() == [b"b"]
     assert world.now_s == 0
-
-
-def test_what_a_lost_answer_had_comes_again() -> None:
-    world = World(A)
-    world[A].put(b"1")
-    query = Query(opens(world))
-    world[A].loses_answers = True
-    assert not query.trigger()
-    world[A].loses_answers = False
-    world[A].hold_ends()
-    world.sleep(60)
-    assert query.trigger()
-    assert query.checkpoint.data() == [b"1"]
 
 
 # A trigger that ends.

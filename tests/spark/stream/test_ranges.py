@@ -62,20 +62,6 @@ def test_without_new_items_the_offset_is_the_one_before() -> None:
     assert reader.latestOffset(end, ReadMaxRows(5)) is end
 
 
-def test_a_batch_that_is_asked_for_again_is_the_same() -> None:
-    world = World(A)
-    world[A].put(*numbered(0, 5))
-    first = ranges(world)
-    start = first.initialOffset()
-    end = first.latestOffset(start, ReadMaxRows(100))
-    rows = rows_between(first, start, end)
-    first.stop()
-    world[A].put(*numbered(5, 5))
-    again = ranges(world)
-    assert rows_between(again, start, end) == rows_between(again, start, end) == rows
-    assert [row["data"] for row in rows] == numbered(0, 5)
-
-
 def test_a_batch_without_an_end_of_its_own_has_no_tasks() -> None:
     world = World(A)
     assert ranges(world).partitions(offset(a=5), offset(a=5)) == []
@@ -104,17 +90,6 @@ def test_all_that_is_available_is_more_than_the_option_allows() -> None:
     assert end["servers"] == {A: GAP_IDS + 51, B: GAP_IDS + 51}
 
 
-def test_fewer_rows_than_servers_are_given_in_turn() -> None:
-    world = World(A, B, C)
-    for queue in world.queues.values():
-        queue.put(*numbered(0, 10))
-    query = Query(ranges(world, max_rows=1))
-    query.drain()
-    assert {len(rows) for rows in query.checkpoint.sink.values()} == {1}
-    assert {row["server"] for rows in list(query.checkpoint.sink.values())[:3] for row in rows} == {A, B, C}
-    assert len(query.checkpoint.rows()) == 30
-
-
 @pytest.mark.parametrize(
     ("first", "end", "spans_"),
     [
@@ -128,18 +103,6 @@ def test_fewer_rows_than_servers_are_given_in_turn() -> None:
 )
 def test_a_range_is_cut_where_its_items_are(first: int, end: int, spans_: list[tuple[int, int]]) -> None:
     assert spans(list(slices_of(A, first, end, 4, 10_000))) == spans_
-
-
-def test_what_is_behind_a_gap_is_read_by_several_tasks() -> None:
-    world = World(A)
-    world[A].put(b"before")
-    world[A].put(*numbered(0, 8000), gap=GAP_IDS)
-    reader = ranges(world, max_rows=10_000)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxRows(10_000))
-    tasks = reader.partitions(start, end)
-    assert len(tasks) == 4
-    assert [row["data"] for row in rows_between(reader, start, end)] == [b"before", *numbered(0, 8000)]
 
 
 def test_a_slice_is_read_in_pages() -> None:
@@ -273,23 +236,6 @@ def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
 # A trigger that ends.
 
 
-def test_available_now_ends_when_everything_is_acknowledged() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 25))
-    world[B].put(*numbered(25, 25))
-    Query(ranges(world, max_rows=10)).run_available_now()
-    assert [world[each].first_id for each in (A, B)] == [26, 26]
-
-
-def test_available_now_goes_on_where_the_last_one_was() -> None:
-    world = World(A)
-    checkpoint = Checkpoint()
-    for first in (0, 5, 10):
-        world[A].put(*numbered(first, 5))
-        Query(ranges(world, max_rows=2), checkpoint).run_available_now()
-    assert checkpoint.data() == numbered(0, 15)
-
-
 def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -> None:
     world = World(A, B)
     world[B].put(b"x")
@@ -323,21 +269,6 @@ def test_available_now_does_not_end_with_an_acknowledgement_left_out() -> None:
 # Which servers.
 
 
-def test_a_server_that_is_named_later_begins_with_its_first_item() -> None:
-    world = World(A, B)
-    world[A].put(b"a")
-    world[B].put(b"gone", b"b")
-    world[B].first_id = 2
-    checkpoint = Checkpoint()
-    Query(ranges(world, A), checkpoint).trigger()
-    reader = ranges(world, A, B)
-    with pytest.raises(Crash):
-        Query(reader, checkpoint).trigger("planned")
-    again = Query(ranges(world, A, B), checkpoint)
-    assert again.trigger() and not again.trigger()
-    assert checkpoint.data() == [b"a", b"b"]
-
-
 def test_a_server_that_is_named_later_and_is_empty_makes_no_batches() -> None:
     world = World(A, B)
     checkpoint = Checkpoint()
@@ -348,21 +279,6 @@ def test_a_server_that_is_named_later_and_is_empty_makes_no_batches() -> None:
     world[B].put(b"b")
     assert query.trigger()
     assert checkpoint.data() == [b"a", b"b"]
-
-
-def test_what_was_read_of_a_server_that_is_named_no_more_is_released() -> None:
-    world = World(A, B)
-    checkpoint = Checkpoint()
-    world[A].put(b"a")
-    world[B].put(b"b")
-    Query(ranges(world), checkpoint).trigger()
-    query = Query(ranges(world, A), checkpoint)
-    query.trigger()
-    assert world[B].first_id == 2
-    assert not query.trigger()
-    world[B].put(b"b2")
-    Query(ranges(world), checkpoint).trigger()
-    assert sorted(checkpoint.data()) == [b"a", b"b", b"b2"], "named again it goes on"
 
 
 def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(

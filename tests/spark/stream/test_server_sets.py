@@ -29,56 +29,6 @@ opens = partial(fakes.opens, in_set=True)
 # Exactly once.
 
 
-def test_who_comes_to_the_set_is_read_from_its_first_item() -> None:
-    world = World(A, B)
-    world[A].put(b"a")
-    world[B].put(b"gone", b"b")
-    world[B].first_id = 2
-    checkpoint = Checkpoint()
-    query = Query(ranges(world, A), checkpoint)
-    assert query.trigger() and not query.trigger()
-    world.set.reads(A, B)
-    with pytest.raises(Crash):
-        query.trigger("planned")
-    again = Query(ranges(world, A, B), checkpoint)
-    assert again.trigger() and not again.trigger()
-    assert checkpoint.data() == [b"a", b"b"]
-
-
-def test_who_has_left_keeps_its_place_and_is_read_from_there_when_it_is_back() -> None:
-    world = World(A, B)
-    for address in (A, B):
-        world[address].put(b"1")
-    query = Query(ranges(world, A, B))
-    query.trigger()
-    world.set.reads(A)
-    world[B].is_away = True
-    for _ in range(3):
-        world[A].put(b"2")
-        query.trigger()
-    assert query.checkpoint.data() == [b"1", b"1", b"2", b"2", b"2"]
-    world[B].is_away = False
-    world[B].put(b"3")
-    world.sleep(60)
-    world.set.reads(A, B)
-    assert query.trigger() and not query.trigger()
-    assert query.checkpoint.data() == [b"1", b"1", b"2", b"2", b"2", b"3"]
-    assert world[B].first_id == 3
-
-
-def test_a_restart_forgets_nobody_who_has_left() -> None:
-    world = World(A, B)
-    checkpoint = Checkpoint()
-    for address in (A, B):
-        world[address].put(b"1")
-    Query(ranges(world, A, B), checkpoint).run_available_now()
-    world[A].put(b"2")
-    Query(ranges(world, A), checkpoint).run_available_now()
-    world[B].put(b"3")
-    Query(ranges(world, A, B), checkpoint).run_available_now()
-    assert checkpoint.data() == [b"1", b"1", b"2", b"3"]
-
-
 def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
     world = World(A, B)
     world[B].put(b"1", b"2")
@@ -125,16 +75,6 @@ def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_ba
     world.set.reads(A, B)
     with pytest.raises(SourceFailed, match="with another checkpointLocation the stream begins"):
         query.trigger()
-
-
-def test_a_planned_batch_is_read_from_one_that_has_left_as_long_as_it_answers() -> None:
-    world = World(A, B)
-    checkpoint = Checkpoint()
-    world[B].put(b"1")
-    with pytest.raises(Crash):
-        Query(ranges(world, A, B), checkpoint).trigger("planned")
-    assert Query(ranges(world, A), checkpoint).trigger()
-    assert checkpoint.data() == [b"1"]
 
 
 def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_does() -> None:

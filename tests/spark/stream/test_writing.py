@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import logging
 import pickle
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from kestrel.client.put_batch import BATCH_ITEMS
-from kestrel.keyed import split
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.stream.queue_writer import ItemsPut, QueueStreamWriter, QueueWriter
-from tests.client.scripted import scripted
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 from tests.spark.stream.ddl import columns_of
 from tests.spark.stream.live import address_of, taken
@@ -27,9 +23,6 @@ maxRequestItemSize = "1MiB"
 [[queues]]
 name = "small"
 maxItems = 3
-[[queues]]
-name = "narrow"
-maxItemSize = 10
 """
 
 DATA = "data BINARY"
@@ -59,27 +52,6 @@ def test_rows_are_items_of_the_queue(server: Server) -> None:
     assert pickle.loads(pickle.dumps(message)) == ItemsPut({address_of(server): 1200})
 
 
-def test_several_servers_share_the_rows_and_one_that_is_not_there_is_no_harm(server: Server) -> None:
-    items = [b"%d" % number for number in range(3000)]
-    with own_port() as port:
-        message = writer(f"{address_of(server)},127.0.0.1:{port}").write(rows({"data": items}))
-    assert sorted(taken(server)) == sorted(items)
-    assert message == ItemsPut({address_of(server): 3000, f"127.0.0.1:{port}": 0})
-
-
-def test_what_a_server_has_not_acknowledged_is_put_again_elsewhere_and_counted_as_perhaps_there(server: Server) -> None:
-    items = [b"%d" % number for number in range(2 * BATCH_ITEMS)]
-
-    def breaks_off(connection: socket.socket) -> None:
-        with connection.makefile("rb") as request:
-            assert request.read(int.from_bytes(request.read(4), "big"))
-
-    with scripted(breaks_off) as other:
-        message = writer(f"{other.address},{address_of(server)}").write(rows({"data": items}))
-    assert sorted(taken(server)) == sorted(items)
-    assert message == ItemsPut({other.address: 0, address_of(server): len(items)}, unsure=BATCH_ITEMS)
-
-
 def test_a_server_that_is_killed_and_started_again_between_two_batches_has_both(processes: Processes) -> None:
     with own_port() as port:
         thrift = ("--thrift", f"tcp:{port}:interface=127.0.0.1")
@@ -103,40 +75,12 @@ def test_items_expire_when_their_rows_say(server: Server) -> None:
     assert sorted(taken(server)) == [b"later", b"never"]
 
 
-def test_with_keys_each_item_is_key_and_data(server: Server) -> None:
-    made = writer(address_of(server), "key STRING, data BINARY", keys="true")
-    made.write(rows({"key": ["one", "two"], "data": [b"1", b""]}))
-    assert [split(item) for item in taken(server)] == [(b"one", b"1"), (b"two", b"")]
-
-
-def test_a_full_queue_fails_the_task_and_what_is_in_stays(server: Server) -> None:
-    with pytest.raises(SourceFailed, match=r"^the queue small is full on 127.0.0.1:\d+: 7 of the 10 items that"):
-        writer(address_of(server), queue="small", patience="0").write(rows({"data": [b"x"] * 10}))
-    assert taken(server, "small") == [b"x"] * 3
-
-
-def test_an_item_over_the_queues_limit_fails_the_task_with_its_size(server: Server) -> None:
-    with pytest.raises(SourceFailed, match="has 11 bytes: check that maxItemSize is not less"):
-        writer(address_of(server), queue="narrow", patience="0").write(rows({"data": [b"x" * 11]}))
-
-
 @pytest.mark.parametrize("size", [(1 << 20) + 1, (16 << 20) + 1])
 def test_an_item_that_the_server_or_its_clients_never_take_fails_the_task_at_once(server: Server, size: int) -> None:
     items = [b"a", b"b", b"x" * size, b"c"]
     with pytest.raises(SourceFailed, match=rf"^an item of {size} bytes cannot be put to the queue work: .*too large"):
         writer(address_of(server), patience="1d").write(rows({"data": items}))
     assert taken(server) == [b"a", b"b"]
-
-
-def test_a_server_that_is_away_fails_the_task_with_its_name(server: Server) -> None:
-    with own_port() as port, pytest.raises(SourceFailed, match=f"could not be put to: 127.0.0.1:{port}: .*refused"):
-        writer(f"127.0.0.1:{port}", patience="0").write(rows({"data": [b"x"]}))
-
-
-def test_a_null_fails_the_task_before_anything_of_its_batch_is_put(server: Server) -> None:
-    with pytest.raises(SourceFailed, match="the column data is null in a row"):
-        writer(address_of(server)).write(rows({"data": [b"a"]}, {"data": [b"b", None]}))
-    assert taken(server) == [b"a"]
 
 
 def test_connections_are_closed_when_a_task_ends_well_or_not(server: Server) -> None:

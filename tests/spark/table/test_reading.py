@@ -161,23 +161,6 @@ def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
     assert problems(parts) == []
 
 
-def test_a_file_that_is_rotated_is_read_under_its_new_name(tmp_path: Path) -> None:
-    (tmp_path / "work").write_bytes(A)
-    parts = slices_of(tmp_path)
-    (tmp_path / "work").rename(tmp_path / "work.5")
-    (tmp_path / "work").write_bytes(B)
-    assert [(row["file"], row["data"]) for row in rows(parts)] == [("work", b"a" * 30)]
-    assert problems(parts) == []
-
-
-def test_a_pack_that_loses_its_suffix_is_read(tmp_path: Path) -> None:
-    (tmp_path / "work.5.pack").write_bytes(A)
-    (tmp_path / "work").write_bytes(B)
-    parts = slices_of(tmp_path)
-    (tmp_path / "work.5.pack").rename(tmp_path / "work.5")
-    assert [row["data"] for row in rows(parts)] == [b"a" * 30, b"b" * 30]
-
-
 @pytest.mark.parametrize("happens", ["erased", "packed", "the folder is removed"])
 def test_a_file_that_has_gone_is_said_and_nothing_of_another_is_read(tmp_path: Path, happens: str) -> None:
     folder = tmp_path / "spool"

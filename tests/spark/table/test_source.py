@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 import pyspark_kestrel
 from kestrel.spark.columns import PROBLEMS, RECORDS
@@ -16,8 +16,7 @@ from kestrel.spark.options import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.table.reader import FilteringReader, JournalReader
 from tests.child import PATIENCE_S
-from tests.journal.handwritten import addx
-from tests.spark.tables import journal_reader, source, table
+from tests.spark.tables import journal_reader, source
 
 
 def test_spark_finds_it_by_its_name() -> None:
@@ -37,13 +36,6 @@ def test_the_columns_are_those_of_the_view() -> None:
     assert source("/spool", payload="false").schema().names == RECORDS.names[:-1]
     assert source("/spool", view="errors").schema() == PROBLEMS
     assert all(field.metadata["comment"] for field in (*RECORDS, *PROBLEMS))
-
-
-def test_some_columns_in_any_order_may_be_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "work").write_bytes(addx(b"a"))
-    asked = StructType([StructField("bytes", LongType()), StructField("queue", StringType())])
-    assert table(tmp_path, schema=asked) == [{"bytes": 22, "queue": "work"}]
-    assert [list(row) for row in table(tmp_path, schema=asked)] == [["bytes", "queue"]]
 
 
 @pytest.mark.parametrize(
