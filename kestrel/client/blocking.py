@@ -99,9 +99,9 @@ class _CoroutineConnection:
 
     async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
         answers: list[T | Refused | ConnectionFailed] = []
-        replies: Iterator[T | Refused] = self.blocking.ask_all(calls)
         try:
-            answers.extend(replies)
+            for answer in self.blocking.ask_all(calls):
+                answers.append(answer)
         except ConnectionFailed as failure:
             answers.append(failure)
         return answers

@@ -139,6 +139,10 @@ class Client:
             stats[name] = value.strip()
         return stats
 
+    def stop_sending(self) -> None:
+        """Half-close: no more comes from this side, which still reads."""
+        self.socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """Hang up."""
         self.socket.close()
