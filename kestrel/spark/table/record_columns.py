@@ -1,4 +1,4 @@
-"""Conversion of journal files to columns: one pass finds the records, and fields are extracted in bulk."""
+"""Conversion of journals and scrolls to columns: one pass finds the records, and fields are extracted in bulk."""
 
 from __future__ import annotations
 
