@@ -93,15 +93,11 @@ def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[FileSlice]:
     start = 0
     if file.size > most + most // 4 and not file.is_reader:
         with suppress(OSError), PlannedReader(disk, file) as reader:
-            for begin in _slice_starts(reader, file):
+            for begin in _of_items(reader) if file.is_scroll else _of_runs(reader):
                 if begin - start >= most and file.size - begin >= most // 4:
                     yield FileSlice(file, start, begin)
                     start = begin
     yield FileSlice(file, start, file.size)
-
-
-def _slice_starts(reader: FileReader, file: PlannedFile) -> Iterable[int]:
-    return _of_items(reader) if file.is_scroll else _of_runs(reader)
 
 
 def _of_runs(reader: FileReader) -> Iterator[int]:
