@@ -42,12 +42,11 @@ class FileSlice:
         return self.stop - self.start + OPENING_BYTES
 
 
+@dataclass
 class ReadTask(InputPartition):
     """A task that reads slices one after another."""
 
-    def __init__(self, slices: Sequence[FileSlice]) -> None:
-        super().__init__(None)
-        self.slices = slices
+    slices: Sequence[FileSlice]
 
 
 def plan_tasks(
