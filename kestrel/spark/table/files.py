@@ -158,7 +158,6 @@ def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part:
         size=look.size,
         identity=look.identity,
         modified_s=look.modified_s,
-        order=None if part.reader else 0,
         reader=part.reader,
     )
 
