@@ -1,4 +1,4 @@
-"""Start of Spark for the commands, without its messages, and with clear messages if something is missing."""
+"""Spark for the commands: its start without messages, clear messages if something is missing, and a progress line."""
 
 from __future__ import annotations
 

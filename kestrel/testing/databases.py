@@ -171,11 +171,6 @@ def _copied(batch: WriteBatch) -> WriteBatch:
     )
 
 
-def run_immediately(function: Callable[..., Any], *args: object) -> Deferred[Any]:
-    """Call the function at once: an `InThread` without threads."""
-    return maybeDeferred(function, *args)
-
-
 class MemoryTables:
     """The queues and items of a `MemoryDatabase`. They outlive it: databases can share them one after the other.
 
@@ -290,7 +285,7 @@ class MemoryDatabase:
     can inspect the tables or simulate a crash.
     """
 
-    def __init__(self, tables: MemoryTables, in_thread: InThread = run_immediately) -> None:
+    def __init__(self, tables: MemoryTables, in_thread: InThread = maybeDeferred) -> None:
         self.tables = tables
         """The stored data. It remains when this object is closed or dropped."""
         self._in_thread = in_thread
@@ -354,7 +349,7 @@ class FaultyDatabase:
     the exception. An injected failure takes one job of `in_thread`, as a real answer does.
     """
 
-    def __init__(self, database: IDatabase, in_thread: InThread = run_immediately) -> None:
+    def __init__(self, database: IDatabase, in_thread: InThread = maybeDeferred) -> None:
         self._database = database
         self._in_thread = in_thread
         self._faults: dict[str, list[_DatabaseFault]] = {}

@@ -262,7 +262,7 @@ class MemoryServer:
         self.stop().addCallback(stopped.append)
         self.settle()
         assert stopped, "the server did not stop"
-        self._start_anew(config)
+        self._start(config or self.core.config, None)
 
     def crash(self, config: Config | None = None) -> None:
         """Stop the server abruptly, and start it again over a copy of its folder. Clients get no replies."""
@@ -276,9 +276,6 @@ class MemoryServer:
         self.stop()
         self.settle()
         self.folder = copy
-        self._start_anew(config)
-
-    def _start_anew(self, config: Config | None) -> None:
         self._start(config or self.core.config, None)
 
     def connect(self, protocol: str = "memcache") -> MemoryClient:

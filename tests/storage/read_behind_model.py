@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from kestrel.testing.contract.model_check import Seen
+from kestrel.item import Item
+
+Seen: TypeAlias = tuple[bytes, int, int]
+"""An item as a client sees it: data, add time, expiry."""
 
 ADDX_HEADER_BYTES: Final = 21
 XID_RECORD_BYTES: Final = 5
@@ -16,6 +19,11 @@ ERRORS_BYTES: Final = 15
 REMOVE_BYTES: Final = 1
 CONTINUE_BYTES: Final = 4
 """The size that a CONTINUE record adds to its item."""
+
+
+def as_client_sees(item: Item | None) -> Seen | None:
+    """Return the part of an item that a client sees."""
+    return None if item is None else (item.data, item.add_ms, item.expiry_ms)
 
 
 def record_bytes(item: Seen) -> int:

@@ -34,7 +34,6 @@ from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.testing.contract.backend import DeferredOutcome
-from kestrel.testing.contract.model_check import as_client_sees
 from kestrel.testing.faults import FaultyDisk, KillableDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
@@ -47,6 +46,7 @@ from tests.storage.read_behind_model import (
     ModelQueue,
     State,
     StateHistory,
+    as_client_sees,
     record_bytes,
 )
 from tests.storage.storage_harness import RunningStorage

@@ -49,8 +49,6 @@ _READ_LATER: Final = "start the stream again to resume from there"
 
 _GO_ON: Final = 'option("ignoreMissingFiles", "true") skips it'
 
-_ORDER: Final = "file_order"
-
 
 def archive_reader_of(options: ArchiveOptions, schema: StructType) -> ArchiveReader:
     """Return a reader of the columns of `schema`, a subset of the table's columns. Raises `SourceFailed`."""
@@ -214,6 +212,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each in came:
                 group, part = parts[each.file_name]
                 try:
+                    # Earlier files of the journal may arrive later, so the plan has no order.
                     file = plan_file(self._disk, JournalLocation(server, folder), group.format, group.journal, part)
                 except FileNotFoundError:
                     if self._options.ignores_missing:
@@ -231,7 +230,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ways_out["vanished"] = _GO_ON
         schema = to_arrow_schema(self._schema, timezone="UTC")
         reading = SliceReader(schema, is_failfast=self._options.table.is_failfast, ways_out=ways_out)
-        return map(_without_order, reading.records(slices))
+        return reading.records(slices)
 
 
 def _archived_in(folder: bytes) -> dict[bytes, int]:
@@ -251,12 +250,3 @@ def _by_number(arrival: Arrival) -> tuple[int, bytes, bytes]:
     """Return a sort key that puts files seen together in the order in which they were begun."""
     file = scrolls.parse_file_name(arrival.file_name.removeprefix(ARCHIVE_PREFIX))
     return 0 if file is None else file.number, arrival.file_name, arrival.folder
-
-
-def _without_order(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Set the column ``file_order`` to null, because earlier files of the journal may arrive later."""
-    place = batch.schema.get_field_index(_ORDER)
-    if place < 0:
-        return batch
-    field = batch.schema.field(place)
-    return batch.set_column(place, field, pa.nulls(batch.num_rows, field.type))

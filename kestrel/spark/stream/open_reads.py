@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from types import FrameType
@@ -50,13 +51,12 @@ SMALLEST_ITEMS: Final = 2000
 Reads: TypeAlias = "dict[str, list[OpenRead]]"
 
 
+@dataclass
 class OpenedItems(InputPartition):
     """A task's share of the items of one server. The items are sent to the task with it."""
 
-    def __init__(self, address: str, items: Sequence[bytes]) -> None:
-        super().__init__(None)
-        self.address = address
-        self.items = items
+    address: str
+    items: Sequence[bytes]
 
 
 _STATUS: Final = 128 + signal.SIGTERM

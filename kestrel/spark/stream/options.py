@@ -1,4 +1,4 @@
-"""The options of streams of live queues, and of writes to them."""
+"""The options of streams of live queues, and of writes to them: the servers, the connections, and the batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The common part of the streams of live queues: offsets, shares of a batch, and rows."""
+"""The common part of the streams of live queues: offsets, shares of a batch, rows, and connections.
+
+An unavailable server does not delay the others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Writing to a live queue: ``df.write.format("kestrel")`` and ``df.writeStream.format("kestrel")``."""
+"""Writing to a live queue: ``df.write.format("kestrel")`` and ``df.writeStream.format("kestrel")``.
+
+A task delivers its items to the servers of the queue, with retries until the option ``patience`` is exceeded.
+"""
 
 from __future__ import annotations
 

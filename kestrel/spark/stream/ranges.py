@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -50,14 +51,13 @@ NEW_CHECKPOINT: Final = "with another checkpointLocation the stream begins at th
 ONE_STREAM: Final = f"A reader is for one stream with one checkpoint; {NEW_CHECKPOINT}"
 
 
+@dataclass
 class IdSlice(InputPartition):
     """A task that reads the items of one server with ids from `first_id` to before `end_id`."""
 
-    def __init__(self, address: str, first_id: int, end_id: int) -> None:
-        super().__init__(None)
-        self.address = address
-        self.first_id = first_id
-        self.end_id = end_id
+    address: str
+    first_id: int
+    end_id: int
 
 
 def slices_of(address: str, first_id: int, end_id: int, slices: int, max_ids: int) -> list[IdSlice]:

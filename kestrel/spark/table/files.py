@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, TypeAlias
@@ -158,7 +158,6 @@ def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part:
         size=look.size,
         identity=look.identity,
         modified_s=look.modified_s,
-        order=None if part.reader else 0,
         reader=part.reader,
     )
 
@@ -167,23 +166,16 @@ _FIRST_BYTES: Final = 4096
 """Number of bytes per read in the search for a writer file's first item."""
 
 
-def files_of(disk: Disk, places: Iterable[JournalLocation], queue: str | None = None) -> list[PlannedFile]:
+def files_of(disk: Disk, places: Sequence[JournalLocation], queue: str | None = None) -> list[PlannedFile]:
     """Return the files to read without duplicates; with `queue`, a pattern, only those of matching queues.
 
     The files of a journal are in the order in which a server reads them. Raises `SourceFailed` or OSError.
     """
-    folders: list[JournalLocation] = []
-    files: list[PlannedFile] = []
-    alone: list[JournalLocation] = []
-    for place in places:
-        (folders if place.file_name is None else alone).append(place)
-    for place in folders:
-        files += list_folder(disk, place)
-    for place in alone:
-        files.append(_alone(disk, place))
+    folders = [place for place in places if place.file_name is None]
+    files = [file for place in folders for file in list_folder(disk, place)]
+    files += [_alone(disk, place) for place in places if place.file_name is not None]
     # Servers move files to the archive, so archives are listed last and no file is missed.
-    for place in folders:
-        files += list_archive(disk, place)
+    files += [file for place in folders for file in list_archive(disk, place)]
     each_once: dict[bytes, PlannedFile] = {}
     for file in files:
         each_once.setdefault(file.path, file)

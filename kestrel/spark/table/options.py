@@ -1,4 +1,4 @@
-"""The options of a table of journals, and of a stream of an archive."""
+"""The options of a table of journals, and of a stream of an archive. Paths and patterns become folders and files."""
 
 from __future__ import annotations
 

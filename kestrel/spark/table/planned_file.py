@@ -69,9 +69,9 @@ class PlannedFile:
     identity: Identity
     modified_s: float
     order: int | None = None
-    """Position among the files of its journal, or None for a reader file."""
+    """Position among the files of its journal; None for a reader file, or if it is unknown."""
     reader: bytes = b""
-    """Name of the reader as in a TARGETS record; empty unless this is a reader file with such a name."""
+    """Name of the reader as in a TARGETS record; empty unless this is a reader file."""
 
     @property
     def path(self) -> bytes:
@@ -83,7 +83,7 @@ class PlannedFile:
 
     @property
     def is_reader(self) -> bool:
-        return self.order is None
+        return bool(self.reader)
 
 
 class IdentifiedReader(FileReader):

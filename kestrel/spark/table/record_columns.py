@@ -1,4 +1,4 @@
-"""Conversion of journal files to columns: one pass finds the records, and fields are extracted in bulk."""
+"""Conversion of journals and scrolls to columns: one pass finds the records, and fields are extracted in bulk."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from kestrel.spark.table.record_runs import (
     RecordRows,
     RecordRun,
     columns_of,
+    field_of,
     items_of,
     numbers_where,
     part_bytes_of,
@@ -68,58 +69,40 @@ def journal_rows(reader: FileReader, start: int, stop: int, *, has_data: bool) -
 
     def columns(run: RecordRun) -> Columns:
         dump_at = cursor.data_start + cursor.dump_at if cursor.dump_at >= 0 else None
-        return _JournalColumns(run, dump_at).by_name()
+        return _journal_columns(run, dump_at)
 
     return RecordRows(cursor, columns, None if has_data else lambda run: with_prefixes(run, _HEADER_BYTES))
 
 
-class _JournalColumns:
-    """Columns of a run of records. `dump_at` is the offset of a STATE_DUMP, always the last record of its file."""
+def _journal_columns(run: RecordRun, dump_at: int | None) -> Columns:
+    """Return the columns of a run. `dump_at` is the offset of a STATE_DUMP, always the last record of its file."""
+    opcodes: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
+    kinds = opcodes
+    if dump_at == run.offsets[-1]:
+        kinds = opcodes.copy()
+        kinds[-1] = _STATE_DUMP
+    headers: Numbers = _DATA_AT[kinds]
 
-    def __init__(self, run: RecordRun, dump_at: int | None) -> None:
-        self._run = run
-        self._opcodes: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
-        self._kinds = self._opcodes
-        if dump_at == run.offsets[-1]:
-            self._kinds = self._opcodes.copy()
-            self._kinds[-1] = _STATE_DUMP
+    def field(table: Numbers, kind: str) -> pa.Array:
+        places = table[kinds]
+        return field_of(run, places, places >= 0, kind)
 
-    def by_name(self) -> Columns:
-        return {
-            **columns_of(self._run, self._opcodes, self._kinds, _JOURNAL_NAMES),
-            "xid": lambda: self._field(_XID_AT, _INT),
-            "restates": lambda: self._field(_RESTATES_AT, _INT),
-            "add_ms": lambda: self._field(_ADD_TIME_AT, _LONG),
-            "expiry_ms": self._expiries,
-            "data_bytes": self._item_sizes,
-            "data": self._items,
-        }
-
-    def _values(self, table: Numbers, kind: str) -> tuple[Numbers, Numbers]:
-        """Return a field of each record, and a mask that is true where a record lacks the field."""
-        places = table[self._kinds]
-        is_there = places >= 0
-        return numbers_where(self._run.data, self._run.starts + places, is_there, kind), ~is_there
-
-    def _field(self, table: Numbers, kind: str) -> pa.Array:
-        values, is_missing = self._values(table, kind)
-        return pa.array(values, mask=is_missing)
-
-    def _expiries(self) -> pa.Array:
+    def expiries() -> pa.Array:
         """Return the expiry times; 0 means never and becomes null. An ADD has its expiry in seconds."""
-        values, _ = self._values(_EXPIRY_AT, _LONG)
-        seconds, _ = self._values(_EXPIRY_S_AT, _INT)
-        values += seconds.astype(np.int64) * 1000
+        in_ms, in_seconds = _EXPIRY_AT[kinds], _EXPIRY_S_AT[kinds]
+        values = numbers_where(run, in_ms, in_ms >= 0, _LONG)
+        values += numbers_where(run, in_seconds, in_seconds >= 0, _INT).astype(np.int64) * 1000
         return pa.array(values, mask=values == 0)
 
-    def _item_sizes(self) -> pa.Array:
-        headers = _DATA_AT[self._kinds]
-        return pa.array(self._run.sizes - headers, mask=headers < 0)
-
-    def _items(self) -> pa.Array:
-        headers = _DATA_AT[self._kinds]
-        run = self._run
-        return items_of(run.data, run.starts + headers, run.starts + run.sizes, headers >= 0)
+    return {
+        **columns_of(run, opcodes, kinds, _JOURNAL_NAMES),
+        "xid": lambda: field(_XID_AT, _INT),
+        "restates": lambda: field(_RESTATES_AT, _INT),
+        "add_ms": lambda: field(_ADD_TIME_AT, _LONG),
+        "expiry_ms": expiries,
+        "data_bytes": lambda: pa.array(run.sizes - headers, mask=headers < 0),
+        "data": lambda: items_of(run, headers, headers >= 0),
+    }
 
 
 _DONE: Final = (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES)
@@ -151,7 +134,7 @@ def scroll_rows(reader: FileReader, start: int, stop: int, *, is_reader: bool, h
     part_bytes = part_bytes_of(has_data=has_data)
     cursor = ScrollRunCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
     shorten = None if has_data else lambda run: with_headers(run, _header_of)
-    return RecordRows(cursor, lambda run: _ScrollColumns(run).by_name(), shorten)
+    return RecordRows(cursor, _scroll_columns, shorten)
 
 
 def _header_of(data: bytes, start: int, size: int) -> bytes:
@@ -160,63 +143,41 @@ def _header_of(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + (1 + 4 * (first & 15) if first >> 4 == RecordCommand.PUT else size)]
 
 
-class _ScrollColumns:
-    """Columns of a run of records."""
+def _scroll_columns(run: RecordRun) -> Columns:
+    """Return the columns of a run of records."""
+    firsts: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
+    commands, words = firsts >> 4, firsts & 15
+    is_put: Numbers = commands == RecordCommand.PUT
 
-    def __init__(self, run: RecordRun) -> None:
-        self._run = run
-        firsts: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
-        self._commands = firsts >> 4
-        self._words = firsts & 15
-        self._is_put: Numbers = self._commands == RecordCommand.PUT
+    def ids() -> pa.Array:
+        is_head: Numbers = commands == RecordCommand.READ_HEAD
+        return field_of(run, np.where(is_head, _HEAD_AT, _ID_AT), is_put | is_head, _LONG)
 
-    def by_name(self) -> Columns:
-        return {
-            **columns_of(self._run, self._commands, self._commands, _SCROLL_NAMES),
-            "item_id": self._ids,
-            "add_ms": lambda: self._field(_PUT_ADD_TIME_AT, _LONG),
-            "expiry_ms": self._expiries,
-            "errors": lambda: self._field(_ERRORS_AT, _INT),
-            "data_bytes": lambda: self._field(_SIZE_AT, _INT).cast(pa.int64()),
-            "ranges": lambda: self._of_others(_ranges, _RANGES),
-            "error_counts": lambda: self._of_others(_error_counts, _ERROR_COUNTS),
-            "targets": lambda: self._of_others(_targets, _TARGETS),
-            "data": self._items,
-        }
-
-    def _numbers(self, places: int | Numbers, has_field: Numbers, kind: str) -> Numbers:
-        """Return the numbers at these places in the records, and 0 where `has_field` is false."""
-        return numbers_where(self._run.data, self._run.starts + places, has_field, kind)
-
-    def _field(self, place: int, kind: str) -> pa.Array:
-        """Return a column with the number at byte `place` of each PUT record, and null for other records.
-
-        `kind` is the NumPy type of the number, such as ``<i4``.
-        """
-        return pa.array(self._numbers(place, self._is_put, kind), mask=~self._is_put)
-
-    def _ids(self) -> pa.Array:
-        is_head: Numbers = self._commands == RecordCommand.READ_HEAD
-        has_id = self._is_put | is_head
-        return pa.array(self._numbers(np.where(is_head, _HEAD_AT, _ID_AT), has_id, _LONG), mask=~has_id)
-
-    def _expiries(self) -> pa.Array:
+    def expiries() -> pa.Array:
         """Return the expiry times; 0 means never and becomes null."""
-        values = self._numbers(_PUT_EXPIRY_AT, self._is_put & (self._words >= _EXPIRING_WORDS), _LONG)
+        values = numbers_where(run, _PUT_EXPIRY_AT, is_put & (words >= _EXPIRING_WORDS), _LONG)
         return pa.array(values, mask=values == 0)
 
-    def _items(self) -> pa.Array:
-        run = self._run
-        return items_of(run.data, run.starts + 1 + 4 * self._words, run.starts + run.sizes, self._is_put)
-
-    def _of_others(self, value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
+    def of_others(value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
         """Return a column of the records that are not items; a large file has only a few of them."""
-        run = self._run
         values: list[Any] = [None] * len(run.starts)
-        for place in np.flatnonzero(~self._is_put):
+        for place in np.flatnonzero(~is_put):
             record = decode_record(run.data, int(run.starts[place]))
             values[place] = None if record is None else value(record)
         return pa.array(values, kind)
+
+    return {
+        **columns_of(run, commands, commands, _SCROLL_NAMES),
+        "item_id": ids,
+        "add_ms": lambda: field_of(run, _PUT_ADD_TIME_AT, is_put, _LONG),
+        "expiry_ms": expiries,
+        "errors": lambda: field_of(run, _ERRORS_AT, is_put, _INT),
+        "data_bytes": lambda: field_of(run, _SIZE_AT, is_put, _INT).cast(pa.int64()),
+        "ranges": lambda: of_others(_ranges, _RANGES),
+        "error_counts": lambda: of_others(_error_counts, _ERROR_COUNTS),
+        "targets": lambda: of_others(_targets, _TARGETS),
+        "data": lambda: items_of(run, 1 + 4 * words, is_put),
+    }
 
 
 def _ranges(record: ScrollFileRecord) -> list[dict[str, int]] | None:

@@ -22,30 +22,33 @@ Columns: TypeAlias = "Mapping[str, Callable[[], pa.Array]]"
 """Functions that make the columns of some rows, by name."""
 
 
-def numbers_at(data: bytes, places: Numbers, kind: str) -> Numbers:
-    """Return the little-endian numbers of that kind (``<i4``, ``<i8``) at byte positions in `data`."""
+def numbers_where(run: RecordRun, places: int | Numbers, is_there: Numbers, kind: str) -> Numbers:
+    """Return the numbers at these places in the records, and 0 where `is_there` is false.
+
+    `kind` is the NumPy type of the numbers, ``<i4`` or ``<i8``.
+    """
     # The positions are not aligned, so the array has an overlapping element for each byte.
-    count = max(0, len(data) - np.dtype(kind).itemsize + 1)
-    everywhere: Numbers = np.ndarray((count,), kind, data, 0, (1,))
-    return everywhere[places]
-
-
-def numbers_where(data: bytes, places: Numbers, is_there: Numbers, kind: str) -> Numbers:
-    """Return the numbers at these positions, and 0 where `is_there` is false."""
-    values = np.zeros(len(places), kind)
-    values[is_there] = numbers_at(data, places[is_there], kind)
+    count = max(0, len(run.data) - np.dtype(kind).itemsize + 1)
+    everywhere: Numbers = np.ndarray((count,), kind, run.data, 0, (1,))
+    values = np.zeros(len(run.starts), kind)
+    values[is_there] = everywhere[(run.starts + places)[is_there]]
     return values
 
 
-def items_of(data: bytes, begins: Numbers, ends: Numbers, is_there: Numbers) -> pa.Array:
-    """Return the bytes of each range, or null where `is_there` is false.
+def field_of(run: RecordRun, places: int | Numbers, is_there: Numbers, kind: str) -> pa.Array:
+    """Return a column of the numbers at these places in the records, and null where `is_there` is false."""
+    return pa.array(numbers_where(run, places, is_there, kind), mask=~is_there)
+
+
+def items_of(run: RecordRun, headers: Numbers, is_there: Numbers) -> pa.Array:
+    """Return the bytes behind the header of each record, or null where `is_there` is false.
 
     The buffer is cut at the starts and ends of the items; every second piece is an item.
     """
-    count = int(is_there.sum())
+    data, count = run.data, int(is_there.sum())
     cuts = np.empty(2 * count, np.int64)
-    cuts[0::2] = begins[is_there]
-    cuts[1::2] = ends[is_there]
+    cuts[0::2] = (run.starts + headers)[is_there]
+    cuts[1::2] = (run.starts + run.sizes)[is_there]
     first = int(cuts[0]) if count else 0  # keeps the offsets of the largest item in 32 bits
     pieces = pa.BinaryArray.from_buffers(
         pa.binary(),

@@ -42,12 +42,11 @@ class FileSlice:
         return self.stop - self.start + OPENING_BYTES
 
 
+@dataclass
 class ReadTask(InputPartition):
     """A task that reads slices one after another."""
 
-    def __init__(self, slices: Sequence[FileSlice]) -> None:
-        super().__init__(None)
-        self.slices = slices
+    slices: Sequence[FileSlice]
 
 
 def plan_tasks(
@@ -93,15 +92,11 @@ def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[FileSlice]:
     start = 0
     if file.size > most + most // 4 and not file.is_reader:
         with suppress(OSError), PlannedReader(disk, file) as reader:
-            for begin in _slice_starts(reader, file):
+            for begin in _of_items(reader) if file.is_scroll else _of_runs(reader):
                 if begin - start >= most and file.size - begin >= most // 4:
                     yield FileSlice(file, start, begin)
                     start = begin
     yield FileSlice(file, start, file.size)
-
-
-def _slice_starts(reader: FileReader, file: PlannedFile) -> Iterable[int]:
-    return _of_items(reader) if file.is_scroll else _of_runs(reader)
 
 
 def _of_runs(reader: FileReader) -> Iterator[int]:

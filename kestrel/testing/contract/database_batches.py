@@ -1,4 +1,4 @@
-"""Batches: each is applied once and as a whole, even if its answer is lost."""
+"""Batches: each is applied once and as a whole, even if its answer is lost or the database is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Kills, disk faults and power failures of an embedded database."""
+"""Kills, disk faults and power failures of an embedded database.
+
+The database runs in a process of its own, which tests can kill.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ownership: a database has one owner at a time, and a former owner can change nothing."""
+"""Ownership: a database has one owner at a time, and a former owner can change nothing.
+
+A close may overtake pending calls, and reads may run during a batch.
+"""
 
 from __future__ import annotations
 

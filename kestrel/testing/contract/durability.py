@@ -1,4 +1,7 @@
-"""Durability: contents after an orderly stop and after a crash."""
+"""Durability: commits, the contents after an orderly stop and after a crash, and compaction.
+
+A storage acknowledges a batch when it is durable, and not earlier.
+"""
 
 from __future__ import annotations
 

@@ -13,14 +13,6 @@ from kestrel.item import Item
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest
 
-Seen: TypeAlias = tuple[bytes, int, int]
-"""An item as a client sees it: data, add time, expiry."""
-
-
-def as_client_sees(item: Item | None) -> Seen | None:
-    """Return the part of an item that a client sees."""
-    return None if item is None else (item.data, item.add_ms, item.expiry_ms)
-
 
 class ModelItem(NamedTuple):
     """An item of the model. Add times are unique within a queue, and rise in the order of the puts."""

@@ -1,6 +1,6 @@
-"""Tests for only some backends. Other backends skip them, with the reason.
+"""Tests for only some backends, and data and names that are likely to break a storage.
 
-They are skipped, not removed, so that `pytest -rs` lists what a backend does not support.
+Other backends skip such tests, with the reason, so that `pytest -rs` lists what a backend does not support.
 """
 
 from __future__ import annotations

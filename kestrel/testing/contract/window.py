@@ -1,4 +1,4 @@
-"""Queues larger than their memory limit: fills, and operations during a fill."""
+"""Queues larger than their memory limit: fills, operations during a fill, and fills that fail or come late."""
 
 from __future__ import annotations
 
