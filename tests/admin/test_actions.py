@@ -44,10 +44,10 @@ def test_a_queue_is_deleted(admin: Admin, logged: list[str]) -> None:
 
 def test_expired_items_of_a_queue_are_flushed(admin: Admin, logged: list[str]) -> None:
     admin.server.advance(2)
-    assert admin.post("/api/queue/work/flush_expired").json == {"done": "1 expired items of work were removed"}
+    assert admin.post("/api/queue/work/flush_expired").json == {"done": "1 expired item of work was removed"}
     assert admin.post("/api/queue/work/flush_expired").json == {"done": "0 expired items of work were removed"}
     assert items(restarted(admin).connect(), b"work") == [SECRET]
-    assert said(logged)[0] == "1 expired items of work were removed"
+    assert said(logged)[0] == "1 expired item of work was removed"
 
 
 @pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
