@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
@@ -27,7 +27,6 @@ QUEUES_PER_STEP: Final = 64
 SERVER: Final = b""
 """The name under which the totals of the server are returned. No queue has an empty name."""
 
-_ITEMS, _BYTES, _PUTS, _GETS = range(4)
 _UNKNOWN: Final = -1
 
 
@@ -54,10 +53,10 @@ class _Ring:
         first = max(self.born, newest - SAMPLES + 1)
         samples = range(first, newest + 1)
         return {
-            "items": [self._at(_ITEMS, sample) for sample in samples],
-            "bytes": [self._at(_BYTES, sample) for sample in samples],
-            "puts": self._rates(_PUTS, samples),
-            "gets": self._rates(_GETS, samples),
+            "items": [self._at(0, sample) for sample in samples],
+            "bytes": [self._at(1, sample) for sample in samples],
+            "puts": self._rates(2, samples),
+            "gets": self._rates(3, samples),
         }
 
     def _at(self, column: int, sample: int) -> float | None:
@@ -72,8 +71,7 @@ class _Ring:
         for sample in samples:
             now = self._at(column, sample)
             # A smaller total means that the queue was deleted and created again.
-            is_known = now is not None and before is not None and now >= before
-            rates.append((now - before) / STEP_S if is_known and now is not None and before is not None else None)
+            rates.append((now - before) / STEP_S if now is not None and before is not None and now >= before else None)
             before = now
         return rates
 
@@ -89,28 +87,27 @@ class StatsHistory:
     ) -> None:
         self._max_queues = max_queues
         self._manager = manager
-        self._sample = -1
-        self._sampled_ms = 0
+        self.sample = -1
+        """Number of the newest sample, -1 if there is none."""
+        self.sampled_ms = 0
+        """Time of the newest sample, in milliseconds since the epoch."""
         self._server = _Ring(0)
         self._rings: dict[bytes, _Ring] = {}
         self._loop = SlicedLoop(
             clock, cooperator, self.sampling, "Sampling for the history of the admin port failed; it has stopped"
         )
+        self.stop = self._loop.stop
 
     def start(self) -> None:
         """Start sampling; the first sample is taken at once."""
         self._loop.start(STEP_S)
-
-    def stop(self) -> None:
-        """Stop sampling."""
-        self._loop.stop()
 
     def sampling(self, steps: int = 1) -> Iterator[None]:
         """Take one sample, and yield after every `QUEUES_PER_STEP` queues so that other work can run.
 
         `steps` is the number of sampling intervals since the previous sample.
         """
-        sample, sampled_ms = self._sample + steps, self._manager.now_ms()
+        sample, sampled_ms = self.sample + steps, self._manager.now_ms()
         queues = [(queue, queue.histograms) for queue in self._manager.queues_including_masked()]
         # Read at the same moment as `queues`, so that a queue that is deleted later is counted once.
         deleted = self._manager.deleted_queue_histograms
@@ -126,7 +123,7 @@ class StatsHistory:
             if place % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
                 yield None
         self._server.set(sample, (totals[0], totals[1], totals[2], totals[3]))
-        self._sample, self._sampled_ms = sample, sampled_ms
+        self.sample, self.sampled_ms = sample, sampled_ms
         for name in self._rings.keys() - seen:
             del self._rings[name]
 
@@ -142,19 +139,9 @@ class StatsHistory:
         The name `SERVER` means the totals of the server. Queues without samples are omitted.
         """
         if newest is None:
-            newest = self._sample
+            newest = self.sample
         wanted = [(name, self._server if name == SERVER else self._rings.get(name)) for name in names]
         return {name: ring.series(newest) for name, ring in wanted if ring is not None}
-
-    @property
-    def sample(self) -> int:
-        """Number of the newest sample, -1 if there is none."""
-        return self._sample
-
-    @property
-    def sampled_ms(self) -> int:
-        """Time of the newest sample, in milliseconds since the epoch."""
-        return self._sampled_ms
 
 
 def _values_of(queue: Queue, histograms: QueueHistograms) -> tuple[int, int, int, int]:
@@ -171,12 +158,8 @@ def history(history: StatsHistory, server_view: ServerView, request: AdminReques
 
 
 def _pieces(history: StatsHistory, names: Sequence[bytes]) -> Iterator[bytes]:
-    newest, sampled_ms = history.sample, history.sampled_ms
-    yield json_bytes({"step_ms": STEP_S * 1000, "end_ms": sampled_ms})[:-1] + b',"series":'
-    yield from json_object(_one_each(history, names, newest))
+    newest = history.sample
+    yield json_bytes({"step_ms": STEP_S * 1000, "end_ms": history.sampled_ms})[:-1] + b',"series":'
+    one_each = (history.series([name], newest) for name in names)
+    yield from json_object({show_name(name): lists for name, lists in each.items()} for each in one_each)
     yield b"}"
-
-
-def _one_each(history: StatsHistory, names: Sequence[bytes], newest: int) -> Iterator[Mapping[str, object]]:
-    for name in names:
-        yield {show_name(each): lists for each, lists in history.series([name], newest).items()}

@@ -44,7 +44,6 @@ class ServerView:
 
     @property
     def config(self) -> Config:
-        """The current configuration."""
         return self.core.config
 
     def snapshot(self) -> ServerSnapshot:

@@ -21,10 +21,9 @@ from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
-from kestrel.admin.response_producer import ResponseProducer
 from kestrel.admin.routes import Routes
 from kestrel.admin.server_view import ServerView
-from kestrel.admin.time_slices import make_cooperator
+from kestrel.admin.time_slices import ResponseProducer, make_cooperator
 from kestrel.errors import KestrelError
 from kestrel.net.connection import certificate_subject
 from kestrel.net.queue_server import QueueServer
@@ -132,7 +131,6 @@ class AdminHttpRequest(Request):
             self.channel.abort()
 
     def process(self) -> None:
-        """Handle the complete request."""
         self._set_headers(SAFE_HEADERS)
         answering: Deferred[AdminResponse] = succeed(None).addCallback(lambda _: self._answer())
         answering.addErrback(self._refused).addCallback(self._send).addErrback(self._broke_off)
@@ -260,7 +258,6 @@ class AdminChannel(HTTPChannel):
         self.site.server_view.refusal_log.log(peer, self.identity, f"admin: {what}")
 
     def connectionMade(self) -> None:
-        """Register the connection with its site."""
         super().connectionMade()  # type: ignore[no-untyped-call]
         self.site.opened(self)
 
@@ -285,7 +282,6 @@ class AdminChannel(HTTPChannel):
             self.loseConnection()  # type: ignore[no-untyped-call]
 
     def abort(self) -> None:
-        """Abort the connection."""
         transport: Any = self.transport
         if transport is not None:
             transport.abortConnection()
@@ -342,11 +338,9 @@ class AdminSite(HTTPFactory):
         return made
 
     def opened(self, channel: AdminChannel) -> None:
-        """Add a connection."""
         self._channels.add(channel)
 
     def closed(self, channel: AdminChannel) -> None:
-        """Remove a connection."""
         self._channels.discard(channel)
 
     def hang_up(self) -> None:
@@ -356,7 +350,6 @@ class AdminSite(HTTPFactory):
             channel.hang_up()
 
     def abort(self) -> None:
-        """Abort all open connections."""
         for channel in list(self._channels):
             channel.abort()
 

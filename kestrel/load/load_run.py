@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -19,14 +20,15 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IStreamClientEnd
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
+from kestrel.address import Address
 from kestrel.client.call import Call
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import Pipeline
 from kestrel.load.load_dialects import PROTOCOLS, LoadDialect
 from kestrel.load.numbered_items import NumberedItems
-from kestrel.load.options import LoadOptions
 from kestrel.load.report import RunStats
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 Token = TypeVar("Token")
@@ -44,6 +46,44 @@ _MAX_CONNECTING: Final = 50
 """Maximum number of concurrent connection attempts. More would only wait in the server's accept queue."""
 
 
+@dataclass(frozen=True)
+class LoadOptions:
+    """Parsed options of a run. Sizes are in bytes, times in seconds."""
+
+    address: Address
+    protocol: str
+    tls: TlsOptions | None
+    timeout_s: float
+    queue: bytes
+    is_default_queue: bool
+    items: int
+    sizes: tuple[int, int]
+    """Sizes of the smallest and of the largest item."""
+    clients: int
+    seed: int
+    flush: bool
+    anyway: bool
+    pipeline: int = 1
+    prefill: int = 0
+    pause_s: float = 0.0
+    queues: int = 1
+    cycles: int = 1
+    leak: float = 0.0
+    hold_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Number of items that the run puts in total."""
+        return self.items * self.cycles + self.prefill
+
+    @property
+    def queue_names(self) -> list[bytes]:
+        """Names of the run's queues. Several queues have the suffixes ``_1``, ``_2`` and so on."""
+        if self.queues == 1:
+            return [self.queue]
+        return [b"%b_%d" % (self.queue, place) for place in range(1, self.queues + 1)]
+
+
 class LoadConnection(NamedTuple):
     """A connection, and the dialect that makes its calls."""
 
@@ -51,7 +91,6 @@ class LoadConnection(NamedTuple):
     dialect: LoadDialect
 
     def ask(self, call: Call[T]) -> Deferred[T]:
-        """Send a call, and return its answer."""
         return self.pipeline.ask(call)
 
 
@@ -76,7 +115,7 @@ class LoadRun:
         self._reactor = reactor
         endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *options.address, timeout=options.timeout_s)
         self._endpoint = endpoint if options.tls is None else tls_endpoint(options.tls, options.address.host, endpoint)
-        self._protocol = PROTOCOLS[options.protocol]
+        self._make_dialect = PROTOCOLS[options.protocol]
         self._pipelines: set[Pipeline] = set()
         self._connecting: set[Deferred[Any]] = set()
         self._sleeping: dict[Deferred[None], IDelayedCall] = {}
@@ -92,9 +131,9 @@ class LoadRun:
         """Open a new connection. Raise `CannotConnect` on failure."""
         if self._is_silent:  # after Ctrl-C, do not also wait for the timeout
             raise CannotConnect("the server does not answer")
-        make = self._protocol
+        dialect = self._make_dialect()
         timeout_s = self.options.timeout_s
-        factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, make.closes_connection))
+        factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, dialect.closes_connection))
         connecting = self._endpoint.connect(factory)
         self._connecting.add(connecting)
         try:
@@ -110,7 +149,7 @@ class LoadRun:
             raise CannotConnect(f"{self.options.address}: {cause}") from cause
         finally:
             self._connecting.discard(connecting)
-        return LoadConnection(pipeline, make.make())
+        return LoadConnection(pipeline, dialect)
 
     async def connections(
         self, number: int, connected: Callable[[float, float], None] | None = None

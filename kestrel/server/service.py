@@ -29,8 +29,7 @@ from kestrel.config.unused_settings import (
     queue_settings_over_limit,
     server_settings_given,
 )
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.errors import KestrelError, OwnershipLost, StorageError, StorageInUse
 from kestrel.escaping import show_name
 from kestrel.net import hub

@@ -26,8 +26,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.errors import KestrelError
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.protocols.codec import Codec
@@ -334,7 +333,6 @@ class MemoryServer:
                 return
             self.tick()
         raise AssertionError(f"the server was not at rest after {RESTLESS_TICKS} ticks")
-
 
     def advance(self, seconds: float) -> None:
         """Move the timers' clock and the wall clock forward, and let the server settle."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 from kestrel.errors import KestrelError
 
@@ -120,3 +121,45 @@ def explain_os_error(error: OSError) -> str:
     path = os.fsencode(name).decode("utf-8", "backslashreplace") + ": " if isinstance(name, str | bytes) else ""
     way_out = _OS_ERROR_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
     return f"{path}{error.strerror or error}" + (f"; {way_out}" if way_out else "")
+
+
+class Output:
+    """Standard output. Raises BrokenPipeError if the reader has closed the pipe, `OutputFailed` on other errors."""
+
+    def __init__(self) -> None:
+        if sys.stdout is None:
+            raise OutputFailed("standard output is closed: send it somewhere")
+        self._stream = sys.stdout.buffer
+        self.is_terminal = sys.stdout.isatty()
+
+    def line(self, text: str) -> None:
+        self._write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+    def lines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.line(text)
+
+    def object(self, value: dict[str, Any]) -> None:
+        """Write a JSON object on one line."""
+        self._write(json.dumps(value).encode("ascii") + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes unchanged, followed by a newline."""
+        self._write(data)
+        self._write(b"\n")
+
+    def exactly(self, data: bytes) -> None:
+        """Write bytes unchanged, without a newline."""
+        self._write(data)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise output_failure(error) from None
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._stream.write(data)
+        except OSError as error:
+            raise output_failure(error) from None

@@ -10,8 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
-from kestrel.admin.response_producer import STALLED_CLIENT_TIMEOUT_S
-from kestrel.admin.time_slices import SLICE_S
+from kestrel.admin.time_slices import SLICE_S, STALLED_CLIENT_TIMEOUT_S
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.transport import READ_BYTES
 from tests.admin.browsing import Admin, WorkingClock, reply_in, request

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.escaping import show_name, unescape_name
-from kestrel.tools.top.overview import COLUMNS, Overview, QueueRates, parse_overview, rows, total
-from kestrel.tools.top.screen import (
+from kestrel.tools.cli.admin_client import COLUMNS, Overview, QueueRates, parse_overview, rows, total
+from kestrel.tools.cli.top_screen import (
     SORTS,
     ScreenView,
     apply_key,

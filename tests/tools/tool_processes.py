@@ -70,7 +70,7 @@ def on_a_terminal(
 
 _PEAK: Final = """
 import resource, sys
-from kestrel.tools.qdump.command import main
+from kestrel.tools.qdump import main
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 status = main(sys.argv[1:])

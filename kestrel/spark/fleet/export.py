@@ -21,16 +21,13 @@ from kestrel.disk.files import Disk
 from kestrel.spark.columns import EXPORT_PROBLEM, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.dumps import adds
+from kestrel.tools.files.folder import Folder, Found
 from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.scroll_contents import ScrollContents
-from kestrel.tools.files.scrolls import ScrollSnapshot
-from kestrel.tools.files.snapshot_files import JournalSnapshot
-from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.files.snapshot_files import JournalSnapshot, damage_sentence
 from kestrel.tools.formatting import show_path, spell_queue
-from kestrel.tools.qdump.journal_dump import adds
-from kestrel.tools.qpack.outcomes import OutcomeRemark
+from kestrel.tools.qpack import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
@@ -68,9 +65,7 @@ def export_rows(
     return batches_of(_rows(unit, folder, which, now_ms, is_text=is_text), schema, MOST_ROWS, MOST_BYTES)
 
 
-def _rows(
-    unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool
-) -> Iterator[tuple[Any, ...]]:
+def _rows(unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool) -> Iterator[tuple[Any, ...]]:
     shown = show_path(unit.folder)
     problems: list[OutcomeRemark] = []
     try:
@@ -100,7 +95,7 @@ def _items_in(
     """Yield the items of a queue with its name, and append the problems of its files."""
     shown = show_path(folder.path)
     try:
-        with _open(folder, found) as opened:
+        with folder.open(found) as opened:
             contents: JournalContents | ScrollContents
             if isinstance(opened, JournalSnapshot):
                 name: bytes | None = opened.queue
@@ -124,12 +119,6 @@ def _items_in(
     for read in files:
         if read.end.problem is not None:
             problems.append(OutcomeRemark(f"{shown}: {damage_sentence(read)}", read.is_damaged))
-
-
-def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
-    if isinstance(found, FoundJournal):
-        return folder.open_journal(found.queue)
-    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
 
 
 def _of_journal(contents: JournalContents, which: ItemSelection) -> Iterator[_ReadItem]:

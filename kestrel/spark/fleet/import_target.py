@@ -14,19 +14,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.disk.lock import FolderLock
+from kestrel.disk.folders import PRIVATE_FOLDER, FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind, current_name, parse_file_name, temporary_name
 from kestrel.journal.records import ADDX_HEADER_BYTES, encode_item
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_resources import kind_of
-from kestrel.tools.convert.resumable_files import ResumableFiles
-from kestrel.tools.convert.targets import JournalTarget, RewrittenFile
+from kestrel.tools.convert.targets import JournalTarget, ResumableFiles, RewrittenFile
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.snapshot_files import JournalSnapshot
+from kestrel.tools.files.snapshot_files import ItemsDigest, JournalSnapshot
 from kestrel.tools.formatting import count, show_path, show_queue, show_size, show_text
-from kestrel.tools.qpack.packing import ItemsDigest, JournalInspection
+from kestrel.tools.packing import JournalInspection
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
 _MOST_SHOWN: Final = 10
@@ -244,7 +242,7 @@ class _Queue:
         self._position = row.position
         record = encode_item(row.data, row.add_ms, row.expiry_ms)
         self._rewritten.put(record, row.errors)
-        self._sum.add(record, row.errors)
+        self._sum.add(record, len(row.data), row.errors)
 
     def finished(self) -> pa.RecordBatch:
         """Make the file durable, read it back, and return its row. Raises OSError or `ToolFailed`."""

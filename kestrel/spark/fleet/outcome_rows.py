@@ -13,8 +13,7 @@ from kestrel.server.startup_errors import EX_TRY_AGAIN
 from kestrel.spark.fleet.units import Unit
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import align_table, count, show_path, show_text
-from kestrel.tools.qpack.maintenance import FolderMaintenance
-from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
+from kestrel.tools.qpack import FolderMaintenance, QueueOutcome, failed_outcome
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
 
 _STRING, _LONG = StringType(), LongType()

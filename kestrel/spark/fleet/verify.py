@@ -12,8 +12,7 @@ from kestrel.disk.files import Disk
 from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batches
 from kestrel.spark.fleet.units import Unit, folders_of, map_units, queue_units
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.qpack.maintenance import FolderMaintenance
-from kestrel.tools.qpack.outcomes import QueueOutcome
+from kestrel.tools.qpack import FolderMaintenance, QueueOutcome
 
 
 def verify(

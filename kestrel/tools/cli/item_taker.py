@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Final
 
 from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import ClientFailure, ConnectionFailed
-from kestrel.tools.cli.item_formats import WriteItem
 from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.formatting import count, stat_number
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import ToolFailed, print_error
+from kestrel.tools.tool_runner import Output, ToolFailed, print_error
 
 _MAX_OPEN_READS: Final = 100
 """Open reads of one connection that the example configurations allow."""
@@ -31,7 +30,7 @@ class ItemTaker:
     reached again: with one server an error is raised, with several the others are asked.
     """
 
-    def __init__(self, servers: CommandServers, queue: bytes, output: Output, write: WriteItem) -> None:
+    def __init__(self, servers: CommandServers, queue: bytes, output: Output, write: Callable[[bytes], None]) -> None:
         self._servers = servers
         self._queue = queue
         self._output = output
@@ -56,7 +55,6 @@ class ItemTaker:
         return taken is not None
 
     def close(self) -> None:
-        """Close all connections."""
         while self._connections:
             self._connections.popitem()[1].close()
 

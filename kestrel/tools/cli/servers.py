@@ -50,7 +50,6 @@ class CommandServers:
 
     @property
     def has_memcache(self) -> bool:
-        """True if the protocol is memcache."""
         return self._memcache is not None
 
     @property
@@ -102,5 +101,4 @@ class CommandServers:
         return self._connection_context.failed(failure, "a server" if address is None else str(address))
 
     def close(self) -> None:
-        """Close all connections."""
         self.asked.close()

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 import attrs
 
 from kestrel.item import Item
 from kestrel.scroll.name_encoding import location_of
-from kestrel.scroll.records import Targets
 from kestrel.tools.convert.families import Family, FamilyItem
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import FoundScroll
+from kestrel.tools.files.folder import Folder, FoundScroll
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, iter_boundaries
+from kestrel.tools.files.scroll_contents import RemainingReaders, ScrollContents, ScrollQueueContents
 from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
-from kestrel.tools.files.snapshot_files import FileReadResult
-from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.files.snapshot_files import FileReadResult, damage_sentence
 from kestrel.tools.formatting import show_path, show_queue
 from kestrel.tools.progress import ByteProgress
 from kestrel.tools.tool_runner import ToolFailed
@@ -75,7 +71,6 @@ class ConversionSource(ABC):
 
     @property
     def size(self) -> int:
-        """Total size of these files in bytes."""
         disk, path = self.folder.disk, self.folder.path
         return sum(disk.length(path + b"/" + name) for name in self.file_names)
 
@@ -112,7 +107,6 @@ class JournalSource(ConversionSource):
 
     @property
     def file_names(self) -> list[bytes]:
-        """Names of the live journal files."""
         return sorted(file.file_name for files in self.folder.journals().values() for file in files.live_files())
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
@@ -180,7 +174,6 @@ class ScrollSource(ConversionSource):
 
     @property
     def file_names(self) -> list[bytes]:
-        """Names of all writer and reader files."""
         return sorted(name for scroll in self.folder.scrolls().values() for name in scroll.file_names)
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
@@ -188,7 +181,7 @@ class ScrollSource(ConversionSource):
         with self._opened(self._scrolls[family.name]) as opened:
             contents = ScrollContents(opened, self.now_ms, progress=progress)
             live = sorted(self._live(contents), key=_name_of)
-            queue_indexes = _ItemReaders(live)
+            readers = RemainingReaders({read.queue.reader: read.state.done for read in live})
             error_counts = [read.state.errors for read in live]
             have_errors = any(error_counts)
             file, last_id = None, 0
@@ -202,7 +195,10 @@ class ScrollSource(ConversionSource):
                     where = f"{show_path(read.file_name)}, offset {offset}"
                     self._refuse(f"damaged: {where}: the id {item.id} is not higher than the one before it")
                 last_id = item.id
-                if shown.is_ignored or not (places := queue_indexes.of(item.id, shown.targets)):
+                if shown.is_ignored:
+                    continue
+                readers.advance(item.id)
+                if not (places := readers.of(shown.targets)):
                     continue
                 usual = max(0, item.errors)
                 errors = [usual] * len(places)
@@ -210,33 +206,6 @@ class ScrollSource(ConversionSource):
                     errors = [error_counts[place].get(item.id, usual) for place in places]
                 yield FamilyItem(item.data, item.add_ms, item.expiry_ms, places, errors)
             self._check(contents.writers)
-
-
-class _ItemReaders:
-    """The queues that still have an item.
-
-    Between two boundaries of done ranges, an item without targets costs the same however many queues there are.
-    """
-
-    def __init__(self, queues: Sequence[ScrollQueueContents]) -> None:
-        self._readers = [read.queue.reader for read in queues]
-        self._rest = [iter_boundaries(read.state.done) for read in queues]
-        self._next = [(next(rest), place) for place, rest in enumerate(self._rest)]
-        heapify(self._next)
-        self._has = [False] * len(queues)
-        self._all: list[int] = []
-
-    def of(self, item_id: int, targets: Targets | None) -> Sequence[int]:
-        """Return the indexes of the queues that have an item. Its id must be higher than all before it."""
-        if self._next and self._next[0][0] <= item_id:
-            while self._next[0][0] <= item_id:
-                place = self._next[0][1]
-                self._has[place] = not self._has[place]
-                heapreplace(self._next, (next(self._rest[place], sys.maxsize), place))
-            self._all = [place for place, has in enumerate(self._has) if has]
-        if targets is None:
-            return self._all
-        return [place for place in self._all if targets.has(self._readers[place])]
 
 
 def _name_of(read: ScrollQueueContents) -> bytes:
@@ -266,7 +235,6 @@ class _QueueHead(NamedTuple):
     item: Item
 
     def is_same_as(self, other: Item) -> bool:
-        """Return whether the items have the same data and expiry."""
         item = self.item
         return item.data == other.data and item.expiry_ms == other.expiry_ms
 

@@ -15,10 +15,15 @@ from kestrel.tools.convert_config.scala_tree import (
     ScalaProgram,
     ScalaText,
     ScalaTuple,
+    SpecialValue,
     Statement,
     UnreadStatement,
+    Value,
+    last_name,
+    parts,
+    unwrap_some,
+    value,
 )
-from kestrel.tools.convert_config.scala_values import SpecialValue, Value, last_name, parts, unwrap_some, value
 
 Tables = dict[str, Any]
 
@@ -387,9 +392,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
             reason = str(error)
         else:
             if parsed is None and not is_none:
-                raise _UnconvertibleValue(
-                    f"{each} means none in this server's configuration: use another name"
-                )
+                raise _UnconvertibleValue(f"{each} means none in this server's configuration: use another name")
             if not is_none or parsed is not None:
                 return each
             return False if kind.name.startswith("port") else kind.show(None)

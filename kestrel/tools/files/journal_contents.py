@@ -53,7 +53,6 @@ class JournalContents:
 
     @property
     def size(self) -> int:
-        """Total size of the files in bytes."""
         return self._journal.size
 
     def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, JournalFileRecord]]:
@@ -99,12 +98,10 @@ class JournalContents:
 
     @property
     def open_reads(self) -> int:
-        """Number of open reads."""
         return self._queue.open_reads
 
     @property
     def items_count(self) -> int:
-        """Number of items in the queue, without open reads."""
         return self._queue.items
 
     @property

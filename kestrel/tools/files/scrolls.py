@@ -28,7 +28,6 @@ class ScrollQueueFile(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Text for messages."""
         return f"queue {self.shown_name}" if self.name is not None else f"queue of {self.shown_name}"
 
     @property
@@ -55,7 +54,6 @@ class Scroll(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Text for messages."""
         return f"scroll {show_path(self.stem) if self.name is None else show_queue(self.name)}"
 
     @property

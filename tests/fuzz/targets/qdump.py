@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 
-from kestrel.tools.qdump.command import main
+from kestrel.tools.qdump import main
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK
 from tests.fuzz import journal_seeds, scroll_seeds
 from tests.fuzz.choices import Choices, with_choices

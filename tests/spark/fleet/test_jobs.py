@@ -17,7 +17,7 @@ from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack
 from kestrel.spark.fleet.verify import verify
 from kestrel.spark.fleet_cli import main
-from kestrel.tools.qpack import command as qpack
+from kestrel.tools import qpack
 from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items

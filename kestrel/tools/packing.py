@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator
 
-from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk
+from kestrel.disk.folders import FileNumbers
 from kestrel.journal.fileset import (
     JournalFile,
     JournalFileKind,
@@ -18,32 +17,13 @@ from kestrel.journal.fileset import (
 )
 from kestrel.journal.pack import publish, write_temporary
 from kestrel.journal.records import encode_item
-from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal.load import load_queue
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
-from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot, ProgressReader
+from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, JournalSnapshot, ProgressReader
 from kestrel.tools.formatting import show_queue
 from kestrel.tools.progress import ByteProgress
 from kestrel.tools.tool_runner import ToolFailed
-
-
-class ItemsDigest:
-    """Number of items added, and a digest of the data, add time, expiry and errors of each, in order."""
-
-    def __init__(self) -> None:
-        self.items = 0
-        self._digest = blake2b()
-
-    def add(self, record: bytes, errors: int) -> None:
-        """Add the next item, encoded as an ADDX record, with its error count."""
-        self._digest.update(record + b"%d;" % errors)
-        self.items += 1
-
-    @property
-    def digest(self) -> bytes:
-        """Digest of all items added."""
-        return self._digest.digest()
 
 
 class JournalInspection:
@@ -55,32 +35,24 @@ class JournalInspection:
         contents.replay()
         contents.restart()
         self.files: list[FileReadResult] = contents.files
-        self._kinds = [file.kind for file in journal.files]
         self.bytes = contents.size
         self.packed_bytes = contents.packed_bytes
-        self.sum = ItemsDigest()
+        self.is_packed = self.bytes == self.packed_bytes and [file.kind for file in journal.files] == [
+            JournalFileKind.CURRENT
+        ]
+        """True if the current file is the only one, and it holds nothing but the items."""
+        summed = ItemsDigest()
         for item in contents.items():
-            self.sum.add(encode_item(item.data, item.add_ms, item.expiry_ms), item.errors)
-
-    @property
-    def items(self) -> int:
+            summed.add(encode_item(item.data, item.add_ms, item.expiry_ms), len(item.data), item.errors)
+        self.items = summed.items
         """Number of items in the queue, with open reads put back."""
-        return self.sum.items
-
-    @property
-    def digest(self) -> bytes:
+        self.digest = summed.digest
         """Digest of the data, add time, expiry and errors of every item, in order."""
-        return self.sum.digest
 
     @property
     def damaged(self) -> list[FileReadResult]:
         """Files that do not end after a valid record, including those with an unfinished record."""
         return [read for read in self.files if read.end.problem is not None]
-
-    @property
-    def is_packed(self) -> bool:
-        """True if the current file is the only one, and it holds nothing but the items."""
-        return self._kinds == [JournalFileKind.CURRENT] and self.bytes == self.packed_bytes
 
 
 def pack_queue(
@@ -99,13 +71,24 @@ def pack_queue(
     `ToolFailed` if the files were not replaced. The folder must be locked.
     """
     name = files.queue
+
+    def inspected(journal_files: list[JournalFile]) -> JournalInspection:
+        with JournalSnapshot(disk, folder, name, journal_files) as journal:
+            return JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
+
     writer = JournalWriter(disk, folder, name, numbers.next)
     with ByteProgress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
-        queue = load_queue(disk, folder, files, SETTINGS, writer, now_ms, _watched(disk, folder, progress))
+        queue = load_queue(
+            disk,
+            folder,
+            files,
+            SETTINGS,
+            writer,
+            now_ms,
+            lambda file_name: ProgressReader(disk, folder + b"/" + file_name, progress),
+        )
     if queue.repaired_bytes or queue.disk_bytes != before.bytes:  # they are not the files that were inspected
-        files = files_of(name, disk.list_files(folder))
-        with JournalSnapshot(disk, folder, name, files.live_files()) as journal:
-            before = JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
+        before = inspected(files_of(name, disk.list_files(folder)).live_files())
     boundary = queue.boundary()
     replacement = queue.replacement(boundary)
     try:
@@ -117,10 +100,17 @@ def pack_queue(
     with ByteProgress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
         runs = _counted(replacement.runs(disk, folder, replaced), progress)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
+    temporary = temporary_name(name, number)
     try:
-        after = _check(disk, folder, name, number, before, replacement, now_ms, may_show_progress)
+        after = inspected([JournalFile(name, JournalFileKind.TEMPORARY, number, temporary)])
+        sizes = {after.bytes, replacement.size, before.packed_bytes}
+        if after.damaged or (after.items, after.digest) != (before.items, before.digest) or len(sizes) > 1:
+            raise ToolFailed(
+                f"queue {show_queue(name)}: the new file and the old ones differ, so the old ones stay; please report"
+                " it"
+            )
     except (OSError, ToolFailed):
-        disk.erase(folder + b"/" + temporary_name(name, number))
+        disk.erase(folder + b"/" + temporary)
         raise
     for path in publish(disk, folder, name, number, [span.file_name for span in replaced], replacement.size):
         disk.erase(folder + b"/" + path)
@@ -132,32 +122,7 @@ def pack_queue(
     return after
 
 
-def _watched(disk: Disk, folder: bytes, progress: ByteProgress) -> Callable[[bytes], ProgressReader]:
-    return lambda file_name: ProgressReader(disk, folder + b"/" + file_name, progress)
-
-
 def _counted(runs: Iterable[bytes], progress: ByteProgress) -> Iterator[bytes]:
     for run in runs:
         yield run
         progress.advance(len(run))
-
-
-def _check(
-    disk: Disk,
-    folder: bytes,
-    name: bytes,
-    number: int,
-    before: JournalInspection,
-    replacement: ReplacementRecords,
-    now_ms: int,
-    may_show_progress: bool,
-) -> JournalInspection:
-    temporary = JournalFile(name, JournalFileKind.TEMPORARY, number, temporary_name(name, number))
-    with JournalSnapshot(disk, folder, name, [temporary]) as journal:
-        after = JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
-    sizes = {after.bytes, replacement.size, before.packed_bytes}
-    if after.damaged or (after.items, after.digest) != (before.items, before.digest) or len(sizes) > 1:
-        raise ToolFailed(
-            f"queue {show_queue(name)}: the new file and the old ones differ, so the old ones stay; please report it"
-        )
-    return after

@@ -20,12 +20,8 @@ from typing import Final
 
 from attrs import evolve
 
-from kestrel.tools.formatting import show_duration
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_OK, EX_SERVER, Clock, ToolFailed
-from kestrel.tools.top.admin_client import AdminClient, AdminFailed
-from kestrel.tools.top.overview import Overview, QueueRates, rows
-from kestrel.tools.top.screen import (
+from kestrel.tools.cli.admin_client import AdminClient, AdminFailed, Overview, QueueRates, rows
+from kestrel.tools.cli.top_screen import (
     ScreenView,
     apply_key,
     clean,
@@ -36,6 +32,8 @@ from kestrel.tools.top.screen import (
     table,
     visible_rows,
 )
+from kestrel.tools.formatting import show_duration
+from kestrel.tools.tool_runner import EX_OK, EX_SERVER, Clock, Output, ToolFailed
 
 _KEYS: Final = {
     curses.KEY_DOWN: "down",
@@ -143,7 +141,6 @@ class Dashboard:
         self._styles: dict[str, int] = {}
 
     def run(self, window: curses.window, with_colour: bool) -> None:
-        """Draw and handle keys until the user quits."""
         self._set_up(window, with_colour)
         threading.Thread(target=self._ask, daemon=True).start()
         while True:
