@@ -26,8 +26,6 @@ from kestrel.admin.server_view import ServerView
 from kestrel.admin.time_slices import ResponseProducer, make_cooperator
 from kestrel.errors import KestrelError
 from kestrel.net.connection import certificate_subject
-from kestrel.net.queue_server import QueueServer
-from kestrel.session.settings import ServerControl
 
 
 def check_host(headers: Headers, more_names: Collection[str]) -> None:
@@ -355,21 +353,10 @@ class AdminSite(HTTPFactory):
 
 
 class AdminPort:
-    """The listeners for admin clients, and the statistics that are recorded for them.
+    """The listeners for admin clients, and the statistics that are recorded for them."""
 
-    `storage`, `is_ready` and `server_sets` are those of `ServerView`.
-    """
-
-    def __init__(
-        self,
-        core: QueueServer,
-        control: ServerControl,
-        storage: str,
-        clock: IReactorTime,
-        is_ready: Callable[[], bool],
-        server_sets: Callable[[], Mapping[str, bool]],
-    ) -> None:
-        self._server_view = ServerView(core, control, storage, clock.seconds, is_ready, server_sets)
+    def __init__(self, server_view: ServerView, clock: IReactorTime) -> None:
+        self._server_view = server_view
         self._cooperator = make_cooperator(clock)
         self._routes = Routes(self._server_view, clock, self._cooperator)
         self._clock = clock

@@ -37,13 +37,13 @@ from kestrel.tools.arguments import (
     wire_duration_s,
     wire_queue_name,
 )
-from kestrel.tools.connection_errors import ConnectionContext
 from kestrel.tools.tool_runner import (
     EX_FOUND,
     EX_INTERRUPTED,
     EX_OK,
     EX_SERVER,
     EX_USAGE,
+    ConnectionContext,
     Output,
     ToolFailed,
     print_error,

@@ -28,7 +28,6 @@ from kestrel.names import check_queue_name, children_among
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tools.cli.batch_load import BatchLoad
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.connection_errors import ConnectionContext
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.progress import LoadProgress
 from kestrel.tools.tool_runner import (
@@ -38,6 +37,7 @@ from kestrel.tools.tool_runner import (
     EX_SERVER,
     EX_USAGE,
     Clock,
+    ConnectionContext,
     Output,
     ToolFailed,
     print_error,

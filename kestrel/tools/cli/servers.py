@@ -15,8 +15,7 @@ from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.plan import naming_server
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
-from kestrel.tools.connection_errors import ConnectionContext
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, print_error
+from kestrel.tools.tool_runner import EX_USAGE, ConnectionContext, ToolFailed, print_error
 
 T = TypeVar("T")
 

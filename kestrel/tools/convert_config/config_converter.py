@@ -11,9 +11,9 @@ from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaAssignment,
     ScalaCall,
+    ScalaLiteral,
     ScalaNew,
     ScalaProgram,
-    ScalaText,
     ScalaTuple,
     SpecialValue,
     Statement,
@@ -208,13 +208,17 @@ class _ConfigConverter:
                     self._take(one, known, table)
                 else:
                     self._left_out(one, _NO_SETTING)
-            lacking = [name for name in needed if name not in table]
-            if lacking:
-                reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
-                self._left_out_part(statement, each, reason)
-            else:
+            if self._has_all(statement, each, table, needed):
                 tables.append(table)
         return tables
+
+    def _has_all(self, statement: ScalaAssignment, part: ScalaNew, table: Tables, needed: Iterable[str]) -> bool:
+        """Return whether a table has the settings without which it makes no sense. If not, remark on that."""
+        lacking = [name for name in needed if name not in table]
+        if lacking:
+            reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
+            self._left_out_part(statement, part, reason)
+        return not lacking
 
     # Settings with tables of their own.
 
@@ -275,11 +279,7 @@ class _ConfigConverter:
                     self._take(each, _ZOOKEEPER, table)
                 case _:
                     self._left_out(each, _NO_SETTING)
-        lacking = [name for name in ("host", "pathPrefix") if name not in table]
-        if lacking:
-            reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
-            self._left_out_part(statement, made, reason)
-        else:
+        if self._has_all(statement, made, table, ("host", "pathPrefix")):
             self._tables["zookeeper"] = table
 
     # The log.
@@ -401,7 +401,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
 
 def _credentials(expression: Expression) -> Value | SpecialValue:
     match unwrap_some(expression):
-        case ScalaTuple(_, (ScalaText(_, user), ScalaText(_, password))) if ":" not in user:
+        case ScalaTuple(_, (ScalaLiteral(_, str(user)), ScalaLiteral(_, str(password)))) if ":" not in user:
             return f"{user}:{password}"
         case other:
             return SpecialValue.NOTHING if value(other) is SpecialValue.NOTHING else SpecialValue.NO_VALUE

@@ -12,12 +12,11 @@ from kestrel.tools.convert_config.scala_tree import (
     ScalaAssignment,
     ScalaCall,
     ScalaConsList,
+    ScalaLiteral,
     ScalaMember,
     ScalaName,
     ScalaNew,
-    ScalaNumber,
     ScalaProgram,
-    ScalaText,
     ScalaTuple,
     Statement,
     UnreadStatement,
@@ -343,7 +342,8 @@ class _ExpressionParser:
         value = self._first()
         while True:
             here = self._here
-            if self._skip(".") or (here.kind is TokenKind.NAME and isinstance(value, ScalaNumber)):  # 30 seconds
+            is_number = isinstance(value, ScalaLiteral) and isinstance(value.value, int)
+            if self._skip(".") or (here.kind is TokenKind.NAME and is_number):  # 30 seconds
                 value = ScalaMember(here.line, value, self._name())
             elif here.is_sign("("):
                 value = ScalaCall(here.line, value, self._arguments())
@@ -362,9 +362,9 @@ class _ExpressionParser:
         self.position += 1
         match token.kind:
             case TokenKind.NUMBER:
-                return ScalaNumber(token.line, int(token.text))
+                return ScalaLiteral(token.line, int(token.text))
             case TokenKind.TEXT:
-                return ScalaText(token.line, token.text)
+                return ScalaLiteral(token.line, token.text)
             case TokenKind.NAME:
                 return ScalaName(token.line, token.text)
             case _:

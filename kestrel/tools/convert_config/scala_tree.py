@@ -9,18 +9,11 @@ from typing import Final, NamedTuple, TypeAlias
 from kestrel.config.units import GIB, KIB, MAX_AMOUNT, MIB, TIB, format_duration_ms, format_size
 
 
-class ScalaNumber(NamedTuple):
-    """A whole number."""
+class ScalaLiteral(NamedTuple):
+    """A whole number, or a string without its quotes."""
 
     line: int
-    value: int
-
-
-class ScalaText(NamedTuple):
-    """A string, without its quotes."""
-
-    line: int
-    value: str
+    value: int | str
 
 
 class ScalaName(NamedTuple):
@@ -70,9 +63,7 @@ class ScalaNew(NamedTuple):
     body: tuple[Statement, ...]
 
 
-Expression: TypeAlias = (
-    ScalaNumber | ScalaText | ScalaName | ScalaMember | ScalaCall | ScalaTuple | ScalaConsList | ScalaNew
-)
+Expression: TypeAlias = ScalaLiteral | ScalaName | ScalaMember | ScalaCall | ScalaTuple | ScalaConsList | ScalaNew
 
 
 class ScalaAssignment(NamedTuple):
@@ -182,17 +173,15 @@ def value(expression: Expression) -> Value | SpecialValue:
     It is `SpecialValue.NO_VALUE` for a duration with a fraction of a millisecond, or an amount out of bounds.
     """
     match unwrap_some(expression):
-        case ScalaNumber(_, number):
-            return number
-        case ScalaText(_, text):
-            return text
+        case ScalaLiteral(_, literal):
+            return literal
         case ScalaName(_, "true"):
             return True
         case ScalaName(_, "false"):
             return False
         case ScalaName(_, "None"):
             return SpecialValue.NOTHING
-        case ScalaMember(_, ScalaNumber(_, number), unit):
+        case ScalaMember(_, ScalaLiteral(_, int(number)), unit):
             return _with_unit(number, unit)
         case ScalaMember(_, ScalaName(_, "Int"), "MaxValue"):
             return SpecialValue.LARGEST_INT
@@ -230,7 +219,7 @@ def _texts(listed: Expression) -> Value | SpecialValue:
     """Return the value of a list of strings, or `SpecialValue.NO_VALUE` if a member is not a string."""
     texts: list[str] = []
     for each in parts(listed):
-        if each is listed or not isinstance(each, ScalaText):
+        if not isinstance(each, ScalaLiteral) or not isinstance(each.value, str):
             return SpecialValue.NO_VALUE
         texts.append(each.value)
     return texts
