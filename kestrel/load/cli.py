@@ -22,7 +22,7 @@ from kestrel.errors import BadQueueName
 from kestrel.load.load_dialects import PORTS
 from kestrel.load.load_run import LoadOptions, LoadRun
 from kestrel.load.load_tools import LoadQueues, flood, leaky_reader, many_clients, packing, put_many
-from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES, Ledger
+from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
 from kestrel.names import check_queue_name
 from kestrel.server.process import raise_file_limit
@@ -70,13 +70,10 @@ class LoadDefaults:
     pause_s: str | None = None
 
 
-ToolFunction = Callable[[LoadRun, LoadQueues, Ledger], Awaitable[None]]
-
-
 class _LoadTool(NamedTuple):
     """A load tool: its function, its defaults, and the number of connections that it needs."""
 
-    do: ToolFunction
+    do: Callable[[LoadRun], Awaitable[None]]
     short: str
     defaults: LoadDefaults
     connections: Callable[[LoadOptions], int] = lambda options: options.clients
@@ -187,7 +184,7 @@ def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     check_file_limit(parser, tool.connections(asked) + 1)
     output = Output()
     load_run = _run(arguments.tool, asked)
-    run_stats = load_run.run_stats
+    run_stats = load_run.stats
     if arguments.json:
         about = {"server": str(asked.address), "protocol": asked.protocol, "seed": asked.seed}
         output.object(report_json(arguments.tool, run_stats, **about))
@@ -214,7 +211,7 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         load_run = LoadRun(any_reactor, asked)
     except OSError as error:
         raise ToolFailed(f"--ca, --cert or --key: {error}", EX_USAGE) from None
-    progress = RunProgress(name, load_run.run_stats)
+    progress = RunProgress(name, load_run.stats)
     problems: list[Failure] = []
 
     def ended(result: object) -> None:
@@ -224,9 +221,9 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         any_reactor.callLater(0, any_reactor.stop)
 
     def interrupt() -> None:
-        if load_run.run_stats.is_interrupted:
+        if load_run.stats.is_interrupted:
             load_run.hang_up()
-        load_run.run_stats.is_interrupted = True
+        load_run.stats.is_interrupted = True
         load_run.stop()
 
     def begin() -> None:
@@ -249,44 +246,34 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
 
     A `ClientFailure` is recorded in the statistics of the run. If the tool failed, the queues are not restored.
     """
-    asked = load_run.options
-    queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
-    ledger = Ledger(load_run.items(), asked.total)
-    counts = load_run.run_stats.counts
+    queues = LoadQueues(load_run)
+    stats, ledger = load_run.stats, load_run.ledger
     try:
         control = await load_run.connection()
-        await queues.prepare(load_run, control)
+        await queues.prepare(control)
         control.pipeline.drop()
         try:
-            await tool.do(load_run, queues, ledger)
+            await tool.do(load_run)
         except ConnectionFailed:
-            if not load_run.run_stats.is_interrupted:
+            if not stats.is_interrupted:
                 raise
         finally:
-            counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
-            counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
+            stats.counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
+            stats.counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
             if tool.do is not put_many:
-                counts |= {"seen": ledger.seen, "missing": ledger.missing}
+                stats.counts |= {"seen": ledger.seen, "missing": ledger.missing}
             load_run.end()
-        await _restore(load_run, queues)
+        try:
+            await queues.restore(await load_run.connection())
+        except ClientFailure:
+            stats.is_left = True
+            raise
     except ClientFailure as failure:
         # A connection closed to end an interrupted run is not a failure.
-        if not (load_run.run_stats.is_interrupted and isinstance(failure, ConnectionFailed)):
-            load_run.run_stats.failure = _explain_failure(failure, asked)
-
-
-async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
-    """Delete or flush the queues of the run. If that fails, record that queues are left, and raise the error."""
-    try:
-        await queues.restore(load_run, await load_run.connection())
-    except ClientFailure:
-        load_run.run_stats.is_left = True
-        raise
-
-
-def _explain_failure(failure: ClientFailure, asked: LoadOptions) -> str:
-    """Return the message for a failure, with advice."""
-    return str(ConnectionContext("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
+        if not (stats.is_interrupted and isinstance(failure, ConnectionFailed)):
+            asked = load_run.options
+            context = ConnectionContext("--server", asked.protocol, asked.tls is not None)
+            stats.failure = str(context.failed(failure, str(asked.address)))
 
 
 def sizes(text: str) -> tuple[int, int]:

@@ -6,13 +6,13 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred, DeferredList, FirstError
+from twisted.internet.defer import Deferred, DeferredList, FirstError, ensureDeferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectionDone, ConnectionLost, DNSLookupError
 from twisted.internet.error import TimeoutError as ConnectingTimedOut
@@ -26,8 +26,8 @@ from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import Pipeline
 from kestrel.load.load_dialects import PROTOCOLS, LoadDialect
-from kestrel.load.numbered_items import NumberedItems
-from kestrel.load.report import RunStats
+from kestrel.load.numbered_items import Ledger, NumberedItems
+from kestrel.load.report import RequestStats, RunStats
 from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
@@ -93,6 +93,11 @@ class LoadConnection(NamedTuple):
     def ask(self, call: Call[T]) -> Deferred[T]:
         return self.pipeline.ask(call)
 
+    async def finish(self, queue: bytes) -> None:
+        """Confirm the last item taken from the queue, if that needs a request."""
+        if (call := self.dialect.finish(queue)) is not None:
+            await self.ask(call)
+
 
 class _LoadPipelineFactory(Factory):
     noisy = False
@@ -109,7 +114,9 @@ class LoadRun:
 
     def __init__(self, reactor: Any, options: LoadOptions) -> None:
         self.options = options
-        self.run_stats = RunStats()
+        # The mark differs from that of other runs.
+        self.ledger = Ledger(NumberedItems(os.urandom(4).hex(), *options.sizes, options.seed), options.total)
+        self.stats = RunStats()
         self.seconds = perf_counter
         self.is_stopping = False
         self._reactor = reactor
@@ -122,10 +129,6 @@ class LoadRun:
         self._dropping: IDelayedCall | None = None
         self._is_silent = False
         """True if the server sent no answer in the last part of the time after `stop`."""
-
-    def items(self) -> NumberedItems:
-        """Return a maker of this run's items, with a mark that other runs do not have."""
-        return NumberedItems(os.urandom(4).hex(), *self.options.sizes, self.options.seed)
 
     async def connection(self) -> LoadConnection:
         """Open a new connection. Raise `CannotConnect` on failure."""
@@ -151,10 +154,8 @@ class LoadRun:
             self._connecting.discard(connecting)
         return LoadConnection(pipeline, dialect)
 
-    async def connections(
-        self, number: int, connected: Callable[[float, float], None] | None = None
-    ) -> list[LoadConnection]:
-        """Open `number` connections, or fewer after `stop`. Call `connected` for each with its begin and end times."""
+    async def connections(self, number: int, stats: RequestStats | None = None) -> list[LoadConnection]:
+        """Open `number` connections, or fewer after `stop`. Add each to `stats`."""
         connections: list[LoadConnection] = []
         begun = 0
 
@@ -164,8 +165,8 @@ class LoadRun:
                 begun += 1
                 began_s = self.seconds()
                 connections.append(await self.connection())
-                if connected is not None:
-                    connected(began_s, self.seconds())
+                if stats is not None:
+                    stats.add(0, began_s, self.seconds())
 
         await self.all([connect() for _ in range(min(number, _MAX_CONNECTING))])
         return connections
@@ -178,14 +179,13 @@ class LoadRun:
         self._sleeping[waiting] = self._reactor.callLater(seconds, self._wake, waiting)
         await waiting
 
-    async def all(self, works: Sequence[Awaitable[object]]) -> None:
+    async def all(self, works: Sequence[Deferred[Any] | Coroutine[Any, Any, object]]) -> None:
         """Run all works concurrently, and return when all have ended or one has failed.
 
         Raise the first failure, except a lost connection after `stop`. The other works continue after a failure.
         """
-        deferreds = [work if isinstance(work, Deferred) else Deferred.fromCoroutine(_coroutine(work)) for work in works]
         try:
-            await DeferredList(deferreds, fireOnOneErrback=True, consumeErrors=True)
+            await DeferredList([ensureDeferred(work) for work in works], fireOnOneErrback=True, consumeErrors=True)
         except FirstError as first:
             if not (self.is_stopping and first.subFailure.check(ConnectionFailed)):
                 first.subFailure.raiseException()
@@ -206,7 +206,7 @@ class LoadRun:
         self.hang_up()
 
     def _answered(self) -> int:
-        return sum(request_stats.items for request_stats in self.run_stats.request_stats_list)
+        return sum(request_stats.items for request_stats in self.stats.request_stats_list)
 
     def end(self) -> None:
         """Close all connections at the end of the run.
@@ -266,14 +266,6 @@ def _reason(error: SSL.Error) -> str:
         return str(error.args[0][-1][-1])
     except (LookupError, TypeError):
         return "it does not speak TLS"
-
-
-async def _run(work: Awaitable[T]) -> T:
-    return await work
-
-
-def _coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
-    return work if isinstance(work, Coroutine) else _run(work)
 
 
 class Pump(Generic[Token, T]):
