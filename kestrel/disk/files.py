@@ -10,7 +10,8 @@ import fcntl
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from kestrel.errors import BadQueueName
@@ -43,9 +44,7 @@ class Disk:
         return os.path.samestat(os.stat(folder + b"/" + entry), capitals)
 
     def make_folder(self, path: bytes) -> None:
-        """Create a folder for its owner only, with its missing parents, unless it exists. The parents get the default
-        mode.
-        """
+        """Create a folder for its owner only, unless it exists. Missing parents get the default mode."""
         os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
 
     def open_append(self, path: bytes) -> int:
@@ -105,12 +104,10 @@ class Disk:
             return
 
     def allocate(self, path: bytes, size: int) -> None:
-        """Create a file that occupies `size` bytes of the medium. A failed attempt leaves no new file.
-
-        It checks the free space first: an attempt to allocate would briefly take the last space from other writers.
-        """
+        """Create a file that occupies `size` bytes of the medium. A failed attempt leaves no new file."""
+        # A failed attempt to allocate would briefly take the last space from other writers.
         taken = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
-        if _free_bytes(os.path.dirname(path)) + taken < size:
+        if Disk.free_bytes(self, os.path.dirname(path)) + taken < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -123,7 +120,8 @@ class Disk:
 
     def free_bytes(self, folder: bytes) -> int:
         """Return how many bytes the server may still use in the file system of that folder."""
-        return _free_bytes(folder)
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize
 
     def length(self, path: bytes) -> int:
         return os.stat(path).st_size
@@ -153,14 +151,28 @@ class Disk:
         """Do nothing. A test overrides this method to end the process at a step of `kestrel.disk.crash_points`."""
 
 
+@contextmanager
+def appending(disk: Disk, path: bytes) -> Iterator[int]:
+    """Open a file so that writes go to its end, and yield the descriptor. Creates the file if it is missing."""
+    descriptor = disk.open_append(path)
+    try:
+        yield descriptor
+    finally:
+        disk.close(descriptor)
+
+
+def first_bytes(disk: Disk, path: bytes, size: int) -> bytes:
+    """Return the first `size` bytes of a file, or all if it is shorter."""
+    descriptor = disk.open_read(path)
+    try:
+        return disk.read(descriptor, 0, size)
+    finally:
+        disk.close(descriptor)
+
+
 def is_full(error: OSError) -> bool:
     """Return whether an operation failed because bytes, inodes or a quota of them are used up."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _free_bytes(folder: bytes) -> int:
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
 
 
 def _check_regular(descriptor: int) -> int:
@@ -213,11 +225,7 @@ class AtomicFile:
 
     def read(self, most_bytes: int) -> bytes:
         """Return the contents, up to `most_bytes`. Raises OSError."""
-        descriptor = self._disk.open_read(self._path)
-        try:
-            return self._disk.read(descriptor, 0, most_bytes)
-        finally:
-            self._disk.close(descriptor)
+        return first_bytes(self._disk, self._path, most_bytes)
 
     def write(self, data: bytes) -> None:
         """Replace the contents by `data`, and return when they are on the medium.
@@ -228,12 +236,9 @@ class AtomicFile:
         temporary = self._temporary
         self._disk.make_folder(folder)
         self._disk.erase(temporary)
-        descriptor = self._disk.open_append(temporary)
-        try:
+        with appending(self._disk, temporary) as descriptor:
             self._disk.write(descriptor, data)
             self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
         self._disk.rename(temporary, self._path)
         self._disk.sync_folder(folder)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Final, Self
 
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, appending
 
 PART_BYTES: Final = 1 << 20
 
@@ -63,21 +62,16 @@ class FileReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes) -> None:
     """Append the bytes from `start` up to `end` to the file at `path`, and sync it. Create the file if needed."""
-    descriptor = disk.open_append(path)
-    try:
+    with appending(disk, path) as descriptor:
         for offset in range(start, end, PART_BYTES):
             disk.write(descriptor, reader.read(offset, min(PART_BYTES, end - offset)))
         disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, appending
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.reader import PART_BYTES
 from kestrel.journal import fileset as journals
@@ -89,12 +88,12 @@ class ResumableFile:
     def flush(self) -> None:
         """Write all appended bytes to the file."""
         if self._pending:
-            with self._open() as descriptor:
+            with appending(self._disk, self._path) as descriptor:
                 self._write(descriptor)
 
     def finish(self) -> None:
         """Write all appended bytes, cut anything after them, and fsync."""
-        with self._open() as descriptor:
+        with appending(self._disk, self._path) as descriptor:
             self._write(descriptor)
             if self._disk.size(descriptor) > self._offset:
                 self._disk.cut(descriptor, self._offset)
@@ -112,14 +111,6 @@ class ResumableFile:
         self._offset += len(data)
         self._pending.clear()
         self._pending_bytes = 0
-
-    @contextmanager
-    def _open(self) -> Iterator[int]:
-        descriptor = self._disk.open_append(self._path)
-        try:
-            yield descriptor
-        finally:
-            self._disk.close(descriptor)
 
 
 _MOST_ERRORS: Final = 4096

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, first_bytes
 from kestrel.journal import fileset as journals
 from kestrel.journal.opcodes import Opcode
 from kestrel.scroll import fileset as scrolls
@@ -28,20 +28,12 @@ class Format(Enum):
 
 def format_of(disk: Disk, path: bytes) -> Format:
     """Return the format of a file. An empty file is a journal file. Raise OSError."""
-    begins_with = _first_bytes(disk, path)
+    begins_with = first_bytes(disk, path, _MAGIC_BYTES)
     if begins_with == WRITER_MAGIC:
         return Format.WRITER
     if begins_with == READER_MAGIC:
         return Format.READER
     return Format.JOURNAL if not begins_with or begins_with[0] in _OPCODES else Format.NEITHER
-
-
-def _first_bytes(disk: Disk, path: bytes) -> bytes:
-    descriptor = disk.open_read(path)
-    try:
-        return disk.read(descriptor, 0, _MAGIC_BYTES)
-    finally:
-        disk.close(descriptor)
 
 
 class Sorter:
@@ -86,7 +78,7 @@ class Sorter:
         is_writer = self._is_writer.get(name)
         if is_writer is None:
             try:
-                begins_with = _first_bytes(self._disk, self._folder + b"/" + name)
+                begins_with = first_bytes(self._disk, self._folder + b"/" + name, _MAGIC_BYTES)
             except OSError:  # it no longer exists, or opening it later will report the error
                 return False
             is_writer = begins_with == WRITER_MAGIC
