@@ -107,7 +107,7 @@ class Disk:
         """Create a file that occupies `size` bytes of the medium. A failed attempt leaves no new file."""
         # A failed attempt to allocate would briefly take the last space from other writers.
         taken = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
-        if Disk.free_bytes(self, os.path.dirname(path)) + taken < size:
+        if _free_bytes(os.path.dirname(path)) + taken < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -120,8 +120,7 @@ class Disk:
 
     def free_bytes(self, folder: bytes) -> int:
         """Return how many bytes the server may still use in the file system of that folder."""
-        room = os.statvfs(folder)
-        return room.f_bavail * room.f_frsize
+        return _free_bytes(folder)
 
     def length(self, path: bytes) -> int:
         return os.stat(path).st_size
@@ -149,6 +148,11 @@ class Disk:
 
     def crash_point(self, step: str) -> None:
         """Do nothing. A test overrides this method to end the process at a step of `kestrel.disk.crash_points`."""
+
+
+def _free_bytes(folder: bytes) -> int:
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize
 
 
 @contextmanager

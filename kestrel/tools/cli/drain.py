@@ -26,7 +26,7 @@ from kestrel.errors import BadQueueName
 from kestrel.escaping import show_name, unescape_name
 from kestrel.names import check_queue_name, children_among
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
-from kestrel.tools.cli.batch_load import BatchLoad
+from kestrel.tools.cli.item_transfers import BatchLoad
 from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.progress import LoadProgress

@@ -23,8 +23,7 @@ from kestrel.client.dialect import LONGEST_EXPIRY_S
 from kestrel.client.errors import ClientFailure
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
-from kestrel.tools.cli.batch_load import BatchLoad
-from kestrel.tools.cli.item_taker import ItemTaker
+from kestrel.tools.cli.item_transfers import BatchLoad, ItemTaker
 from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.formatting import count, show_data
 from kestrel.tools.progress import LoadProgress
