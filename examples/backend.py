@@ -26,7 +26,7 @@ from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.disk.reader import FileReader
 from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item

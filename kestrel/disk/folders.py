@@ -1,16 +1,14 @@
-"""Folders of the server inside a queue folder. Kestrel and libkestrel ignore them, because they read files only."""
+"""The server's own folders inside a queue folder, and numbers for new files.
+
+Kestrel and libkestrel ignore these folders, because they read files only.
+"""
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from threading import Lock
 from typing import Final
-
-from kestrel.errors import FolderInUse
 
 PRIVATE_FOLDER: Final = b".kestrel"
 """Everything in the queue folder that is neither a journal nor a scroll: lock, reserve, quarantined files."""
@@ -26,31 +24,6 @@ SEGMENTS_FOLDER: Final = PRIVATE_FOLDER + b"/segments"
 
 FAILED_SYNCS_FOLDER: Final = PRIVATE_FOLDER + b"/failed-syncs"
 """Notes of failed syncs (`kestrel/storage/folder_resources.py`)."""
-
-
-class FolderLock:
-    """A lock file that the kernel releases when its owner ends, in whatever way.
-
-    The file is never erased: two owners could then each lock a different file of that name.
-    """
-
-    def __init__(self, path: bytes) -> None:
-        """Take the lock, or raise `FolderInUse` with the process id of the owner."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
-            folder = os.fsdecode(os.path.dirname(os.path.dirname(path)))
-            raise FolderInUse(f"another server (process {owner}) owns the queue folder {folder}") from None
-        with suppress(OSError):  # on a full disk the process id is missing, but the lock is held
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, b"%d\n" % os.getpid())
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        os.close(self._descriptor)
 
 
 LARGEST_NUMBER: Final = 10**15 - 1

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from tests.child import Child
 
 OWNER = """
 import sys
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 lock = FolderLock(sys.argv[1].encode())
 print("locked", flush=True)
 sys.stdin.read()
@@ -113,7 +113,7 @@ def test_the_lock_holds_though_the_owners_number_cannot_be_written(
     def full(*args: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("kestrel.disk.folders.os.write", full)
+    monkeypatch.setattr("kestrel.disk.lock.os.write", full)
     lock = FolderLock(os.fsencode(tmp_path / "lock"))
     with pytest.raises(FolderInUse):
         FolderLock(os.fsencode(tmp_path / "lock"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 60

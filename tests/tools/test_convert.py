@@ -15,7 +15,7 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.journal.fileset import current_name

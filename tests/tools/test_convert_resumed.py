@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
 from kestrel.tools.convert import targets

@@ -17,7 +17,7 @@ import pytest
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind
 from kestrel.journal.rewrite import ReplacementRecords
@@ -336,7 +336,7 @@ def test_full_disk_leaves_no_temporary_file(folder: Path, pack: Pack) -> None:
 
 OWNER = """
 import sys
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 lock = FolderLock(sys.argv[1].encode())
 print("locked", flush=True)
 sys.stdin.read()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import PRIVATE_FOLDER, FolderLock
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, JournalFileKind, current_name, parse_file_name, temporary_name
 from kestrel.journal.records import ADDX_HEADER_BYTES, encode_item

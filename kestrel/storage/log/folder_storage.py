@@ -17,7 +17,8 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
-from kestrel.disk.folders import PRIVATE_FOLDER, FolderLock
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_resources import RESERVE_BYTES, FolderResources, wall_clock_ms

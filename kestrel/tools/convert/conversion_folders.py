@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, Self
 from attrs import asdict, define
 
 from kestrel.disk.files import AtomicFile, Disk
-from kestrel.disk.folders import PRIVATE_FOLDER, FolderLock
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.scroll.name_encoding import NAMES_FOLDER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
@@ -108,7 +109,8 @@ def check_folders(source: ConversionFolder, target: ConversionFolder, staging: b
 _SUFFIX: Final = b".converting"
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1 << 30
-_ENTRIES: Final = frozenset({b"state", b"state.new", b"lock", b"queues"})
+_ENTRIES: Final = frozenset({b"state", b"state.new", b"done", b"lock", b"queues"})
+"""Names in a staging folder. Release 1.0.0 counted finished families in `done`."""
 _NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
 _CONVERTED: Final = PRIVATE_FOLDER + b"/converted"
 _FOLDERS: Final = (NAMES_FOLDER, PRIVATE_FOLDER, b"")
@@ -231,7 +233,7 @@ class Staging:
     def erase(self) -> None:
         """Erase everything except the lock. The state is erased first, since the rest is not used without it."""
         disk = self._disk
-        self._erase_notes(b"state", b"state.new")
+        self._erase_notes(b"state", b"state.new", b"done")
         disk.sync_folder(self.path)
         for folder in _FOLDERS:
             path = self.queues + b"/" + folder if folder else self.queues
@@ -244,7 +246,7 @@ class Staging:
         """Erase the staging folder. The target holds the state until that is done."""
         with suppress(FileNotFoundError):  # an earlier run has already moved it
             self._disk.rename(self.path + b"/state", self._target + b"/" + _CONVERTED)
-        self._erase_notes(b"state.new", b"lock")
+        self._erase_notes(b"done", b"state.new", b"lock")
         try:
             self._disk.erase_folder(self.path)
         except OSError as error:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import PRIVATE_FOLDER, FolderLock
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal import fileset as journals
 from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue

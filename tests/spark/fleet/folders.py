@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.export import ItemSelection, export_rows
 from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
 from kestrel.spark.fleet.units import Unit, folder_units, folders_of
 from kestrel.tools import qpack

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.disk.folders import FolderLock
+from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.spark.fleet.import_target import ImportTarget
 from kestrel.testing.faults import FaultyDisk
