@@ -194,37 +194,33 @@ class ConnectionContext(NamedTuple):
 
     def failed(self, failure: ClientFailure, where: str) -> ToolFailed:
         """Return the error to report for a failure. `where` is the server, or ``a server`` if it is unknown."""
+        is_of_server = isinstance(failure, ConnectionFailed | OpenReadsError | ServerError)
+        return ToolFailed(self._sentence(failure, where), EX_SERVER if is_of_server else EX_FOUND)
+
+    def _sentence(self, failure: ClientFailure, where: str) -> str:
         place, reason = self.prefix + show_text(where), show_text(str(failure).removeprefix(f"{where}: "))
         match failure:
             case NoServer(__cause__=None):
-                way_out = f"is one running that joins it? name a server with {self.option}"
-                return ToolFailed(f"{reason}; {way_out}", EX_SERVER)
+                return f"{reason}; is one running that joins it? name a server with {self.option}"
             case NoServer():
                 way_out = f"is ZooKeeper running? give it more time with --timeout, or name a server with {self.option}"
-                return ToolFailed(f"the members of the server set are not known: {reason}; {way_out}", EX_SERVER)
+                return f"the members of the server set are not known: {reason}; {way_out}"
             case CannotConnect(__cause__=OSError() | ValueError() as cause):
                 # The text is the address and the system's message with its errno, which is left out.
                 which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": ") or where)
-                said = show_text(_in_words(cause))
-                return ToolFailed(f"cannot connect to {which}: {said}; {self._advice(cause)}", EX_SERVER)
+                return f"cannot connect to {which}: {show_text(_in_words(cause))}; {self._advice(cause)}"
             case BadReply():
-                return ToolFailed(
-                    f"{place}: {reason}; {self.protocol_question} name another port with {self.option}", EX_SERVER
-                )
+                return f"{place}: {reason}; {self.protocol_question} name another port with {self.option}"
             case ConnectionFailed(__cause__=TimeoutError()):
-                return ToolFailed(
-                    f"{place}: {reason}; give it more time with --timeout; {self.protocol_question}", EX_SERVER
-                )
+                return f"{place}: {reason}; give it more time with --timeout; {self.protocol_question}"
             case ConnectionFailed():
-                return ToolFailed(
-                    f"{place}: {reason}; is the server still running? {self.protocol_question}", EX_SERVER
-                )
+                return f"{place}: {reason}; is the server still running? {self.protocol_question}"
             case OpenReadsError():
-                return ToolFailed(f"{place}: {reason}; were reads open for longer than its timeout?", EX_SERVER)
+                return f"{place}: {reason}; were reads open for longer than its timeout?"
             case ServerError():
-                return ToolFailed(f"{place} refused or failed: {reason}", EX_SERVER)
+                return f"{place} refused or failed: {reason}"
             case _:
-                return ToolFailed(f"{place}: {reason}", EX_FOUND)
+                return f"{place}: {reason}"
 
     def _advice(self, cause: OSError | ValueError) -> str:
         match cause:
