@@ -22,6 +22,7 @@ from kestrel.tools.files.snapshot_files import (
     damage_sentence,
 )
 from kestrel.tools.formatting import count, show_path, show_queue, show_time, spell_queue
+from kestrel.tools.progress import Progress
 
 _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
 _WITHOUT_XID: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.REMOVE, Opcode.REMOVE_TENTATIVE})
@@ -51,9 +52,9 @@ class JournalDump:
     Read it in one of three ways: `records` and then the summary, or `added`, or `queued`.
     """
 
-    def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
+    def __init__(self, journal: JournalSnapshot, now_ms: int, progress: Progress) -> None:
         self._queue = journal.queue
-        self._contents = JournalContents(journal, now_ms, may_show_progress=may_show_progress)
+        self._contents = JournalContents(journal, now_ms, progress)
         self._left = ItemTally(now_ms)
         self._open_reads = 0
         self.files = self._contents.files
@@ -141,8 +142,8 @@ def _journal_fields_json(record: JournalFileRecord) -> dict[str, Any]:
 class ScrollDump:
     """A dump of a scroll and its selected queues, with the methods of `JournalDump`."""
 
-    def __init__(self, scroll: ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
-        self._contents = ScrollContents(scroll, now_ms, may_show_progress=may_show_progress)
+    def __init__(self, scroll: ScrollSnapshot, now_ms: int, progress: Progress) -> None:
+        self._contents = ScrollContents(scroll, now_ms, progress)
         self._scroll = scroll.scroll
         self._is_file_alone = scroll.is_file_alone
         self._names = {queue.reader: queue.name for queue in self._scroll.queues}

@@ -22,16 +22,16 @@ from kestrel.storage.journal.load import load_queue
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, JournalSnapshot, ProgressReader
 from kestrel.tools.formatting import show_queue
-from kestrel.tools.progress import ByteProgress
+from kestrel.tools.progress import ByteProgress, Progress
 from kestrel.tools.tool_runner import ToolFailed
 
 
 class JournalInspection:
     """A summary of a queue's files, which shows whether other files hold the same items."""
 
-    def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool = True) -> None:
+    def __init__(self, journal: JournalSnapshot, now_ms: int, progress: Progress = ByteProgress) -> None:
         """Read all files of the journal. Raise OSError."""
-        contents = JournalContents(journal, now_ms, may_show_progress=may_show_progress)
+        contents = JournalContents(journal, now_ms, progress)
         contents.replay()
         contents.restart()
         self.files: list[FileReadResult] = contents.files
@@ -62,8 +62,7 @@ def pack_queue(
     before: JournalInspection,
     numbers: FileNumbers,
     now_ms: int,
-    *,
-    may_show_progress: bool = True,
+    progress: Progress,
 ) -> JournalInspection:
     """Replace the files of a queue, which were inspected as `before`, by one file. Return what the new file holds.
 
@@ -74,10 +73,10 @@ def pack_queue(
 
     def inspected(journal_files: list[JournalFile]) -> JournalInspection:
         with JournalSnapshot(disk, folder, name, journal_files) as journal:
-            return JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
+            return JournalInspection(journal, now_ms, progress)
 
     writer = JournalWriter(disk, folder, name, numbers.next)
-    with ByteProgress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
+    with progress(f"{show_queue(name)}: sorting", before.bytes) as sorting:
         queue = load_queue(
             disk,
             folder,
@@ -85,7 +84,7 @@ def pack_queue(
             SETTINGS,
             writer,
             now_ms,
-            lambda file_name: ProgressReader(disk, folder + b"/" + file_name, progress),
+            lambda file_name: ProgressReader(disk, folder + b"/" + file_name, sorting),
         )
     if queue.repaired_bytes or queue.disk_bytes != before.bytes:  # they are not the files that were inspected
         before = inspected(files_of(name, disk.list_files(folder)).live_files())
@@ -97,8 +96,8 @@ def pack_queue(
         writer.close()
     number = replacement.boundary.number
     replaced = queue.history.rotated_up_to(number)
-    with ByteProgress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
-        runs = _counted(replacement.runs(disk, folder, replaced), progress)
+    with progress(f"{show_queue(name)}: writing", before.packed_bytes) as writing:
+        runs = _counted(replacement.runs(disk, folder, replaced), writing)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
     temporary = temporary_name(name, number)
     try:

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, Self, TextIO
+from contextlib import AbstractContextManager
+from typing import Final, Self, TextIO, TypeAlias
 
 LARGE_BYTES: Final = 64 * 1024 * 1024
 """Fewer bytes are read so quickly that no progress is shown."""
@@ -106,6 +107,15 @@ class ByteProgress(_TimedProgress):
             f"  {self.done // _MB} of {self._total // _MB} MB  {rate / _MB:.0f} MB/s"
             f"  {left_s // 60}:{left_s % 60:02d} left"
         )
+
+
+Progress: TypeAlias = Callable[[str, int], AbstractContextManager[ByteProgress]]
+"""Begins the progress of an operation on a number of bytes, such as `ByteProgress` or `no_progress`."""
+
+
+def no_progress(what: str, total: int) -> ByteProgress:
+    """Return a progress that is not drawn."""
+    return ByteProgress(what, 0)
 
 
 class LoadProgress(_TimedProgress):

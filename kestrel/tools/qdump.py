@@ -17,6 +17,7 @@ from kestrel.tools.dumps import JournalDump, ScrollDump
 from kestrel.tools.files.folder import Folder, Found, FoundFile, FoundScroll, distinct
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot, damage_sentence
 from kestrel.tools.formatting import show_data, show_path
+from kestrel.tools.progress import ByteProgress, no_progress
 from kestrel.tools.tool_runner import (
     EX_FOUND,
     EX_OK,
@@ -84,7 +85,8 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
     now_ms = int(time.time() * 1000)
     output = Output()
     is_summary = arguments.quiet and not (arguments.added or arguments.queued)
-    may_show_progress = is_summary or not output.is_terminal  # else the lines of both would be mixed
+    # On a terminal the lines of both would be mixed.
+    progress = ByteProgress if is_summary or not output.is_terminal else no_progress
     summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
     status = EX_OK
     for folder, found in _found(parser, arguments, disk):
@@ -92,9 +94,9 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
             with folder.open(found) as opened:
                 dump: JournalDump | ScrollDump
                 if isinstance(opened, JournalSnapshot):
-                    dump = JournalDump(opened, now_ms, may_show_progress=may_show_progress)
+                    dump = JournalDump(opened, now_ms, progress)
                 else:
-                    dump = ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
+                    dump = ScrollDump(opened, now_ms, progress)
                 _print_dump(dump, arguments, output)
         except (BrokenPipeError, OutputFailed):
             raise
@@ -164,8 +166,8 @@ def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
 def _print_dump(dump: JournalDump | ScrollDump, arguments: Namespace, output: Output) -> None:
     """Print the items or records of one journal or scroll, and the summary in the text form."""
     if arguments.added or arguments.queued:
-        for data in dump.added() if arguments.added else dump.queued():
-            output.raw(data)
+        for item in dump.added() if arguments.added else dump.queued():
+            output.raw(item)
         return
     file: FileReadResult | None = None
     for read, offset, record in dump.records():

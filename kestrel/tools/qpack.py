@@ -28,6 +28,7 @@ from kestrel.tools.files.scrolls import ScrollQueueFile
 from kestrel.tools.files.snapshot_files import FileReadResult, damage_json, damage_sentence
 from kestrel.tools.formatting import count, show_path, show_queue, spell_queue
 from kestrel.tools.packing import JournalInspection, pack_queue
+from kestrel.tools.progress import ByteProgress, Progress
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, Output, ToolFailed, explain_os_error, print_error, run
 
 TOOL: Final = "kestrel-qpack"
@@ -123,15 +124,15 @@ class FolderMaintenance:
     """Maintenance of the queues of one folder, one after the other. A problem of one queue is reported as its outcome.
 
     `tool` is the name of the command, and `look` its option to verify only, for messages. `now_ms` is the add time of
-    items whose record has none. A large queue shows its progress if `may_show_progress`.
+    items whose record has none. A large queue shows its `progress`.
     """
 
-    def __init__(self, tool: str, look: str, folder: Folder, now_ms: int, *, may_show_progress: bool = True) -> None:
+    def __init__(self, tool: str, look: str, folder: Folder, now_ms: int, progress: Progress = ByteProgress) -> None:
         self._tool = tool
         self._look = look
         self._folder = folder
         self._now_ms = now_ms
-        self._may_show_progress = may_show_progress
+        self._progress = progress
 
     def verify(self, names: Sequence[bytes]) -> Iterator[QueueOutcome]:
         """Verify the named queues, or all, without changes. Raise `ToolFailed` or OSError if the folder is unusable."""
@@ -201,15 +202,8 @@ class FolderMaintenance:
         state, after, remarks = "unchanged", before, _damage(before.files, is_repaired=True)
         if not before.is_packed:
             state = "packed"
-            after = pack_queue(
-                folder.disk,
-                folder.path,
-                folder.journals()[name],
-                before,
-                numbers,
-                self._now_ms,
-                may_show_progress=self._may_show_progress,
-            )
+            files = folder.journals()[name]
+            after = pack_queue(folder.disk, folder.path, files, before, numbers, self._now_ms, self._progress)
         if after.digest != before.digest:
             remarks.append(
                 OutcomeRemark(
@@ -223,11 +217,11 @@ class FolderMaintenance:
 
     def _inspected(self, name: bytes) -> JournalInspection:
         with self._folder.open_journal(name) as journal:
-            return JournalInspection(journal, self._now_ms, may_show_progress=self._may_show_progress)
+            return JournalInspection(journal, self._now_ms, self._progress)
 
     def _verify_scroll(self, found: FoundScroll) -> Iterator[QueueOutcome]:
         with self._folder.open_scroll(found) as scroll:
-            contents = ScrollContents(scroll, self._now_ms, may_show_progress=self._may_show_progress)
+            contents = ScrollContents(scroll, self._now_ms, self._progress)
             contents.read()
         for read in contents.queues:
             yield _scroll_outcome(contents, read)

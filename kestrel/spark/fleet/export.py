@@ -27,6 +27,7 @@ from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.scroll_contents import ScrollContents
 from kestrel.tools.files.snapshot_files import JournalSnapshot, damage_sentence
 from kestrel.tools.formatting import show_path, spell_queue
+from kestrel.tools.progress import no_progress
 from kestrel.tools.qpack import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
@@ -99,11 +100,11 @@ def _items_in(
             contents: JournalContents | ScrollContents
             if isinstance(opened, JournalSnapshot):
                 name: bytes | None = opened.queue
-                contents = JournalContents(opened, now_ms, may_show_progress=False)
+                contents = JournalContents(opened, now_ms, no_progress)
                 items = _of_journal(contents, which)
             else:
                 name = opened.chosen[0].name
-                contents = ScrollContents(opened, now_ms, may_show_progress=False)
+                contents = ScrollContents(opened, now_ms, no_progress)
                 items = _of_scroll(contents, which)
             queue = None if name is None else spell_queue(name)
             for item in items:

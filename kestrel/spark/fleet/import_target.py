@@ -26,6 +26,7 @@ from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.snapshot_files import ItemsDigest, JournalSnapshot
 from kestrel.tools.formatting import count, show_path, show_queue, show_size, show_text
 from kestrel.tools.packing import JournalInspection
+from kestrel.tools.progress import no_progress
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
 _MOST_SHOWN: Final = 10
@@ -251,7 +252,7 @@ class _Queue:
         name = self._name
         file = JournalFile(name, JournalFileKind.TEMPORARY, self._number, temporary_name(name, self._number))
         with JournalSnapshot(self._disk, self._writing.folder, name, [file]) as journal:
-            inspected = JournalInspection(journal, self._writing.now_ms, may_show_progress=False)
+            inspected = JournalInspection(journal, self._writing.now_ms, no_progress)
         if inspected.damaged or (inspected.items, inspected.digest) != (self._sum.items, self._sum.digest):
             raise ToolFailed(
                 f"queue {show_queue(name)}: the new file differs from what was written to it, so nothing is imported;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from kestrel.tools.files.scroll_contents import RemainingReaders, ScrollContents
 from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult, damage_sentence
 from kestrel.tools.formatting import show_path, show_queue
-from kestrel.tools.progress import ByteProgress
+from kestrel.tools.progress import ByteProgress, no_progress
 from kestrel.tools.tool_runner import ToolFailed
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024
@@ -118,7 +118,7 @@ class JournalSource(ConversionSource):
             streams = []
             for name in family.queues:
                 journal = stack.enter_context(self.folder.open_journal(name))
-                contents = JournalContents(journal, self.now_ms, progress=progress, settings=settings)
+                contents = JournalContents(journal, self.now_ms, lambda *_: nullcontext(progress), settings)
                 contents.replay()
                 self._check(contents.files)
                 streams.append(QueueItems(contents.items_count + contents.open_reads, contents.items()))
@@ -140,7 +140,7 @@ class ScrollSource(ConversionSource):
     def _families(self) -> Iterator[Family]:
         for scroll in self.folder.scrolls().values():
             with self._opened(scroll) as opened:
-                contents = ScrollContents(opened, self.now_ms, may_show_progress=False)
+                contents = ScrollContents(opened, self.now_ms, no_progress)
                 queues = [_name_of(read) for read in self._live(contents)]
                 is_there = bool(queues) and self._is_there(contents)
             if is_there:
@@ -179,7 +179,7 @@ class ScrollSource(ConversionSource):
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
         """Read the writer files once for all queues of the family."""
         with self._opened(self._scrolls[family.name]) as opened:
-            contents = ScrollContents(opened, self.now_ms, progress=progress)
+            contents = ScrollContents(opened, self.now_ms, lambda *_: nullcontext(progress))
             live = sorted(self._live(contents), key=_name_of)
             readers = RemainingReaders({read.queue.reader: read.state.done for read in live})
             error_counts = [read.state.errors for read in live]

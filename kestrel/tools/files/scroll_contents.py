@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
@@ -29,7 +28,7 @@ from kestrel.scroll.writer_file import WriterFile
 from kestrel.scroll.writer_index import index_writer_file
 from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemTally
-from kestrel.tools.progress import ByteProgress
+from kestrel.tools.progress import ByteProgress, Progress
 
 ZEROS_BEFORE_OTHERS: Final = "zeros before other bytes"
 
@@ -62,25 +61,14 @@ class ScrollQueueContents:
 
 
 class ScrollContents:
-    """The records and remaining items of a `ScrollSnapshot`. All methods may raise OSError.
+    """The records and remaining items of a `ScrollSnapshot`. All methods may raise OSError."""
 
-    A large scroll shows its progress if `may_show_progress`. A caller that reads several passes its own `progress`.
-    """
-
-    def __init__(
-        self,
-        scroll: ScrollSnapshot,
-        now_ms: int,
-        *,
-        may_show_progress: bool = True,
-        progress: ByteProgress | None = None,
-    ) -> None:
+    def __init__(self, scroll: ScrollSnapshot, now_ms: int, progress: Progress = ByteProgress) -> None:
         self.scroll = scroll.scroll
         self.size = scroll.size
         self._opened = scroll
         self._now_ms = now_ms
-        self._may_show_progress = may_show_progress
-        self._shared_progress = progress
+        self._progress = progress
         self.writers: list[FileReadResult] = []
         """Writer files in order, once they have been read."""
         queues = {queue.reader: self._read_queue(queue) for queue in self.scroll.queues}
@@ -148,7 +136,7 @@ class ScrollContents:
         """Yield the records of the writer files, in order, each with its file and offset."""
         self.writers = []
         last_id = 0
-        with self._progress() as progress:
+        with self._progress(f"{self.scroll.shown}: reading", self.size) as progress:
             in_order, last_one = self._in_order(progress)
             for reader, file_name in in_order:
                 file = FileReadResult(file_name, reader.size)
@@ -184,11 +172,6 @@ class ScrollContents:
         self._opened.watch(progress)
         last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
         return [(readers[name], name) for _, _, name in files], last_one
-
-    def _progress(self) -> AbstractContextManager[ByteProgress]:
-        if self._shared_progress is not None:
-            return nullcontext(self._shared_progress)
-        return ByteProgress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
 
     def added(self) -> Iterator[Item]:
         """Yield all items in the files that are for one of the selected queues, or all items of a single file."""
