@@ -6,7 +6,7 @@ Monitoring programs for the original Kestrel can read them from `stats.json` and
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 from twisted.internet.interfaces import IReactorTime
@@ -53,18 +53,12 @@ _GAUGES: Final = _named(StatKind.GAUGE)
 SECTIONS: Final = ("counters", "gauges", "labels", "metrics")
 
 
-class QueueStatsSource(Protocol):
-    """A source of the statistics of queues, read one queue and one section at a time."""
-
-    def names(self) -> Iterable[bytes]:
-        """Return the names of the queues, sorted."""
-
-    def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the statistics of one queue in one section, sorted by name; empty if the queue was deleted."""
-
-
 class LiveQueueStats:
-    """A source that reads the current statistics of a server's queues and aliases and saves nothing."""
+    """A source that reads the current statistics of a server's queues and aliases and saves nothing.
+
+    All sources have `names`, sorted, and `values`: the statistics of one queue in one section, sorted by name, or none
+    if the queue was deleted.
+    """
 
     def __init__(self, server_view: ServerView) -> None:
         self._manager = server_view.manager
@@ -144,6 +138,9 @@ class QueueStatsDelta:
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
         return _between(self._now.values(name, section), self._earlier.values(name, section), section)
+
+
+QueueStatsSource: TypeAlias = LiveQueueStats | SavedQueueStats | QueueStatsDelta
 
 
 def stats_delta(now: OstrichStats, earlier: OstrichStats) -> OstrichStats:
@@ -373,7 +370,6 @@ class _PeriodSampler:
         self._latest: OstrichStats | None = None
         self._loop = SlicedLoop(clock, cooperator, self._steps, "Sampling for a period failed")
         self._loop.start(seconds)
-
         self.stop = self._loop.stop
 
     def _steps(self, _: int) -> Iterator[bytes]:

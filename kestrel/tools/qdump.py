@@ -17,7 +17,7 @@ from kestrel.tools.dumps import JournalDump, ScrollDump
 from kestrel.tools.files.folder import Folder, Found, FoundFile, FoundScroll, distinct
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot, damage_sentence
 from kestrel.tools.formatting import show_data, show_path
-from kestrel.tools.progress import ByteProgress, no_progress
+from kestrel.tools.progress import ByteProgress, Progress, no_progress
 from kestrel.tools.tool_runner import (
     EX_FOUND,
     EX_OK,
@@ -86,7 +86,7 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
     output = Output()
     is_summary = arguments.quiet and not (arguments.added or arguments.queued)
     # On a terminal the lines of both would be mixed.
-    progress = ByteProgress if is_summary or not output.is_terminal else no_progress
+    progress: Progress = ByteProgress if is_summary or not output.is_terminal else no_progress
     summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
     status = EX_OK
     for folder, found in _found(parser, arguments, disk):
