@@ -334,7 +334,7 @@ def test_invalid_arguments_have_status_2(tmp_path: Path, arguments: list[str], s
 @pytest.mark.parametrize("tool", ["qdump", "qpack"])
 def test_command_is_installed_and_has_the_version_of_the_server(tool: str) -> None:
     setup = (Path(__file__).parents[2] / "setup.cfg").read_text()
-    assert f"kestrel-{tool} = kestrel.tools.{tool}.command:main\n" in setup
+    assert f"kestrel-{tool} = kestrel.tools.{tool}:main\n" in setup
     assert run(tool, "--version").stdout.decode() == f"kestrel-{tool} {kestrel.__version__}\n"
 
 

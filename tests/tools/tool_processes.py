@@ -19,7 +19,8 @@ ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # without a buffer, no test could mis
 
 def command(tool: str, *arguments: object) -> list[str]:
     """Return the command line of a tool."""
-    return [sys.executable, "-m", f"kestrel.tools.{tool}.command", *map(str, arguments)]
+    module = tool if tool in ("qdump", "qpack") else f"{tool}.command"
+    return [sys.executable, "-m", f"kestrel.tools.{module}", *map(str, arguments)]
 
 
 def environment(server: Server) -> dict[str, str]:
