@@ -257,11 +257,11 @@ class AdminChannel(HTTPChannel):
 
     def connectionMade(self) -> None:
         super().connectionMade()  # type: ignore[no-untyped-call]
-        self.site.opened(self)
+        self.site.channels.add(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Remove the connection from its site, and log a failed TLS handshake."""
-        self.site.closed(self)
+        self.site.channels.discard(self)
         if isinstance(reason.value, SSL.Error):
             self.refused("TLS handshake failed")
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
@@ -310,7 +310,8 @@ class AdminSite(HTTPFactory):
         self.cooperator = cooperator
         self.is_trusted = is_trusted
         self._is_open = True
-        self._channels: set[AdminChannel] = set()
+        self.channels: set[AdminChannel] = set()
+        """Open connections."""
 
     def startFactory(self) -> None:
         """Do nothing; the base class would open a log of requests."""
@@ -325,7 +326,7 @@ class AdminSite(HTTPFactory):
         """Return a connection, or None if there are too many connections or the server is shutting down."""
         if not self._is_open:
             return None
-        if len(self._channels) >= MAX_CONNECTIONS and not self.is_trusted:
+        if len(self.channels) >= MAX_CONNECTIONS and not self.is_trusted:
             self.server_view.refusal_log.log(str(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}")
             return None
         channel: Any = AdminChannel()  # type: ignore[no-untyped-call]
@@ -335,20 +336,14 @@ class AdminSite(HTTPFactory):
         made: AdminChannel = channel
         return made
 
-    def opened(self, channel: AdminChannel) -> None:
-        self._channels.add(channel)
-
-    def closed(self, channel: AdminChannel) -> None:
-        self._channels.discard(channel)
-
     def hang_up(self) -> None:
         """Stop accepting connections, and close each open one after its current response."""
         self._is_open = False
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.hang_up()
 
     def abort(self) -> None:
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.abort()
 
 

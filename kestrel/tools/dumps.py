@@ -182,8 +182,7 @@ class ScrollDump:
             case RecordCommand.READ_HEAD:
                 yield f"all up to id {raw.item_id}"
             case RecordCommand.READ_DONE | RecordCommand.DONE_RANGES:
-                ranges = _ranges(record)
-                yield from _some([f"id {a}" if a == b else f"ids {a} to {b}" for a, b in ranges])
+                yield from _some([_range_shown(*ids) for ids in _ranges(record)])
             case RecordCommand.ERRORS:
                 yield from _some([f"id {item_id} has {errors}" for item_id, errors in raw.errors.items()])
             case RecordCommand.TARGETS if raw.targets is None:
@@ -322,6 +321,10 @@ def _ranges(record: QueueRecord) -> list[tuple[int, int]]:
         else:
             ranges.append((item_id, item_id))
     return ranges
+
+
+def _range_shown(first: int, last: int) -> str:
+    return f"id {first}" if first == last else f"ids {first} to {last}"
 
 
 def _some(shown: list[str]) -> list[str]:

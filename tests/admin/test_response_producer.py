@@ -68,7 +68,7 @@ def test_a_response_waits_until_the_transport_accepts_data() -> None:
     admin.site.handle = lambda asked: asking.addCallback(lambda _: handle(asked))
     client = admin.connect()
     client.ask(request("GET", "/"))
-    (channel,) = admin.site._channels
+    (channel,) = admin.site.channels
     channel.pauseProducing()  # type: ignore[no-untyped-call]
     asking.callback(None)
     admin.server.settle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
@@ -114,10 +114,9 @@ class _ConfigConverter:
         for unread in self._program.unread_statements:
             self._left_out(unread, _NO_STATEMENT)
         root = self._program.root
-        self._check_plain(root)
         queues: list[Tables] = []
         aliases: list[Tables] = []
-        for each in self._assignments(root.body):
+        for each in self._assignments(root):
             match each.path:
                 case ("queues",):
                     queues = self._built(each, "QueueBuilder", _QUEUE | {"name": _ALIAS["name"]}, ["name"])
@@ -151,10 +150,14 @@ class _ConfigConverter:
 
     # Statements.
 
-    def _assignments(self, body: Iterable[Statement]) -> Iterable[ScalaAssignment]:
-        """Yield the last assignment of each setting. Remark on all other statements."""
-        last = {each.path: each for each in body if isinstance(each, ScalaAssignment)}
-        for each in body:
+    def _assignments(self, made: ScalaNew) -> Iterator[ScalaAssignment]:
+        """Yield the last assignment of each setting of an object. Remark on all that is not converted."""
+        if made.arguments or made.others:
+            source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
+            reason = "its arguments and traits cannot be converted; write their settings yourself"
+            self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
+        last = {each.path: each for each in made.body if isinstance(each, ScalaAssignment)}
+        for each in made.body:
             if isinstance(each, UnreadStatement):
                 self._left_out(each, _NO_STATEMENT)
             elif last[each.path] is not each:
@@ -184,13 +187,6 @@ class _ConfigConverter:
         table: Tables = self._tables.setdefault(name, {})
         return table
 
-    def _check_plain(self, made: ScalaNew) -> None:
-        """Remark on the arguments and traits of a ``new`` expression, which are not converted."""
-        if made.arguments or made.others:
-            source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
-            reason = "its arguments and traits cannot be converted; write their settings yourself"
-            self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
-
     # Lists of queues and aliases.
 
     def _built(
@@ -201,9 +197,8 @@ class _ConfigConverter:
             if not isinstance(each, ScalaNew) or each.type != type_:
                 self._left_out_part(statement, each, f"this is no new {type_} {{ ... }}; write its settings yourself")
                 continue
-            self._check_plain(each)
             table: Tables = {}
-            for one in self._assignments(each.body):
+            for one in self._assignments(each):
                 if len(one.path) == 1:
                     self._take(one, known, table)
                 else:
@@ -228,9 +223,8 @@ class _ConfigConverter:
         if not isinstance(made, ScalaNew) or made.type != "AdminServiceConfig":
             self._left_out(statement, _ONLY_SCALA)
             return
-        self._check_plain(made)
         self._tables.pop("admin", None)  # earlier settings were of another object
-        for each in self._assignments(made.body):
+        for each in self._assignments(made):
             self._admin_setting(each)
 
     def _admin_setting(self, statement: ScalaAssignment) -> None:
@@ -248,7 +242,7 @@ class _ConfigConverter:
             if not isinstance(node, ScalaNew) or node.type != "StatsConfig" or node.arguments or node.others:
                 self._left_out_part(statement, node, _NO_SETTING)
                 continue
-            for each in self._assignments(node.body):
+            for each in self._assignments(node):
                 kinds = [part.type if isinstance(part, ScalaNew) else None for part in parts(each.value)]
                 if each.path == ("reporters",) and set(kinds) <= {"TimeSeriesCollectorConfig"}:
                     reason = "the admin port has the figures of the last hour without it"
@@ -263,9 +257,8 @@ class _ConfigConverter:
         if not isinstance(made, ScalaNew) or made.type != "ZooKeeperBuilder":
             self._left_out(statement, _ONLY_SCALA)
             return
-        self._check_plain(made)
         table: Tables = {}
-        for each in self._assignments(made.body):
+        for each in self._assignments(made):
             match each.path:
                 case ("credentials",):
                     self._set(each, _ZOOKEEPER["credentials"], table, _credentials(each.value))
@@ -294,12 +287,11 @@ class _ConfigConverter:
             elif "logging" in self._tables:
                 self._left_out_part(statement, logger, "there is one log here")
             else:
-                self._check_plain(logger)
                 self._logger(logger)
 
     def _logger(self, logger: ScalaNew) -> None:
         table = self._table("logging")
-        for each in self._assignments(logger.body):
+        for each in self._assignments(logger):
             match each.path:
                 case ("level",):
                     word = last_name(unwrap_some(each.value))
@@ -316,8 +308,7 @@ class _ConfigConverter:
         """Convert the first file handler. Without one the log goes to standard output."""
         for handler in parts(statement.value):
             if isinstance(handler, ScalaNew) and handler.type == "FileHandlerConfig" and "file" not in table:
-                self._check_plain(handler)
-                for each in self._assignments(handler.body):
+                for each in self._assignments(handler):
                     self._file_setting(each, table)
             elif isinstance(handler, ScalaNew) and handler.type == "ConsoleHandlerConfig" and not handler.body:
                 if len(parts(statement.value)) > 1:
