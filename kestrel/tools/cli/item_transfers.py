@@ -12,7 +12,7 @@ from typing import Final
 
 from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused
 from kestrel.client.put_batch import batches
 from kestrel.escaping import show_name
 from kestrel.tools.cli.servers import TOOL, CommandServers
@@ -86,25 +86,9 @@ class BatchLoad:
         fates = [_PutOutcome.NOT_PUT] * len(batch)
         servers = self._servers.asked
         failure: ClientFailure | None = None
-        asked: set[Address] = set()
         try:
-            servers.wait_until_known()
-            failure = NoServer(servers.writes.no_server_reason)
-            while _PutOutcome.NOT_PUT in fates and (address := servers.writes.next(asked)) is not None:
-                asked.add(address)
-                try:
-                    self._send(address, batch, fates)
-                except (ServerError, ConnectionFailed) as error:
-                    servers.writes.failed(address)
-                    failure = error
-                    if _PutOutcome.UNKNOWN in fates:
-                        break
-                    servers.refresh()
-                else:
-                    servers.writes.answered(address)
-                    failure = None
-                    break
-        except (Refused, NoServer) as error:
+            servers.somewhere(servers.writes, lambda address: self._send(address, batch, fates))
+        except ClientFailure as error:
             failure = error
         finally:
             first = self._sent + 1
@@ -133,7 +117,6 @@ class BatchLoad:
         positions = [position for position, fate in enumerate(fates) if fate is _PutOutcome.NOT_PUT]
         calls = self._servers.dialect.put(self._queue, [batch[position] for position in positions], self._expiry_ms)
         refusal: Refused | None = None
-        answer: int | Refused = 0
         done = 0
         with self._servers.pool.using(address) as connection:
             for position in positions:
@@ -143,23 +126,21 @@ class BatchLoad:
                 for (size, _), answer in zip(calls, answers, strict=True):
                     part = positions[done : done + size]
                     done += size
-                    if isinstance(answer, Refused):
-                        refusal = answer
-                        stored = 0
-                    else:
-                        stored = answer
+                    stored = 0 if isinstance(answer, Refused) else answer
                     for position in part[:stored]:
                         fates[position] = _PutOutcome.PUT
                     for position in part[stored:]:
                         fates[position] = _PutOutcome.NOT_PUT
-                    if stored < size and answer is not refusal:
+                    if isinstance(answer, Refused):
+                        refusal = answer
+                    elif stored < size:
                         fates[part[stored]] = _PutOutcome.REFUSED
             except CannotConnect:
-                if not isinstance(answer, Refused):
-                    raise
-                # The server closed the connection after the refusal, and ignored later requests.
+                # The server closed the connection, usually after a refusal, and ignored later requests.
                 for position in positions[done:]:
                     fates[position] = _PutOutcome.NOT_PUT
+                if refusal is None:
+                    raise
         if refusal is not None:
             raise refusal
 
