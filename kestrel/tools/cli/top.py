@@ -119,7 +119,7 @@ def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: fl
 
 
 class Dashboard:
-    """The interactive dashboard, with a thread that requests overviews from the server."""
+    """The interactive dashboard. A thread makes each request to the server."""
 
     def __init__(
         self, client: AdminClient, first: Overview, view: ScreenView, interval_s: float, seconds: Callable[[], float]
@@ -130,7 +130,6 @@ class Dashboard:
         self._view = view
         self._interval_s = interval_s
         self._seconds = seconds
-        self._wanted: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[Overview | AdminFailed] = SimpleQueue()
         self._is_asking = False
         # Rates need a second response, so the first interval is short.
@@ -142,7 +141,6 @@ class Dashboard:
 
     def run(self, window: curses.window, with_colour: bool) -> None:
         self._set_up(window, with_colour)
-        threading.Thread(target=self._ask, daemon=True).start()
         while True:
             self._draw(window)
             ready, _, _ = select.select([sys.stdin, self._wake_read], [], [], self._pause_s())
@@ -171,21 +169,19 @@ class Dashboard:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def _ask(self) -> None:
-        """Request an overview whenever one is wanted. Runs in a thread."""
-        while True:
-            self._wanted.get()
-            try:
-                self._answers.put(self._client.overview())
-            except AdminFailed as failed:
-                self._answers.put(failed)
-            self._wake_write.send(b"\0")
+        """Request an overview. Runs in a thread."""
+        try:
+            self._answers.put(self._client.overview())
+        except AdminFailed as failed:
+            self._answers.put(failed)
+        self._wake_write.send(b"\0")
 
     def _ask_if_due(self) -> None:
         now_s = self._seconds()
         if not self._is_asking and not self._view.is_paused and now_s >= self._next_s:
             self._is_asking = True
             self._next_s = now_s + self._interval_s
-            self._wanted.put(None)
+            threading.Thread(target=self._ask, daemon=True).start()
 
     def _pause_s(self) -> float | None:
         redraw_s = _REDRAW_S if self._unreachable_since_s is not None else None

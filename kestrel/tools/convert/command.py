@@ -92,8 +92,8 @@ class _Conversion:
         """Convert the folder, or resume an earlier run. Return the exit status."""
         raise_file_limit()  # all files of a family are open at once
         check_folders(self._source, self._target, self._staging.path)
-        state = self._published()
-        if state is not None:
+        state = self._staging.published()
+        if state is not None and self._is_about(state):
             with self._staging.owned():
                 self._disk.sync_folder(os.path.dirname(self._target.path))
                 self._end(state)
@@ -111,11 +111,6 @@ class _Conversion:
                     self._remark("run the same command to continue")
                     raise
         return EX_OK
-
-    def _published(self) -> ConversionState | None:
-        """Return the state of an earlier run whose target is already in place but not reported, or None."""
-        state = self._staging.published()
-        return state if state is not None and self._is_about(state) else None
 
     def _open_source(self) -> ConversionSource:
         source = self._source.open(self._disk, self._now_ms)
