@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
@@ -20,8 +21,9 @@ from kestrel.queues.queue_histograms import QueueHistograms
 STEP_S: Final = 10
 SAMPLES: Final = 360
 """Samples in one hour."""
-_PLACES: Final = SAMPLES + 1
-"""Slots of a ring: one more than `SAMPLES`, for the sample that is being taken."""
+_KEPT: Final = SAMPLES + 1
+"""Samples kept of a queue: one more than `SAMPLES`, for the sample that is being taken."""
+_COLUMNS: Final = 4
 MAX_NAMES_PER_REQUEST: Final = 100
 QUEUES_PER_STEP: Final = 64
 SERVER: Final = b""
@@ -30,50 +32,42 @@ SERVER: Final = b""
 _UNKNOWN: Final = -1
 
 
-class _Ring:
-    """A ring of samples of one queue: items, bytes, and the totals of items put and taken so far."""
+class _QueueSamples:
+    """The last samples of one queue: items, bytes, and the totals of items put and taken so far."""
 
     def __init__(self, born: int) -> None:
-        self.born = born
+        self._born = born
         """Number of the first sample."""
         self._newest = born - 1
-        self._columns = tuple(array("q", [_UNKNOWN]) * _PLACES for _ in range(4))
+        self._values = array("q")
+        """Four values of each sample, the oldest first."""
 
-    def set(self, sample: int, values: tuple[int, int, int, int]) -> None:
-        """Store the values of sample number `sample`. Skipped samples are marked as unknown."""
-        missed = range(max(self._newest + 1, sample - _PLACES + 1), sample)
+    def add(self, sample: int, values: tuple[int, int, int, int]) -> None:
+        """Add sample number `sample`. Skipped samples are unknown."""
+        self._values.extend([_UNKNOWN] * _COLUMNS * min(sample - self._newest - 1, _KEPT))
+        self._values.extend(values)
+        del self._values[: -_COLUMNS * _KEPT]
         self._newest = sample
-        for column, value in zip(self._columns, values, strict=True):
-            for each in missed:
-                column[each % _PLACES] = _UNKNOWN
-            column[sample % _PLACES] = value
 
     def series(self, newest: int) -> dict[str, list[float | None]]:
         """Return the last hour of samples up to number `newest`; None for each unknown value. Rates are per second."""
-        first = max(self.born, newest - SAMPLES + 1)
-        samples = range(first, newest + 1)
-        return {
-            "items": [self._at(0, sample) for sample in samples],
-            "bytes": [self._at(1, sample) for sample in samples],
-            "puts": self._rates(2, samples),
-            "gets": self._rates(3, samples),
-        }
+        samples = range(max(self._born, newest - SAMPLES + 1), newest + 1)
+        items, size, puts, gets = ([self._at(sample, column) for sample in samples] for column in range(_COLUMNS))
+        return {"items": items, "bytes": size, "puts": _rates(puts), "gets": _rates(gets)}
 
-    def _at(self, column: int, sample: int) -> float | None:
-        if not self._newest - _PLACES < sample <= self._newest:
-            return None
-        value = self._columns[column][sample % _PLACES]
+    def _at(self, sample: int, column: int) -> float | None:
+        place = len(self._values) + _COLUMNS * (sample - self._newest - 1) + column
+        value = self._values[place] if 0 <= place < len(self._values) else _UNKNOWN
         return None if value == _UNKNOWN else value
 
-    def _rates(self, column: int, samples: range) -> list[float | None]:
-        rates: list[float | None] = []
-        before: float | None = None
-        for sample in samples:
-            now = self._at(column, sample)
-            # A smaller total means that the queue was deleted and created again.
-            rates.append((now - before) / STEP_S if now is not None and before is not None and now >= before else None)
-            before = now
-        return rates
+
+def _rates(totals: list[float | None]) -> list[float | None]:
+    rates: list[float | None] = [None] * len(totals)
+    for place, (before, now) in enumerate(pairwise(totals), 1):
+        # A smaller total means that the queue was deleted and created again.
+        if before is not None and now is not None and now >= before:
+            rates[place] = (now - before) / STEP_S
+    return rates
 
 
 class StatsHistory:
@@ -91,8 +85,8 @@ class StatsHistory:
         """Number of the newest sample, -1 if there is none."""
         self.sampled_ms = 0
         """Time of the newest sample, in milliseconds since the epoch."""
-        self._server = _Ring(0)
-        self._rings: dict[bytes, _Ring] = {}
+        self._server = _QueueSamples(0)
+        self._queues: dict[bytes, _QueueSamples] = {}
         self._loop = SlicedLoop(
             clock, cooperator, self.sampling, "Sampling for the history of the admin port failed; it has stopped"
         )
@@ -116,22 +110,15 @@ class StatsHistory:
         for place, (queue, histograms) in enumerate(queues):
             values = _values_of(queue, histograms)
             totals = [total + value for total, value in zip(totals, values, strict=True)]
-            ring = None if queue.is_deleted else self._ring(queue.name, sample)
-            if ring is not None:
-                ring.set(sample, values)
+            if not queue.is_deleted and (queue.name in self._queues or len(self._queues) < self._max_queues()):
+                self._queues.setdefault(queue.name, _QueueSamples(sample)).add(sample, values)
                 seen.add(queue.name)
             if place % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
                 yield None
-        self._server.set(sample, (totals[0], totals[1], totals[2], totals[3]))
+        self._server.add(sample, (totals[0], totals[1], totals[2], totals[3]))
         self.sample, self.sampled_ms = sample, sampled_ms
-        for name in self._rings.keys() - seen:
-            del self._rings[name]
-
-    def _ring(self, name: bytes, sample: int) -> _Ring | None:
-        ring = self._rings.get(name)
-        if ring is None and len(self._rings) < self._max_queues():
-            ring = self._rings[name] = _Ring(sample)
-        return ring
+        for name in self._queues.keys() - seen:
+            del self._queues[name]
 
     def series(self, names: Sequence[bytes], newest: int | None = None) -> dict[bytes, dict[str, list[float | None]]]:
         """Return the last hour of samples of the named queues, up to sample number `newest`, by default the newest one.
@@ -140,8 +127,8 @@ class StatsHistory:
         """
         if newest is None:
             newest = self.sample
-        wanted = [(name, self._server if name == SERVER else self._rings.get(name)) for name in names]
-        return {name: ring.series(newest) for name, ring in wanted if ring is not None}
+        wanted = [(name, self._server if name == SERVER else self._queues.get(name)) for name in names]
+        return {name: samples.series(newest) for name, samples in wanted if samples is not None}
 
 
 def _values_of(queue: Queue, histograms: QueueHistograms) -> tuple[int, int, int, int]:
