@@ -5,7 +5,7 @@ Monitoring programs for the original Kestrel can read them from `stats.json` and
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
@@ -134,7 +134,7 @@ class QueueStatsDelta:
     def __init__(self, now: QueueStatsSource, earlier: QueueStatsSource) -> None:
         self._now = now
         self._earlier = earlier
-        self.names = now.names
+        self.names: Callable[[], Iterable[bytes]] = now.names
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
         return _between(self._now.values(name, section), self._earlier.values(name, section), section)

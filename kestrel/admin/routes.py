@@ -63,11 +63,11 @@ class Routes:
             server_view.manager, clock, cooperator, lambda: server_view.config.admin.max_queue_series
         )
         self._interval_stats = IntervalStats(server_view, clock, cooperator)
-        own = {
+        own: dict[tuple[bytes, ...], Handler] = {
             (b"stats",): partial(stats.stats, self._interval_stats),
             (b"api", b"history"): partial(history, self.history),
         }
-        self._handlers = {"GET": {**_GET, **own}, "POST": _POST}
+        self._handlers: Mapping[str, Mapping[tuple[bytes, ...], Handler]] = {"GET": {**_GET, **own}, "POST": _POST}
 
     def start(self) -> None:
         """Start to sample the history. Called when the queues are loaded."""
