@@ -34,7 +34,7 @@ def spell_queue(name: bytes) -> str:
 
 
 def show_queue(name: bytes) -> str:
-    """The same, for a terminal."""
+    """A queue's name as its files spell it, for a terminal."""
     return show_text(spell_queue(name))
 
 
