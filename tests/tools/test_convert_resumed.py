@@ -19,7 +19,7 @@ from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
 from kestrel.tools.convert import targets
-from kestrel.tools.convert.families import FolderSums
+from kestrel.tools.convert.sources import FolderSums
 from kestrel.tools.convert.targets import TARGETS
 from tests.journal.handwritten import add, addx
 from tests.journal.restarts import NOW_MS, files_of

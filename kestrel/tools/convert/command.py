@@ -15,8 +15,7 @@ from kestrel.server.process import raise_file_limit
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.tools.arguments import make_parser
 from kestrel.tools.convert.conversion_folders import ConversionFolder, ConversionState, Staging, check_folders
-from kestrel.tools.convert.families import Family, FamilyItem, FolderSums, sum_families
-from kestrel.tools.convert.sources import SOURCES, ConversionSource
+from kestrel.tools.convert.sources import SOURCES, ConversionSource, Family, FamilyItem, FolderSums, sum_families
 from kestrel.tools.convert.targets import TARGETS, ConversionTarget
 from kestrel.tools.files.folder import Folder, check_owner
 from kestrel.tools.formatting import align_table, count, show_path, show_queue, show_size, spell_queue

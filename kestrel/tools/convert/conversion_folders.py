@@ -19,8 +19,7 @@ from kestrel.errors import FolderInUse
 from kestrel.scroll.name_encoding import NAMES_FOLDER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_resources import kind_of
-from kestrel.tools.convert.families import FolderSums
-from kestrel.tools.convert.sources import SOURCES, ConversionSource
+from kestrel.tools.convert.sources import SOURCES, ConversionSource, FolderSums
 from kestrel.tools.files.folder import Folder, locked_folder
 from kestrel.tools.formatting import show_path, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error

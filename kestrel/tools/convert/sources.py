@@ -1,27 +1,112 @@
-"""Reading a folder of queues as a restart would serve it, family by family. Nothing is written."""
+"""Reading a folder of queues as a restart would serve it: family by family, step by step. Nothing is written.
+
+Families and their items are the common form of both formats.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import cached_property
+from hashlib import blake2b
 from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
 from kestrel.item import Item
+from kestrel.journal.records import XID_RECORD_BYTES, encode_item
+from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.scroll.name_encoding import location_of
-from kestrel.tools.convert.families import Family, FamilyItem
+from kestrel.scroll.records import PUT_EXPIRING_BYTES
 from kestrel.tools.files.folder import Folder, FoundScroll
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
 from kestrel.tools.files.scroll_contents import RemainingReaders, ScrollContents, ScrollQueueContents
 from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
-from kestrel.tools.files.snapshot_files import FileReadResult, damage_sentence
+from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, damage_sentence
 from kestrel.tools.formatting import show_path, show_queue
 from kestrel.tools.progress import ByteProgress, no_progress
 from kestrel.tools.tool_runner import ToolFailed
+
+_MARK_BYTES: Final = 16
+_TARGETS_BYTES: Final = 16
+"""Approximate size of a TARGETS record."""
+
+
+class Family(NamedTuple):
+    """Queues that are read together: those of one scroll, or a parent and its children in journals."""
+
+    name: bytes
+    """Name of the parent, which need not exist as a queue."""
+    queues: tuple[bytes, ...]
+    """Sorted names of the queues."""
+
+
+class FamilyItem(NamedTuple):
+    """An item that some queues of a family hold, each after its items of earlier steps."""
+
+    data: bytes
+    add_ms: int
+    expiry_ms: int
+    queue_indexes: Sequence[int]
+    """Ascending indexes of these queues in `Family.queues`."""
+    errors: Sequence[int]
+    """Error count of the item in each of these queues."""
+
+
+class QueueSum(NamedTuple):
+    """A summary of a queue's items, as of `ItemsDigest`. Two queues with equal sums hold the same items."""
+
+    items: int
+    data_bytes: int
+    front: int
+    digest: str
+
+
+class FolderSums(NamedTuple):
+    """Sums of a folder's queues, and the approximate size of the folder in either format."""
+
+    queues: Mapping[bytes, QueueSum]
+    scroll_bytes: int
+    journal_bytes: int
+
+    @property
+    def items(self) -> int:
+        return sum(each.items for each in self.queues.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` reads."""
+        queues = {name.decode("latin-1"): list(each) for name, each in self.queues.items()}
+        return {"queues": queues, "scroll_bytes": self.scroll_bytes, "journal_bytes": self.journal_bytes}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        queues = {name.encode("latin-1"): QueueSum(*each) for name, each in value["queues"].items()}
+        return cls(queues, value["scroll_bytes"], value["journal_bytes"])
+
+
+def sum_families(families: Iterable[tuple[Family, Iterable[FamilyItem]]]) -> FolderSums:
+    """Return the sums of a folder, from all items of its families."""
+    queues: dict[bytes, QueueSum] = {}
+    scroll_bytes = journal_bytes = 0
+    for family, steps in families:
+        digests = [ItemsDigest() for _ in family.queues]
+        for step in steps:
+            record = encode_item(step.data, step.add_ms, step.expiry_ms)
+            mark = blake2b(record, digest_size=_MARK_BYTES).digest()
+            size = len(step.data)
+            for place, errors in zip(step.queue_indexes, step.errors, strict=True):
+                digests[place].add(mark, size, errors)
+            journal_bytes += len(step.queue_indexes) * len(record)
+            scroll_bytes += PUT_EXPIRING_BYTES + size
+            if len(step.queue_indexes) < len(family.queues):
+                scroll_bytes += _TARGETS_BYTES
+        for name, each in zip(family.queues, digests, strict=True):
+            queues[name] = QueueSum(each.items, each.data_bytes, each.front, each.digest)
+            journal_bytes += each.front * (XID_RECORD_BYTES + ERRORS_BYTES)
+    return FolderSums(dict(sorted(queues.items())), scroll_bytes, journal_bytes)
+
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024
 _LEAST_WINDOW_BYTES: Final = 64 * 1024

@@ -20,7 +20,7 @@ from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, EscapedName
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state, sealed
 from kestrel.scroll.records import MAX_DATA_BYTES, WRITER_MAGIC, Targets, encode_errors, encode_put, encode_targets
 from kestrel.storage.folder_resources import claim_folder
-from kestrel.tools.convert.families import Family, FamilyItem, QueueSum
+from kestrel.tools.convert.sources import Family, FamilyItem, QueueSum
 
 _MOST_PENDING_BYTES: Final = 8 * 1024 * 1024
 
