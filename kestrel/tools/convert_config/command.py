@@ -86,12 +86,12 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
 
 def _write(disk: Disk, path: bytes, data: bytes) -> None:
     """Write the file atomically. The temporary file gets an unused name, so that no other file is overwritten."""
-    unread_statements = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
+    temporary = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
     try:
-        AtomicFile(disk, path, unread_statements).write(data)
+        AtomicFile(disk, path, temporary).write(data)
     except BaseException:
         with suppress(OSError):
-            disk.erase(unread_statements)
+            disk.erase(temporary)
         raise
 
 
