@@ -44,6 +44,8 @@ class _QueueSamples:
 
     def add(self, sample: int, values: tuple[int, int, int, int]) -> None:
         """Add sample number `sample`. Skipped samples are unknown."""
+        if sample == self._newest:  # it was begun before, and not finished
+            del self._values[-_COLUMNS:]
         self._values.extend([_UNKNOWN] * _COLUMNS * min(sample - self._newest - 1, _KEPT))
         self._values.extend(values)
         del self._values[: -_COLUMNS * _KEPT]
