@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -40,10 +40,8 @@ class ShownRecord(NamedTuple):
     """Size of the record in the file, in bytes."""
     data: bytes | None
     """Data of the item that the record adds, or None if it adds none."""
-    fields: Callable[[], Iterable[str]]
-    """Returns the fields of the record as text."""
-    fields_json: Callable[[], dict[str, Any]]
-    """Returns the fields of the record as a JSON object."""
+    fields: Callable[[], tuple[dict[str, Any], list[str]]]
+    """Returns the fields of the record as a JSON object, and as texts."""
 
 
 class JournalDump:
@@ -64,8 +62,7 @@ class JournalDump:
         """Yield every record with its file and offset."""
         for read, offset, record in self._contents.records():
             data = record.data if adds(record) else None
-            fields = partial(_journal_fields, record), partial(_journal_fields_json, record)
-            yield read, offset, ShownRecord(record.name, record.size, data, *fields)
+            yield read, offset, ShownRecord(record.name, record.size, data, partial(_journal_fields, record))
         self._open_reads = self._contents.open_reads
         for item in self._contents.items():
             self._left.add(len(item.data), item.add_ms, item.expiry_ms)
@@ -112,31 +109,29 @@ def adds(record: JournalFileRecord) -> bool:
     return record.opcode in _ADDING and record.restates is None
 
 
-def _journal_fields(record: JournalFileRecord) -> Iterator[str]:
-    if record.opcode not in _WITHOUT_XID:
-        yield f"xid {record.xid}"
-    if record.opcode is Opcode.UNREMOVE:
-        yield "one error more" if record.errors is None else count(record.errors, "error")
-    if record.restates is not None:
-        yield f"restates {count(record.restates, 'open read')}"
-    if adds(record):
-        yield count(len(record.data), "byte")
-        if record.add_ms is not None:
-            yield f"added {show_time(record.add_ms)}"
-        yield f"expires {show_time(record.expiry_ms)}" if record.expiry_ms else "no expiry"
-
-
-def _journal_fields_json(record: JournalFileRecord) -> dict[str, Any]:
+def _journal_fields(record: JournalFileRecord) -> tuple[dict[str, Any], list[str]]:
     fields: dict[str, Any] = {}
+    shown: list[str] = []
     if record.opcode not in _WITHOUT_XID:
         fields["xid"] = record.xid
+        shown.append(f"xid {record.xid}")
     if record.opcode is Opcode.UNREMOVE:
         fields["errors"] = record.errors
+        shown.append("one error more" if record.errors is None else count(record.errors, "error"))
     if record.restates is not None:
         fields["restates"] = record.restates
+        shown.append(f"restates {count(record.restates, 'open read')}")
     if adds(record):
         fields |= {"data_bytes": len(record.data), "add_ms": record.add_ms, "expiry_ms": record.expiry_ms or None}
-    return fields
+        shown.append(count(len(record.data), "byte"))
+        if record.add_ms is not None:
+            shown.append(f"added {show_time(record.add_ms)}")
+        shown.append(_expiry_shown(record.expiry_ms))
+    return fields, shown
+
+
+def _expiry_shown(expiry_ms: int) -> str:
+    return f"expires {show_time(expiry_ms)}" if expiry_ms else "no expiry"
 
 
 class ScrollDump:
@@ -155,8 +150,7 @@ class ScrollDump:
     def records(self) -> Iterator[tuple[FileReadResult, int, ShownRecord]]:
         for read, offset, record in self._contents.records():
             data = None if record.item is None else record.item.data
-            fields = partial(self._fields, record), partial(self._fields_json, record)
-            yield read, offset, ShownRecord(record.record.name, record.record.size, data, *fields)
+            yield read, offset, ShownRecord(record.record.name, record.record.size, data, partial(self._fields, record))
 
     def added(self) -> Iterator[bytes]:
         return (item.data for item in self._contents.added())
@@ -166,68 +160,48 @@ class ScrollDump:
 
     # Records.
 
-    def _fields(self, record: QueueRecord) -> Iterator[str]:
+    def _fields(self, record: QueueRecord) -> tuple[dict[str, Any], list[str]]:
         raw = record.record
         if (item := record.item) is not None:
-            yield f"id {item.id}"
-            yield count(len(item.data), "byte")
-            yield f"added {show_time(item.add_ms)}"
-            yield f"expires {show_time(item.expiry_ms)}" if item.expiry_ms else "no expiry"
-            if item.errors:
-                yield count(item.errors, "error")
-            if record.is_ignored:
-                yield "ignored: its id is not higher than all before it"
-            return
-        match raw.command:
-            case RecordCommand.READ_HEAD:
-                yield f"all up to id {raw.item_id}"
-            case RecordCommand.READ_DONE | RecordCommand.DONE_RANGES:
-                yield from _some([_range_shown(*ids) for ids in _ranges(record)])
-            case RecordCommand.ERRORS:
-                yield from _some([f"id {item_id} has {errors}" for item_id, errors in raw.errors.items()])
-            case RecordCommand.TARGETS if raw.targets is None:
-                yield "no list of readers: it says nothing"
-            case RecordCommand.TARGETS if raw.targets is not None:
-                readers = " and ".join(map(self._reader_shown, sorted(raw.targets.readers))) or "nobody"
-                yield f"the next item is for {f'all but {readers}' if raw.targets.are_left_out else f'{readers} alone'}"
-            case RecordCommand.HELD if raw.held is None:
-                yield "no reader reads by ids"
-            case RecordCommand.HELD if raw.held is not None:
-                yield f"{show_path(raw.held.by)} reads by ids, and has released all up to id {raw.held.head}"
-            case RecordCommand.CHECKSUM if raw.checksum is None:
-                yield "no CRC-32: it matches nothing"
-            case RecordCommand.CHECKSUM:
-                yield f"CRC-32 {raw.checksum:08x} of the records before it"
-            case RecordCommand.DELETED:
-                pass
-            case _:
-                yield f"command {raw.command}"
-                yield count(raw.size, "byte")
-
-    def _fields_json(self, record: QueueRecord) -> dict[str, Any]:
-        raw = record.record
-        if (item := record.item) is not None:
-            times = {"add_ms": item.add_ms, "expiry_ms": item.expiry_ms or None}
             ignored = {"is_ignored": True} if record.is_ignored else {}
-            return {"id": item.id, "errors": item.errors, **ignored, "data_bytes": len(item.data), **times}
+            times = {"add_ms": item.add_ms, "expiry_ms": item.expiry_ms or None}
+            fields = {"id": item.id, "errors": item.errors, **ignored, "data_bytes": len(item.data), **times}
+            shown = [f"id {item.id}", count(len(item.data), "byte"), f"added {show_time(item.add_ms)}"]
+            shown.append(_expiry_shown(item.expiry_ms))
+            if item.errors:
+                shown.append(count(item.errors, "error"))
+            if record.is_ignored:
+                shown.append("ignored: its id is not higher than all before it")
+            return fields, shown
         match raw.command:
             case RecordCommand.READ_HEAD:
-                return {"head": raw.item_id}
+                return {"head": raw.item_id}, [f"all up to id {raw.item_id}"]
             case RecordCommand.READ_DONE | RecordCommand.DONE_RANGES:
-                return {"done": _ranges(record)}
+                ranges = _ranges(record)
+                return {"done": ranges}, _some([_range_shown(*each) for each in ranges])
             case RecordCommand.ERRORS:
-                return {"errors": list(raw.errors.items())}
-            case RecordCommand.TARGETS if raw.targets is not None:
-                readers = [self._reader_shown(reader) for reader in sorted(raw.targets.readers)]
-                return {"all_but" if raw.targets.are_left_out else "only": readers}
+                errors = list(raw.errors.items())
+                return {"errors": errors}, _some([f"id {item_id} has {number}" for item_id, number in errors])
+            case RecordCommand.TARGETS if (targets := raw.targets) is not None:
+                names = [self._reader_shown(reader) for reader in sorted(targets.readers)]
+                readers = " and ".join(names) or "nobody"
+                whom = f"all but {readers}" if targets.are_left_out else f"{readers} alone"
+                return {"all_but" if targets.are_left_out else "only": names}, [f"the next item is for {whom}"]
+            case RecordCommand.TARGETS:
+                return {"command": raw.command}, ["no list of readers: it says nothing"]
+            case RecordCommand.HELD if (held := raw.held) is not None:
+                by = show_path(held.by)
+                sentence = f"{by} reads by ids, and has released all up to id {held.head}"
+                return {"reader": by, "released": held.head}, [sentence]
             case RecordCommand.HELD:
-                return {} if raw.held is None else {"reader": show_path(raw.held.by), "released": raw.held.head}
+                return {}, ["no reader reads by ids"]
+            case RecordCommand.CHECKSUM if (checksum := raw.checksum) is not None:
+                return {"crc32": f"{checksum:08x}"}, [f"CRC-32 {checksum:08x} of the records before it"]
             case RecordCommand.CHECKSUM:
-                return {"crc32": None if raw.checksum is None else f"{raw.checksum:08x}"}
+                return {"crc32": None}, ["no CRC-32: it matches nothing"]
             case RecordCommand.DELETED:
-                return {}
-            case _:
-                return {"command": raw.command}
+                return {}, []
+        return {"command": raw.command}, [f"command {raw.command}", count(raw.size, "byte")]
 
     def _reader_shown(self, reader: bytes) -> str:
         """Return the name of the queue that a TARGETS record refers to, which may have been deleted."""

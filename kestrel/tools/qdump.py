@@ -171,12 +171,13 @@ def _print_dump(dump: JournalDump | ScrollDump, arguments: Namespace, output: Ou
         return
     file: FileReadResult | None = None
     for read, offset, record in dump.records():
-        data = record.data if arguments.data else None
         if arguments.quiet:
             continue
+        data = record.data if arguments.data else None
+        fields, texts = record.fields()
         if arguments.json:
-            fields = {**dump.place_json(read), "offset": offset, "record": record.name, "bytes": record.size}
-            fields |= record.fields_json()
+            place = {**dump.place_json(read), "offset": offset, "record": record.name, "bytes": record.size}
+            fields = place | fields
             if data is not None:
                 fields["data"] = base64.b64encode(data).decode("ascii")
             output.object(fields)
@@ -185,7 +186,7 @@ def _print_dump(dump: JournalDump | ScrollDump, arguments: Namespace, output: Ou
             file = read
             output.line(f"file {show_path(read.file_name)}")
         shown = "" if data is None else f"  {show_data(data)}"
-        output.line(f"{offset:>12}  {record.name:<20}  {', '.join(record.fields())}{shown}".rstrip())
+        output.line(f"{offset:>12}  {record.name:<20}  {', '.join(texts)}{shown}".rstrip())
     if not arguments.json:
         output.lines(dump.summary_lines())
 
