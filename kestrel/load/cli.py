@@ -2,50 +2,81 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
+from kestrel.address import Address, parse_address
 from kestrel.client.errors import ClientFailure, ConnectionFailed
-from kestrel.load.flows import LoadQueues
-from kestrel.load.load_run import LoadRun
-from kestrel.load.load_tools import flood, leaky_reader, many_clients, packing, put_many
-from kestrel.load.numbered_items import MAX_ITEMS, Ledger
-from kestrel.load.options import (
-    LoadDefaults,
-    LoadOptions,
-    add_number,
-    add_options,
-    check_file_limit,
-    options,
-    parse_share,
-)
+from kestrel.cluster.uri import is_server_set
+from kestrel.errors import BadQueueName
+from kestrel.load.load_dialects import PORTS
+from kestrel.load.load_run import LoadOptions, LoadRun
+from kestrel.load.load_tools import LoadQueues, flood, leaky_reader, many_clients, packing, put_many
+from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
-from kestrel.tools.arguments import make_parser, wire_duration_s
-from kestrel.tools.connection_errors import ConnectionContext
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error, run
+from kestrel.names import check_queue_name
+from kestrel.server.process import raise_file_limit
+from kestrel.tools.arguments import (
+    ENVIRONMENT,
+    add_tls_options,
+    duration_s,
+    int_in_range,
+    make_parser,
+    split_servers,
+    tls_options,
+    wire_duration_s,
+    wire_queue_name,
+)
+from kestrel.tools.tool_runner import (
+    EX_FOUND,
+    EX_INTERRUPTED,
+    EX_OK,
+    EX_SERVER,
+    EX_USAGE,
+    ConnectionContext,
+    Output,
+    ToolFailed,
+    print_error,
+    run,
+)
 
 TOOL: Final = "kestrel-load"
 
-ToolFunction = Callable[[LoadRun, LoadQueues, Ledger], Awaitable[None]]
+MOST_CLIENTS: Final = 50_000
+
+_OTHER_FILES: Final = 64
+"""Maximum number of open files of the process other than its connections."""
+
+
+@dataclass(frozen=True)
+class LoadDefaults:
+    """Default values of a tool's options. None means that the tool does not have the option."""
+
+    queue: str
+    items: int
+    sizes: str
+    clients: int
+    pipeline: int | None = None
+    pause_s: str | None = None
 
 
 class _LoadTool(NamedTuple):
-    """A load tool: its function, defaults, and the number of connections and items it needs."""
+    """A load tool: its function, its defaults, and the number of connections that it needs."""
 
-    do: ToolFunction
+    do: Callable[[LoadRun], Awaitable[None]]
     short: str
     defaults: LoadDefaults
-    connections: Callable[[LoadOptions], int]
-    total: Callable[[LoadOptions], int]
-    """Number of items that the tool puts in total."""
+    connections: Callable[[LoadOptions], int] = lambda options: options.clients
 
 
 _TOOLS: Final = {
@@ -54,35 +85,27 @@ _TOOLS: Final = {
         "push items through a queue at full speed, and check that each comes once",
         LoadDefaults("load_flood", 100_000, "1024", 1, pipeline=100),
         lambda options: 2 * options.clients,
-        lambda options: options.items + options.prefill,
     ),
     "many-clients": _LoadTool(
         many_clients,
         "use many mostly idle connections, which put and take an item from time to time",
         LoadDefaults("load_many_clients", 1000, "64", 100, pause_s="1s"),
-        lambda options: options.clients,
-        lambda options: options.items,
     ),
     "put-many": _LoadTool(
         put_many,
         "put items from many clients, without taking them",
         LoadDefaults("load_put_many", 10_000, "1024", 100, pipeline=1),
-        lambda options: options.clients,
-        lambda options: options.items,
     ),
     "packing": _LoadTool(
         packing,
         "fill and empty a queue repeatedly, and check whether its journal shrinks",
         LoadDefaults("load_packing", 20_000, "1024", 1, pipeline=100),
-        lambda options: options.clients,
-        lambda options: options.items * options.cycles,
     ),
     "leaky-reader": _LoadTool(
         leaky_reader,
         "read items and put a share of them back, until each was confirmed once",
         LoadDefaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
         lambda options: options.clients + 1,
-        lambda options: options.items,
     ),
 }
 
@@ -156,12 +179,12 @@ def _do(words: Sequence[str]) -> int:
 def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     tool = _TOOLS[arguments.tool]
     asked = options(parser, arguments, tool.defaults)
-    if tool.total(asked) > MAX_ITEMS:
-        parser.error(f"{tool.total(asked):,} items are too many; limit={MAX_ITEMS:,}")
+    if asked.total > MAX_ITEMS:
+        parser.error(f"{asked.total:,} items are too many; limit={MAX_ITEMS:,}")
     check_file_limit(parser, tool.connections(asked) + 1)
     output = Output()
     load_run = _run(arguments.tool, asked)
-    run_stats = load_run.run_stats
+    run_stats = load_run.stats
     if arguments.json:
         about = {"server": str(asked.address), "protocol": asked.protocol, "seed": asked.seed}
         output.object(report_json(arguments.tool, run_stats, **about))
@@ -188,7 +211,7 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         load_run = LoadRun(any_reactor, asked)
     except OSError as error:
         raise ToolFailed(f"--ca, --cert or --key: {error}", EX_USAGE) from None
-    progress = RunProgress(name, load_run.run_stats)
+    progress = RunProgress(name, load_run.stats)
     problems: list[Failure] = []
 
     def ended(result: object) -> None:
@@ -198,9 +221,9 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         any_reactor.callLater(0, any_reactor.stop)
 
     def interrupt() -> None:
-        if load_run.run_stats.is_interrupted:
+        if load_run.stats.is_interrupted:
             load_run.hang_up()
-        load_run.run_stats.is_interrupted = True
+        load_run.stats.is_interrupted = True
         load_run.stop()
 
     def begin() -> None:
@@ -223,44 +246,155 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
 
     A `ClientFailure` is recorded in the statistics of the run. If the tool failed, the queues are not restored.
     """
-    asked = load_run.options
-    queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
-    ledger = Ledger(load_run.items(), tool.total(asked))
-    counts = load_run.run_stats.counts
+    queues = LoadQueues(load_run)
+    stats, ledger = load_run.stats, load_run.ledger
     try:
         control = await load_run.connection()
-        await queues.prepare(load_run, control)
+        await queues.prepare(control)
         control.pipeline.drop()
         try:
-            await tool.do(load_run, queues, ledger)
+            await tool.do(load_run)
         except ConnectionFailed:
-            if not load_run.run_stats.is_interrupted:
+            if not stats.is_interrupted:
                 raise
         finally:
-            counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
-            counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
+            stats.counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
+            stats.counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
             if tool.do is not put_many:
-                counts |= {"seen": ledger.seen, "missing": ledger.missing}
+                stats.counts |= {"seen": ledger.seen, "missing": ledger.missing}
             load_run.end()
-        await _restore(load_run, queues)
+        try:
+            await queues.restore(await load_run.connection())
+        except ClientFailure:
+            stats.is_left = True
+            raise
     except ClientFailure as failure:
         # A connection closed to end an interrupted run is not a failure.
-        if not (load_run.run_stats.is_interrupted and isinstance(failure, ConnectionFailed)):
-            load_run.run_stats.failure = _explain_failure(failure, asked)
+        if not (stats.is_interrupted and isinstance(failure, ConnectionFailed)):
+            asked = load_run.options
+            context = ConnectionContext("--server", asked.protocol, asked.tls is not None)
+            stats.failure = str(context.failed(failure, str(asked.address)))
 
 
-async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
-    """Delete or flush the queues of the run. If that fails, record that queues are left, and raise the error."""
+def sizes(text: str) -> tuple[int, int]:
+    """Parse ``N`` or ``LEAST..MOST`` and return the smallest and the largest size. Raise ArgumentTypeError."""
+    parse = int_in_range(LEAST_BYTES, MOST_BYTES)
+    least, dots, most = text.partition("..")
+    size = parse(least)
+    largest = parse(most) if dots else size
+    if largest < size:
+        raise ArgumentTypeError(f"{text!r}: write the smaller size first")
+    return size, largest
+
+
+def parse_share(text: str) -> float:
+    """Parse a share from 0 to 0.9. Raise ArgumentTypeError."""
     try:
-        await queues.restore(load_run, await load_run.connection())
-    except ClientFailure:
-        load_run.run_stats.is_left = True
-        raise
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 0.9:
+        raise ArgumentTypeError(f"{text!r} is not a share from 0 to 0.9")
+    return value
 
 
-def _explain_failure(failure: ClientFailure, asked: LoadOptions) -> str:
-    """Return the message for a failure, with advice."""
-    return str(ConnectionContext("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
+def add_number(add: Callable[..., object], option: str, least: int, most: int, default: int, help: str) -> None:
+    """Add an option for a whole number. `add` is called like ``ArgumentParser.add_argument``."""
+    add(option, metavar="N", type=int_in_range(least, most), default=default, help=f"{help} (default: {default})")
+
+
+def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
+    """Add the options that all tools have. Add ``--pipeline`` and ``--pause`` only if they have a default."""
+    server = parser.add_argument_group("the server")
+    server.add_argument(
+        "--server", metavar="HOST[:PORT]", help=f"the server's address (default: {ENVIRONMENT}, or localhost)"
+    )
+    server.add_argument(
+        "--protocol", default="memcache", choices=tuple(PORTS), help="the protocol to use (default: memcache)"
+    )
+    add_tls_options(server.add_argument)
+    server.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        metavar="DURATION",
+        type=wire_duration_s,
+        default=10.0,
+        help="how long the server may take to answer (default: 10s)",
+    )
+    load = parser.add_argument_group("the load")
+    load.add_argument(
+        "--queue",
+        metavar="NAME",
+        type=wire_queue_name,
+        help=f"the queue (default: {defaults.queue}); it must be empty",
+    )
+    add_number(load.add_argument, "--items", 1, MAX_ITEMS, defaults.items, "number of items")
+    load.add_argument(
+        "--bytes",
+        dest="sizes",
+        metavar="N",
+        type=sizes,
+        default=sizes(defaults.sizes),
+        help=f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})",
+    )
+    add_number(load.add_argument, "--clients", 1, MOST_CLIENTS, defaults.clients, "number of clients")
+    if defaults.pipeline is not None:
+        help = "number of outstanding requests on a connection"
+        add_number(load.add_argument, "--pipeline", 1, 10_000, defaults.pipeline, help)
+    if defaults.pause_s is not None:
+        load.add_argument(
+            "--pause",
+            dest="pause_s",
+            metavar="DURATION",
+            type=duration_s,
+            default=duration_s(defaults.pause_s),
+            help=f"how long a client rests between its requests, on average (default: {defaults.pause_s})",
+        )
+    add_number(load.add_argument, "--seed", 0, 2**32 - 1, 1, "seed of the random numbers")
+    load.add_argument("--flush", action="store_true", help="drop the items of the queue first")
+    load.add_argument("--anyway", action="store_true", help="also use a queue that has items, which may be lost")
+    load.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+
+
+def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults) -> LoadOptions:
+    """Return the options of the command line. Exit with a usage error if they are invalid.
+
+    Raise `ToolFailed` if a TLS file cannot be used.
+    """
+    named = {field.name for field in fields(LoadOptions)}
+    given = {name: value for name, value in vars(arguments).items() if name in named}
+    given["address"] = _address(parser, arguments)
+    given["is_default_queue"] = given["queue"] is None
+    given["queue"] = given["queue"] or defaults.queue.encode()
+    given["tls"] = tls_options(parser, arguments)
+    asked = LoadOptions(**given)
+    try:
+        check_queue_name(asked.queue_names[-1])  # the longest
+    except BadQueueName as error:
+        parser.error(f"--queue with a number appended: {error}")
+    return asked
+
+
+def check_file_limit(parser: ArgumentParser, number_: int) -> None:
+    """Raise the limit of open files. Exit with a usage error if the system forbids as many as connections need."""
+    limit = raise_file_limit()
+    wanted = number_ + _OTHER_FILES
+    if limit != resource.RLIM_INFINITY and wanted > limit:
+        way_out = f"fewer --clients, or ulimit -Hn {wanted}"
+        parser.error(f"{number_:,} connections are more than the system allows: {way_out}")
+
+
+def _address(parser: ArgumentParser, arguments: Namespace) -> Address:
+    named = arguments.server
+    if named is None:
+        there = split_servers(os.environ.get(ENVIRONMENT, ""))
+        named = ",".join(there) or "localhost"
+    if is_server_set(named) or "," in named or len(named.split()) > 1:
+        parser.error("a load is put on one server: name it with --server HOST[:PORT]")
+    try:
+        return parse_address(named, PORTS[arguments.protocol])
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

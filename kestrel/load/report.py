@@ -24,7 +24,6 @@ class RequestStats:
         self._ended_s = 0.0
 
     def add(self, size: int, began_s: float, ended_s: float) -> None:
-        """Record an answered request that moved `size` bytes of data."""
         if not self.items or began_s < self._began_s:
             self._began_s = began_s
         self._ended_s = max(self._ended_s, ended_s)
@@ -34,7 +33,6 @@ class RequestStats:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first request to the last answer."""
         return self._ended_s - self._began_s
 
 
@@ -176,5 +174,4 @@ class RunProgress:
             self._line.draw(f"{self._tool}: {request_stats_list}")
 
     def clear(self) -> None:
-        """Erase the line."""
         self._line.clear()

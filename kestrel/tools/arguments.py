@@ -18,8 +18,7 @@ from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import JournalFileKind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
+from kestrel.tools.tool_runner import EX_USAGE, Output, ToolFailed, explain_os_error
 
 T = TypeVar("T")
 
@@ -52,7 +51,13 @@ def make_parser(
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{tool} {kestrel.__version__}")
-    add_completion_option(parser)
+    parser.add_argument(
+        "--print-completion",
+        metavar="SHELL",
+        choices=SHELLS,
+        action=_PrintCompletion,
+        help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
+    )
     return parser
 
 
@@ -229,17 +234,6 @@ def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
         problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
         raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
     return options
-
-
-def add_completion_option(parser: ArgumentParser) -> None:
-    """Add ``--print-completion SHELL``, which prints the completion script of this command and exits."""
-    parser.add_argument(
-        "--print-completion",
-        metavar="SHELL",
-        choices=SHELLS,
-        action=_PrintCompletion,
-        help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
-    )
 
 
 def completion(parser: ArgumentParser, shell: str) -> str:

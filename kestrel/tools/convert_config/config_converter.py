@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
@@ -11,14 +11,19 @@ from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaAssignment,
     ScalaCall,
+    ScalaLiteral,
     ScalaNew,
     ScalaProgram,
-    ScalaText,
     ScalaTuple,
+    SpecialValue,
     Statement,
     UnreadStatement,
+    Value,
+    last_name,
+    parts,
+    unwrap_some,
+    value,
 )
-from kestrel.tools.convert_config.scala_values import SpecialValue, Value, last_name, parts, unwrap_some, value
 
 Tables = dict[str, Any]
 
@@ -109,10 +114,9 @@ class _ConfigConverter:
         for unread in self._program.unread_statements:
             self._left_out(unread, _NO_STATEMENT)
         root = self._program.root
-        self._check_plain(root)
         queues: list[Tables] = []
         aliases: list[Tables] = []
-        for each in self._assignments(root.body):
+        for each in self._assignments(root):
             match each.path:
                 case ("queues",):
                     queues = self._built(each, "QueueBuilder", _QUEUE | {"name": _ALIAS["name"]}, ["name"])
@@ -146,10 +150,14 @@ class _ConfigConverter:
 
     # Statements.
 
-    def _assignments(self, body: Iterable[Statement]) -> Iterable[ScalaAssignment]:
-        """Yield the last assignment of each setting. Remark on all other statements."""
-        last = {each.path: each for each in body if isinstance(each, ScalaAssignment)}
-        for each in body:
+    def _assignments(self, made: ScalaNew) -> Iterator[ScalaAssignment]:
+        """Yield the last assignment of each setting of an object. Remark on all that is not converted."""
+        if made.arguments or made.others:
+            source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
+            reason = "its arguments and traits cannot be converted; write their settings yourself"
+            self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
+        last = {each.path: each for each in made.body if isinstance(each, ScalaAssignment)}
+        for each in made.body:
             if isinstance(each, UnreadStatement):
                 self._left_out(each, _NO_STATEMENT)
             elif last[each.path] is not each:
@@ -179,13 +187,6 @@ class _ConfigConverter:
         table: Tables = self._tables.setdefault(name, {})
         return table
 
-    def _check_plain(self, made: ScalaNew) -> None:
-        """Remark on the arguments and traits of a ``new`` expression, which are not converted."""
-        if made.arguments or made.others:
-            source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
-            reason = "its arguments and traits cannot be converted; write their settings yourself"
-            self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
-
     # Lists of queues and aliases.
 
     def _built(
@@ -196,20 +197,23 @@ class _ConfigConverter:
             if not isinstance(each, ScalaNew) or each.type != type_:
                 self._left_out_part(statement, each, f"this is no new {type_} {{ ... }}; write its settings yourself")
                 continue
-            self._check_plain(each)
             table: Tables = {}
-            for one in self._assignments(each.body):
+            for one in self._assignments(each):
                 if len(one.path) == 1:
                     self._take(one, known, table)
                 else:
                     self._left_out(one, _NO_SETTING)
-            lacking = [name for name in needed if name not in table]
-            if lacking:
-                reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
-                self._left_out_part(statement, each, reason)
-            else:
+            if self._has_all(statement, each, table, needed):
                 tables.append(table)
         return tables
+
+    def _has_all(self, statement: ScalaAssignment, part: ScalaNew, table: Tables, needed: Iterable[str]) -> bool:
+        """Return whether a table has the settings without which it makes no sense. If not, remark on that."""
+        lacking = [name for name in needed if name not in table]
+        if lacking:
+            reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
+            self._left_out_part(statement, part, reason)
+        return not lacking
 
     # Settings with tables of their own.
 
@@ -219,9 +223,8 @@ class _ConfigConverter:
         if not isinstance(made, ScalaNew) or made.type != "AdminServiceConfig":
             self._left_out(statement, _ONLY_SCALA)
             return
-        self._check_plain(made)
         self._tables.pop("admin", None)  # earlier settings were of another object
-        for each in self._assignments(made.body):
+        for each in self._assignments(made):
             self._admin_setting(each)
 
     def _admin_setting(self, statement: ScalaAssignment) -> None:
@@ -239,7 +242,7 @@ class _ConfigConverter:
             if not isinstance(node, ScalaNew) or node.type != "StatsConfig" or node.arguments or node.others:
                 self._left_out_part(statement, node, _NO_SETTING)
                 continue
-            for each in self._assignments(node.body):
+            for each in self._assignments(node):
                 kinds = [part.type if isinstance(part, ScalaNew) else None for part in parts(each.value)]
                 if each.path == ("reporters",) and set(kinds) <= {"TimeSeriesCollectorConfig"}:
                     reason = "the admin port has the figures of the last hour without it"
@@ -254,9 +257,8 @@ class _ConfigConverter:
         if not isinstance(made, ScalaNew) or made.type != "ZooKeeperBuilder":
             self._left_out(statement, _ONLY_SCALA)
             return
-        self._check_plain(made)
         table: Tables = {}
-        for each in self._assignments(made.body):
+        for each in self._assignments(made):
             match each.path:
                 case ("credentials",):
                     self._set(each, _ZOOKEEPER["credentials"], table, _credentials(each.value))
@@ -270,11 +272,7 @@ class _ConfigConverter:
                     self._take(each, _ZOOKEEPER, table)
                 case _:
                     self._left_out(each, _NO_SETTING)
-        lacking = [name for name in ("host", "pathPrefix") if name not in table]
-        if lacking:
-            reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
-            self._left_out_part(statement, made, reason)
-        else:
+        if self._has_all(statement, made, table, ("host", "pathPrefix")):
             self._tables["zookeeper"] = table
 
     # The log.
@@ -289,12 +287,11 @@ class _ConfigConverter:
             elif "logging" in self._tables:
                 self._left_out_part(statement, logger, "there is one log here")
             else:
-                self._check_plain(logger)
                 self._logger(logger)
 
     def _logger(self, logger: ScalaNew) -> None:
         table = self._table("logging")
-        for each in self._assignments(logger.body):
+        for each in self._assignments(logger):
             match each.path:
                 case ("level",):
                     word = last_name(unwrap_some(each.value))
@@ -311,8 +308,7 @@ class _ConfigConverter:
         """Convert the first file handler. Without one the log goes to standard output."""
         for handler in parts(statement.value):
             if isinstance(handler, ScalaNew) and handler.type == "FileHandlerConfig" and "file" not in table:
-                self._check_plain(handler)
-                for each in self._assignments(handler.body):
+                for each in self._assignments(handler):
                     self._file_setting(each, table)
             elif isinstance(handler, ScalaNew) and handler.type == "ConsoleHandlerConfig" and not handler.body:
                 if len(parts(statement.value)) > 1:
@@ -387,9 +383,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
             reason = str(error)
         else:
             if parsed is None and not is_none:
-                raise _UnconvertibleValue(
-                    f"{each} means none in this server's configuration: use another name"
-                )
+                raise _UnconvertibleValue(f"{each} means none in this server's configuration: use another name")
             if not is_none or parsed is not None:
                 return each
             return False if kind == PORT else kind.show(None)
@@ -398,7 +392,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
 
 def _credentials(expression: Expression) -> Value | SpecialValue:
     match unwrap_some(expression):
-        case ScalaTuple(_, (ScalaText(_, user), ScalaText(_, password))) if ":" not in user:
+        case ScalaTuple(_, (ScalaLiteral(_, str(user)), ScalaLiteral(_, str(password)))) if ":" not in user:
             return f"{user}:{password}"
         case other:
             return SpecialValue.NOTHING if value(other) is SpecialValue.NOTHING else SpecialValue.NO_VALUE
