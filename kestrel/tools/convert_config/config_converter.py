@@ -13,7 +13,6 @@ from kestrel.tools.convert_config.scala_tree import (
     ScalaCall,
     ScalaLiteral,
     ScalaNew,
-    ScalaProgram,
     ScalaTuple,
     SpecialValue,
     Statement,
@@ -64,9 +63,9 @@ class _UnconvertibleValue(Exception):
     """A value cannot be converted. The text is the reason."""
 
 
-def read(program: ScalaProgram) -> ConvertedConfig:
+def read(root: ScalaNew) -> ConvertedConfig:
     """Convert a configuration to tables, with a remark on every statement that is left out."""
-    return _ConfigConverter(program).convert()
+    return _ConfigConverter().convert(root)
 
 
 def _by_name(cls: Any) -> dict[str, Setting]:
@@ -105,15 +104,11 @@ _OLD: Final = {
 
 
 class _ConfigConverter:
-    def __init__(self, program: ScalaProgram) -> None:
-        self._program = program
+    def __init__(self) -> None:
         self._tables: Tables = {}
         self._remarks: list[ConfigRemark] = []
 
-    def convert(self) -> ConvertedConfig:
-        for unread in self._program.unread_statements:
-            self._left_out(unread, _NO_STATEMENT)
-        root = self._program.root
+    def convert(self, root: ScalaNew) -> ConvertedConfig:
         queues: list[Tables] = []
         aliases: list[Tables] = []
         for each in self._assignments(root):
