@@ -13,7 +13,6 @@ from kestrel.tools.convert_config.scala_tree import (
     ScalaCall,
     ScalaLiteral,
     ScalaNew,
-    ScalaProgram,
     ScalaTuple,
     SpecialValue,
     Statement,
@@ -64,9 +63,9 @@ class _UnconvertibleValue(Exception):
     """A value cannot be converted. The text is the reason."""
 
 
-def read(program: ScalaProgram) -> ConvertedConfig:
+def read(root: ScalaNew) -> ConvertedConfig:
     """Convert a configuration to tables, with a remark on every statement that is left out."""
-    return _ConfigConverter(program).convert()
+    return _ConfigConverter().convert(root)
 
 
 def _by_name(cls: Any) -> dict[str, Setting]:
@@ -79,6 +78,7 @@ _ALIAS: Final = _by_name(AliasSettings)
 _ADMIN: Final = _by_name(AdminSettings)
 _ZOOKEEPER: Final = _by_name(ZooKeeperSettings)
 _LOGGING: Final = _by_name(LoggingSettings)
+_LOG_FILE: Final = {"filename": _LOGGING["file"], "rotateCount": _LOGGING["rotateCount"]}
 
 _DEFAULTS: Final[Mapping[str, Value]] = {"queuePath": "/tmp", "statusFile": "/tmp/.kestrel-status"}
 """Kestrel's defaults that differ from this server's."""
@@ -105,15 +105,11 @@ _OLD: Final = {
 
 
 class _ConfigConverter:
-    def __init__(self, program: ScalaProgram) -> None:
-        self._program = program
+    def __init__(self) -> None:
         self._tables: Tables = {}
         self._remarks: list[ConfigRemark] = []
 
-    def convert(self) -> ConvertedConfig:
-        for unread in self._program.unread_statements:
-            self._left_out(unread, _NO_STATEMENT)
-        root = self._program.root
+    def convert(self, root: ScalaNew) -> ConvertedConfig:
         queues: list[Tables] = []
         aliases: list[Tables] = []
         for each in self._assignments(root):
@@ -126,20 +122,18 @@ class _ConfigConverter:
                     self._zookeeper(each)
                 case ("loggers",):
                     self._loggers(each)
-                case ("default", _):
-                    self._take(each, _QUEUE, self._table("default"))
+                case ("default", *path):
+                    self._take(each._replace(path=tuple(path)), _QUEUE, self._table("default"))
                 case ("admin",):
                     self._admin(each)
-                case ("admin", _):
-                    self._admin_setting(each)
+                case ("admin", *path):
+                    self._admin_setting(each._replace(path=tuple(path)))
                 case ("beFactoryClass",) if value(each.value) is SpecialValue.NOTHING:
                     pass
                 case ("defaultStatus",):
                     self._set(each, _SERVER["defaultStatus"], self._tables, last_name(unwrap_some(each.value)))
-                case (_,):
-                    self._take(each, _SERVER, self._tables)
                 case _:
-                    self._left_out(each, _NO_SETTING)
+                    self._take(each, _SERVER, self._tables)
         self._add_kestrel_defaults()
         if queues:
             self._tables["queues"] = queues
@@ -167,9 +161,10 @@ class _ConfigConverter:
 
     def _take(self, statement: ScalaAssignment, known: Mapping[str, Setting], table: Tables) -> bool:
         """Convert a single setting. Return whether that succeeded."""
-        setting = known.get(statement.path[-1])
+        name = ".".join(statement.path)
+        setting = known.get(name)
         if setting is None:
-            self._left_out(statement, _OLD.get(statement.path[-1], _NO_SETTING))
+            self._left_out(statement, _OLD.get(name, _NO_SETTING))
             return False
         return self._set(statement, setting, table, value(statement.value))
 
@@ -199,10 +194,7 @@ class _ConfigConverter:
                 continue
             table: Tables = {}
             for one in self._assignments(each):
-                if len(one.path) == 1:
-                    self._take(one, known, table)
-                else:
-                    self._left_out(one, _NO_SETTING)
+                self._take(one, known, table)
             if self._has_all(statement, each, table, needed):
                 tables.append(table)
         return tables
@@ -228,7 +220,7 @@ class _ConfigConverter:
             self._admin_setting(each)
 
     def _admin_setting(self, statement: ScalaAssignment) -> None:
-        if statement.path[-1] == "statsNodes":
+        if statement.path == ("statsNodes",):
             self._stats(statement)
         else:
             table = self._table("admin")
@@ -268,10 +260,8 @@ class _ConfigConverter:
                     )
                 case (name,) if name in _INITIALIZERS and value(each.value) is not SpecialValue.NOTHING:
                     self._left_out(each, f"code in Scala: {name} names a callable of Python here")
-                case (_,):
-                    self._take(each, _ZOOKEEPER, table)
                 case _:
-                    self._left_out(each, _NO_SETTING)
+                    self._take(each, _ZOOKEEPER, table)
         if self._has_all(statement, made, table, ("host", "pathPrefix")):
             self._tables["zookeeper"] = table
 
@@ -317,18 +307,13 @@ class _ConfigConverter:
                 self._left_out_part(statement, handler, "there is one log here: a file, or the standard output")
 
     def _file_setting(self, statement: ScalaAssignment, table: Tables) -> None:
-        said = statement.value
         match statement.path:
-            case ("filename",):
-                self._set(statement, _LOGGING["file"], table, value(said))
-            case ("rotateCount",):
-                self._set(statement, _LOGGING["rotateCount"], table, value(said))
-            case ("append",) if value(said) is True:
+            case ("append",) if value(statement.value) is True:
                 pass  # as always here
             case ("roll",):
-                self._roll(statement, said, table)
+                self._roll(statement, statement.value, table)
             case _:
-                self._left_out(statement, _NO_SETTING)
+                self._take(statement, _LOG_FILE, table)
 
     def _roll(self, statement: ScalaAssignment, said: Expression, table: Tables) -> None:
         word = last_name(said)

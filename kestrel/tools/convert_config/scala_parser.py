@@ -16,7 +16,6 @@ from kestrel.tools.convert_config.scala_tree import (
     ScalaMember,
     ScalaName,
     ScalaNew,
-    ScalaProgram,
     ScalaTuple,
     Statement,
     UnreadStatement,
@@ -189,8 +188,11 @@ class _UnknownStatement(Exception):
     """The current statement is outside the grammar."""
 
 
-def parse(text: str) -> ScalaProgram:
-    """Parse a configuration. Raise `ScalaError` if it is not one of Kestrel, or ends too early."""
+def parse(text: str) -> ScalaNew:
+    """Parse a configuration. Statements outside it are added to its body, unread.
+
+    Raise `ScalaError` if it is not one of Kestrel, or ends too early.
+    """
     root: ScalaNew | None = None
     unread: list[UnreadStatement] = []
     for statement in _Statements(text).top():
@@ -204,7 +206,7 @@ def parse(text: str) -> ScalaProgram:
             unread.append(_unread(text, statement))
     if root is None:
         raise ScalaError(1, f"there is no new {ROOT} {{ ... }}: is this a configuration of Kestrel 2.0 or later?")
-    return ScalaProgram(root, tuple(unread))
+    return root._replace(body=(*root.body, *unread))
 
 
 def _root(statement: list[Token]) -> tuple[ScalaNew, int]:

@@ -91,13 +91,6 @@ class UnreadStatement(NamedTuple):
 Statement: TypeAlias = ScalaAssignment | UnreadStatement
 
 
-class ScalaProgram(NamedTuple):
-    """A parsed configuration, and the statements outside it."""
-
-    root: ScalaNew
-    unread_statements: tuple[UnreadStatement, ...]
-
-
 Value = bool | int | str | list[str]
 
 
