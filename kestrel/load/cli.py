@@ -175,10 +175,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(TOOL, lambda: _do(sys.argv[1:] if argv is None else argv))
 
 
-def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
     commands = parser.add_subparsers(metavar="TOOL", required=True, title="tools", dest="tool")
-    parsers = {}
     for name, tool in _TOOLS.items():
         each = commands.add_parser(
             name,
@@ -189,17 +188,17 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         add_options(each, tool.defaults)
         for add in tool.own:
             add(each)
-        parsers[name] = each
-    return parser, parsers
+        each.set_defaults(parser=each)
+    return parser
 
 
 def _do(words: Sequence[str]) -> int:
-    parser, tools = _parsers()
+    parser = _parser()
     if not words:
         parser.print_help(sys.stderr)
         return EX_USAGE
     arguments = parser.parse_args(words)
-    return _load(tools[arguments.tool], arguments)
+    return _load(arguments.parser, arguments)
 
 
 def _load(parser: ArgumentParser, arguments: Namespace) -> int:
