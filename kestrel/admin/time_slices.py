@@ -1,4 +1,4 @@
-"""Time slices for long work, so that other work of the reactor runs in between."""
+"""Long work in time slices, so that other work of the reactor runs in between: loops and responses."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ log = Logger(__name__)
 
 SLICE_S: Final = 0.002
 """Seconds that long work may take in one tick. The last step may exceed them."""
+
+STALLED_CLIENT_TIMEOUT_S: Final = 60
+"""Seconds after which a client that does not read its response is disconnected."""
 
 
 def make_cooperator(clock: IReactorTime) -> Cooperator:
@@ -58,12 +61,6 @@ class SlicedLoop:
     def _begin(self, intervals: int) -> Deferred[object]:
         done = self._cooperator.cooperate(self._steps(intervals)).whenDone()
         return done.addErrback(lambda failure: failure.trap(SchedulerStopped))  # the server shuts down
-
-
-log = Logger(__name__)
-
-STALLED_CLIENT_TIMEOUT_S: Final = 60
-"""Seconds after which a client that does not read its response is disconnected."""
 
 
 @implementer(IPushProducer)

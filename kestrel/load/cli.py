@@ -28,10 +28,13 @@ from kestrel.names import check_queue_name
 from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import (
     ENVIRONMENT,
+    AddArguments,
     add_tls_options,
     duration_s,
+    flag,
     int_in_range,
     make_parser,
+    option,
     split_servers,
     tls_options,
     wire_duration_s,
@@ -70,6 +73,32 @@ class LoadDefaults:
     pause_s: str | None = None
 
 
+def sizes(text: str) -> tuple[int, int]:
+    """Parse ``N`` or ``LEAST..MOST`` and return the smallest and the largest size. Raise ArgumentTypeError."""
+    parse = int_in_range(LEAST_BYTES, MOST_BYTES)
+    least, dots, most = text.partition("..")
+    size = parse(least)
+    largest = parse(most) if dots else size
+    if largest < size:
+        raise ArgumentTypeError(f"{text!r}: write the smaller size first")
+    return size, largest
+
+
+def parse_share(text: str) -> float:
+    """Parse a share from 0 to 0.9. Raise ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 0.9:
+        raise ArgumentTypeError(f"{text!r} is not a share from 0 to 0.9")
+    return value
+
+
+def _number(name: str, least: int, most: int, default: int, help: str) -> AddArguments:
+    return option(name, "N", int_in_range(least, most), f"{help} (default: {default})", default=default)
+
+
 class _LoadTool(NamedTuple):
     """A load tool: its function, its defaults, and the number of connections that it needs."""
 
@@ -77,6 +106,8 @@ class _LoadTool(NamedTuple):
     short: str
     defaults: LoadDefaults
     connections: Callable[[LoadOptions], int] = lambda options: options.clients
+    own: tuple[AddArguments, ...] = ()
+    """Options that other tools do not have."""
 
 
 _TOOLS: Final = {
@@ -85,6 +116,7 @@ _TOOLS: Final = {
         "push items through a queue at full speed, and check that each comes once",
         LoadDefaults("load_flood", 100_000, "1024", 1, pipeline=100),
         lambda options: 2 * options.clients,
+        (_number("--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),),
     ),
     "many-clients": _LoadTool(
         many_clients,
@@ -95,26 +127,32 @@ _TOOLS: Final = {
         put_many,
         "put items from many clients, without taking them",
         LoadDefaults("load_put_many", 10_000, "1024", 100, pipeline=1),
+        own=(_number("--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),),
     ),
     "packing": _LoadTool(
         packing,
         "fill and empty a queue repeatedly, and check whether its journal shrinks",
         LoadDefaults("load_packing", 20_000, "1024", 1, pipeline=100),
+        own=(_number("--cycles", 1, 1000, 5, "number of cycles, each with --items items"),),
     ),
     "leaky-reader": _LoadTool(
         leaky_reader,
         "read items and put a share of them back, until each was confirmed once",
         LoadDefaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
         lambda options: options.clients + 1,
+        (
+            option("--leak", "SHARE", parse_share, "share of unconfirmed items (default: 0.1)", default=0.1),
+            option(
+                "--hold",
+                "DURATION",
+                wire_duration_s,
+                "timeout of open reads that are left to time out; only thrift (default: 500ms)",
+                dest="hold_s",
+                default=0.5,
+            ),
+        ),
     ),
 }
-
-_OWN_NUMBERS: Final = (
-    ("flood", "--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),
-    ("put-many", "--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),
-    ("packing", "--cycles", 1, 1000, 5, "number of cycles, each with --items items"),
-)
-"""Tool, name, least and largest value, default and help of the options of single tools."""
 
 _DESCRIPTION: Final = """\
 Put a load on a Kestrel server, and report throughput, latency and lost items. The tools put items to queues named
@@ -137,10 +175,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(TOOL, lambda: _do(sys.argv[1:] if argv is None else argv))
 
 
-def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
     commands = parser.add_subparsers(metavar="TOOL", required=True, title="tools", dest="tool")
-    parsers = {}
     for name, tool in _TOOLS.items():
         each = commands.add_parser(
             name,
@@ -149,31 +186,19 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             allow_abbrev=False,
         )
         add_options(each, tool.defaults)
-        parsers[name] = each
-    for name, option, least, most, default, help in _OWN_NUMBERS:
-        add_number(parsers[name].add_argument, option, least, most, default, help)
-    leaky = parsers["leaky-reader"]
-    leaky.add_argument(
-        "--leak", metavar="SHARE", type=parse_share, default=0.1, help="share of unconfirmed items (default: 0.1)"
-    )
-    leaky.add_argument(
-        "--hold",
-        dest="hold_s",
-        metavar="DURATION",
-        type=wire_duration_s,
-        default=0.5,
-        help="timeout of open reads that are left to time out; only thrift (default: 500ms)",
-    )
-    return parser, parsers
+        for add in tool.own:
+            add(each)
+        each.set_defaults(parser=each)
+    return parser
 
 
 def _do(words: Sequence[str]) -> int:
-    parser, tools = _parsers()
+    parser = _parser()
     if not words:
         parser.print_help(sys.stderr)
         return EX_USAGE
     arguments = parser.parse_args(words)
-    return _load(tools[arguments.tool], arguments)
+    return _load(arguments.parser, arguments)
 
 
 def _load(parser: ArgumentParser, arguments: Namespace) -> int:
@@ -276,84 +301,39 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
             stats.failure = str(context.failed(failure, str(asked.address)))
 
 
-def sizes(text: str) -> tuple[int, int]:
-    """Parse ``N`` or ``LEAST..MOST`` and return the smallest and the largest size. Raise ArgumentTypeError."""
-    parse = int_in_range(LEAST_BYTES, MOST_BYTES)
-    least, dots, most = text.partition("..")
-    size = parse(least)
-    largest = parse(most) if dots else size
-    if largest < size:
-        raise ArgumentTypeError(f"{text!r}: write the smaller size first")
-    return size, largest
-
-
-def parse_share(text: str) -> float:
-    """Parse a share from 0 to 0.9. Raise ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 0.9:
-        raise ArgumentTypeError(f"{text!r} is not a share from 0 to 0.9")
-    return value
-
-
-def add_number(add: Callable[..., object], option: str, least: int, most: int, default: int, help: str) -> None:
-    """Add an option for a whole number. `add` is called like ``ArgumentParser.add_argument``."""
-    add(option, metavar="N", type=int_in_range(least, most), default=default, help=f"{help} (default: {default})")
-
-
 def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
     """Add the options that all tools have. Add ``--pipeline`` and ``--pause`` only if they have a default."""
     server = parser.add_argument_group("the server")
-    server.add_argument(
-        "--server", metavar="HOST[:PORT]", help=f"the server's address (default: {ENVIRONMENT}, or localhost)"
-    )
+    where = f"the server's address (default: {ENVIRONMENT}, or localhost)"
+    server.add_argument("--server", metavar="HOST[:PORT]", help=where)
     server.add_argument(
         "--protocol", default="memcache", choices=tuple(PORTS), help="the protocol to use (default: memcache)"
     )
     add_tls_options(server.add_argument)
-    server.add_argument(
-        "--timeout",
-        dest="timeout_s",
-        metavar="DURATION",
-        type=wire_duration_s,
-        default=10.0,
-        help="how long the server may take to answer (default: 10s)",
-    )
-    load = parser.add_argument_group("the load")
-    load.add_argument(
-        "--queue",
-        metavar="NAME",
-        type=wire_queue_name,
-        help=f"the queue (default: {defaults.queue}); it must be empty",
-    )
-    add_number(load.add_argument, "--items", 1, MAX_ITEMS, defaults.items, "number of items")
-    load.add_argument(
-        "--bytes",
-        dest="sizes",
-        metavar="N",
-        type=sizes,
-        default=sizes(defaults.sizes),
-        help=f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})",
-    )
-    add_number(load.add_argument, "--clients", 1, MOST_CLIENTS, defaults.clients, "number of clients")
+    patience = "how long the server may take to answer (default: 10s)"
+    option("--timeout", "DURATION", wire_duration_s, patience, dest="timeout_s", default=10.0)(server)
+    range_help = f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})"
+    arguments = [
+        option("--queue", "NAME", wire_queue_name, f"the queue (default: {defaults.queue}); it must be empty"),
+        _number("--items", 1, MAX_ITEMS, defaults.items, "number of items"),
+        option("--bytes", "N", sizes, range_help, dest="sizes", default=sizes(defaults.sizes)),
+        _number("--clients", 1, MOST_CLIENTS, defaults.clients, "number of clients"),
+    ]
     if defaults.pipeline is not None:
         help = "number of outstanding requests on a connection"
-        add_number(load.add_argument, "--pipeline", 1, 10_000, defaults.pipeline, help)
-    if defaults.pause_s is not None:
-        load.add_argument(
-            "--pause",
-            dest="pause_s",
-            metavar="DURATION",
-            type=duration_s,
-            default=duration_s(defaults.pause_s),
-            help=f"how long a client rests between its requests, on average (default: {defaults.pause_s})",
-        )
-    add_number(load.add_argument, "--seed", 0, 2**32 - 1, 1, "seed of the random numbers")
-    load.add_argument("--flush", action="store_true", help="drop the items of the queue first")
-    load.add_argument("--anyway", action="store_true", help="also use a queue that has items, which may be lost")
-    load.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+        arguments.append(_number("--pipeline", 1, 10_000, defaults.pipeline, help))
+    if (pause := defaults.pause_s) is not None:
+        help = f"how long a client rests between its requests, on average (default: {pause})"
+        arguments.append(option("--pause", "DURATION", duration_s, help, dest="pause_s", default=duration_s(pause)))
+    arguments += [
+        _number("--seed", 0, 2**32 - 1, 1, "seed of the random numbers"),
+        flag("--flush", "drop the items of the queue first"),
+        flag("--anyway", "also use a queue that has items, which may be lost"),
+        flag("--json", "print one JSON object in place of the table"),
+    ]
+    load = parser.add_argument_group("the load")
+    for add in arguments:
+        add(load)
 
 
 def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults) -> LoadOptions:

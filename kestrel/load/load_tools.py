@@ -32,7 +32,7 @@ async def flood(run: LoadRun) -> None:
         await _put_all(run, producers, queue, run.stats.request_stats("prefill"), run.options.prefill)
     consumers = await run.connections(run.options.clients)  # not earlier: a server may close idle connections
     puts, takes = run.stats.request_stats("put"), run.stats.request_stats("take")
-    taking = _Consumer(run, queue, takes, run.options.total)
+    taking = LoadConsumer(run, queue, takes, run.options.total)
 
     async def put() -> None:
         await _put_all(run, producers, queue, puts, run.options.total)
@@ -122,7 +122,7 @@ async def packing(run: LoadRun) -> None:
         puts, takes = run.stats.request_stats(f"put {cycle}"), run.stats.request_stats(f"take {cycle}")
         await _put_all(run, connections, queue, puts, end)
         puts.journal_bytes = (await _look(run, [queue]))[0].journal_bytes
-        taking = _Consumer(run, queue, takes, end)
+        taking = LoadConsumer(run, queue, takes, end)
         taking.all_put()
         await run.all(list(map(taking.run, connections)))
         takes.journal_bytes = last = (await _look(run, [queue]))[0].journal_bytes
@@ -180,7 +180,7 @@ async def _put_all(
     await run.all([_put(run, connection, lambda _: queue, stats, end) for connection in connections])
 
 
-class _Consumer:
+class LoadConsumer:
     """A consumer with several connections that take from one queue until all items below number `end` have come.
 
     Refused items are not expected. There are never more outstanding gets than items to come, so that no get is left

@@ -7,7 +7,7 @@ import os
 import re
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import kestrel
 from kestrel.address import DEFAULT_PORTS
@@ -59,6 +59,37 @@ def make_parser(
         help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
     )
     return parser
+
+
+AddArguments: TypeAlias = Callable[[Any], object]
+"""Adds arguments to a parser or to a group of one."""
+
+
+def argument(*names: str, **options: Any) -> AddArguments:
+    """Return an argument, with the options of ``ArgumentParser.add_argument``."""
+    return lambda parser: parser.add_argument(*names, **options)
+
+
+def flag(*names_and_help: str) -> AddArguments:
+    """Return an option without a value, false by default. The last argument is its help."""
+    *names, help = names_and_help
+    return argument(*names, action="store_true", help=help)
+
+
+def option(names: str, metavar: str, type: Callable[[str], Any], help: str, **options: Any) -> AddArguments:
+    """Return an option with a value. `names` are separated by spaces."""
+    return argument(*names.split(), metavar=metavar, type=type, help=help, **options)
+
+
+def one_of(*arguments: AddArguments) -> AddArguments:
+    """Return arguments that exclude each other."""
+
+    def add(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for each in arguments:
+            each(group)
+
+    return add
 
 
 def queue_name(text: str) -> bytes:

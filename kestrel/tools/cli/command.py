@@ -10,9 +10,14 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from kestrel.tools.arguments import (
+    AddArguments,
     add_server_options,
+    argument,
     duration_s,
+    flag,
     make_parser,
+    one_of,
+    option,
     positive,
     positive_duration_s,
     tls_files,
@@ -108,7 +113,7 @@ def _parser() -> ArgumentParser:
 
 
 def _add_command(
-    commands: Any, name: str, do: _Function, short: str, more: str, examples: Sequence[str], *arguments: _Add
+    commands: Any, name: str, do: _Function, short: str, more: str, examples: Sequence[str], *arguments: AddArguments
 ) -> None:
     """Add a command. Its description is `short` as a sentence, then `more`."""
     command = commands.add_parser(
@@ -166,36 +171,9 @@ class _CommandParser(ArgumentParser):
 _Function = Callable[..., int]
 """Function of a command. It takes the servers (`CommandServers` or `AdminClient`), the arguments and a clock."""
 
-_Add = Callable[[Any], None]
-"""Adds arguments to a parser or to a group of one."""
 
-
-def _argument(*names: str, **options: Any) -> _Add:
-    return lambda parser: parser.add_argument(*names, **options)
-
-
-def _flag(*names_and_help: str) -> _Add:
-    *names, help = names_and_help
-    return _argument(*names, action="store_true", help=help)
-
-
-def _option(names: str, metavar: str, type: Callable[[str], Any], help: str, **options: Any) -> _Add:
-    return _argument(*names.split(), metavar=metavar, type=type, help=help, **options)
-
-
-def _one_of(*arguments: _Add) -> _Add:
-    """Return arguments that exclude each other."""
-
-    def add(parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group()
-        for each in arguments:
-            each(group)
-
-    return add
-
-
-def _queues(what: str) -> _Add:
-    return _argument("queues", metavar="QUEUE", nargs="*", default=[], type=wire_queue_name, help=what)
+def _queues(what: str) -> AddArguments:
+    return argument("queues", metavar="QUEUE", nargs="*", default=[], type=wire_queue_name, help=what)
 
 
 def _status(text: str) -> str:
@@ -204,15 +182,15 @@ def _status(text: str) -> str:
     return _STATUSES[text.lower()]
 
 
-_QUEUE: Final = _argument("queue", metavar="QUEUE", type=wire_queue_name, help="the queue's name")
-_FORM: Final = _one_of(
-    _flag("--length-prefixed", "write each item after its length, 4 bytes big-endian"),
-    _flag("--json", 'print JSON lines: {"data": TEXT}, or {"base64": BYTES}'),
-    _flag("--raw", "write control characters unescaped, also on a terminal"),
+_QUEUE: Final = argument("queue", metavar="QUEUE", type=wire_queue_name, help="the queue's name")
+_FORM: Final = one_of(
+    flag("--length-prefixed", "write each item after its length, 4 bytes big-endian"),
+    flag("--json", 'print JSON lines: {"data": TEXT}, or {"base64": BYTES}'),
+    flag("--raw", "write control characters unescaped, also on a terminal"),
 )
-_QUIET: Final = _flag("-q", "--quiet", "print nothing on success")
-_YES: Final = _flag("-y", "--yes", "do not ask for confirmation (it is asked only on a terminal)")
-_JSON_SERVERS: Final = _flag("--json", "print JSON, one object per server")
+_QUIET: Final = flag("-q", "--quiet", "print nothing on success")
+_YES: Final = flag("-y", "--yes", "do not ask for confirmation (it is asked only on a terminal)")
+_JSON_SERVERS: Final = flag("--json", "print JSON, one object per server")
 
 
 def _add_commands(add: Callable[..., None]) -> None:
@@ -238,15 +216,15 @@ def _add_commands(add: Callable[..., None]) -> None:
             "kestrel-cli get --all --length-prefixed old | kestrel-cli put --length-prefixed new",
         ],
         _QUEUE,
-        _argument("items", metavar="ITEM", nargs="*", default=[], help="an item to put"),
-        _one_of(
-            _flag(
+        argument("items", metavar="ITEM", nargs="*", default=[], help="an item to put"),
+        one_of(
+            flag(
                 "--length-prefixed",
                 "each item of standard input follows its length, 4 bytes big-endian (default: one item a line)",
             ),
-            _flag("--whole", "standard input is one item"),
+            flag("--whole", "standard input is one item"),
         ),
-        _option("--expires-in", "DURATION", wire_duration_s, "the items expire after this time"),
+        option("--expires-in", "DURATION", wire_duration_s, "the items expire after this time"),
         _QUIET,
     )
     add(
@@ -261,11 +239,11 @@ def _add_commands(add: Callable[..., None]) -> None:
             "kestrel-cli get --wait 1m work || echo nothing came",
         ],
         _QUEUE,
-        _one_of(
-            _option("-n --number", "N", positive, "take up to N items (default: 1)", default=1),
-            _flag("--all", "take items until the queue is empty"),
+        one_of(
+            option("-n --number", "N", positive, "take up to N items (default: 1)", default=1),
+            flag("--all", "take items until the queue is empty"),
         ),
-        _option("--wait", "DURATION", duration_s, "wait up to this long for each item", default=0.0),
+        option("--wait", "DURATION", duration_s, "wait up to this long for each item", default=0.0),
         _FORM,
     )
     add(
@@ -285,8 +263,8 @@ def _add_commands(add: Callable[..., None]) -> None:
         "command ends with status 3." + _MAKES_A_QUEUE,
         ["kestrel-cli monitor work", "kestrel-cli monitor --for 1h --json events | jq .data"],
         _QUEUE,
-        _option("-n --number", "N", positive, "end after N items"),
-        _option("--for", "DURATION", positive_duration_s, "end after this time", dest="duration"),
+        option("-n --number", "N", positive, "end after N items"),
+        option("--for", "DURATION", positive_duration_s, "end after this time", dest="duration"),
         _FORM,
     )
     add(
@@ -301,8 +279,8 @@ def _add_commands(add: Callable[..., None]) -> None:
             "kestrel-cli --server new drain --from old --all",
             "kestrel-cli drain --from old --as mail_high mail.high",
         ],
-        _argument("queues", metavar="QUEUE", nargs="*", default=[], type=drain.source_queue, help="a queue to drain"),
-        _option(
+        argument("queues", metavar="QUEUE", nargs="*", default=[], type=drain.source_queue, help="a queue to drain"),
+        option(
             "--from",
             "HOST[:PORT]",
             drain.source_address,
@@ -310,9 +288,9 @@ def _add_commands(add: Callable[..., None]) -> None:
             required=True,
             dest="source",
         ),
-        _flag("--all", "drain all queues of that server"),
-        _option("--as", "NAME", wire_queue_name, "the queue's name here, for one QUEUE", dest="new_name"),
-        _one_of(_flag("--json", "print JSON, one object per queue"), _QUIET),
+        flag("--all", "drain all queues of that server"),
+        option("--as", "NAME", wire_queue_name, "the queue's name here, for one QUEUE", dest="new_name"),
+        one_of(flag("--json", "print JSON, one object per queue"), _QUIET),
     )
     add(
         "list",
@@ -333,8 +311,8 @@ def _add_commands(add: Callable[..., None]) -> None:
             "kestrel-cli stats --json | jq '.queues.work.items'",
         ],
         _queues("only these queues (default: all)"),
-        _one_of(_JSON_SERVERS, _flag("--raw", "print the STAT lines of the server")),
-        _option(
+        one_of(_JSON_SERVERS, flag("--raw", "print the STAT lines of the server")),
+        option(
             "--watch",
             "DURATION",
             positive_duration_s,
@@ -354,18 +332,18 @@ def _add_commands(add: Callable[..., None]) -> None:
             "kestrel-cli top --admin https://mq1:2223 --ca ca.pem",
             "kestrel-cli top --once | head",
         ],
-        _argument("--admin", metavar="URL", default=DEFAULT_ADMIN, help=f"the admin port (default: {DEFAULT_ADMIN})"),
-        _option(
+        argument("--admin", metavar="URL", default=DEFAULT_ADMIN, help=f"the admin port (default: {DEFAULT_ADMIN})"),
+        option(
             "--interval",
             "DURATION",
             positive_duration_s,
             "refresh interval, over which rates are measured (default: 2s)",
             default=2.0,
         ),
-        _argument("--sort", choices=SORTS, default="items", help="column to sort by (default: items)"),
-        _argument("--filter", metavar="TEXT", default="", help="show only queues with TEXT in their names"),
-        _flag("--once", "print one plain table of all queues, and exit"),
-        _flag("--no-colour", "no colours, as with NO_COLOR in the environment"),
+        argument("--sort", choices=SORTS, default="items", help="column to sort by (default: items)"),
+        argument("--filter", metavar="TEXT", default="", help="show only queues with TEXT in their names"),
+        flag("--once", "print one plain table of all queues, and exit"),
+        flag("--no-colour", "no colours, as with NO_COLOR in the environment"),
     )
     add(
         "servers",
@@ -385,7 +363,7 @@ def _add_commands(add: Callable[..., None]) -> None:
         "show the status of a server, or change it",
         "",
         ["kestrel-cli status", "kestrel-cli status ReadOnly"],
-        _argument("status", metavar="NEW", nargs="?", type=_status, help=", ".join(_STATUSES.values())),
+        argument("status", metavar="NEW", nargs="?", type=_status, help=", ".join(_STATUSES.values())),
     )
     add("reload", server_commands.reload, "make the server read its configuration again", "", ["kestrel-cli reload"])
     add(
@@ -423,7 +401,7 @@ def _add_commands(add: Callable[..., None]) -> None:
         " Items that are still in the queue stay there. This needs the thrift protocol.",
         ["kestrel-cli --protocol thrift close-range --yes work spark"],
         _QUEUE,
-        _argument("reader", metavar="READER", help="the reader's name; a Spark stream uses spark"),
+        argument("reader", metavar="READER", help="the reader's name; a Spark stream uses spark"),
         _YES,
     )
     add(

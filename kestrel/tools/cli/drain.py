@@ -50,6 +50,7 @@ _VALUE: Final = re.compile(rb"VALUE ([^ ]+) \d{1,10} (\d{1,10})")
 _FIGURE: Final = re.compile(r"queue_(.+)_(items|open_transactions)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _END_OF_ITEM: Final = b"\r\nEND\r\n"
+_AT_SOURCE: Final = "; all others are at the source"
 
 
 def source_queue(text: str) -> bytes:
@@ -362,9 +363,6 @@ class _ItemMover:
             raise
         self._moved_bytes += len(data)
         self._progress.reached(self.moved, self._moved_bytes)
-
-
-_AT_SOURCE: Final = "; all others are at the source"
 
 
 def _is_same(source: Address, servers: CommandServers) -> bool:
