@@ -263,23 +263,20 @@ def collect_garbage(server_view: ServerView, request: AdminRequest) -> AdminResp
 
 def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Delete all items of a queue, except open reads."""
-    _check_change(server_view)
-    items = queue_named(server_view, name).store.items
+    items = _queue_to_change(server_view, name).store.items
     sentence = f"{count(items, 'item')} of {show_name(name)} {_were(items)} flushed"
     return _when_safe(server_view.manager.flush(name), lambda: sentence)
 
 
 def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Delete a queue with its items and open reads."""
-    _check_change(server_view)
-    queue_named(server_view, name)
+    _queue_to_change(server_view, name)
     return _when_safe(server_view.manager.delete(name), lambda: f"{show_name(name)} was deleted")
 
 
 def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Remove the expired items at the head of a queue."""
-    _check_change(server_view)
-    queue_named(server_view, name)
+    _queue_to_change(server_view, name)
 
     def swept(result: ExpiredFlushResult) -> Deferred[AdminResponse]:
         sentence = f"{count(result.items, 'expired item')} of {show_name(name)} {_were(result.items)} removed"
@@ -292,10 +289,11 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _check_change(server_view: ServerView) -> None:
+def _queue_to_change(server_view: ServerView, name: bytes) -> Queue:
     status = server_view.control.status
     if not status.takes_writes:
         raise HttpError(503, f"the server is {status.in_force.value}")
+    return queue_named(server_view, name)
 
 
 def _when_safe(batch: Batch | None, sentence: Callable[[], str]) -> Deferred[AdminResponse]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
@@ -20,62 +21,55 @@ from kestrel.queues.queue_histograms import QueueHistograms
 STEP_S: Final = 10
 SAMPLES: Final = 360
 """Samples in one hour."""
-_PLACES: Final = SAMPLES + 1
-"""Slots of a ring: one more than `SAMPLES`, for the sample that is being taken."""
+_KEPT: Final = SAMPLES + 1
+"""Samples kept of a queue: one more than `SAMPLES`, for the sample that is being taken."""
+_COLUMNS: Final = 4
 MAX_NAMES_PER_REQUEST: Final = 100
 QUEUES_PER_STEP: Final = 64
 SERVER: Final = b""
 """The name under which the totals of the server are returned. No queue has an empty name."""
 
-_ITEMS, _BYTES, _PUTS, _GETS = range(4)
 _UNKNOWN: Final = -1
 
 
-class _Ring:
-    """A ring of samples of one queue: items, bytes, and the totals of items put and taken so far."""
+class _QueueSamples:
+    """The last samples of one queue: items, bytes, and the totals of items put and taken so far."""
 
     def __init__(self, born: int) -> None:
-        self.born = born
+        self._born = born
         """Number of the first sample."""
         self._newest = born - 1
-        self._columns = tuple(array("q", [_UNKNOWN]) * _PLACES for _ in range(4))
+        self._values = array("q")
+        """Four values of each sample, the oldest first."""
 
-    def set(self, sample: int, values: tuple[int, int, int, int]) -> None:
-        """Store the values of sample number `sample`. Skipped samples are marked as unknown."""
-        missed = range(max(self._newest + 1, sample - _PLACES + 1), sample)
+    def add(self, sample: int, values: tuple[int, int, int, int]) -> None:
+        """Add sample number `sample`. Skipped samples are unknown."""
+        if sample == self._newest:  # it was begun before, and not finished
+            del self._values[-_COLUMNS:]
+        self._values.extend([_UNKNOWN] * _COLUMNS * min(sample - self._newest - 1, _KEPT))
+        self._values.extend(values)
+        del self._values[: -_COLUMNS * _KEPT]
         self._newest = sample
-        for column, value in zip(self._columns, values, strict=True):
-            for each in missed:
-                column[each % _PLACES] = _UNKNOWN
-            column[sample % _PLACES] = value
 
     def series(self, newest: int) -> dict[str, list[float | None]]:
         """Return the last hour of samples up to number `newest`; None for each unknown value. Rates are per second."""
-        first = max(self.born, newest - SAMPLES + 1)
-        samples = range(first, newest + 1)
-        return {
-            "items": [self._at(_ITEMS, sample) for sample in samples],
-            "bytes": [self._at(_BYTES, sample) for sample in samples],
-            "puts": self._rates(_PUTS, samples),
-            "gets": self._rates(_GETS, samples),
-        }
+        samples = range(max(self._born, newest - SAMPLES + 1), newest + 1)
+        items, size, puts, gets = ([self._at(sample, column) for sample in samples] for column in range(_COLUMNS))
+        return {"items": items, "bytes": size, "puts": _rates(puts), "gets": _rates(gets)}
 
-    def _at(self, column: int, sample: int) -> float | None:
-        if not self._newest - _PLACES < sample <= self._newest:
-            return None
-        value = self._columns[column][sample % _PLACES]
+    def _at(self, sample: int, column: int) -> float | None:
+        place = len(self._values) + _COLUMNS * (sample - self._newest - 1) + column
+        value = self._values[place] if 0 <= place < len(self._values) else _UNKNOWN
         return None if value == _UNKNOWN else value
 
-    def _rates(self, column: int, samples: range) -> list[float | None]:
-        rates: list[float | None] = []
-        before: float | None = None
-        for sample in samples:
-            now = self._at(column, sample)
-            # A smaller total means that the queue was deleted and created again.
-            is_known = now is not None and before is not None and now >= before
-            rates.append((now - before) / STEP_S if is_known and now is not None and before is not None else None)
-            before = now
-        return rates
+
+def _rates(totals: list[float | None]) -> list[float | None]:
+    rates: list[float | None] = [None] * len(totals)
+    for place, (before, now) in enumerate(pairwise(totals), 1):
+        # A smaller total means that the queue was deleted and created again.
+        if before is not None and now is not None and now >= before:
+            rates[place] = (now - before) / STEP_S
+    return rates
 
 
 class StatsHistory:
@@ -89,28 +83,27 @@ class StatsHistory:
     ) -> None:
         self._max_queues = max_queues
         self._manager = manager
-        self._sample = -1
-        self._sampled_ms = 0
-        self._server = _Ring(0)
-        self._rings: dict[bytes, _Ring] = {}
+        self.sample = -1
+        """Number of the newest sample, -1 if there is none."""
+        self.sampled_ms = 0
+        """Time of the newest sample, in milliseconds since the epoch."""
+        self._server = _QueueSamples(0)
+        self._queues: dict[bytes, _QueueSamples] = {}
         self._loop = SlicedLoop(
             clock, cooperator, self.sampling, "Sampling for the history of the admin port failed; it has stopped"
         )
+        self.stop = self._loop.stop
 
     def start(self) -> None:
         """Start sampling; the first sample is taken at once."""
         self._loop.start(STEP_S)
-
-    def stop(self) -> None:
-        """Stop sampling."""
-        self._loop.stop()
 
     def sampling(self, steps: int = 1) -> Iterator[None]:
         """Take one sample, and yield after every `QUEUES_PER_STEP` queues so that other work can run.
 
         `steps` is the number of sampling intervals since the previous sample.
         """
-        sample, sampled_ms = self._sample + steps, self._manager.now_ms()
+        sample, sampled_ms = self.sample + steps, self._manager.now_ms()
         queues = [(queue, queue.histograms) for queue in self._manager.queues_including_masked()]
         # Read at the same moment as `queues`, so that a queue that is deleted later is counted once.
         deleted = self._manager.deleted_queue_histograms
@@ -119,22 +112,15 @@ class StatsHistory:
         for place, (queue, histograms) in enumerate(queues):
             values = _values_of(queue, histograms)
             totals = [total + value for total, value in zip(totals, values, strict=True)]
-            ring = None if queue.is_deleted else self._ring(queue.name, sample)
-            if ring is not None:
-                ring.set(sample, values)
+            if not queue.is_deleted and (queue.name in self._queues or len(self._queues) < self._max_queues()):
+                self._queues.setdefault(queue.name, _QueueSamples(sample)).add(sample, values)
                 seen.add(queue.name)
             if place % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
                 yield None
-        self._server.set(sample, (totals[0], totals[1], totals[2], totals[3]))
-        self._sample, self._sampled_ms = sample, sampled_ms
-        for name in self._rings.keys() - seen:
-            del self._rings[name]
-
-    def _ring(self, name: bytes, sample: int) -> _Ring | None:
-        ring = self._rings.get(name)
-        if ring is None and len(self._rings) < self._max_queues():
-            ring = self._rings[name] = _Ring(sample)
-        return ring
+        self._server.add(sample, (totals[0], totals[1], totals[2], totals[3]))
+        self.sample, self.sampled_ms = sample, sampled_ms
+        for name in self._queues.keys() - seen:
+            del self._queues[name]
 
     def series(self, names: Sequence[bytes], newest: int | None = None) -> dict[bytes, dict[str, list[float | None]]]:
         """Return the last hour of samples of the named queues, up to sample number `newest`, by default the newest one.
@@ -142,19 +128,9 @@ class StatsHistory:
         The name `SERVER` means the totals of the server. Queues without samples are omitted.
         """
         if newest is None:
-            newest = self._sample
-        wanted = [(name, self._server if name == SERVER else self._rings.get(name)) for name in names]
-        return {name: ring.series(newest) for name, ring in wanted if ring is not None}
-
-    @property
-    def sample(self) -> int:
-        """Number of the newest sample, -1 if there is none."""
-        return self._sample
-
-    @property
-    def sampled_ms(self) -> int:
-        """Time of the newest sample, in milliseconds since the epoch."""
-        return self._sampled_ms
+            newest = self.sample
+        wanted = [(name, self._server if name == SERVER else self._queues.get(name)) for name in names]
+        return {name: samples.series(newest) for name, samples in wanted if samples is not None}
 
 
 def _values_of(queue: Queue, histograms: QueueHistograms) -> tuple[int, int, int, int]:
@@ -171,12 +147,8 @@ def history(history: StatsHistory, server_view: ServerView, request: AdminReques
 
 
 def _pieces(history: StatsHistory, names: Sequence[bytes]) -> Iterator[bytes]:
-    newest, sampled_ms = history.sample, history.sampled_ms
-    yield json_bytes({"step_ms": STEP_S * 1000, "end_ms": sampled_ms})[:-1] + b',"series":'
-    yield from json_object(_one_each(history, names, newest))
+    newest = history.sample
+    yield json_bytes({"step_ms": STEP_S * 1000, "end_ms": history.sampled_ms})[:-1] + b',"series":'
+    one_each = (history.series([name], newest) for name in names)
+    yield from json_object({show_name(name): lists for name, lists in each.items()} for each in one_each)
     yield b"}"
-
-
-def _one_each(history: StatsHistory, names: Sequence[bytes], newest: int) -> Iterator[Mapping[str, object]]:
-    for name in names:
-        yield {show_name(each): lists for each, lists in history.series([name], newest).items()}

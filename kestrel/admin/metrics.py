@@ -133,7 +133,6 @@ class _SingleFamilyCollector(Collector):
         self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric family."""
         yield self._family
 
 

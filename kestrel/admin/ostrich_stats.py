@@ -5,12 +5,16 @@ Monitoring programs for the original Kestrel can read them from `stats.json` and
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Cooperator
 
+from kestrel.admin.request_response import HttpError
 from kestrel.admin.server_view import ServerView, add_histograms, summarize
+from kestrel.admin.time_slices import SlicedLoop
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.queue import Queue
@@ -24,8 +28,6 @@ from kestrel.queues.stat_definitions import (
     StatDefinition,
     StatKind,
 )
-
-Number = int | float
 
 _LARGEST_LONG: Final = 2**63 - 1
 _LARGEST_INT: Final = 2**31 - 1
@@ -51,28 +53,18 @@ _GAUGES: Final = _named(StatKind.GAUGE)
 SECTIONS: Final = ("counters", "gauges", "labels", "metrics")
 
 
-class QueueStatsSource(Protocol):
-    """A source of the statistics of queues, read one queue and one section at a time."""
-
-    def names(self) -> Iterable[bytes]:
-        """Return the names of the queues, sorted."""
-
-    def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the statistics of one queue in one section, sorted by name; empty if the queue was deleted."""
-
-
 class LiveQueueStats:
-    """A source that reads the current statistics of a server's queues and aliases and saves nothing."""
+    """A source that reads the current statistics of a server's queues and aliases and saves nothing.
+
+    All sources have `names`, sorted, and `values`: the statistics of one queue in one section, sorted by name, or none
+    if the queue was deleted.
+    """
 
     def __init__(self, server_view: ServerView) -> None:
         self._manager = server_view.manager
-
-    def names(self) -> Iterable[bytes]:
-        """Return the names of the queues and aliases, sorted."""
-        return self._manager.names_in_order()
+        self.names = self._manager.names_in_order
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the statistics of one queue or alias in one section; empty if it was deleted."""
         alias = self._manager.aliases.get(name)
         if alias is not None:
             return {"put_bytes": alias.put_bytes, "put_items": alias.put_items} if section == "counters" else {}
@@ -108,15 +100,10 @@ class SavedQueueStats:
         self._keys: dict[tuple[str, ...], tuple[str, ...]] = {}
         """Tuples of names of statistics, shared by all queues to save memory."""
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def names(self) -> Iterable[bytes]:
-        """Return the names of the queues in the order of the calls of `keep`."""
         return self._kept.keys()
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the statistics of one queue in one section; empty if the queue was not saved."""
         kept = self._kept.get(name)
         return {} if kept is None else dict(zip(*kept[SECTIONS.index(section)], strict=True))
 
@@ -131,13 +118,10 @@ class SavedQueueStats:
 
 @frozen
 class OstrichStats:
-    """The statistics of a server, by their names on the admin port, and the source of the statistics of its queues."""
+    """The statistics of a server by section and name, and the source of the statistics of its queues."""
 
     queues: QueueStatsSource
-    counters: dict[str, Number] = field(factory=dict)
-    gauges: dict[str, Number] = field(factory=dict)
-    labels: dict[str, str] = field(factory=dict)
-    metrics: dict[str, Histogram] = field(factory=dict)
+    of_server: dict[str, dict[str, Any]] = field(factory=lambda: {section: {} for section in SECTIONS})
 
 
 _NOTHING: Final = Histogram()
@@ -150,24 +134,22 @@ class QueueStatsDelta:
     def __init__(self, now: QueueStatsSource, earlier: QueueStatsSource) -> None:
         self._now = now
         self._earlier = earlier
-
-    def names(self) -> Iterable[bytes]:
-        """Return the names of the queues at the later time."""
-        return self._now.names()
+        self.names: Callable[[], Iterable[bytes]] = now.names
 
     def values(self, name: bytes, section: str) -> Mapping[str, object]:
-        """Return the changes of one queue's counters or metrics, or its gauges at the later time."""
         return _between(self._now.values(name, section), self._earlier.values(name, section), section)
+
+
+QueueStatsSource: TypeAlias = LiveQueueStats | SavedQueueStats | QueueStatsDelta
 
 
 def stats_delta(now: OstrichStats, earlier: OstrichStats) -> OstrichStats:
     """Return the changes of counters and metrics from `earlier` to `now`, with the gauges and labels of `now`."""
-    counters: Any = _between(now.counters, earlier.counters, "counters")
-    metrics: Any = _between(now.metrics, earlier.metrics, "metrics")
-    return OstrichStats(QueueStatsDelta(now.queues, earlier.queues), counters, now.gauges, now.labels, metrics)
+    of_server = {section: _between(now.of_server[section], earlier.of_server[section], section) for section in SECTIONS}
+    return OstrichStats(QueueStatsDelta(now.queues, earlier.queues), of_server)
 
 
-def _between(now: Mapping[str, Any], earlier: Mapping[str, Any], section: str) -> Mapping[str, object]:
+def _between(now: Mapping[str, Any], earlier: Mapping[str, Any], section: str) -> dict[str, Any]:
     match section:
         case "counters":
             return {name: _difference(value, earlier.get(name, 0)) for name, value in now.items()}
@@ -176,10 +158,10 @@ def _between(now: Mapping[str, Any], earlier: Mapping[str, Any], section: str) -
                 name: histogram.since(earlier.get(name, _NOTHING)) if histogram.count else _NOTHING
                 for name, histogram in now.items()
             }
-    return now
+    return dict(now)
 
 
-def _difference(now: Number, before: Number) -> Number:
+def _difference(now: float, before: float) -> float:
     # A smaller value means that the queue was deleted and created again.
     return now - before if now >= before else now
 
@@ -197,8 +179,8 @@ def gather_server_stats(server_view: ServerView) -> Gathering:
     snapshot = server_view.snapshot()
     for _ in snapshot.gather():
         yield b""
-    _gather_server(server_view, snapshot, figures)
-    figures.metrics.update(totals.all())
+    _gather_server(server_view, snapshot, figures.of_server)
+    figures.of_server["metrics"].update(totals.all())
     return figures
 
 
@@ -209,11 +191,10 @@ def gather_all_stats(server_view: ServerView) -> Gathering:
     for name in figures.queues.names():
         kept.keep(name, (_kept(figures.queues.values(name, section)) for section in SECTIONS))
         yield b""
-    metrics: Any = _kept(figures.metrics)
-    return OstrichStats(kept, figures.counters, figures.gauges, figures.labels, metrics)
+    return OstrichStats(kept, {section: _kept(values) for section, values in figures.of_server.items()})
 
 
-def _kept(values: Mapping[str, object]) -> Mapping[str, object]:
+def _kept(values: Mapping[str, object]) -> dict[str, object]:
     """Return `values` with copies of the histograms, which would otherwise continue to change."""
     return {name: _copied(value) if isinstance(value, Histogram) else value for name, value in values.items()}
 
@@ -222,26 +203,23 @@ def _copied(histogram: Histogram) -> Histogram:
     return histogram.copy() if histogram.count else _NOTHING
 
 
-def _gather_server(server_view: ServerView, snapshot: ServerSnapshot, into: OstrichStats) -> None:
+def _gather_server(server_view: ServerView, snapshot: ServerSnapshot, into: Mapping[str, dict[str, Any]]) -> None:
     for figure in SERVER_STAT_DEFINITIONS:
-        if figure.name not in _LEFT_OUT:
-            _note(into, figure.kind, _NAMES.get(figure.name, figure.name), figure.value(snapshot))
+        value = figure.value(snapshot)
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                continue
+        if figure.name not in _LEFT_OUT and isinstance(value, int | float):
+            section = "counters" if figure.kind is StatKind.COUNTER else "gauges"
+            into[section][_NAMES.get(figure.name, figure.name)] = value
     status = server_view.control.status
-    into.gauges["status/readable"] = int(status.takes_reads)
-    into.gauges["status/writeable"] = int(status.takes_writes)
+    into["gauges"]["status/readable"] = int(status.takes_reads)
+    into["gauges"]["status/writeable"] = int(status.takes_writes)
     for protocol, connections in server_view.core.connections_by_protocol().items():
-        into.gauges[f"kestrel-{protocol}/connections"] = connections
-    into.labels["version"] = snapshot.version
-
-
-def _note(into: OstrichStats, kind: StatKind, name: str, value: object) -> None:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return
-    if isinstance(value, int | float):
-        (into.counters if kind is StatKind.COUNTER else into.gauges)[name] = value
+        into["gauges"][f"kestrel-{protocol}/connections"] = connections
+    into["labels"]["version"] = snapshot.version
 
 
 NAMES_PER_PIECE: Final = 64
@@ -257,11 +235,15 @@ def sections(figures: OstrichStats, prefix: str) -> Iterator[tuple[str, Iterator
 
     A part is a dict of statistics whose names begin with `prefix`. Queues are sorted by name.
     """
-    yield "counters", _parts(figures.counters, figures.queues, "counters", prefix, NAMES_PER_PIECE)
-    yield "gauges", _parts(figures.gauges, figures.queues, "gauges", prefix, NAMES_PER_PIECE)
-    yield "labels", _parts(figures.labels, figures.queues, "labels", prefix, NAMES_PER_PIECE)
-    metrics = _parts(figures.metrics, figures.queues, "metrics", prefix, METRICS_PER_PIECE)
-    yield "metrics", ({name: summarize(value) for name, value in part.items()} for part in metrics)
+    for section in SECTIONS:
+        is_metrics = section == "metrics"
+        at_once = METRICS_PER_PIECE if is_metrics else NAMES_PER_PIECE
+        parts = _parts(figures.of_server[section], figures.queues, section, prefix, at_once)
+        yield section, map(_summarize, parts) if is_metrics else parts
+
+
+def _summarize(histograms: Mapping[str, Histogram]) -> dict[str, object]:
+    return {name: summarize(histogram) for name, histogram in histograms.items()}
 
 
 def _parts(
@@ -279,3 +261,129 @@ def _parts(
             part = {}
     part.update((name, value) for name, value in chosen.items() if name >= _QUEUES)
     yield part
+
+
+MIN_PERIOD_S: Final = 60
+MAX_PERIOD_S: Final = 86_400
+MAX_PERIODS: Final = 4
+MAX_NAMESPACES: Final = 16
+"""Limit of namespaces. Each keeps a copy of the statistics of all queues."""
+KEPT_BY_PERIOD: Final = 2
+"""Copies of all statistics that a period keeps: at its beginning and at its end."""
+MAX_KEPT_QUEUES: Final = 50_000
+"""Limit of copies of one queue's statistics, for all periods and namespaces together. A copy takes about 1 KB."""
+
+NAMESPACE_TIMEOUT_S: Final = 3600
+"""Seconds without a request after which a namespace or period is dropped; for a period, at least twice its length."""
+
+
+class IntervalStats:
+    """The saved statistics of periods and namespaces."""
+
+    def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator) -> None:
+        self._server_view = server_view
+        self._clock = clock
+        self._cooperator = cooperator
+        self._periods: dict[int, _PeriodSampler] = {}
+        self._namespaces: dict[bytes, OstrichStats] = {}
+        self.answers = 0
+        """Number of responses about periods and namespaces that are being sent."""
+        self._asked_s: dict[int | bytes, float] = {}
+        """Time of the last request for each period (an int) and namespace (bytes)."""
+
+    def stop(self) -> None:
+        for period in self._periods.values():
+            period.stop()
+
+    def period_stats(self, given: bytes) -> Gathering:
+        """Return the statistics of the last complete period of `given` seconds.
+
+        Until the first period is complete, return the statistics from the server's start to its beginning. Raise
+        `HttpError` if the period is invalid or a limit is reached.
+        """
+        seconds = _whole_number(given)
+        if seconds < MIN_PERIOD_S:
+            # Kestrel's own message.
+            raise HttpError(400, "Invalid option for stats command: statsListenerMinPeriod:1.minutes")
+        if seconds > MAX_PERIOD_S:
+            raise HttpError(400, f"the period is longer than {MAX_PERIOD_S} seconds")
+        period = self._periods.get(seconds)
+        self._forget_some()
+        if period is None:
+            if len(self._periods) >= MAX_PERIODS:
+                listened = ", ".join(map(str, sorted(self._periods)))
+                raise HttpError(409, f"too many periods; those of {listened} seconds are in use; limit={MAX_PERIODS}")
+            self._check_room(KEPT_BY_PERIOD)
+            period = self._periods[seconds] = _PeriodSampler(self._server_view, self._clock, self._cooperator, seconds)
+        self._asked_s[seconds] = self._clock.seconds()
+        return period.newest()
+
+    def namespace_stats(self, name: bytes) -> Gathering:
+        """Return the statistics since the previous request for the namespace `name`, or since the server's start.
+
+        Raise `HttpError` if a limit is reached.
+        """
+        self._forget_some()
+        if name not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
+            raise HttpError(409, f"too many namespaces are in use; limit={MAX_NAMESPACES}")
+        if name not in self._namespaces or self.answers:
+            self._check_room(1)
+        self._asked_s[name] = self._clock.seconds()
+        # Added now, so that simultaneous requests for new namespaces cannot exceed the limit.
+        self._namespaces.setdefault(name, OstrichStats(SavedQueueStats()))
+        return self._since_last(name)
+
+    def _check_room(self, times: int) -> None:
+        """Raise `HttpError` if `times` more copies of the statistics of all queues would exceed `MAX_KEPT_QUEUES`.
+
+        The first request is always allowed.
+        """
+        kept_times = KEPT_BY_PERIOD * len(self._periods) + len(self._namespaces) + self.answers
+        queues = len(self._server_view.manager.queues_including_masked())
+        if kept_times and (kept_times + times) * queues > MAX_KEPT_QUEUES:
+            raise HttpError(503, f"statistics of {queues} queues are saved {kept_times} times already; try again later")
+
+    def _forget_some(self) -> None:
+        now_s = self._clock.seconds()
+        for request, asked_s in list(self._asked_s.items()):
+            shortest_s = 2 * request if isinstance(request, int) else 0
+            if now_s - asked_s < max(NAMESPACE_TIMEOUT_S, shortest_s):
+                continue
+            del self._asked_s[request]
+            if isinstance(request, int):
+                self._periods.pop(request).stop()
+            else:
+                self._namespaces.pop(request, None)
+
+    def _since_last(self, name: bytes) -> Gathering:
+        now = yield from gather_all_stats(self._server_view)
+        earlier, self._namespaces[name] = self._namespaces[name], now
+        return stats_delta(now, earlier)
+
+
+class _PeriodSampler:
+    """A timer that saves the statistics at the end of each period."""
+
+    def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator, seconds: int) -> None:
+        self._server_view = server_view
+        self._before = OstrichStats(SavedQueueStats())
+        self._latest: OstrichStats | None = None
+        self._loop = SlicedLoop(clock, cooperator, self._steps, "Sampling for a period failed")
+        self._loop.start(seconds)
+        self.stop = self._loop.stop
+
+    def _steps(self, _: int) -> Iterator[bytes]:
+        now = yield from gather_all_stats(self._server_view)
+        self._latest, self._before = stats_delta(now, self._before), now
+
+    def newest(self) -> Gathering:
+        """Return the last saved statistics, or those since the server's start if none are saved yet."""
+        if self._latest is None:
+            return (yield from gather_server_stats(self._server_view))
+        return self._latest
+
+
+def _whole_number(given: bytes) -> int:
+    if not given.removeprefix(b"-").isdigit():
+        raise HttpError(400, "the period is not a whole number of seconds")
+    return int(given) if len(given) < 10 else MAX_PERIOD_S + 1

@@ -14,15 +14,41 @@ from twisted.internet.task import Cooperator
 
 from kestrel.admin import api, stats
 from kestrel.admin.history import StatsHistory, history
-from kestrel.admin.interval_stats import IntervalStats
 from kestrel.admin.metrics import metrics
+from kestrel.admin.ostrich_stats import IntervalStats
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
 from kestrel.admin.server_view import ServerView
 
 Handler: TypeAlias = Callable[..., "AdminResponse | Deferred[AdminResponse]"]
-"""A handler, called with the request and with the variable parts of its path."""
+"""A handler, called with the server, the request, and the variable part of its path if there is one."""
 
-Pages: TypeAlias = Mapping[tuple[bytes, ...], Handler]
+_NAME: Final = b""
+"""The variable part of a path in the tables."""
+
+_GET: Final[Mapping[tuple[bytes, ...], Handler]] = {
+    (b"health",): stats.health,
+    (b"metrics",): metrics,
+    (b"ping",): stats.ping,
+    (b"ready",): stats.ready,
+    (b"server_info",): stats.server_info,
+    (b"threads",): stats.threads,
+    (b"api", b"overview"): api.overview,
+    (b"api", b"server"): api.server_details,
+    (b"api", b"queue", _NAME): api.queue_details,
+    (b"api", b"queue", _NAME, b"head"): api.head,
+}
+_POST: Final[Mapping[tuple[bytes, ...], Handler]] = {
+    (b"gc",): api.collect_garbage,
+    (b"quiesce",): partial(api.change_status, name=b"Quiescent"),
+    (b"reload",): api.reload,
+    (b"shutdown",): api.shutdown,
+    (b"api", b"reload"): api.reload,
+    (b"api", b"shutdown"): api.shutdown,
+    (b"api", b"queue", _NAME, b"delete"): api.delete,
+    (b"api", b"queue", _NAME, b"flush"): api.flush,
+    (b"api", b"queue", _NAME, b"flush_expired"): api.flush_expired,
+    (b"api", b"status", _NAME): api.change_status,
+}
 
 
 class Routes:
@@ -32,47 +58,16 @@ class Routes:
     """
 
     def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator) -> None:
+        self._server_view = server_view
         self.history = StatsHistory(
             server_view.manager, clock, cooperator, lambda: server_view.config.admin.max_queue_series
         )
-        self.interval_stats = IntervalStats(server_view, clock, cooperator)
-        self._calls = _for(
-            server_view,
-            {
-                "GET": {
-                    (b"health",): stats.health,
-                    (b"metrics",): metrics,
-                    (b"ping",): stats.ping,
-                    (b"ready",): stats.ready,
-                    (b"server_info",): stats.server_info,
-                    (b"stats",): partial(stats.stats, self.interval_stats),
-                    (b"threads",): stats.threads,
-                    (b"api", b"overview"): api.overview,
-                    (b"api", b"server"): api.server_details,
-                    (b"api", b"history"): partial(history, self.history),
-                },
-                "POST": {
-                    (b"gc",): api.collect_garbage,
-                    (b"quiesce",): partial(api.change_status, name=b"Quiescent"),
-                    (b"reload",): api.reload,
-                    (b"shutdown",): api.shutdown,
-                    (b"api", b"reload"): api.reload,
-                    (b"api", b"shutdown"): api.shutdown,
-                },
-            },
-        )
-        self._of_queues = _for(
-            server_view,
-            {
-                "GET": {(): api.queue_details, (b"head",): api.head},
-                "POST": {
-                    (b"delete",): api.delete,
-                    (b"flush",): api.flush,
-                    (b"flush_expired",): api.flush_expired,
-                },
-            },
-        )
-        self._statuses = _for(server_view, {"GET": {}, "POST": {(): api.change_status}})
+        self._interval_stats = IntervalStats(server_view, clock, cooperator)
+        own: dict[tuple[bytes, ...], Handler] = {
+            (b"stats",): partial(stats.stats, self._interval_stats),
+            (b"api", b"history"): partial(history, self.history),
+        }
+        self._handlers: Mapping[str, Mapping[tuple[bytes, ...], Handler]] = {"GET": {**_GET, **own}, "POST": _POST}
 
     def start(self) -> None:
         """Start to sample the history. Called when the queues are loaded."""
@@ -81,22 +76,28 @@ class Routes:
     def stop(self) -> None:
         """Stop the timers of the history and of the periods."""
         self.history.stop()
-        self.interval_stats.stop()
+        self._interval_stats.stop()
 
     def handle(self, request: AdminRequest) -> AdminResponse | Deferred[AdminResponse]:
         """Return the response to a request, or a Deferred of it. Raise `HttpError` if the request is refused or its
         path does not exist.
         """
-        match request.path:
+        path = request.path
+        names: tuple[bytes, ...] = ()
+        match path:
             case (b"",) | (b"graph" | b"pages", *_):
                 return _page(request)
-            case (b"api", b"queue", name, *rest):
-                return _of(self._of_queues, request, tuple(rest))(request, name)
-            case (b"api", b"status", name):
-                return _of(self._statuses, request, ())(request, name)
+            case (b"api", b"queue" | b"status" as kind, name, *rest):
+                path, names = (b"api", kind, _NAME, *rest), (name,)
             case (call,):
-                return _of(self._calls, request, (call.removesuffix(b".json").removesuffix(b".txt"),))(request)
-        return _of(self._calls, request, request.path)(request)
+                path = (call.removesuffix(b".json").removesuffix(b".txt"),)
+        handler = self._handlers[request.method].get(path)
+        if handler is not None:
+            return handler(self._server_view, request, *names)
+        other = "POST" if request.method == "GET" else "GET"
+        if path in self._handlers[other]:
+            _check_method(request, other)
+        raise HttpError(404, "there is no such page; / has the dashboard")
 
 
 def _page(request: AdminRequest) -> AdminResponse:
@@ -108,24 +109,6 @@ def _page(request: AdminRequest) -> AdminResponse:
         case (b"graph", *_):
             return AdminResponse((), status=302, headers={"Location": "/"})
     return static_file(request, b"index.html")
-
-
-def _for(server_view: ServerView, handlers: Mapping[str, Pages]) -> Mapping[str, Pages]:
-    """Return `handlers` with `server_view` bound as their first argument."""
-    return {
-        method: {path: partial(handler, server_view) for path, handler in pages.items()}
-        for method, pages in handlers.items()
-    }
-
-
-def _of(handlers: Mapping[str, Pages], request: AdminRequest, path: tuple[bytes, ...]) -> Handler:
-    handler = handlers[request.method].get(path)
-    if handler is not None:
-        return handler
-    other = "POST" if request.method == "GET" else "GET"
-    if path in handlers[other]:
-        _check_method(request, other)
-    raise HttpError(404, "there is no such page; / has the dashboard")
 
 
 def _check_method(request: AdminRequest, method: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from attrs import Factory, frozen
+
 from kestrel.config.model import Config
 from kestrel.histogram import Histogram
 from kestrel.net.queue_server import QueueServer
@@ -15,36 +17,32 @@ from kestrel.session.access import is_administrator
 from kestrel.session.session_context import RefusalLog, ServerControl
 
 
+@frozen
 class ServerView:
-    """A server and the functions that the admin port needs to describe and control it.
+    """A server and the functions that the admin port needs to describe and control it."""
 
-    `storage` describes where the queues are stored. `seconds` is the monotonic clock. `is_ready` returns True from when
-    the queues are loaded until the server stops. `server_sets` returns, for each server set, whether the server is
-    known to be a member.
-    """
+    core: QueueServer
+    control: ServerControl
+    storage: str
+    """Description of where the queues are stored."""
+    seconds: Callable[[], float]
+    """The monotonic clock."""
+    is_ready: Callable[[], bool]
+    """Returns True from when the queues are loaded until the server stops."""
+    server_sets: Callable[[], Mapping[str, bool]] = dict
+    """Returns, for each server set, whether the server is known to be a member."""
+    started_s: float = Factory(lambda self: self.seconds(), takes_self=True)
 
-    def __init__(
-        self,
-        core: QueueServer,
-        control: ServerControl,
-        storage: str,
-        seconds: Callable[[], float],
-        is_ready: Callable[[], bool],
-        server_sets: Callable[[], Mapping[str, bool]] = dict,
-    ) -> None:
-        self.core: Final = core
-        self.control: Final = control
-        self.storage: Final = storage
-        self.seconds: Final = seconds
-        self.is_ready: Final = is_ready
-        self.server_sets: Final = server_sets
-        self.manager: Final[QueueManager] = core.manager
-        self.refusal_log: Final[RefusalLog] = core.session_context.refusal_log
-        self.started_s: Final = seconds()
+    @property
+    def manager(self) -> QueueManager:
+        return self.core.manager
+
+    @property
+    def refusal_log(self) -> RefusalLog:
+        return self.core.session_context.refusal_log
 
     @property
     def config(self) -> Config:
-        """The current configuration."""
         return self.core.config
 
     def snapshot(self) -> ServerSnapshot:

@@ -22,14 +22,11 @@ from zope.interface import implementer
 
 from kestrel.address import show_address
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
-from kestrel.admin.response_producer import ResponseProducer
 from kestrel.admin.routes import Routes
 from kestrel.admin.server_view import ServerView
-from kestrel.admin.time_slices import make_cooperator
+from kestrel.admin.time_slices import ResponseProducer, make_cooperator
 from kestrel.errors import KestrelError
 from kestrel.net.connection import certificate_subject
-from kestrel.net.queue_server import QueueServer
-from kestrel.session.session_context import ServerControl
 
 
 def check_host(headers: Headers, more_names: Collection[str]) -> None:
@@ -133,7 +130,6 @@ class AdminHttpRequest(Request):
             self.channel.abort()
 
     def process(self) -> None:
-        """Handle the complete request."""
         self._set_headers(SAFE_HEADERS)
         answering: Deferred[AdminResponse] = succeed(None).addCallback(lambda _: self._answer())
         answering.addErrback(self._refused).addCallback(self._send).addErrback(self._broke_off)
@@ -261,13 +257,12 @@ class AdminChannel(HTTPChannel):
         self.site.server_view.refusal_log.log(peer, self.identity, f"admin: {what}")
 
     def connectionMade(self) -> None:
-        """Register the connection with its site."""
         super().connectionMade()  # type: ignore[no-untyped-call]
-        self.site.opened(self)
+        self.site.channels.add(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Remove the connection from its site, and log a failed TLS handshake."""
-        self.site.closed(self)
+        self.site.channels.discard(self)
         if isinstance(reason.value, SSL.Error):
             self.refused("TLS handshake failed")
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
@@ -286,7 +281,6 @@ class AdminChannel(HTTPChannel):
             self.loseConnection()  # type: ignore[no-untyped-call]
 
     def abort(self) -> None:
-        """Abort the connection."""
         transport: Any = self.transport
         if transport is not None:
             transport.abortConnection()
@@ -317,7 +311,8 @@ class AdminSite(HTTPFactory):
         self.cooperator = cooperator
         self.is_trusted = is_trusted
         self._is_open = True
-        self._channels: set[AdminChannel] = set()
+        self.channels: set[AdminChannel] = set()
+        """Open connections."""
 
     def startFactory(self) -> None:
         """Do nothing; the base class would open a log of requests."""
@@ -332,7 +327,7 @@ class AdminSite(HTTPFactory):
         """Return a connection, or None if there are too many connections or the server is shutting down."""
         if not self._is_open:
             return None
-        if len(self._channels) >= MAX_CONNECTIONS and not self.is_trusted:
+        if len(self.channels) >= MAX_CONNECTIONS and not self.is_trusted:
             self.server_view.refusal_log.log(
                 show_address(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}"
             )
@@ -344,42 +339,22 @@ class AdminSite(HTTPFactory):
         made: AdminChannel = channel
         return made
 
-    def opened(self, channel: AdminChannel) -> None:
-        """Add a connection."""
-        self._channels.add(channel)
-
-    def closed(self, channel: AdminChannel) -> None:
-        """Remove a connection."""
-        self._channels.discard(channel)
-
     def hang_up(self) -> None:
         """Stop accepting connections, and close each open one after its current response."""
         self._is_open = False
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.hang_up()
 
     def abort(self) -> None:
-        """Abort all open connections."""
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.abort()
 
 
 class AdminPort:
-    """The listeners for admin clients, and the statistics that are recorded for them.
+    """The listeners for admin clients, and the statistics that are recorded for them."""
 
-    `storage`, `is_ready` and `server_sets` are those of `ServerView`.
-    """
-
-    def __init__(
-        self,
-        core: QueueServer,
-        control: ServerControl,
-        storage: str,
-        clock: IReactorTime,
-        is_ready: Callable[[], bool],
-        server_sets: Callable[[], Mapping[str, bool]],
-    ) -> None:
-        self._server_view = ServerView(core, control, storage, clock.seconds, is_ready, server_sets)
+    def __init__(self, server_view: ServerView, clock: IReactorTime) -> None:
+        self._server_view = server_view
         self._cooperator = make_cooperator(clock)
         self._routes = Routes(self._server_view, clock, self._cooperator)
         self._clock = clock

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from threading import enumerate as all_threads
 from typing import Final
 
-from kestrel.admin.interval_stats import IntervalStats
-from kestrel.admin.ostrich_stats import Gathering, gather_server_stats, sections
+from kestrel.admin.ostrich_stats import Gathering, IntervalStats, gather_server_stats, sections
 from kestrel.admin.request_response import (
     JSON,
     TEXT,

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, TypeVar
 from kestrel.address import Address
 from kestrel.client.arguments import Name, check_options
 from kestrel.client.call import Call, Stream
-from kestrel.client.choice import GETS_PER_SERVER, run_blocking
+from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, run_blocking
 from kestrel.client.connection import BlockingConnection, ConnectionPool
 from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused
@@ -63,6 +63,15 @@ class BlockingServers(Roster[Address]):
     def all_servers(self) -> tuple[Address, ...]:
         self.wait_until_known()
         return super().all_servers()
+
+    def ask_one(self, choice: RandomChoice[Address], ask: Callable[[Address], T]) -> T:
+        """Ask a server, and others if it fails, as `somewhere` does."""
+        self.wait_until_known()
+
+        async def answer(server: Address) -> T:
+            return ask(server)
+
+        return run_blocking(self.somewhere(choice, answer))
 
     def ask_in_turn(self, ask: Callable[[Address, int], T | None], timeout_ms: int) -> T | None:
         """Ask the servers for an item, as `search` does."""

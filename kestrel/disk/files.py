@@ -10,7 +10,8 @@ import fcntl
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from kestrel.errors import BadQueueName
@@ -43,9 +44,7 @@ class Disk:
         return os.path.samestat(os.stat(folder + b"/" + entry), capitals)
 
     def make_folder(self, path: bytes) -> None:
-        """Create a folder for its owner only, with its missing parents, unless it exists. The parents get the default
-        mode.
-        """
+        """Create a folder for its owner only, unless it exists. Missing parents get the default mode."""
         os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
 
     def open_append(self, path: bytes) -> int:
@@ -54,7 +53,6 @@ class Disk:
         return _check_regular(os.open(path, flags, _FILE_MODE))
 
     def size(self, descriptor: int) -> int:
-        """Return the length of an open file in bytes."""
         return os.fstat(descriptor).st_size
 
     def write(self, descriptor: int, data: bytes) -> None:
@@ -78,7 +76,6 @@ class Disk:
             os.close(descriptor)
 
     def cut(self, descriptor: int, size: int) -> None:
-        """Truncate the file to `size` bytes."""
         os.ftruncate(descriptor, size)
 
     def duplicate(self, descriptor: int) -> int:
@@ -107,10 +104,8 @@ class Disk:
             return
 
     def allocate(self, path: bytes, size: int) -> None:
-        """Create a file that occupies `size` bytes of the medium. A failed attempt leaves no new file.
-
-        It checks the free space first: an attempt to allocate would briefly take the last space from other writers.
-        """
+        """Create a file that occupies `size` bytes of the medium. A failed attempt leaves no new file."""
+        # A failed attempt to allocate would briefly take the last space from other writers.
         taken = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
         if _free_bytes(os.path.dirname(path)) + taken < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -128,7 +123,6 @@ class Disk:
         return _free_bytes(folder)
 
     def length(self, path: bytes) -> int:
-        """Return the length in bytes of the file at `path`."""
         return os.stat(path).st_size
 
     def inode(self, path: bytes) -> int:
@@ -136,11 +130,9 @@ class Disk:
         return os.stat(path).st_ino
 
     def is_same(self, path: bytes, other: bytes) -> bool:
-        """Return whether both paths are the same file or folder."""
         return os.path.samefile(path, other)
 
     def is_there(self, path: bytes) -> bool:
-        """Return whether the path exists."""
         return os.path.exists(path)
 
     def open_read(self, path: bytes) -> int:
@@ -158,14 +150,33 @@ class Disk:
         """Do nothing. A test overrides this method to end the process at a step of `kestrel.disk.crash_points`."""
 
 
-def is_full(error: OSError) -> bool:
-    """Return whether an operation failed because bytes, inodes or a quota of them are used up."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
 def _free_bytes(folder: bytes) -> int:
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize
+
+
+@contextmanager
+def appending(disk: Disk, path: bytes) -> Iterator[int]:
+    """Open a file so that writes go to its end, and yield the descriptor. Creates the file if it is missing."""
+    descriptor = disk.open_append(path)
+    try:
+        yield descriptor
+    finally:
+        disk.close(descriptor)
+
+
+def first_bytes(disk: Disk, path: bytes, size: int) -> bytes:
+    """Return the first `size` bytes of a file, or all if it is shorter."""
+    descriptor = disk.open_read(path)
+    try:
+        return disk.read(descriptor, 0, size)
+    finally:
+        disk.close(descriptor)
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an operation failed because bytes, inodes or a quota of them are used up."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _check_regular(descriptor: int) -> int:
@@ -202,3 +213,121 @@ def check_distinct_when_folded(name: bytes, others: Iterable[bytes]) -> None:
         if other != name and fold_name(other) == ours:
             shown = other.decode("utf-8", "backslashreplace")
             raise BadQueueName(f"the file system of the queues does not tell this name from {shown}, which is there")
+
+
+class AtomicFile:
+    """A small file that is replaced as a whole.
+
+    Methods block, so call `write` in a thread, and only one at a time. New contents are first written to `temporary`,
+    an unused path. By default that is the path with ``.new`` appended.
+    """
+
+    def __init__(self, disk: Disk, path: bytes, temporary: bytes | None = None) -> None:
+        self._disk = disk
+        self._path = path
+        self._temporary = path + b".new" if temporary is None else temporary
+
+    def read(self, most_bytes: int) -> bytes:
+        """Return the contents, up to `most_bytes`. Raises OSError."""
+        return first_bytes(self._disk, self._path, most_bytes)
+
+    def write(self, data: bytes) -> None:
+        """Replace the contents by `data`, and return when they are on the medium.
+
+        After an OSError the file is either unchanged, or replaced in a way that a power failure may undo.
+        """
+        folder = os.path.dirname(self._path) or b"."
+        temporary = self._temporary
+        self._disk.make_folder(folder)
+        self._disk.erase(temporary)
+        with appending(self._disk, temporary) as descriptor:
+            self._disk.write(descriptor, data)
+            self._disk.sync(descriptor)
+        self._disk.rename(temporary, self._path)
+        self._disk.sync_folder(folder)
+
+
+class AppendFile:
+    """A file that is created by its first write.
+
+    `size` is the length of all complete writes. `synced_size` is the length that a sync is known to have reached.
+    `acknowledged_size` is the length that no failure truncates, because a client was told that it is stored. The file
+    is opened on demand and may be closed at any time, so that idle queues hold no descriptor. Methods raise OSError.
+    """
+
+    def __init__(self, disk: Disk, path: bytes, size: int = 0) -> None:
+        self._disk = disk
+        self.path = path
+        self.size = size
+        self.synced_size = 0
+        self.acknowledged_size = size
+        self._descriptor = -1
+        self.has_torn_tail = False
+        """Whether a failed write or `cut` may have left bytes after `size`."""
+
+    def append(self, data: bytes) -> None:
+        """Append all of `data`.
+
+        After an OSError, `size` is unchanged. The next `append` or `drop_torn_tail` removes any bytes that were
+        written.
+        """
+        self.drop_torn_tail()
+        self._open()
+        try:
+            self._disk.write(self._descriptor, data)
+        except OSError:
+            self.has_torn_tail = True
+            raise
+        self.size += len(data)
+
+    def drop_torn_tail(self) -> None:
+        """Truncate the file to `size` if a write or `cut` failed."""
+        if self.has_torn_tail:
+            self.cut(self.size)
+
+    def cut(self, size: int) -> None:
+        """Truncate the file to `size` bytes. After an OSError the next `append` tries again."""
+        self.has_torn_tail = True
+        self.size = size
+        self.synced_size = min(size, self.synced_size)
+        self.acknowledged_size = min(size, self.acknowledged_size)
+        self._open()
+        self._disk.cut(self._descriptor, size)
+        self.has_torn_tail = False
+
+    def sync(self) -> None:
+        """Block until everything in the file is on the medium. Does not change `synced_size`."""
+        self._open()
+        self._disk.sync(self._descriptor)
+
+    def synced_to(self, size: int) -> bool:
+        """Record that the first `size` bytes are synced. Return whether that is the whole file."""
+        self.synced_size = size
+        self.acknowledged_size = max(size, self.acknowledged_size)
+        return size == self.size
+
+    def replaced(self, size: int) -> None:
+        """Record that a synced file of `size` bytes was renamed to this path."""
+        self.close()
+        self.has_torn_tail = False
+        self.size = self.synced_size = self.acknowledged_size = size
+
+    def duplicate(self) -> int:
+        """Return a descriptor for a thread to sync. It stays valid when this file is closed."""
+        was_open = self._descriptor >= 0
+        self._open()
+        try:
+            return self._disk.duplicate(self._descriptor)
+        finally:
+            if not was_open:
+                self.close()
+
+    def close(self) -> None:
+        """Close the descriptor, if there is one. The next use opens the file again."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._disk.close(descriptor)
+
+    def _open(self) -> None:
+        if self._descriptor < 0:
+            self._descriptor = self._disk.open_append(self.path)

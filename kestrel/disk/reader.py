@@ -1,20 +1,19 @@
-"""Reading a file in parts, which needs little memory for a large file; copies of ranges."""
+"""Reading a file in parts, which needs little memory for a large file, and the errors that all decoders share."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, appending
 
 PART_BYTES: Final = 1 << 20
 
 
 class FilePart:
-    """A range of a file's bytes (`kestrel.disk.records.ByteSource`)."""
+    """A range of a file's bytes (a `ByteSource`)."""
 
     __slots__ = ("_reader", "_start", "data", "length")
 
@@ -63,21 +62,16 @@ class FileReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes) -> None:
     """Append the bytes from `start` up to `end` to the file at `path`, and sync it. Create the file if needed."""
-    descriptor = disk.open_append(path)
-    try:
+    with appending(disk, path) as descriptor:
         for offset in range(start, end, PART_BYTES):
             disk.write(descriptor, reader.read(offset, min(PART_BYTES, end - offset)))
         disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
 
 
 @contextmanager
@@ -90,3 +84,40 @@ def erased_on_error(disk: Disk, paths: Collection[bytes]) -> Iterator[None]:
             with suppress(OSError):
                 disk.erase(path)
         raise
+
+
+class UnfinishedRecord(Exception):
+    """The bytes end before the record does, which is the usual end of a file after a crash.
+
+    `needs` is the least length of the record, in bytes from its start.
+    """
+
+    def __init__(self, needs: int) -> None:
+        super().__init__(f"the record has at least {needs} bytes")
+        self.needs = needs
+
+
+class DamagedRecord(Exception):
+    """The bytes are not a record. The message says why, such as an unknown first byte or an impossible size."""
+
+
+class ByteSource(Protocol):
+    """The bytes of a file from some offset on, the first of which are in a buffer (`FilePart`)."""
+
+    length: int
+    """Number of bytes from the start of the buffer to the end of the file."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes at `offset` from the start of the buffer, or fewer if the file ends before."""
+
+
+class BufferSource:
+    """A `ByteSource` whose bytes are all in a buffer."""
+
+    def __init__(self, buffer: bytes) -> None:
+        self._buffer = buffer
+        self.length = len(buffer)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes at `offset`, or fewer if the buffer ends before."""
+        return self._buffer[offset : offset + size]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kestrel.disk import crash_points
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, appending
 from kestrel.disk.folders import DAMAGED_FOLDER
 from kestrel.disk.reader import FileReader, copy_range, erased_on_error
 
@@ -57,13 +57,10 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReadEnd, now_ms: in
         disk.sync_folder(folder)  # a power failure must not bring the damage back behind later records
         return QuarantinedCopy(copy, size)
     repaired = quarantine(disk, folder, file_name, end, now_ms)
-    descriptor = disk.open_append(path)
-    try:
+    with appending(disk, path) as descriptor:
         disk.cut(descriptor, end.offset)
         disk.crash_point(crash_points.TAIL_CUT)
         disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
     return repaired
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import PART_BYTES, DamagedRecord, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.journal.error_counts import ErrorCounts
 from kestrel.journal.records import JournalFileRecord, decode_record

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from kestrel.disk.records import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
 from kestrel.item import Item
 from kestrel.journal.announced_record import AnnouncedRecord
 from kestrel.journal.opcodes import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD
 from kestrel.item import Item
 from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts

@@ -5,8 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.journal.opcodes import ADDX_HEADER, XID_RECORD, Opcode
 from kestrel.journal.records import decode_record

@@ -2,50 +2,112 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
+from kestrel.address import Address, parse_address
 from kestrel.client.errors import ClientFailure, ConnectionFailed
-from kestrel.load.flows import LoadQueues
-from kestrel.load.load_run import LoadRun
-from kestrel.load.load_tools import flood, leaky_reader, many_clients, packing, put_many
-from kestrel.load.numbered_items import MAX_ITEMS, Ledger
-from kestrel.load.options import (
-    LoadDefaults,
-    LoadOptions,
-    add_number,
-    add_options,
-    check_file_limit,
-    options,
-    parse_share,
-)
+from kestrel.cluster.uri import is_server_set
+from kestrel.errors import BadQueueName
+from kestrel.load.load_dialects import PORTS
+from kestrel.load.load_run import LoadOptions, LoadRun
+from kestrel.load.load_tools import LoadQueues, flood, leaky_reader, many_clients, packing, put_many
+from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
-from kestrel.tools.arguments import make_parser, wire_duration_s
-from kestrel.tools.connection_errors import ConnectionContext
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error, run
+from kestrel.names import check_queue_name
+from kestrel.server.process import raise_file_limit
+from kestrel.tools.arguments import (
+    ENVIRONMENT,
+    AddArguments,
+    add_tls_options,
+    duration_s,
+    flag,
+    int_in_range,
+    make_parser,
+    option,
+    split_servers,
+    tls_options,
+    wire_duration_s,
+    wire_queue_name,
+)
+from kestrel.tools.tool_runner import (
+    EX_FOUND,
+    EX_INTERRUPTED,
+    EX_OK,
+    EX_SERVER,
+    EX_USAGE,
+    ConnectionContext,
+    Output,
+    ToolFailed,
+    print_error,
+    run,
+)
 
 TOOL: Final = "kestrel-load"
 
-ToolFunction = Callable[[LoadRun, LoadQueues, Ledger], Awaitable[None]]
+MOST_CLIENTS: Final = 50_000
+
+_OTHER_FILES: Final = 64
+"""Maximum number of open files of the process other than its connections."""
+
+
+@dataclass(frozen=True)
+class LoadDefaults:
+    """Default values of a tool's options. None means that the tool does not have the option."""
+
+    queue: str
+    items: int
+    sizes: str
+    clients: int
+    pipeline: int | None = None
+    pause_s: str | None = None
+
+
+def sizes(text: str) -> tuple[int, int]:
+    """Parse ``N`` or ``LEAST..MOST`` and return the smallest and the largest size. Raise ArgumentTypeError."""
+    parse = int_in_range(LEAST_BYTES, MOST_BYTES)
+    least, dots, most = text.partition("..")
+    size = parse(least)
+    largest = parse(most) if dots else size
+    if largest < size:
+        raise ArgumentTypeError(f"{text!r}: write the smaller size first")
+    return size, largest
+
+
+def parse_share(text: str) -> float:
+    """Parse a share from 0 to 0.9. Raise ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 0.9:
+        raise ArgumentTypeError(f"{text!r} is not a share from 0 to 0.9")
+    return value
+
+
+def _number(name: str, least: int, most: int, default: int, help: str) -> AddArguments:
+    return option(name, "N", int_in_range(least, most), f"{help} (default: {default})", default=default)
 
 
 class _LoadTool(NamedTuple):
-    """A load tool: its function, defaults, and the number of connections and items it needs."""
+    """A load tool: its function, its defaults, and the number of connections that it needs."""
 
-    do: ToolFunction
+    do: Callable[[LoadRun], Awaitable[None]]
     short: str
     defaults: LoadDefaults
-    connections: Callable[[LoadOptions], int]
-    total: Callable[[LoadOptions], int]
-    """Number of items that the tool puts in total."""
+    connections: Callable[[LoadOptions], int] = lambda options: options.clients
+    own: tuple[AddArguments, ...] = ()
+    """Options that other tools do not have."""
 
 
 _TOOLS: Final = {
@@ -54,44 +116,43 @@ _TOOLS: Final = {
         "push items through a queue at full speed, and check that each comes once",
         LoadDefaults("load_flood", 100_000, "1024", 1, pipeline=100),
         lambda options: 2 * options.clients,
-        lambda options: options.items + options.prefill,
+        (_number("--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),),
     ),
     "many-clients": _LoadTool(
         many_clients,
         "use many mostly idle connections, which put and take an item from time to time",
         LoadDefaults("load_many_clients", 1000, "64", 100, pause_s="1s"),
-        lambda options: options.clients,
-        lambda options: options.items,
     ),
     "put-many": _LoadTool(
         put_many,
         "put items from many clients, without taking them",
         LoadDefaults("load_put_many", 10_000, "1024", 100, pipeline=1),
-        lambda options: options.clients,
-        lambda options: options.items,
+        own=(_number("--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),),
     ),
     "packing": _LoadTool(
         packing,
         "fill and empty a queue repeatedly, and check whether its journal shrinks",
         LoadDefaults("load_packing", 20_000, "1024", 1, pipeline=100),
-        lambda options: options.clients,
-        lambda options: options.items * options.cycles,
+        own=(_number("--cycles", 1, 1000, 5, "number of cycles, each with --items items"),),
     ),
     "leaky-reader": _LoadTool(
         leaky_reader,
         "read items and put a share of them back, until each was confirmed once",
         LoadDefaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
         lambda options: options.clients + 1,
-        lambda options: options.items,
+        (
+            option("--leak", "SHARE", parse_share, "share of unconfirmed items (default: 0.1)", default=0.1),
+            option(
+                "--hold",
+                "DURATION",
+                wire_duration_s,
+                "timeout of open reads that are left to time out; only thrift (default: 500ms)",
+                dest="hold_s",
+                default=0.5,
+            ),
+        ),
     ),
 }
-
-_OWN_NUMBERS: Final = (
-    ("flood", "--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),
-    ("put-many", "--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),
-    ("packing", "--cycles", 1, 1000, 5, "number of cycles, each with --items items"),
-)
-"""Tool, name, least and largest value, default and help of the options of single tools."""
 
 _DESCRIPTION: Final = """\
 Put a load on a Kestrel server, and report throughput, latency and lost items. The tools put items to queues named
@@ -114,10 +175,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(TOOL, lambda: _do(sys.argv[1:] if argv is None else argv))
 
 
-def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
     commands = parser.add_subparsers(metavar="TOOL", required=True, title="tools", dest="tool")
-    parsers = {}
     for name, tool in _TOOLS.items():
         each = commands.add_parser(
             name,
@@ -126,42 +186,30 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             allow_abbrev=False,
         )
         add_options(each, tool.defaults)
-        parsers[name] = each
-    for name, option, least, most, default, help in _OWN_NUMBERS:
-        add_number(parsers[name].add_argument, option, least, most, default, help)
-    leaky = parsers["leaky-reader"]
-    leaky.add_argument(
-        "--leak", metavar="SHARE", type=parse_share, default=0.1, help="share of unconfirmed items (default: 0.1)"
-    )
-    leaky.add_argument(
-        "--hold",
-        dest="hold_s",
-        metavar="DURATION",
-        type=wire_duration_s,
-        default=0.5,
-        help="timeout of open reads that are left to time out; only thrift (default: 500ms)",
-    )
-    return parser, parsers
+        for add in tool.own:
+            add(each)
+        each.set_defaults(parser=each)
+    return parser
 
 
 def _do(words: Sequence[str]) -> int:
-    parser, tools = _parsers()
+    parser = _parser()
     if not words:
         parser.print_help(sys.stderr)
         return EX_USAGE
     arguments = parser.parse_args(words)
-    return _load(tools[arguments.tool], arguments)
+    return _load(arguments.parser, arguments)
 
 
 def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     tool = _TOOLS[arguments.tool]
     asked = options(parser, arguments, tool.defaults)
-    if tool.total(asked) > MAX_ITEMS:
-        parser.error(f"{tool.total(asked):,} items are too many; limit={MAX_ITEMS:,}")
+    if asked.total > MAX_ITEMS:
+        parser.error(f"{asked.total:,} items are too many; limit={MAX_ITEMS:,}")
     check_file_limit(parser, tool.connections(asked) + 1)
     output = Output()
     load_run = _run(arguments.tool, asked)
-    run_stats = load_run.run_stats
+    run_stats = load_run.stats
     if arguments.json:
         about = {"server": str(asked.address), "protocol": asked.protocol, "seed": asked.seed}
         output.object(report_json(arguments.tool, run_stats, **about))
@@ -188,7 +236,7 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         load_run = LoadRun(any_reactor, asked)
     except OSError as error:
         raise ToolFailed(f"--ca, --cert or --key: {error}", EX_USAGE) from None
-    progress = RunProgress(name, load_run.run_stats)
+    progress = RunProgress(name, load_run.stats)
     problems: list[Failure] = []
 
     def ended(result: object) -> None:
@@ -198,9 +246,9 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
         any_reactor.callLater(0, any_reactor.stop)
 
     def interrupt() -> None:
-        if load_run.run_stats.is_interrupted:
+        if load_run.stats.is_interrupted:
             load_run.hang_up()
-        load_run.run_stats.is_interrupted = True
+        load_run.stats.is_interrupted = True
         load_run.stop()
 
     def begin() -> None:
@@ -223,44 +271,110 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
 
     A `ClientFailure` is recorded in the statistics of the run. If the tool failed, the queues are not restored.
     """
-    asked = load_run.options
-    queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
-    ledger = Ledger(load_run.items(), tool.total(asked))
-    counts = load_run.run_stats.counts
+    queues = LoadQueues(load_run)
+    stats, ledger = load_run.stats, load_run.ledger
     try:
         control = await load_run.connection()
-        await queues.prepare(load_run, control)
+        await queues.prepare(control)
         control.pipeline.drop()
         try:
-            await tool.do(load_run, queues, ledger)
+            await tool.do(load_run)
         except ConnectionFailed:
-            if not load_run.run_stats.is_interrupted:
+            if not stats.is_interrupted:
                 raise
         finally:
-            counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
-            counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
+            stats.counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
+            stats.counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
             if tool.do is not put_many:
-                counts |= {"seen": ledger.seen, "missing": ledger.missing}
+                stats.counts |= {"seen": ledger.seen, "missing": ledger.missing}
             load_run.end()
-        await _restore(load_run, queues)
+        try:
+            await queues.restore(await load_run.connection())
+        except ClientFailure:
+            stats.is_left = True
+            raise
     except ClientFailure as failure:
         # A connection closed to end an interrupted run is not a failure.
-        if not (load_run.run_stats.is_interrupted and isinstance(failure, ConnectionFailed)):
-            load_run.run_stats.failure = _explain_failure(failure, asked)
+        if not (stats.is_interrupted and isinstance(failure, ConnectionFailed)):
+            asked = load_run.options
+            context = ConnectionContext("--server", asked.protocol, asked.tls is not None)
+            stats.failure = str(context.failed(failure, str(asked.address)))
 
 
-async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
-    """Delete or flush the queues of the run. If that fails, record that queues are left, and raise the error."""
+def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
+    """Add the options that all tools have. Add ``--pipeline`` and ``--pause`` only if they have a default."""
+    server = parser.add_argument_group("the server")
+    where = f"the server's address (default: {ENVIRONMENT}, or localhost)"
+    server.add_argument("--server", metavar="HOST[:PORT]", help=where)
+    server.add_argument(
+        "--protocol", default="memcache", choices=tuple(PORTS), help="the protocol to use (default: memcache)"
+    )
+    add_tls_options(server.add_argument)
+    patience = "how long the server may take to answer (default: 10s)"
+    option("--timeout", "DURATION", wire_duration_s, patience, dest="timeout_s", default=10.0)(server)
+    range_help = f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})"
+    arguments = [
+        option("--queue", "NAME", wire_queue_name, f"the queue (default: {defaults.queue}); it must be empty"),
+        _number("--items", 1, MAX_ITEMS, defaults.items, "number of items"),
+        option("--bytes", "N", sizes, range_help, dest="sizes", default=sizes(defaults.sizes)),
+        _number("--clients", 1, MOST_CLIENTS, defaults.clients, "number of clients"),
+    ]
+    if defaults.pipeline is not None:
+        help = "number of outstanding requests on a connection"
+        arguments.append(_number("--pipeline", 1, 10_000, defaults.pipeline, help))
+    if (pause := defaults.pause_s) is not None:
+        help = f"how long a client rests between its requests, on average (default: {pause})"
+        arguments.append(option("--pause", "DURATION", duration_s, help, dest="pause_s", default=duration_s(pause)))
+    arguments += [
+        _number("--seed", 0, 2**32 - 1, 1, "seed of the random numbers"),
+        flag("--flush", "drop the items of the queue first"),
+        flag("--anyway", "also use a queue that has items, which may be lost"),
+        flag("--json", "print one JSON object in place of the table"),
+    ]
+    load = parser.add_argument_group("the load")
+    for add in arguments:
+        add(load)
+
+
+def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults) -> LoadOptions:
+    """Return the options of the command line. Exit with a usage error if they are invalid.
+
+    Raise `ToolFailed` if a TLS file cannot be used.
+    """
+    named = {field.name for field in fields(LoadOptions)}
+    given = {name: value for name, value in vars(arguments).items() if name in named}
+    given["address"] = _address(parser, arguments)
+    given["is_default_queue"] = given["queue"] is None
+    given["queue"] = given["queue"] or defaults.queue.encode()
+    given["tls"] = tls_options(parser, arguments)
+    asked = LoadOptions(**given)
     try:
-        await queues.restore(load_run, await load_run.connection())
-    except ClientFailure:
-        load_run.run_stats.is_left = True
-        raise
+        check_queue_name(asked.queue_names[-1])  # the longest
+    except BadQueueName as error:
+        parser.error(f"--queue with a number appended: {error}")
+    return asked
 
 
-def _explain_failure(failure: ClientFailure, asked: LoadOptions) -> str:
-    """Return the message for a failure, with advice."""
-    return str(ConnectionContext("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
+def check_file_limit(parser: ArgumentParser, number_: int) -> None:
+    """Raise the limit of open files. Exit with a usage error if the system forbids as many as connections need."""
+    limit = raise_file_limit()
+    wanted = number_ + _OTHER_FILES
+    if limit != resource.RLIM_INFINITY and wanted > limit:
+        way_out = f"fewer --clients, or ulimit -Hn {wanted}"
+        parser.error(f"{number_:,} connections are more than the system allows: {way_out}")
+
+
+def _address(parser: ArgumentParser, arguments: Namespace) -> Address:
+    named = arguments.server
+    if named is None:
+        there = split_servers(os.environ.get(ENVIRONMENT, ""))
+        named = ",".join(there) or "localhost"
+    if is_server_set(named) or "," in named or len(named.split()) > 1:
+        parser.error("a load is put on one server: name it with --server HOST[:PORT]")
+    try:
+        return parse_address(named, PORTS[arguments.protocol])
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,22 @@
-"""The requests of the load tools in each protocol. A dialect belongs to one connection."""
+"""The requests of the load tools in each protocol. A dialect belongs to one connection.
+
+All dialects have the methods of `TextLoadDialect`. Most return a call: `put` of whether the item was stored, `take` and
+`open` of None if no item came within `wait_ms` milliseconds. `finish` confirms the last `take`, and `names` lists all
+queues. These two return None where there is no such request.
+
+`may_abort` is true if a request can put an open read back, `reads_are_of_connection` if it is put back when its
+connection ends, and `reads_time_out` if `open` can set its timeout, `hold_ms`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from kestrel.address import DEFAULT_PORTS
 from kestrel.client.call import LINE, Call, Reply
-from kestrel.client.dialect import MemcacheDialect, ThriftDialect, closes_connection, never_closes_connection
-from kestrel.client.errors import BadReply, OpenReadsError, Refused, RequestError, ServerError
+from kestrel.client.dialect import MemcacheDialect, ThriftDialect, never_closes_connection
+from kestrel.client.errors import BadReply, OpenReadsError, RequestError, ServerError
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.load.numbered_items import MOST_BYTES
@@ -50,55 +58,8 @@ class QueueState(NamedTuple):
             raise BadReply("the statistics of the queue are not numbers") from None
 
 
-class LoadDialect(Protocol):
-    """A maker of calls in one protocol. Times are in milliseconds."""
-
-    may_abort: bool
-    """True if a request can put an open read back."""
-    reads_are_of_connection: bool
-    """True if an open read is put back when its connection ends."""
-    reads_time_out: bool
-    """True if the client can set the timeout of an open read."""
-
-    def put(self, queue: bytes, data: bytes) -> Call[bool]:
-        """Return a call that puts an item. Its result is whether the item was stored."""
-
-    def take(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
-        """Return a call that takes the head and confirms it. Its result is None if no item came within `wait_ms`.
-
-        The text protocol confirms with the next `take` or `finish`.
-        """
-
-    def finish(self, queue: bytes) -> Call[None] | None:
-        """Return a call that confirms the last `take`, or None if that is not needed."""
-
-    def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
-        """Return a call that takes the head as an open read. Its result is None if no item came within `wait_ms`.
-
-        `hold_ms` is the timeout of the open read, if the client can set it.
-        """
-
-    def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Return a call that confirms an open read. It raises `OpenReadsError` if the read was already put back."""
-
-    def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
-        """Return a call that puts an open read back."""
-
-    def look(self, queue: bytes) -> Call[QueueState]:
-        """Return a call for the state of a queue."""
-
-    def names(self) -> Call[list[bytes]] | None:
-        """Return a call for the names of all queues, or None if the protocol cannot list them."""
-
-    def flush(self, queue: bytes) -> Call[None]:
-        """Return a call that drops all items of a queue."""
-
-    def delete(self, queue: bytes) -> Call[None]:
-        """Return a call that deletes a queue."""
-
-
 class MemcacheLoadDialect(MemcacheDialect):
-    """The `LoadDialect` of the memcache protocol."""
+    """The dialect of the memcache protocol."""
 
     may_abort = True
     reads_time_out = False
@@ -123,11 +84,11 @@ class MemcacheLoadDialect(MemcacheDialect):
         return self._memcache.dump_stats(queue).then(looked)
 
     def names(self) -> Call[list[bytes]]:
-        return self._memcache.dump_stats().then(_keys)
+        return self._memcache.dump_stats().then(list)
 
 
 class ThriftLoadDialect(ThriftDialect):
-    """The `LoadDialect` of the thrift service."""
+    """The dialect of the thrift service."""
 
     may_abort = True
     reads_time_out = True
@@ -155,28 +116,28 @@ class ThriftLoadDialect(ThriftDialect):
 
 
 class TextLoadDialect:
-    """The `LoadDialect` of the text protocol."""
+    """The dialect of the text protocol."""
 
     may_abort = False
     reads_are_of_connection = True
     reads_time_out = False
 
+    def __init__(self) -> None:
+        self.closes_connection = never_closes_connection
+
     def put(self, queue: bytes, data: bytes) -> Call[bool]:
         """Return a call that puts an item. Raise `RequestError` if the item contains a line feed."""
-        check_queue_name(queue)
         if b"\n" in data:
             raise RequestError("an item of the text protocol is a line")
-        return _TextCall(b"put %b:\n%b\n\n" % (queue, data), _number()).then(bool)
+        return _text_call(b"put %b:\n%b\n\n", queue, _number(), data).then(bool)
 
     def take(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
         """Return a call that takes the head. The next `take` or `finish` of this connection confirms it."""
-        check_queue_name(queue)
-        return _TextCall(b"get %b %d\n" % (queue, wait_ms), _item(), wait_ms=wait_ms)
+        return _text_call(b"get %b %d\n", queue, _item(), wait_ms, wait_ms=wait_ms)
 
     def finish(self, queue: bytes) -> Call[None]:
         """Return a call that confirms the last `take`: a peek, which confirms all open reads of this connection."""
-        check_queue_name(queue)
-        return _TextCall(b"peek %b\n" % queue, _item()).then(_nothing)
+        return _text_call(b"peek %b\n", queue, _item()).then(_nothing)
 
     def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
         """Return a call that takes the head as an open read. It also confirms earlier open reads of this connection."""
@@ -184,31 +145,29 @@ class TextLoadDialect:
 
     def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
         """Return a call that confirms the oldest open read of the connection; `read` is ignored."""
-        check_queue_name(queue)
-        return _TextCall(b"confirm %b 1\n" % queue, _number()).then(_nothing)
+        return _text_call(b"confirm %b 1\n", queue, _number()).then(_nothing)
 
     def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
         """Raise `RequestError`: the text protocol cannot put an item back."""
         raise RequestError("the text protocol cannot put an item back; close the connection instead")
 
     def look(self, queue: bytes) -> Call[QueueState]:
-        """Return a call for the state of a queue."""
-        check_queue_name(queue)
-        return _TextCall(b"dump_stats %b\n" % queue, _figures()).then(QueueState.of)
+        return _text_call(b"dump_stats %b\n", queue, _figures()).then(QueueState.of)
 
     def names(self) -> None:
         """Return None: the protocol lists queues only with all their statistics, which is too much to read here."""
         return None
 
     def flush(self, queue: bytes) -> Call[None]:
-        """Return a call that drops all items of a queue."""
-        check_queue_name(queue)
-        return _TextCall(b"flush %b\n" % queue, _number()).then(_nothing)
+        return _text_call(b"flush %b\n", queue, _number()).then(_nothing)
 
     def delete(self, queue: bytes) -> Call[None]:
-        """Return a call that deletes a queue."""
-        check_queue_name(queue)
-        return _TextCall(b"delete %b\n" % queue, _number()).then(_nothing)
+        return _text_call(b"delete %b\n", queue, _number()).then(_nothing)
+
+
+def _text_call(form: bytes, queue: bytes, reply: Reply[T], *arguments: bytes | int, wait_ms: int = 0) -> Call[T]:
+    check_queue_name(queue)
+    return _TextCall(form % (queue, *arguments), reply, wait_ms=wait_ms)
 
 
 class _TextCall(Call[T]):
@@ -264,19 +223,11 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _keys(figures: dict[bytes, dict[str, str]]) -> list[bytes]:
-    return list(figures)
+LoadDialect: TypeAlias = MemcacheLoadDialect | TextLoadDialect | ThriftLoadDialect
 
-
-class LoadProtocol(NamedTuple):
-    """A protocol: a factory of its dialect, and a test for refusals that end the connection."""
-
-    make: Callable[[], LoadDialect]
-    closes_connection: Callable[[Refused], bool]
-
-
-PROTOCOLS: Final[Mapping[str, LoadProtocol]] = {
-    "memcache": LoadProtocol(MemcacheLoadDialect, closes_connection),
-    "text": LoadProtocol(TextLoadDialect, never_closes_connection),
-    "thrift": LoadProtocol(ThriftLoadDialect, never_closes_connection),
+PROTOCOLS: Final[Mapping[str, Callable[[], LoadDialect]]] = {
+    "memcache": MemcacheLoadDialect,
+    "text": TextLoadDialect,
+    "thrift": ThriftLoadDialect,
 }
+"""Factories of the dialects of connections."""

@@ -6,12 +6,13 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred, DeferredList, FirstError
+from twisted.internet.defer import Deferred, DeferredList, FirstError, ensureDeferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectionDone, ConnectionLost, DNSLookupError
 from twisted.internet.error import TimeoutError as ConnectingTimedOut
@@ -19,14 +20,15 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IStreamClientEnd
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
+from kestrel.address import Address
 from kestrel.client.call import Call
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import Pipeline
 from kestrel.load.load_dialects import PROTOCOLS, LoadDialect
-from kestrel.load.numbered_items import NumberedItems
-from kestrel.load.options import LoadOptions
-from kestrel.load.report import RunStats
+from kestrel.load.numbered_items import Ledger, NumberedItems
+from kestrel.load.report import RequestStats, RunStats
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 Token = TypeVar("Token")
@@ -44,6 +46,44 @@ _MAX_CONNECTING: Final = 50
 """Maximum number of concurrent connection attempts. More would only wait in the server's accept queue."""
 
 
+@dataclass(frozen=True)
+class LoadOptions:
+    """Parsed options of a run. Sizes are in bytes, times in seconds."""
+
+    address: Address
+    protocol: str
+    tls: TlsOptions | None
+    timeout_s: float
+    queue: bytes
+    is_default_queue: bool
+    items: int
+    sizes: tuple[int, int]
+    """Sizes of the smallest and of the largest item."""
+    clients: int
+    seed: int
+    flush: bool
+    anyway: bool
+    pipeline: int = 1
+    prefill: int = 0
+    pause_s: float = 0.0
+    queues: int = 1
+    cycles: int = 1
+    leak: float = 0.0
+    hold_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Number of items that the run puts in total."""
+        return self.items * self.cycles + self.prefill
+
+    @property
+    def queue_names(self) -> list[bytes]:
+        """Names of the run's queues. Several queues have the suffixes ``_1``, ``_2`` and so on."""
+        if self.queues == 1:
+            return [self.queue]
+        return [b"%b_%d" % (self.queue, place) for place in range(1, self.queues + 1)]
+
+
 class LoadConnection(NamedTuple):
     """A connection, and the dialect that makes its calls."""
 
@@ -51,8 +91,12 @@ class LoadConnection(NamedTuple):
     dialect: LoadDialect
 
     def ask(self, call: Call[T]) -> Deferred[T]:
-        """Send a call, and return its answer."""
         return self.pipeline.ask(call)
+
+    async def finish(self, queue: bytes) -> None:
+        """Confirm the last item taken from the queue, if that needs a request."""
+        if (call := self.dialect.finish(queue)) is not None:
+            await self.ask(call)
 
 
 class _LoadPipelineFactory(Factory):
@@ -70,13 +114,15 @@ class LoadRun:
 
     def __init__(self, reactor: Any, options: LoadOptions) -> None:
         self.options = options
-        self.run_stats = RunStats()
+        # The mark differs from that of other runs.
+        self.ledger = Ledger(NumberedItems(os.urandom(4).hex(), *options.sizes, options.seed), options.total)
+        self.stats = RunStats()
         self.seconds = perf_counter
         self.is_stopping = False
         self._reactor = reactor
         endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *options.address, timeout=options.timeout_s)
         self._endpoint = endpoint if options.tls is None else tls_endpoint(options.tls, options.address.host, endpoint)
-        self._protocol = PROTOCOLS[options.protocol]
+        self._make_dialect = PROTOCOLS[options.protocol]
         self._pipelines: set[Pipeline] = set()
         self._connecting: set[Deferred[Any]] = set()
         self._sleeping: dict[Deferred[None], IDelayedCall] = {}
@@ -84,17 +130,13 @@ class LoadRun:
         self._is_silent = False
         """True if the server sent no answer in the last part of the time after `stop`."""
 
-    def items(self) -> NumberedItems:
-        """Return a maker of this run's items, with a mark that other runs do not have."""
-        return NumberedItems(os.urandom(4).hex(), *self.options.sizes, self.options.seed)
-
     async def connection(self) -> LoadConnection:
         """Open a new connection. Raise `CannotConnect` on failure."""
         if self._is_silent:  # after Ctrl-C, do not also wait for the timeout
             raise CannotConnect("the server does not answer")
-        make = self._protocol
+        dialect = self._make_dialect()
         timeout_s = self.options.timeout_s
-        factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, make.closes_connection))
+        factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, dialect.closes_connection))
         connecting = self._endpoint.connect(factory)
         self._connecting.add(connecting)
         try:
@@ -110,12 +152,10 @@ class LoadRun:
             raise CannotConnect(f"{self.options.address}: {cause}") from cause
         finally:
             self._connecting.discard(connecting)
-        return LoadConnection(pipeline, make.make())
+        return LoadConnection(pipeline, dialect)
 
-    async def connections(
-        self, number: int, connected: Callable[[float, float], None] | None = None
-    ) -> list[LoadConnection]:
-        """Open `number` connections, or fewer after `stop`. Call `connected` for each with its begin and end times."""
+    async def connections(self, number: int, stats: RequestStats | None = None) -> list[LoadConnection]:
+        """Open `number` connections, or fewer after `stop`. Add each to `stats`."""
         connections: list[LoadConnection] = []
         begun = 0
 
@@ -125,8 +165,8 @@ class LoadRun:
                 begun += 1
                 began_s = self.seconds()
                 connections.append(await self.connection())
-                if connected is not None:
-                    connected(began_s, self.seconds())
+                if stats is not None:
+                    stats.add(0, began_s, self.seconds())
 
         await self.all([connect() for _ in range(min(number, _MAX_CONNECTING))])
         return connections
@@ -139,14 +179,13 @@ class LoadRun:
         self._sleeping[waiting] = self._reactor.callLater(seconds, self._wake, waiting)
         await waiting
 
-    async def all(self, works: Sequence[Awaitable[object]]) -> None:
+    async def all(self, works: Sequence[Deferred[Any] | Coroutine[Any, Any, object]]) -> None:
         """Run all works concurrently, and return when all have ended or one has failed.
 
         Raise the first failure, except a lost connection after `stop`. The other works continue after a failure.
         """
-        deferreds = [work if isinstance(work, Deferred) else Deferred.fromCoroutine(_coroutine(work)) for work in works]
         try:
-            await DeferredList(deferreds, fireOnOneErrback=True, consumeErrors=True)
+            await DeferredList([ensureDeferred(work) for work in works], fireOnOneErrback=True, consumeErrors=True)
         except FirstError as first:
             if not (self.is_stopping and first.subFailure.check(ConnectionFailed)):
                 first.subFailure.raiseException()
@@ -167,7 +206,7 @@ class LoadRun:
         self.hang_up()
 
     def _answered(self) -> int:
-        return sum(request_stats.items for request_stats in self.run_stats.request_stats_list)
+        return sum(request_stats.items for request_stats in self.stats.request_stats_list)
 
     def end(self) -> None:
         """Close all connections at the end of the run.
@@ -227,14 +266,6 @@ def _reason(error: SSL.Error) -> str:
         return str(error.args[0][-1][-1])
     except (LookupError, TypeError):
         return "it does not speak TLS"
-
-
-async def _run(work: Awaitable[T]) -> T:
-    return await work
-
-
-def _coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
-    return work if isinstance(work, Coroutine) else _run(work)
 
 
 class Pump(Generic[Token, T]):

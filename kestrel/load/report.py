@@ -24,7 +24,6 @@ class RequestStats:
         self._ended_s = 0.0
 
     def add(self, size: int, began_s: float, ended_s: float) -> None:
-        """Record an answered request that moved `size` bytes of data."""
         if not self.items or began_s < self._began_s:
             self._began_s = began_s
         self._ended_s = max(self._ended_s, ended_s)
@@ -34,7 +33,6 @@ class RequestStats:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first request to the last answer."""
         return self._ended_s - self._began_s
 
 
@@ -78,7 +76,7 @@ def report_json(tool: str, run_stats: RunStats, **about: object) -> dict[str, An
     return {
         "tool": tool,
         **about,
-        "lanes": [_lane_object(request_stats) for request_stats in run_stats.request_stats_list],
+        "lanes": list(map(_lane, run_stats.request_stats_list)),
         **run_stats.counts,
         "interrupted": run_stats.is_interrupted,
         "failure": run_stats.failure,
@@ -88,24 +86,35 @@ def report_json(tool: str, run_stats: RunStats, **about: object) -> dict[str, An
 
 def format_table(run_stats: RunStats) -> list[str]:
     """Return the lines of a table: a header, and a row for each kind of request that moved items."""
-    request_stats_list = [request_stats for request_stats in run_stats.request_stats_list if request_stats.items]
-    has_journal = any(request_stats.journal_bytes is not None for request_stats in request_stats_list)
+    lanes = [_lane(request_stats) for request_stats in run_stats.request_stats_list if request_stats.items]
+    has_journal = any("journal_bytes" in lane for lane in lanes)
     head = ["", "items", "seconds", "items/s", "MB/s", "p50 ms", "p90 ms", "p99 ms", "max ms"]
     rows = [head + ["journal MB"] * has_journal]
-    for request_stats in request_stats_list:
-        rate, mb_rate = _rates(request_stats)
-        row = [
-            request_stats.name,
-            f"{request_stats.items:,}",
-            f"{request_stats.seconds:.2f}",
-            f"{rate:,.0f}",
-            f"{mb_rate:.2f}",
-        ]
-        row += [f"{ms:.2f}" for ms in _latencies_ms(request_stats)]
+    for lane in lanes:
+        row = [lane["name"], f"{lane['items']:,}", f"{lane['seconds']:.2f}", f"{lane['items_per_s']:,.0f}"]
+        row += [f"{lane[name]:.2f}" for name in ("mb_per_s", "p50_ms", "p90_ms", "p99_ms", "max_ms")]
         if has_journal:
-            row.append("" if request_stats.journal_bytes is None else f"{request_stats.journal_bytes / _MB:.2f}")
+            row.append(f"{lane['journal_bytes'] / _MB:.2f}" if "journal_bytes" in lane else "")
         rows.append(row)
     return list(align_table(rows))
+
+
+def _lane(request_stats: RequestStats) -> dict[str, Any]:
+    seconds = request_stats.seconds or 1e-6
+    p50, p90, p99 = request_stats.latency_us.quantiles(_SHARES)
+    lane = {
+        "name": request_stats.name,
+        "items": request_stats.items,
+        "bytes": request_stats.bytes,
+        "seconds": round(request_stats.seconds, 6),
+        "items_per_s": round(request_stats.items / seconds, 3),
+        "mb_per_s": round(request_stats.bytes / _MB / seconds, 6),
+        "p50_ms": p50 / 1000,
+        "p90_ms": p90 / 1000,
+        "p99_ms": p99 / 1000,
+        "max_ms": request_stats.latency_us.maximum / 1000,
+    }
+    return lane if request_stats.journal_bytes is None else lane | {"journal_bytes": request_stats.journal_bytes}
 
 
 def format_verdict(run_stats: RunStats) -> str:
@@ -132,29 +141,6 @@ def _counted(number: int) -> str:
     return "1 item" if number == 1 else f"{number:,} items"
 
 
-def _rates(request_stats: RequestStats) -> tuple[float, float]:
-    seconds = request_stats.seconds or 1e-6
-    return request_stats.items / seconds, request_stats.bytes / _MB / seconds
-
-
-def _latencies_ms(request_stats: RequestStats) -> list[float]:
-    return [us / 1000 for us in (*request_stats.latency_us.quantiles(_SHARES), request_stats.latency_us.maximum)]
-
-
-def _lane_object(request_stats: RequestStats) -> dict[str, Any]:
-    rate, mb_rate = _rates(request_stats) if request_stats.items else (0.0, 0.0)
-    p50, p90, p99, most = _latencies_ms(request_stats)
-    told = {
-        "name": request_stats.name,
-        "items": request_stats.items,
-        "bytes": request_stats.bytes,
-        "seconds": round(request_stats.seconds, 6),
-    }
-    told |= {"items_per_s": round(rate, 3), "mb_per_s": round(mb_rate, 6)}
-    told |= {"p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "max_ms": most}
-    return told | ({} if request_stats.journal_bytes is None else {"journal_bytes": request_stats.journal_bytes})
-
-
 REDRAW_INTERVAL_S: Final = 0.2
 
 
@@ -176,5 +162,4 @@ class RunProgress:
             self._line.draw(f"{self._tool}: {request_stats_list}")
 
     def clear(self) -> None:
-        """Erase the line."""
         self._line.clear()

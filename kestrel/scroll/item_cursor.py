@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.scroll.records import (
     BELOW_ALL_IDS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.scroll.records import (
     BELOW_ALL_IDS,
     EXPIRING_PUT_FIRST_BYTE,

@@ -10,8 +10,7 @@ from collections.abc import Collection
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.names import parent_of
 

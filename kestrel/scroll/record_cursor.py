@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kestrel.disk.reader import FileReader
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import DamagedRecord, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.scroll.records import RecordCommand, ScrollFileRecord, decode_record
 

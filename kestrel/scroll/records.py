@@ -12,7 +12,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kestrel.disk.records import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
 from kestrel.item import Item
 
 WRITER_MAGIC: Final = bytes.fromhex("27642603")

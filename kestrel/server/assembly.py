@@ -10,6 +10,7 @@ from attrs import frozen
 from twisted.internet.interfaces import IProtocolFactory, IReactorTime
 
 from kestrel.address import Address
+from kestrel.admin.server_view import ServerView
 from kestrel.admin.site import AdminPort
 from kestrel.config.model import Config, ZooKeeperSettings
 from kestrel.config.resolved import ResolvedConfig
@@ -126,7 +127,7 @@ def assemble_server(
         hub = Hub(environment.seconds, barrier.begin_tick, barrier.end_of_tick, environment.schedule)
 
     # Admin pages.
-    admin = AdminPort(core, control, storage_name, clock, is_serving, server_sets)
+    admin = AdminPort(ServerView(core, control, storage_name, clock.seconds, is_serving, server_sets), clock)
 
     # Endpoints.
     listeners: list[Listener] = []

@@ -29,8 +29,7 @@ from kestrel.config.dump import (
 )
 from kestrel.config.model import Config, ZooKeeperSettings
 from kestrel.config.resolved import ResolvedConfig, masked_queues
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.errors import KestrelError, OwnershipLost, StorageError, StorageInUse
 from kestrel.escaping import count, show_name
 from kestrel.net import hub

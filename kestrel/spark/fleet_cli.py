@@ -12,8 +12,7 @@ from kestrel.spark.startup import add_master_option, run_command, use_spark
 from kestrel.spark.table.options import find_locations
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.formatting import count, show_text
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, Output, ToolFailed, print_error
 
 TOOL: Final = "kestrel-fleet"
 

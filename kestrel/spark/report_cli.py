@@ -20,8 +20,7 @@ from kestrel.spark.startup import add_master_option, check_installed, run_comman
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_OK, print_error
+from kestrel.tools.tool_runner import EX_OK, Output, print_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,8 @@ from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.disk.file_numbers import FileNumbers
 from kestrel.disk.files import Disk, is_full
-from kestrel.disk.folders import FAILED_SYNCS_FOLDER, PRIVATE_FOLDER
+from kestrel.disk.folders import FAILED_SYNCS_FOLDER, PRIVATE_FOLDER, FileNumbers
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.interfaces import Measure

@@ -26,8 +26,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.errors import KestrelError
 from kestrel.net.queue_server import CODEC_FACTORIES
 from kestrel.protocols.codec import Codec
@@ -91,7 +90,7 @@ class MemoryClient:
 
 
 class MemoryControl:
-    """A `kestrel.session.settings.ServerControl` that records the clients' requests to the server as a whole."""
+    """A `kestrel.session.session_context.ServerControl` that records the clients' requests to the server as a whole."""
 
     version = "1.2.3"
 

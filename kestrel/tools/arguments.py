@@ -7,7 +7,7 @@ import os
 import re
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import kestrel
 from kestrel.address import DEFAULT_PORTS
@@ -18,8 +18,7 @@ from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import JournalFileKind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
+from kestrel.tools.tool_runner import EX_USAGE, Output, ToolFailed, explain_os_error
 
 T = TypeVar("T")
 
@@ -52,8 +51,45 @@ def make_parser(
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{tool} {kestrel.__version__}")
-    add_completion_option(parser)
+    parser.add_argument(
+        "--print-completion",
+        metavar="SHELL",
+        choices=SHELLS,
+        action=_PrintCompletion,
+        help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
+    )
     return parser
+
+
+AddArguments: TypeAlias = Callable[[Any], object]
+"""Adds arguments to a parser or to a group of one."""
+
+
+def argument(*names: str, **options: Any) -> AddArguments:
+    """Return an argument, with the options of ``ArgumentParser.add_argument``."""
+    return lambda parser: parser.add_argument(*names, **options)
+
+
+def flag(*names_and_help: str) -> AddArguments:
+    """Return an option without a value, false by default. The last argument is its help."""
+    *names, help = names_and_help
+    return argument(*names, action="store_true", help=help)
+
+
+def option(names: str, metavar: str, type: Callable[[str], Any], help: str, **options: Any) -> AddArguments:
+    """Return an option with a value. `names` are separated by spaces."""
+    return argument(*names.split(), metavar=metavar, type=type, help=help, **options)
+
+
+def one_of(*arguments: AddArguments) -> AddArguments:
+    """Return arguments that exclude each other."""
+
+    def add(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for each in arguments:
+            each(group)
+
+    return add
 
 
 def queue_name(text: str) -> bytes:
@@ -229,17 +265,6 @@ def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
         problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
         raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
     return options
-
-
-def add_completion_option(parser: ArgumentParser) -> None:
-    """Add ``--print-completion SHELL``, which prints the completion script of this command and exits."""
-    parser.add_argument(
-        "--print-completion",
-        metavar="SHELL",
-        choices=SHELLS,
-        action=_PrintCompletion,
-        help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
-    )
 
 
 def completion(parser: ArgumentParser, shell: str) -> str:

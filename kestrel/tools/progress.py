@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, Self, TextIO
+from contextlib import AbstractContextManager
+from typing import Final, Self, TextIO, TypeAlias
 
 LARGE_BYTES: Final = 64 * 1024 * 1024
 """Fewer bytes are read so quickly that no progress is shown."""
@@ -38,7 +39,6 @@ class TerminalLine:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Erase the line if it was drawn."""
         if self._is_drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -50,22 +50,41 @@ class TerminalLine:
             return _COLUMNS
 
 
-class ByteProgress:
+class _TimedProgress:
+    """A line on a terminal that is redrawn every 0.1 s, first after `delay_s` seconds. It is erased at exit."""
+
+    def __init__(self, delay_s: float, stream: TextIO | None, seconds: Callable[[], float]) -> None:
+        self._line = TerminalLine(stream)
+        self._seconds = seconds
+        self._start_s = seconds()
+        self._next_s = self._start_s + delay_s
+
+    def _passed_s(self) -> float | None:
+        """Return the time since the start, in seconds, or None if the line is not due to be redrawn."""
+        if not self._line.is_terminal or (now_s := self._seconds()) < self._next_s:
+            return None
+        self._next_s = now_s + _EVERY_S
+        return now_s - self._start_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.clear()
+
+
+class ByteProgress(_TimedProgress):
     """Progress of an operation on `total` bytes, drawn on standard error.
 
-    It is drawn from the beginning if `total` is at least `LARGE_BYTES` and standard error is a terminal. As a context
-    manager it erases the line at exit.
+    It is drawn from the beginning if `total` is at least `LARGE_BYTES` and standard error is a terminal.
     """
 
     def __init__(
         self, what: str, total: int, stream: TextIO | None = None, seconds: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(0, stream, seconds)
         self._what = what
         self._total = total
-        self._line = TerminalLine(stream)
-        self._seconds = seconds
-        self._is_shown = total >= LARGE_BYTES and self._line.is_terminal
-        self._start_s = self._next_s = seconds() if self._is_shown else 0.0
         self._reached: dict[bytes, int] = {}
         self.done = 0
 
@@ -79,13 +98,8 @@ class ByteProgress:
     def advance(self, size: int) -> None:
         """Add `size` bytes to those done, and redraw the line if it is due."""
         self.done += size
-        if self._is_shown:
-            now_s = self._seconds()
-            if now_s >= self._next_s:
-                self._next_s = now_s + _EVERY_S
-                self._draw(now_s - self._start_s)
-
-    def _draw(self, passed_s: float) -> None:
+        if self._total < LARGE_BYTES or (passed_s := self._passed_s()) is None:
+            return
         rate = self.done / passed_s if passed_s else 0.0
         left_s = round(max(0, self._total - self.done) / rate) if rate else 0
         self._line.draw(
@@ -94,48 +108,40 @@ class ByteProgress:
             f"  {left_s // 60}:{left_s % 60:02d} left"
         )
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._line.clear()
+Progress: TypeAlias = Callable[[str, int], AbstractContextManager[ByteProgress]]
+"""Begins the progress of an operation on a number of bytes, such as `ByteProgress` or `no_progress`."""
 
 
-class LoadProgress:
+def no_progress(what: str, total: int) -> ByteProgress:
+    """Return a progress that is not drawn."""
+    return ByteProgress(what, 0)
+
+
+class LoadProgress(_TimedProgress):
     """Progress of a load of items, drawn on standard error if that is a terminal and the load is large or slow.
 
-    `total` is the number of bytes to read. If it is None, the line has no bar, only counts and the rate. As a context
-    manager it erases the line at exit.
+    `total` is the number of bytes to read. If it is None, the line has no bar, only counts and the rate.
     """
 
     def __init__(
         self, total: int | None, stream: TextIO | None = None, seconds: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(0 if (total or 0) >= LARGE_LOAD_BYTES else SLOW_LOAD_S, stream, seconds)
         self._total = total
-        self._line = TerminalLine(stream)
-        self._seconds = seconds
-        self._start_s = seconds()
-        self._next_s = self._start_s + (0 if (total or 0) >= LARGE_LOAD_BYTES else SLOW_LOAD_S)
 
     def reached(self, items: int, size: int) -> None:
         """Redraw the line if it is due: `items` have been put, and `size` bytes of input have been read."""
-        if self._line.is_terminal and (now_s := self._seconds()) >= self._next_s:
-            self._next_s = now_s + _EVERY_S
-            self._line.draw(self._text(items, size, now_s - self._start_s))
-
-    def _text(self, items: int, size: int, passed_s: float) -> str:
+        passed_s = self._passed_s()
+        if passed_s is None:
+            return
         rate = items / passed_s if passed_s else 0.0
         put = f"{items} items  {rate:.0f}/s"
         if not self._total:
-            return f"{put}  {size / _MB:.1f} MB"
+            self._line.draw(f"{put}  {size / _MB:.1f} MB")
+            return
         part = min(1.0, size / self._total)
         bar = ("=" * int(_BAR_COLUMNS * part) + ">")[:_BAR_COLUMNS].ljust(_BAR_COLUMNS)
         left_s = round(passed_s * (1 - part) / part) if part else 0
         sizes = f"{size / _MB:.1f} of {self._total / _MB:.1f} MB"
-        return f"[{bar}] {100 * part:.0f}%  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._line.clear()
+        self._line.draw(f"[{bar}] {100 * part:.0f}%  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left")

@@ -24,8 +24,7 @@ from kestrel.tools.arguments import (
     wire_queue_name,
     with_servers,
 )
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, run
+from kestrel.tools.tool_runner import EX_OK, EX_USAGE, Output, ToolFailed, run
 from kestrel.worker.worker import Worker
 
 TOOL: Final = "kestrel-worker"

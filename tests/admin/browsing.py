@@ -12,6 +12,7 @@ from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
+from kestrel.admin.server_view import ServerView
 from kestrel.admin.site import AdminPort, AdminSite
 from kestrel.config.load import loads
 from kestrel.storage.interfaces import IStorage
@@ -84,14 +85,16 @@ class Admin:
         self.server = server or MemoryServer(storage, config=loads(config))
         self.is_ready = True
         self.server_sets: dict[str, bool] = {}
-        self.port = AdminPort(
+        clock = clock or self.server.clock
+        server_view = ServerView(
             self.server.core,
             self.server.control,
             "memory:",
-            clock or self.server.clock,
+            clock.seconds,
             lambda: self.is_ready,
             lambda: self.server_sets,
         )
+        self.port = AdminPort(server_view, clock)
         self.site: AdminSite = self.port.site(is_trusted=is_trusted)
         factories: Any = self.server.factories
         factories["admin"] = self.site

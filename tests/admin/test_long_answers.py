@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from kestrel.admin.response_producer import STALLED_CLIENT_TIMEOUT_S
+from kestrel.admin.time_slices import STALLED_CLIENT_TIMEOUT_S
 from tests.admin.browsing import Admin, request
 
 KIB = 1024

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kestrel.admin import interval_stats, stats
-from kestrel.admin.interval_stats import MAX_NAMESPACES, MAX_PERIODS, NAMESPACE_TIMEOUT_S
-from kestrel.admin.ostrich_stats import gather_all_stats
+from kestrel.admin import ostrich_stats, stats
+from kestrel.admin.ostrich_stats import MAX_NAMESPACES, MAX_PERIODS, NAMESPACE_TIMEOUT_S, gather_all_stats
 from kestrel.admin.stats import MAX_ANSWERS
 from tests.admin.browsing import Admin, reply_in, request
 from tests.memcache_text import set_
@@ -266,7 +265,7 @@ def test_no_step_keeps_the_figures_of_many_queues() -> None:
 
 
 def test_figures_of_too_many_queues_are_not_kept_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interval_stats, "MAX_KEPT_QUEUES", 40)
+    monkeypatch.setattr(ostrich_stats, "MAX_KEPT_QUEUES", 40)
     admin = Admin()
     for number in range(20):
         admin.server.manager.queue(b"queue%03d" % number)

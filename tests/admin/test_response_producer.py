@@ -10,8 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
-from kestrel.admin.response_producer import STALLED_CLIENT_TIMEOUT_S
-from kestrel.admin.time_slices import SLICE_S
+from kestrel.admin.time_slices import SLICE_S, STALLED_CLIENT_TIMEOUT_S
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.transport import READ_BYTES
 from tests.admin.browsing import Admin, WorkingClock, reply_in, request
@@ -62,7 +61,7 @@ def test_a_response_waits_until_the_transport_accepts_data() -> None:
     admin.site.handle = lambda asked: asking.addCallback(lambda _: handle(asked))
     client = admin.connect()
     client.ask(request("GET", "/"))
-    (channel,) = admin.site._channels
+    (channel,) = admin.site.channels
     channel.pauseProducing()  # type: ignore[no-untyped-call]
     asking.callback(None)
     admin.server.settle()

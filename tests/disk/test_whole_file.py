@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 
 OLD = b"what it held"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import DamagedRecord, UnfinishedRecord
 from kestrel.journal import opcodes
 from kestrel.journal.fileset import parse_file_name
 from kestrel.journal.opcodes import Opcode

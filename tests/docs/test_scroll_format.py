@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from kestrel.disk.file_numbers import LARGEST_NUMBER
+from kestrel.disk.folders import LARGEST_NUMBER
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import (
     ScrollFileKind,

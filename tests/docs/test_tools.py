@@ -11,11 +11,10 @@ from typing import Final
 import pytest
 
 import kestrel
+from kestrel.tools import qdump, qpack
 from kestrel.tools.cli import command as cli
 from kestrel.tools.convert import command as convert
 from kestrel.tools.convert_config import command as convert_config
-from kestrel.tools.qdump import command as qdump
-from kestrel.tools.qpack import command as qpack
 from tests.docs.commands import make_programs
 from tests.docs.hexdump import dumps_in
 from tests.docs.markdown import code_blocks, console_blocks, section

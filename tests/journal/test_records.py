@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import DamagedRecord, UnfinishedRecord
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import (
     MAX_DATA_BYTES,

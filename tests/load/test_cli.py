@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import kestrel
-from kestrel.load.cli import main
-from kestrel.load.options import LoadDefaults, add_options, options
+from kestrel.load.cli import LoadDefaults, add_options, main, options
 from kestrel.tools.arguments import make_parser
 
 TOOLS = ("flood", "many-clients", "put-many", "packing", "leaky-reader")

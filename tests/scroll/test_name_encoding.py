@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.disk.file_numbers import LARGEST_NUMBER
 from kestrel.disk.files import Disk
+from kestrel.disk.folders import LARGEST_NUMBER
 from kestrel.scroll.fileset import archived_name, parse_file_name, reader_name, temporary_name, writer_name
 from kestrel.scroll.name_encoding import (
     DEFAULT_READER,

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.reader import DamagedRecord, UnfinishedRecord
 from kestrel.scroll import records
 from kestrel.scroll.records import (
     DELETED_RECORD,

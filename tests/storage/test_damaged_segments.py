@@ -18,7 +18,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.journal.segments import decode_segments, encode_segment
 from kestrel.testing.faults import KillableDisk, ProcessDied
-from kestrel.tools.qpack.command import main as qpack
+from kestrel.tools.qpack import main as qpack
 from tests.journal import reference
 from tests.journal.handwritten import addx
 from tests.journal.restarts import NOW_MS

@@ -12,10 +12,9 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.escaping import unescape_name
+from kestrel.tools import qdump, qpack
 from kestrel.tools.cli.command import main
 from kestrel.tools.convert import command as convert
-from kestrel.tools.qdump import command as qdump
-from kestrel.tools.qpack import command as qpack
 from kestrel.tools.tool_runner import Clock
 from tests.journal.restarts import NOW_MS
 from tests.server.running import Processes, Server

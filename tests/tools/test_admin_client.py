@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.tls import TlsOptions
-from kestrel.tools.top.admin_client import AdminClient, AdminFailed
+from kestrel.tools.cli.admin_client import AdminClient, AdminFailed
 from tests.child import join
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, Processes

@@ -14,8 +14,8 @@ from kestrel.tools.arguments import duration_ms, wire_duration_s
 from kestrel.tools.cli.command import main as cli
 from kestrel.tools.convert.command import main as convert
 from kestrel.tools.convert_config.command import main as convert_config
-from kestrel.tools.qdump.command import main as qdump
-from kestrel.tools.qpack.command import main as qpack
+from kestrel.tools.qdump import main as qdump
+from kestrel.tools.qpack import main as qpack
 
 Main = Callable[[list[str]], int]
 

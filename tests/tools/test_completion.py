@@ -11,8 +11,8 @@ from typing import IO, Final
 
 import pytest
 
+from kestrel.tools import qpack
 from kestrel.tools.arguments import SHELLS, completion, make_parser
-from kestrel.tools.qpack import command as qpack
 from tests.child import PATIENCE_S
 from tests.tools.tool_processes import ENVIRONMENT, run
 

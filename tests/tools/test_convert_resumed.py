@@ -18,8 +18,8 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
-from kestrel.tools.convert import resumable_files
-from kestrel.tools.convert.families import FolderSums
+from kestrel.tools.convert import targets
+from kestrel.tools.convert.sources import FolderSums
 from kestrel.tools.convert.targets import TARGETS
 from tests.journal.handwritten import add, addx
 from tests.journal.restarts import NOW_MS, files_of
@@ -37,7 +37,7 @@ GOING_ON = "kestrel-convert: resuming the earlier run in {}/new.converting\n"
 @pytest.fixture(autouse=True)
 def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write files in many parts, so that a conversion can end at many places."""
-    monkeypatch.setattr(resumable_files, "PART_BYTES", 40)
+    monkeypatch.setattr(targets, "PART_BYTES", 40)
 
 
 def path_of(descriptor: int) -> bytes:
@@ -59,7 +59,7 @@ class CountingDisk(KillableDisk):
 
 
 class CheckingDisk(KillableDisk):
-    """Checks that all files of the new folder are durable when parts or all of it are marked as done."""
+    """Checks that all files of the new folder are durable when it is marked as verified, and published."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class CheckingDisk(KillableDisk):
 
     def write(self, descriptor: int, data: bytes) -> None:
         folder, name = os.path.split(path_of(descriptor))
-        if name == b"done":
+        if name == b"state.new" and b'"is_verified": true' in data:
             self.check(folder + b"/queues")
         super().write(descriptor, data)
 
@@ -220,7 +220,6 @@ def test_files_damaged_by_a_power_failure_are_written_again(
         assert conversion.dies(calls)
         if conversion.target.exists():
             break
-        (conversion.staging / "done").unlink(missing_ok=True)
         for name, contents in files_of(conversion.staging / "queues").items():
             fill(conversion.staging / "queues", {name: damage(contents)})
         state = conversion.staging / "state"
@@ -231,10 +230,10 @@ def test_files_damaged_by_a_power_failure_are_written_again(
         conversion.clear()
 
 
-def test_only_durable_files_are_marked_as_done(conversion: Conversion) -> None:
+def test_only_durable_files_are_marked_as_verified(conversion: Conversion) -> None:
     disk = CheckingDisk()
     assert conversion.run(disk)[0] == 0
-    assert disk.marks > 3
+    assert disk.marks == 2
     conversion.check()
 
 
@@ -290,8 +289,8 @@ def test_queues_with_any_name_are_resumed(tmp_path: Path, convert_it: Convert) -
 
 @pytest.mark.parametrize("most_bytes", [20, 200])
 def test_pending_writes_are_limited(tmp_path: Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumable_files, "_MOST_PENDING_BYTES", most_bytes)
-    files = resumable_files.ResumableFiles(Disk(), os.fsencode(tmp_path))
+    monkeypatch.setattr(targets, "_MOST_PENDING_BYTES", most_bytes)
+    files = targets.ResumableFiles(Disk(), os.fsencode(tmp_path))
     made = [files.file(b"%d" % number) for number in range(30)]
     given = 0
     for number in range(90):

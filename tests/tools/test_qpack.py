@@ -21,8 +21,8 @@ from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from kestrel.tools.qpack import packing
-from kestrel.tools.qpack.command import main
+from kestrel.tools import packing
+from kestrel.tools.qpack import main
 from tests.child import Child
 from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, state_dump, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items, set_aside
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 def use_small_window(monkeypatch: pytest.MonkeyPatch, max_memory_size_bytes: int) -> None:
     """Have the tool keep little of a queue in memory."""
     settings = QueueSettings(max_memory_size_bytes=max_memory_size_bytes)
-    monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.packing.SETTINGS", settings)
     monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", settings)
 
 
@@ -380,7 +380,7 @@ def test_read_only_folder_has_status_73(folder: Path, pack: Pack) -> None:
 
 def test_files_of_another_user_are_refused(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.qpack.command.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.qpack.os.geteuid", lambda: owner + 1)
     status, _, said = pack(folder)
     assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
     assert files_of(folder) == FILES

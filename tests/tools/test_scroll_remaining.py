@@ -8,7 +8,8 @@ import pytest
 
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.records import Targets
-from kestrel.tools.files.scroll_contents import ItemTally, RemainingItems
+from kestrel.tools.files.scroll_contents import RemainingItems
+from kestrel.tools.files.snapshot_files import ItemTally
 
 NOW_MS = 1000
 

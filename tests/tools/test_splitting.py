@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
-from kestrel.tools.cli.item_formats import split_lines, split_prefixed, take_whole
+from kestrel.tools.cli.item_commands import split_lines, split_prefixed, take_whole
 from kestrel.tools.tool_runner import ToolFailed
 
 Split = Callable[[Iterable[bytes]], Iterator[list[bytes]]]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.escaping import show_name, unescape_name
-from kestrel.tools.top import screen as screen_columns
-from kestrel.tools.top.overview import COLUMNS, Overview, QueueRates, parse_overview, rows, total
-from kestrel.tools.top.screen import (
+from kestrel.tools.cli import top_screen
+from kestrel.tools.cli.admin_client import COLUMNS, Overview, QueueRates, parse_overview, rows, total
+from kestrel.tools.cli.top_screen import (
     SORTS,
     ScreenView,
     apply_key,
@@ -63,7 +63,7 @@ def test_rates_are_differences_over_the_uptime() -> None:
 
 def test_unknown_age_of_the_oldest_item_is_a_dash() -> None:
     unknown = [None if each == "oldest_age_msec" else 7 for each in COLUMNS]
-    oldest = screen_columns.COLUMNS["oldest"]
+    oldest = top_screen.COLUMNS["oldest"]
     found = rows(None, parsed([["a", *([7] * len(COLUMNS))], ["b", *unknown]]))
     assert [oldest.text(oldest.value(row)) for row in found] == ["7ms", "-"]
     with pytest.raises(ValueError, match="not an overview"):

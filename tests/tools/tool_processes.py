@@ -19,7 +19,8 @@ ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # without a buffer, no test could mis
 
 def command(tool: str, *arguments: object) -> list[str]:
     """Return the command line of a tool."""
-    return [sys.executable, "-m", f"kestrel.tools.{tool}.command", *map(str, arguments)]
+    module = tool if tool in ("qdump", "qpack") else f"{tool}.command"
+    return [sys.executable, "-m", f"kestrel.tools.{module}", *map(str, arguments)]
 
 
 def environment(server: Server) -> dict[str, str]:
@@ -69,7 +70,7 @@ def on_a_terminal(
 
 _PEAK: Final = """
 import resource, sys
-from kestrel.tools.qdump.command import main
+from kestrel.tools.qdump import main
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 status = main(sys.argv[1:])

@@ -21,16 +21,14 @@ from kestrel.disk.files import Disk
 from kestrel.spark.columns import EXPORT_PROBLEM, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
 from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
 from kestrel.spark.options import SourceFailed
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.dumps import adds
+from kestrel.tools.files.folder import Folder, Found
 from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.scroll_contents import ScrollContents
-from kestrel.tools.files.scrolls import ScrollSnapshot
-from kestrel.tools.files.snapshot_files import JournalSnapshot
-from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.files.snapshot_files import JournalSnapshot, damage_sentence
 from kestrel.tools.formatting import show_path, spell_queue
-from kestrel.tools.qdump.journal_dump import adds
-from kestrel.tools.qpack.outcomes import OutcomeRemark
+from kestrel.tools.progress import no_progress
+from kestrel.tools.qpack import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
@@ -97,15 +95,15 @@ def _items_in(
     """Yield the items of a queue with its name, and append the problems of its files."""
     shown = show_path(folder.path)
     try:
-        with _open(folder, found) as opened:
+        with folder.open(found) as opened:
             contents: JournalContents | ScrollContents
             if isinstance(opened, JournalSnapshot):
                 name: bytes | None = opened.queue
-                contents = JournalContents(opened, now_ms, may_show_progress=False)
+                contents = JournalContents(opened, now_ms, no_progress)
                 items = _of_journal(contents, which)
             else:
                 name = opened.chosen[0].name
-                contents = ScrollContents(opened, now_ms, may_show_progress=False)
+                contents = ScrollContents(opened, now_ms, no_progress)
                 items = _of_scroll(contents, which)
             queue = None if name is None else spell_queue(name)
             for item in items:
@@ -121,12 +119,6 @@ def _items_in(
     for read in files:
         if read.end.problem is not None:
             problems.append(OutcomeRemark(f"{shown}: {damage_sentence(read)}", read.is_damaged))
-
-
-def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
-    if isinstance(found, FoundJournal):
-        return folder.open_journal(found.queue)
-    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
 
 
 def _of_journal(contents: JournalContents, which: ItemSelection) -> Iterator[_ReadItem]:

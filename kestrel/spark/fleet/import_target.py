@@ -18,12 +18,12 @@ from kestrel.journal.fileset import JournalFile, JournalFileKind, current_name, 
 from kestrel.journal.records import ADDX_HEADER_BYTES, encode_item
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.storage.folder_resources import kind_of
-from kestrel.tools.convert.resumable_files import ResumableFiles
-from kestrel.tools.convert.targets import JournalTarget, RewrittenFile
+from kestrel.tools.convert.targets import JournalTarget, ResumableFiles, RewrittenFile
 from kestrel.tools.files.folder import Folder, locked_folder
-from kestrel.tools.files.snapshot_files import JournalSnapshot
+from kestrel.tools.files.snapshot_files import ItemsDigest, JournalSnapshot
 from kestrel.tools.formatting import count, show_path, show_queue, show_size
-from kestrel.tools.qpack.packing import ItemsDigest, JournalInspection
+from kestrel.tools.packing import JournalInspection
+from kestrel.tools.progress import no_progress
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
 _MOST_SHOWN: Final = 10
@@ -233,7 +233,7 @@ class _Queue:
         self._position = row.position
         record = encode_item(row.data, row.add_ms, row.expiry_ms)
         self._rewritten.put(record, row.errors)
-        self._sum.add(record, row.errors)
+        self._sum.add(record, len(row.data), row.errors)
 
     def finished(self) -> pa.RecordBatch:
         """Make the file durable, read it back, and return its row. Raises OSError or `ToolFailed`."""
@@ -241,7 +241,7 @@ class _Queue:
         name = self._name
         file = JournalFile(name, JournalFileKind.TEMPORARY, self._number, temporary_name(name, self._number))
         with JournalSnapshot(self._disk, self._writing.folder, name, [file]) as journal:
-            inspected = JournalInspection(journal, self._writing.now_ms, may_show_progress=False)
+            inspected = JournalInspection(journal, self._writing.now_ms, no_progress)
         if inspected.damaged or (inspected.items, inspected.digest) != (self._sum.items, self._sum.digest):
             raise ToolFailed(
                 f"queue {show_queue(name)}: the new file differs from what was written to it, so nothing is imported;"

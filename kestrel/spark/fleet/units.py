@@ -19,8 +19,7 @@ from kestrel.disk.files import Disk
 from kestrel.server.process import raise_file_limit
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import JournalLocation, find_locations
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import Found, FoundScroll
+from kestrel.tools.files.folder import Folder, Found, FoundScroll
 from kestrel.tools.formatting import show_queue
 from kestrel.tools.tool_runner import ToolFailed
 

@@ -20,8 +20,8 @@ from kestrel.server.startup_errors import EX_TRY_AGAIN
 from kestrel.spark.fleet.units import Unit, folders_of, map_units, queue_units
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import align_table, count, show_path, show_text
-from kestrel.tools.qpack.maintenance import FolderMaintenance
-from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
+from kestrel.tools.progress import no_progress
+from kestrel.tools.qpack import FolderMaintenance, QueueOutcome, failed_outcome
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
 
 _STRING, _LONG = StringType(), LongType()
@@ -115,7 +115,7 @@ def outcome_batches(
     becomes a row whose reason begins with `failure`. A `ToolFailed` also becomes a row, with its status if
     `keeps_status`.
     """
-    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
+    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, no_progress)
     outcomes: list[tuple[QueueOutcome, int]] = []
     try:
         for each in work(upkeep):

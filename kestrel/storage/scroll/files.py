@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from kestrel.disk import crash_points
-from kestrel.disk.append_file import AppendFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AppendFile, Disk
 from kestrel.disk.reader import FileReader, copy_range, erased_on_error
 from kestrel.scroll.fileset import temporary_name
 

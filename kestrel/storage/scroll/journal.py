@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
-from kestrel.disk.append_file import AppendFile
+from kestrel.disk.files import AppendFile
 from kestrel.disk.reader import FileReader
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item

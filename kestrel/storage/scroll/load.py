@@ -9,8 +9,7 @@ from typing import Final, TypeAlias
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.append_file import AppendFile
-from kestrel.disk.files import is_full
+from kestrel.disk.files import AppendFile, is_full
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.scroll.fileset import ScrollFile, ScrollFiles, reader_name

@@ -10,7 +10,7 @@ from zope.interface import implementer
 from zope.interface.interface import InterfaceClass
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.append_file import AppendFile
+from kestrel.disk.files import AppendFile
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.item_reader import ScrollItemsRead

@@ -19,8 +19,7 @@ from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
-from kestrel.disk.append_file import AppendFile
-from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
+from kestrel.disk.files import AppendFile, Disk, check_distinct_when_folded, is_full
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import NoServer
 from kestrel.client.members import FollowedServers
-from kestrel.cluster.member import READ, WRITE, Member
+from kestrel.cluster.member import READ, WRITE
 from kestrel.escaping import show_name
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.formatting import align_table, queue_table, server_line, show_data, show_text, stat_lines, stats_json
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_SERVER, EX_USAGE, Clock, ToolFailed, print_error
+from kestrel.tools.formatting import (
+    align_table,
+    count,
+    is_number,
+    show_data,
+    show_duration,
+    show_size,
+    show_text,
+    stat_number,
+)
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_SERVER, EX_USAGE, Clock, Output, ToolFailed, print_error
+
+_Stats = Mapping[str, str]
+
+_FRACTION: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 
 
 def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
@@ -26,7 +39,13 @@ def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
         return _stats(servers, arguments, output)
     try:
         while True:
-            _stats_or_why_not(servers, arguments, output)
+            try:
+                _stats(servers, arguments, output)
+            except ToolFailed as failed:
+                if failed.status != EX_SERVER:  # a server that cannot be reached may return
+                    raise
+                output.flush()
+                print_error(TOOL, str(failed))
             clock.pause(arguments.watch)
             if output.is_terminal:
                 output.exactly(b"\x1b[H\x1b[J")  # cursor to the top left, clear the screen
@@ -36,17 +55,6 @@ def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
         return EX_OK
 
 
-def _stats_or_why_not(servers: CommandServers, arguments: Namespace, output: Output) -> None:
-    """Show statistics, or report that a server cannot be reached: it may return."""
-    try:
-        _stats(servers, arguments, output)
-    except ToolFailed as failed:
-        if failed.status != EX_SERVER:
-            raise
-        output.flush()
-        print_error(TOOL, str(failed))
-
-
 def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int:
     missing: set[bytes] = set(arguments.queues)
     calls = servers.memcache
@@ -54,28 +62,91 @@ def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int
     def ask(connection: BlockingConnection) -> tuple[dict[str, str], dict[bytes, dict[str, str]]]:
         return connection.ask(calls.stats()), connection.ask(calls.dump_stats())
 
-    for address, (figures, queues) in servers.each(ask):
+    for address, (of_server, queues) in servers.each(ask):
         of_queues = {name: queues[name] for name in arguments.queues or queues if name in queues}
         missing.difference_update(of_queues)
         if arguments.json:
-            output.object(stats_json(str(address), figures, of_queues))
+            output.object(_stats_json(str(address), of_server, of_queues))
         elif arguments.raw:
-            for line in stat_lines(figures, of_queues, is_of_queues=bool(arguments.queues)):
+            for line in _stat_lines(of_server, of_queues, is_of_queues=bool(arguments.queues)):
                 output.line(show_text(line) if output.is_terminal else line)
         else:
-            output.line(server_line(str(address), figures, len(queues), len(of_queues)))
-            output.lines(queue_table(of_queues))
+            output.line(_server_line(str(address), of_server, len(queues), len(of_queues)))
+            output.lines(_queue_table(of_queues))
     output.flush()
     for name in sorted(missing):
         print_error(TOOL, f"there is no queue {show_name(name)}")
     return EX_FOUND if missing else EX_OK
 
 
+def _server_line(address: str, of_server: _Stats, queues: int, shown: int) -> str:
+    """Return a one-line summary of a server. `shown` of its `queues` are listed below that line."""
+    of_queues = count(queues, "queue") if shown == queues else f"{shown} of {count(queues, 'queue')}"
+    up_ms = 1000 * stat_number(of_server, "uptime")
+    connections = count(stat_number(of_server, "curr_connections"), "connection")
+    return (
+        f"{show_text(address)}: kestrel {show_text(of_server.get('version', '?'))}, up {show_duration(up_ms)}, "
+        f"{of_queues}, {count(stat_number(of_server, 'curr_items'), 'item')}, "
+        f"{show_size(stat_number(of_server, 'bytes'))}, {connections}"
+    )
+
+
+def _queue_table(queues: Mapping[bytes, _Stats]) -> Iterator[str]:
+    """Yield a heading and one line per queue, then one line per alias."""
+    rows = [
+        [
+            show_name(name),
+            str(stat_number(each, "items")),
+            show_size(stat_number(each, "bytes")),
+            show_duration(stat_number(each, "age")),
+            str(stat_number(each, "waiters")),
+            str(stat_number(each, "open_transactions")),
+            show_duration(stat_number(each, "oldest_age_msec")) if "oldest_age_msec" in each else "-",
+        ]
+        for name, each in queues.items()
+        if "items" in each
+    ]
+    if rows:
+        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads", "oldest"], *rows])
+    for name, each in queues.items():
+        if "put_items" in each:
+            put = count(stat_number(each, "put_items"), "item")
+            yield f"{show_name(name)}: alias of {show_text(each.get('children', ''))}, {put} put to it"
+
+
+def _stat_lines(of_server: _Stats, queues: Mapping[bytes, _Stats], *, is_of_queues: bool) -> Iterator[str]:
+    """Yield ``STAT`` lines: all of the server's, or only those of `queues` if `is_of_queues`."""
+    if not is_of_queues:
+        yield from (f"STAT {name} {value}" for name, value in of_server.items())
+        return
+    for queue, of_queue in queues.items():
+        spelled = queue.decode("utf-8", "surrogateescape")
+        yield from (f"STAT queue_{spelled}_{name} {value}" for name, value in of_queue.items())
+
+
+def _stats_json(address: str, of_server: _Stats, queues: Mapping[bytes, _Stats]) -> dict[str, Any]:
+    own = {name: value for name, value in of_server.items() if not name.startswith("queue_") or "_" not in name[6:]}
+    return {
+        "server": address,
+        "stats": {name: _value(value) for name, value in own.items()},
+        "queues": {
+            show_name(queue): {name: _value(value) for name, value in of_queue.items()}
+            for queue, of_queue in queues.items()
+        },
+    }
+
+
+def _value(value: str) -> int | float | str:
+    if is_number(value):
+        return int(value)
+    return float(value) if _FRACTION.fullmatch(value) else show_text(value)
+
+
 def list_queues(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the names of all queues of the servers, one per line."""
     calls = servers.memcache
     answers = servers.each(lambda connection: connection.ask(calls.dump_stats()))
-    names = {name for _, queues in answers for name, figures in queues.items() if "items" in figures}
+    names = {name for _, queues in answers for name, each in queues.items() if "items" in each}
     output = Output()
     output.lines(map(show_name, sorted(names)))
     output.flush()
@@ -96,7 +167,7 @@ def reload(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
 def status(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the status of the servers, after changing it if a new one is given."""
     if arguments.status is not None:
-        _have_done(servers, lambda: servers.dialect.set_status(arguments.status))
+        _ask_all(servers, lambda: servers.dialect.set_status(arguments.status))
     return _tell(servers, lambda connection: connection.ask(servers.dialect.status()))
 
 
@@ -170,9 +241,13 @@ def close_range(servers: CommandServers, arguments: Namespace, clock: Clock) -> 
 def _change(
     servers: CommandServers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]
 ) -> int:
+    """Change a queue on all servers, after the user has confirmed it."""
     queue: bytes = arguments.queue
-    if servers.has_memcache and not _is_there(servers, queue):  # thrift has no request for it
-        raise ToolFailed(f"there is no queue {show_name(queue)}", EX_FOUND)
+    if servers.has_memcache:  # thrift has no request for it
+        calls = servers.memcache
+        # Some servers may fail, as long as one that answers has the queue.
+        if not any(there.get(queue) for _, there in servers.each(lambda each: each.ask(calls.dump_stats(queue)))):
+            raise ToolFailed(f"there is no queue {show_name(queue)}", EX_FOUND)
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
         where = ", ".join(show_text(str(address)) for address in servers.all_servers())
         sys.stderr.write(f"{question.format(queue=show_name(queue), servers=where)} [y/N] ")
@@ -180,31 +255,13 @@ def _change(
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print_error(TOOL, "nothing was done")
             return EX_FOUND
-    _have_done(servers, lambda: make_call(queue))
+    _ask_all(servers, lambda: make_call(queue))
     return EX_OK
 
 
-def _is_there(servers: CommandServers, queue: bytes) -> bool:
-    """Return whether a server has that queue. Raise `ToolFailed` if none that answers has it and others fail."""
-    calls = servers.memcache
-    return any(queues.get(queue) for _, queues in servers.each(lambda each: each.ask(calls.dump_stats(queue))))
-
-
-def _have_done(servers: CommandServers, make_call: Callable[[], Call[None]]) -> None:
+def _ask_all(servers: CommandServers, make_call: Callable[[], Call[None]]) -> None:
     for _ in servers.each(lambda connection: connection.ask(make_call())):
         pass
-
-
-_OURS: Final = ("memcache", "thrift", "text")
-"""Protocols whose columns come first."""
-
-
-class _MemberRow(NamedTuple):
-    """A server, and whether it is in the read set and in the write set."""
-
-    member: Member
-    is_read: bool
-    is_written: bool
 
 
 def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
@@ -216,46 +273,27 @@ def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
         reads, writes = followed.members()
     except NoServer as failure:
         raise servers.failed(failure) from None
-    entries = [_MemberRow(member, member in reads, member in writes) for member in _each_once((*reads, *writes))]
-    if not entries:
+    # A member contains a dict, so it is not hashable.
+    by_addresses = {(each.service, tuple(sorted(each.additional.items()))): each for each in (*reads, *writes)}
+    members = list(by_addresses.values())
+    if not members:
         print_error(TOOL, f"no server is in {show_text(str(followed.uri))}")
         return EX_FOUND
     output = Output()
     if arguments.json:
-        for entry in entries:
-            output.object(_json(entry))
+        for each in members:
+            endpoints = {name: str(address) for name, address in each.additional.items()}
+            sets = {READ: each in reads, WRITE: each in writes}
+            output.object({"service": str(each.service), "endpoints": endpoints, **sets})
     else:
-        output.lines(align_table(_table(entries)))
+        spoken = dict.fromkeys(name for each in members for name in each.additional)
+        ours = (name for name in ("memcache", "thrift", "text") if name in spoken)
+        protocols = list(dict.fromkeys([*ours, *spoken]))
+        rows = [["server", *map(show_text, protocols), READ, WRITE]]
+        for each in members:
+            addresses = [str(each.service), *(str(each.additional.get(protocol) or "-") for protocol in protocols)]
+            is_in = ("yes" if each in chosen else "no" for chosen in (reads, writes))
+            rows.append([*map(show_text, addresses), *is_in])
+        output.lines(align_table(rows))
     output.flush()
     return EX_OK
-
-
-def _each_once(members: Iterable[Member]) -> list[Member]:
-    # A member contains a dict, so it is not hashable.
-    return list({(member.service, tuple(sorted(member.additional.items()))): member for member in members}.values())
-
-
-def _json(entry: _MemberRow) -> dict[str, Any]:
-    member = entry.member
-    return {
-        "service": str(member.service),
-        "endpoints": {name: str(address) for name, address in member.additional.items()},
-        READ: entry.is_read,
-        WRITE: entry.is_written,
-    }
-
-
-def _table(entries: Sequence[_MemberRow]) -> list[list[str]]:
-    """Return a row of headings, and one row per server with its address for each protocol and its sets."""
-    spoken = dict.fromkeys(name for entry in entries for name in entry.member.additional)
-    protocols = [*(name for name in _OURS if name in spoken), *(name for name in spoken if name not in _OURS)]
-    rows = [["server", *map(show_text, protocols), READ, WRITE]]
-    for member, is_read, is_written in entries:
-        said = [member.additional.get(protocol) for protocol in protocols]
-        where = ["-" if address is None else show_text(str(address)) for address in said]
-        rows.append([show_text(str(member.service)), *where, _yes(is_read), _yes(is_written)])
-    return rows
-
-
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"

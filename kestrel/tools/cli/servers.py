@@ -15,8 +15,7 @@ from kestrel.client.errors import ClientFailure
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
-from kestrel.tools.connection_errors import ConnectionContext
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, print_error
+from kestrel.tools.tool_runner import EX_USAGE, ConnectionContext, ToolFailed, print_error
 
 T = TypeVar("T")
 
@@ -50,7 +49,6 @@ class CommandServers:
 
     @property
     def has_memcache(self) -> bool:
-        """True if the protocol is memcache."""
         return self._memcache is not None
 
     @property
@@ -102,5 +100,4 @@ class CommandServers:
         return self._connection_context.failed(failure, "a server" if address is None else str(address))
 
     def close(self) -> None:
-        """Close all connections."""
         self.asked.close()

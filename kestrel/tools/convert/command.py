@@ -15,22 +15,12 @@ from kestrel.server.process import raise_file_limit
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
 from kestrel.tools.arguments import make_parser
 from kestrel.tools.convert.conversion_folders import ConversionFolder, ConversionState, Staging, check_folders
-from kestrel.tools.convert.families import (
-    Family,
-    FamilyItem,
-    FolderSize,
-    FolderSummer,
-    FolderSums,
-    report_json,
-    report_lines,
-)
-from kestrel.tools.convert.sources import SOURCES, ConversionSource
+from kestrel.tools.convert.sources import SOURCES, ConversionSource, Family, FamilyItem, FolderSums, sum_families
 from kestrel.tools.convert.targets import TARGETS, ConversionTarget
 from kestrel.tools.files.folder import Folder, check_owner
-from kestrel.tools.formatting import show_path, show_queue, show_size
-from kestrel.tools.output import Output
+from kestrel.tools.formatting import align_table, count, show_path, show_queue, show_size, spell_queue
 from kestrel.tools.progress import ByteProgress
-from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, print_error, run
+from kestrel.tools.tool_runner import EX_OK, EX_USAGE, Output, ToolFailed, print_error, run
 
 TOOL: Final = "kestrel-convert"
 
@@ -101,8 +91,8 @@ class _Conversion:
         """Convert the folder, or resume an earlier run. Return the exit status."""
         raise_file_limit()  # all files of a family are open at once
         check_folders(self._source, self._target, self._staging.path)
-        state = self._published()
-        if state is not None:
+        state = self._staging.published()
+        if state is not None and self._is_about(state):
             with self._staging.owned():
                 self._disk.sync_folder(os.path.dirname(self._target.path))
                 self._end(state)
@@ -120,11 +110,6 @@ class _Conversion:
                     self._remark("run the same command to continue")
                     raise
         return EX_OK
-
-    def _published(self) -> ConversionState | None:
-        """Return the state of an earlier run whose target is already in place but not reported, or None."""
-        state = self._staging.published()
-        return state if state is not None and self._is_about(state) else None
 
     def _open_source(self) -> ConversionSource:
         source = self._source.open(self._disk, self._now_ms)
@@ -197,10 +182,8 @@ class _Conversion:
             digest.update(b"%b %d %d\n" % (name, self._disk.length(path), self._disk.changed_ns(path)))
         return digest.hexdigest()
 
-
     def _sums(self, source: ConversionSource, doing: str, target: ConversionTarget | None = None) -> FolderSums:
         """Return the sums of a folder. Raise `ToolFailed` if it has a queue or item that the target cannot hold."""
-        summing = FolderSummer()
         if target is not None:
             for family in source.families:
                 for name in family.queues:
@@ -210,16 +193,16 @@ class _Conversion:
                             " move its items to a queue of another name, and delete it"
                         )
         with ByteProgress(doing, source.readings * source.size) as progress:
-            for family in source.families:
-                steps = source.steps(family, progress)
-                summing.add(family, steps if target is None else _checked(family, steps, target))
-        return summing.result()
+            return sum_families(
+                (family, _checked(family, source.steps(family, progress), target)) for family in source.families
+            )
 
     def _check_room(self, target: ConversionTarget, sums: FolderSums) -> None:
         disk, path = self._disk, self._staging.queues
         names = disk.list_files(path) if disk.is_there(path) else []
         there = sum(disk.length(path + b"/" + name) + _BLOCK_BYTES for name in names)
-        whole = target.needed_bytes(sums) + target.files_per_queue * len(sums.queues) * _BLOCK_BYTES
+        whole = sums.journal_bytes if target.kind == "journal" else sums.scroll_bytes
+        whole += target.files_per_queue * len(sums.queues) * _BLOCK_BYTES
         needed, free = whole - there, disk.free_bytes(self._staging.path)
         if needed > free:
             raise ToolFailed(
@@ -230,16 +213,11 @@ class _Conversion:
 
     def _write(self, source: ConversionSource, target: ConversionTarget, sums: FolderSums) -> None:
         target.make()
-        done = self._staging.families_done
         quiet = ByteProgress("", 0)
         with ByteProgress("writing", sum(each.data_bytes for each in sums.queues.values())) as progress:
-            for number, family in enumerate(source.families):
-                if number < done:
-                    progress.advance(sum(sums.queues[name].data_bytes for name in family.queues))
-                    continue
+            for family in source.families:
                 target.write(family, sums.queues, _counted(source.steps(family, quiet), progress))
                 target.sync()
-                self._staging.family_is_done()
 
     def _compare(self, sums: FolderSums, now_ms: int) -> None:
         """Raise `ToolFailed` unless a restart would serve the same items from the new folder as from the source."""
@@ -256,19 +234,33 @@ class _Conversion:
         if self._is_quiet or state.sums is None:
             return
         bytes_after = SOURCES[self._target.kind](Folder(self._disk, self._target.path), state.now_ms).size
-        source = FolderSize(self._source.shown, state.source_bytes)
-        target = FolderSize(self._target.shown, bytes_after)
+        queues = state.sums.queues
         if self._is_json:
-            for each in report_json(state.sums, source, target):
-                self._output.object(each)
+            for name, each in queues.items():
+                self._output.object(
+                    {"queue": spell_queue(name), "state": "equal", "items": each.items, "data_bytes": each.data_bytes}
+                )
+            summary = {
+                "source": self._source.shown,
+                "target": self._target.shown,
+                "queues": len(queues),
+                "items": state.sums.items,
+                "bytes_before": state.source_bytes,
+                "bytes_after": bytes_after,
+            }
+            self._output.object({"summary": summary})
         else:
-            self._output.lines(report_lines(state.sums, source, target))
+            rows = [[show_queue(name), str(each.items), str(each.data_bytes), "equal"] for name, each in queues.items()]
+            self._output.lines(align_table([["queue", "items", "bytes of data", "compared"], *rows]))
+            source = f"{self._source.shown}, {state.source_bytes}"
+            counted = f"{count(len(queues), 'queue')}, {count(state.sums.items, 'item')}"
+            self._output.line(f"{counted}: {source} -> {self._target.shown}, {count(bytes_after, 'byte')}")
         self._output.flush()
 
 
-def _checked(family: Family, steps: Iterator[FamilyItem], target: ConversionTarget) -> Iterator[FamilyItem]:
+def _checked(family: Family, steps: Iterator[FamilyItem], target: ConversionTarget | None) -> Iterator[FamilyItem]:
     for step in steps:
-        if len(step.data) > target.max_data_bytes:
+        if target is not None and len(step.data) > target.max_data_bytes:
             queue = show_queue(family.queues[step.queue_indexes[0]])
             raise ToolFailed(
                 f"the queue {queue} has an item of {len(step.data)} bytes, and an item of a {target.kind} has at most"

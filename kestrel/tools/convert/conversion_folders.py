@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from attrs import asdict, define
+
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.scroll.name_encoding import NAMES_FOLDER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_resources import kind_of
-from kestrel.tools.convert.families import FolderSums
-from kestrel.tools.convert.sources import SOURCES, ConversionSource
+from kestrel.tools.convert.sources import SOURCES, ConversionSource, FolderSums
 from kestrel.tools.files.folder import Folder, locked_folder
 from kestrel.tools.formatting import show_path, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
@@ -38,7 +38,6 @@ class ConversionFolder(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``journal:FOLDER`` or ``scroll:FOLDER``."""
         kind, _, folder = text.partition(":")
         if kind not in SOURCES or not folder:
             raise ArgumentTypeError(
@@ -110,46 +109,45 @@ _SUFFIX: Final = b".converting"
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1 << 30
 _ENTRIES: Final = frozenset({b"state", b"state.new", b"done", b"lock", b"queues"})
+"""Names in a staging folder. Release 1.0.0 counted finished families in `done`."""
 _NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
 _CONVERTED: Final = PRIVATE_FOLDER + b"/converted"
 _FOLDERS: Final = (NAMES_FOLDER, PRIVATE_FOLDER, b"")
 """Folders within the new folder, innermost first."""
 
 
+@define
 class ConversionState:
-    """The stored state of a conversion. `files` is a digest that changes with the source's files."""
+    """The stored state of a conversion."""
 
-    def __init__(self, source: str, target: str, files: str, now_ms: int) -> None:
-        self.source = source
-        self.target = target
-        self.files = files
-        self.now_ms = now_ms
-        """Add time of items whose record has none, and number of the first new numbered file."""
-        self.sums: FolderSums | None = None
-        """Sums of the source; None until it has been read."""
-        self.source_bytes = 0
-        self.is_verified = False
-        """True once the new folder was found equal to the source."""
+    source: str
+    target: str
+    files: str
+    """Digest that changes with the source's files."""
+    now_ms: int
+    """Add time of items whose record has none, and number of the first new numbered file."""
+    sums: FolderSums | None = None
+    """Sums of the source; None until it has been read."""
+    source_bytes: int = 0
+    is_verified: bool = False
+    """True once the new folder was found equal to the source."""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` reads."""
         sums = None if self.sums is None else self.sums.as_json()
-        return {**vars(self), "version": _VERSION, "sums": sums}
+        return {**asdict(self, recurse=False), "version": _VERSION, "sums": sums}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ConversionState:
+    def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the state that `as_json` stored.
 
-        Raises ValueError for another version, KeyError for a missing key, and TypeError for malformed sums. The types
-        of the other values are not checked.
+        Raises ValueError for another version, KeyError or TypeError for other keys, and TypeError for malformed sums.
+        The types of the other values are not checked.
         """
-        if value["version"] != _VERSION:
+        if value.pop("version") != _VERSION:
             raise ValueError
-        state = cls(value["source"], value["target"], value["files"], value["now_ms"])
-        state.sums = None if value["sums"] is None else FolderSums.from_json(value["sums"])
-        state.source_bytes = value["source_bytes"]
-        state.is_verified = value["is_verified"]
-        return state
+        sums = value.pop("sums")
+        return cls(**value, sums=None if sums is None else FolderSums.from_json(sums))
 
 
 class Staging:
@@ -176,9 +174,7 @@ class Staging:
     def _own(self) -> FolderLock:
         shown = show_path(self.path)
         if os.path.lexists(self.path) and not self._is_ours():
-            raise ToolFailed(
-                f"{shown} exists, and no earlier run made it: rename it, or name another target", EX_USAGE
-            )
+            raise ToolFailed(f"{shown} exists, and no earlier run made it: rename it, or name another target", EX_USAGE)
         try:
             self._disk.make_folder(self.path)
             return FolderLock(self.path + b"/lock")
@@ -209,20 +205,6 @@ class Staging:
     def note(self, state: ConversionState) -> None:
         """Store the state durably, for `state` to return."""
         self._state.write(json.dumps(state.as_json()).encode("ascii"))
-
-    @property
-    def families_done(self) -> int:
-        """Number of families written. After a power failure it may be too low."""
-        path = self.path + b"/done"
-        return self._disk.length(path) if self._disk.is_there(path) else 0
-
-    def family_is_done(self) -> None:
-        """Count one more family as written."""
-        descriptor = self._disk.open_append(self.path + b"/done")
-        try:
-            self._disk.write(descriptor, b".")
-        finally:
-            self._disk.close(descriptor)
 
     def published(self) -> ConversionState | None:
         """Return the state of an earlier run that published the target but did not clean up, or None."""
@@ -279,5 +261,5 @@ class Staging:
 def _noted(file: AtomicFile) -> ConversionState | None:
     try:
         return ConversionState.from_json(json.loads(file.read(_MOST_BYTES)))
-    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, TypeError, KeyError, AttributeError):
         return None

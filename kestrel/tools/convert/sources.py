@@ -1,31 +1,112 @@
-"""Reading a folder of queues as a restart would serve it, family by family. Nothing is written."""
+"""Reading a folder of queues as a restart would serve it: family by family, step by step. Nothing is written.
+
+Families and their items are the common form of both formats.
+"""
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import cached_property
-from heapq import heapify, heappop, heappush, heapreplace
-from typing import Final, NamedTuple
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
 from kestrel.item import Item
+from kestrel.journal.records import XID_RECORD_BYTES, encode_item
+from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.scroll.name_encoding import location_of
-from kestrel.scroll.records import Targets
-from kestrel.tools.convert.families import Family, FamilyItem
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import FoundScroll
+from kestrel.scroll.records import PUT_EXPIRING_BYTES
+from kestrel.tools.files.folder import Folder, FoundScroll
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, iter_boundaries
+from kestrel.tools.files.scroll_contents import RemainingReaders, ScrollContents, ScrollQueueContents
 from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
-from kestrel.tools.files.snapshot_files import FileReadResult
-from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, damage_sentence
 from kestrel.tools.formatting import show_path, show_queue
-from kestrel.tools.progress import ByteProgress
+from kestrel.tools.progress import ByteProgress, no_progress
 from kestrel.tools.tool_runner import ToolFailed
+
+_MARK_BYTES: Final = 16
+_TARGETS_BYTES: Final = 16
+"""Approximate size of a TARGETS record."""
+
+
+class Family(NamedTuple):
+    """Queues that are read together: those of one scroll, or a parent and its children in journals."""
+
+    name: bytes
+    """Name of the parent, which need not exist as a queue."""
+    queues: tuple[bytes, ...]
+    """Sorted names of the queues."""
+
+
+class FamilyItem(NamedTuple):
+    """An item that some queues of a family hold, each after its items of earlier steps."""
+
+    data: bytes
+    add_ms: int
+    expiry_ms: int
+    queue_indexes: Sequence[int]
+    """Ascending indexes of these queues in `Family.queues`."""
+    errors: Sequence[int]
+    """Error count of the item in each of these queues."""
+
+
+class QueueSum(NamedTuple):
+    """A summary of a queue's items, as of `ItemsDigest`. Two queues with equal sums hold the same items."""
+
+    items: int
+    data_bytes: int
+    front: int
+    digest: str
+
+
+class FolderSums(NamedTuple):
+    """Sums of a folder's queues, and the approximate size of the folder in either format."""
+
+    queues: Mapping[bytes, QueueSum]
+    scroll_bytes: int
+    journal_bytes: int
+
+    @property
+    def items(self) -> int:
+        return sum(each.items for each in self.queues.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` reads."""
+        queues = {name.decode("latin-1"): list(each) for name, each in self.queues.items()}
+        return {"queues": queues, "scroll_bytes": self.scroll_bytes, "journal_bytes": self.journal_bytes}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        queues = {name.encode("latin-1"): QueueSum(*each) for name, each in value["queues"].items()}
+        return cls(queues, value["scroll_bytes"], value["journal_bytes"])
+
+
+def sum_families(families: Iterable[tuple[Family, Iterable[FamilyItem]]]) -> FolderSums:
+    """Return the sums of a folder, from all items of its families."""
+    queues: dict[bytes, QueueSum] = {}
+    scroll_bytes = journal_bytes = 0
+    for family, steps in families:
+        digests = [ItemsDigest() for _ in family.queues]
+        for step in steps:
+            record = encode_item(step.data, step.add_ms, step.expiry_ms)
+            mark = blake2b(record, digest_size=_MARK_BYTES).digest()
+            size = len(step.data)
+            for place, errors in zip(step.queue_indexes, step.errors, strict=True):
+                digests[place].add(mark, size, errors)
+            journal_bytes += len(step.queue_indexes) * len(record)
+            scroll_bytes += PUT_EXPIRING_BYTES + size
+            if len(step.queue_indexes) < len(family.queues):
+                scroll_bytes += _TARGETS_BYTES
+        for name, each in zip(family.queues, digests, strict=True):
+            queues[name] = QueueSum(each.items, each.data_bytes, each.front, each.digest)
+            journal_bytes += each.front * (XID_RECORD_BYTES + ERRORS_BYTES)
+    return FolderSums(dict(sorted(queues.items())), scroll_bytes, journal_bytes)
+
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
@@ -75,7 +156,6 @@ class ConversionSource(ABC):
 
     @property
     def size(self) -> int:
-        """Total size of these files in bytes."""
         disk, path = self.folder.disk, self.folder.path
         return sum(disk.length(path + b"/" + name) for name in self.file_names)
 
@@ -112,7 +192,6 @@ class JournalSource(ConversionSource):
 
     @property
     def file_names(self) -> list[bytes]:
-        """Names of the live journal files."""
         return sorted(file.file_name for files in self.folder.journals().values() for file in files.live_files())
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
@@ -124,7 +203,7 @@ class JournalSource(ConversionSource):
             streams = []
             for name in family.queues:
                 journal = stack.enter_context(self.folder.open_journal(name))
-                contents = JournalContents(journal, self.now_ms, progress=progress, settings=settings)
+                contents = JournalContents(journal, self.now_ms, lambda *_: nullcontext(progress), settings)
                 contents.replay()
                 self._check(contents.files)
                 streams.append(QueueItems(contents.items_count + contents.open_reads, contents.items()))
@@ -146,7 +225,7 @@ class ScrollSource(ConversionSource):
     def _families(self) -> Iterator[Family]:
         for scroll in self.folder.scrolls().values():
             with self._opened(scroll) as opened:
-                contents = ScrollContents(opened, self.now_ms, may_show_progress=False)
+                contents = ScrollContents(opened, self.now_ms, no_progress)
                 queues = [_name_of(read) for read in self._live(contents)]
                 is_there = bool(queues) and self._is_there(contents)
             if is_there:
@@ -180,15 +259,14 @@ class ScrollSource(ConversionSource):
 
     @property
     def file_names(self) -> list[bytes]:
-        """Names of all writer and reader files."""
         return sorted(name for scroll in self.folder.scrolls().values() for name in scroll.file_names)
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
         """Read the writer files once for all queues of the family."""
         with self._opened(self._scrolls[family.name]) as opened:
-            contents = ScrollContents(opened, self.now_ms, progress=progress)
+            contents = ScrollContents(opened, self.now_ms, lambda *_: nullcontext(progress))
             live = sorted(self._live(contents), key=_name_of)
-            queue_indexes = _ItemReaders(live)
+            readers = RemainingReaders({read.queue.reader: read.state.done for read in live})
             error_counts = [read.state.errors for read in live]
             have_errors = any(error_counts)
             file, last_id = None, 0
@@ -202,7 +280,10 @@ class ScrollSource(ConversionSource):
                     where = f"{show_path(read.file_name)}, offset {offset}"
                     self._refuse(f"damaged: {where}: the id {item.id} is not higher than the one before it")
                 last_id = item.id
-                if shown.is_ignored or not (places := queue_indexes.of(item.id, shown.targets)):
+                if shown.is_ignored:
+                    continue
+                readers.advance(item.id)
+                if not (places := readers.of(shown.targets)):
                     continue
                 usual = max(0, item.errors)
                 errors = [usual] * len(places)
@@ -210,33 +291,6 @@ class ScrollSource(ConversionSource):
                     errors = [error_counts[place].get(item.id, usual) for place in places]
                 yield FamilyItem(item.data, item.add_ms, item.expiry_ms, places, errors)
             self._check(contents.writers)
-
-
-class _ItemReaders:
-    """The queues that still have an item.
-
-    Between two boundaries of done ranges, an item without targets costs the same however many queues there are.
-    """
-
-    def __init__(self, queues: Sequence[ScrollQueueContents]) -> None:
-        self._readers = [read.queue.reader for read in queues]
-        self._rest = [iter_boundaries(read.state.done) for read in queues]
-        self._next = [(next(rest), place) for place, rest in enumerate(self._rest)]
-        heapify(self._next)
-        self._has = [False] * len(queues)
-        self._all: list[int] = []
-
-    def of(self, item_id: int, targets: Targets | None) -> Sequence[int]:
-        """Return the indexes of the queues that have an item. Its id must be higher than all before it."""
-        if self._next and self._next[0][0] <= item_id:
-            while self._next[0][0] <= item_id:
-                place = self._next[0][1]
-                self._has[place] = not self._has[place]
-                heapreplace(self._next, (next(self._rest[place], sys.maxsize), place))
-            self._all = [place for place, has in enumerate(self._has) if has]
-        if targets is None:
-            return self._all
-        return [place for place in self._all if targets.has(self._readers[place])]
 
 
 def _name_of(read: ScrollQueueContents) -> bytes:
@@ -266,7 +320,6 @@ class _QueueHead(NamedTuple):
     item: Item
 
     def is_same_as(self, other: Item) -> bool:
-        """Return whether the items have the same data and expiry."""
         item = self.item
         return item.data == other.data and item.expiry_ms == other.expiry_ms
 

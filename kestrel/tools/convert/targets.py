@@ -8,8 +8,9 @@ from itertools import count
 from typing import Final
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, appending
 from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.reader import PART_BYTES
 from kestrel.journal import fileset as journals
 from kestrel.journal import records as journal_records
 from kestrel.journal.records import encode_item, encode_open, encode_put_back
@@ -19,8 +20,98 @@ from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, EscapedName
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state, sealed
 from kestrel.scroll.records import MAX_DATA_BYTES, WRITER_MAGIC, Targets, encode_errors, encode_put, encode_targets
 from kestrel.storage.folder_resources import claim_folder
-from kestrel.tools.convert.families import Family, FamilyItem, FolderSums, QueueSum
-from kestrel.tools.convert.resumable_files import ResumableFile, ResumableFiles
+from kestrel.tools.convert.sources import Family, FamilyItem, QueueSum
+
+_MOST_PENDING_BYTES: Final = 8 * 1024 * 1024
+
+
+class ResumableFiles:
+    """The files of one folder that are being written. Their unwritten bytes have a common bound."""
+
+    def __init__(self, disk: Disk, folder: bytes) -> None:
+        self.disk = disk
+        self.folder = folder
+        self._files: list[ResumableFile] = []
+        self._pending_bytes = 0
+
+    def file(self, file_name: bytes) -> ResumableFile:
+        """Return a file to be written from its beginning."""
+        file = ResumableFile(self, self.folder + b"/" + file_name)
+        self._files.append(file)
+        return file
+
+    def add_pending_bytes(self, size: int) -> None:
+        """Count `size` more unwritten bytes, and flush all files if there are too many. Raise OSError."""
+        self._pending_bytes += size
+        if self._pending_bytes > _MOST_PENDING_BYTES:
+            for file in self._files:
+                file.flush()
+            self._pending_bytes = 0
+
+    def finished(self, file: ResumableFile) -> None:
+        self._files.remove(file)
+
+    def finish(self) -> None:
+        """Finish all files: write the rest, cut anything after it, and fsync. Raise OSError."""
+        for file in self._files[:]:
+            file.finish()
+
+
+class ResumableFile:
+    """A file being written. Appended data is compared with the existing file, and only missing bytes are written.
+
+    So the file becomes correct wherever an earlier run ended, and whatever a power failure left of it. Methods raise
+    OSError.
+    """
+
+    def __init__(self, files: ResumableFiles, path: bytes) -> None:
+        self._files = files
+        self._disk = files.disk
+        self._path = path
+        self.size = 0
+        """Number of bytes appended."""
+        self._offset = 0
+        """Number of appended bytes that are in the file."""
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def append(self, data: bytes) -> None:
+        """Append bytes. They may be written later."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self.size += len(data)
+        if self._pending_bytes >= PART_BYTES:
+            self.flush()
+        else:
+            self._files.add_pending_bytes(len(data))
+
+    def flush(self) -> None:
+        """Write all appended bytes to the file."""
+        if self._pending:
+            with appending(self._disk, self._path) as descriptor:
+                self._write(descriptor)
+
+    def finish(self) -> None:
+        """Write all appended bytes, cut anything after them, and fsync."""
+        with appending(self._disk, self._path) as descriptor:
+            self._write(descriptor)
+            if self._disk.size(descriptor) > self._offset:
+                self._disk.cut(descriptor, self._offset)
+            self._disk.sync(descriptor)
+        self._files.finished(self)
+
+    def _write(self, descriptor: int) -> None:
+        data = b"".join(self._pending)
+        there = min(len(data), self._disk.size(descriptor) - self._offset)
+        if there and self._disk.read(descriptor, self._offset, there) != data[:there]:
+            self._disk.cut(descriptor, self._offset)
+            there = 0
+        if there < len(data):
+            self._disk.write(descriptor, data[there:])
+        self._offset += len(data)
+        self._pending.clear()
+        self._pending_bytes = 0
+
 
 _MOST_ERRORS: Final = 4096
 """Maximum number of error counts in one record of a reader file."""
@@ -59,11 +150,6 @@ class ConversionTarget(ABC):
         """Return whether this format can store a queue of that name."""
         return True
 
-    @staticmethod
-    @abstractmethod
-    def needed_bytes(sums: FolderSums) -> int:
-        """Return the approximate total size of the files of a folder with these sums."""
-
     @abstractmethod
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """Write the items of a family, whose sums are in `sums`, to its files, and fsync them. Raise OSError."""
@@ -78,15 +164,9 @@ class JournalTarget(ConversionTarget):
 
     @staticmethod
     def accepts_name(queue: bytes) -> bool:
-        """Return whether the queue's name can be the name of a journal file."""
         file_name = journals.current_name(queue)
         file = journals.parse_file_name(file_name)
         return file is not None and file.queue == queue and len(file_name) <= journals.MAX_FILE_NAME_BYTES
-
-    @staticmethod
-    def needed_bytes(sums: FolderSums) -> int:
-        """Return the approximate total size of the journal files."""
-        return sums.journal_bytes
 
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """Write the files of all queues of a family in parallel, step by step."""
@@ -129,11 +209,6 @@ class ScrollTarget(ConversionTarget):
     max_data_bytes = MAX_DATA_BYTES
     files_per_queue = 2
 
-    @staticmethod
-    def needed_bytes(sums: FolderSums) -> int:
-        """Return the approximate total size of the scroll files."""
-        return sums.scroll_bytes
-
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """Write the writer files one after the other, and the reader files in parallel."""
         names = EscapedNames(self._disk, self._path)
@@ -148,7 +223,9 @@ class ScrollTarget(ConversionTarget):
                 names.remember(reader, child)
             part = DEFAULT_READER if family.queues == (family.name,) else reader
             readers.append(_ReaderFile(reader, files.file(reader_name(stem, part)), sums[name].items))
-        writers = _WriterFiles(files, stem, self._number)
+        numbers = count(self._number)
+        most_bytes = QueueSettings().default_journal_size_bytes
+        writer: ResumableFile | None = None
         among = _TargetsEncoder(readers)
         item_id = 0
         for item_id, step in enumerate(steps, 1):
@@ -156,30 +233,16 @@ class ScrollTarget(ConversionTarget):
             errors = step.errors[0]
             for place, others in zip(step.queue_indexes, step.errors, strict=True):
                 readers[place].take(item_id, others if others != errors else None)
-            writers.append(targets + encode_put(item_id, step.data, step.add_ms, step.expiry_ms, errors))
+            records = targets + encode_put(item_id, step.data, step.add_ms, step.expiry_ms, errors)
+            if writer is None or writer.size + len(records) > most_bytes:
+                if writer is not None:
+                    writer.finish()
+                writer = files.file(writer_name(stem, next(numbers)))
+                writer.append(WRITER_MAGIC)
+            writer.append(records)
         for each in readers:
             each.end(item_id)
         files.finish()
-
-
-class _WriterFiles:
-    """The writer files of a scroll, with the maximum size that is the server's default."""
-
-    def __init__(self, files: ResumableFiles, stem: bytes, number: int) -> None:
-        self._files = files
-        self._stem = stem
-        self._numbers = count(number)
-        self._file: ResumableFile | None = None
-        self._most_bytes = QueueSettings().default_journal_size_bytes
-
-    def append(self, records: bytes) -> None:
-        """Append the PUT of an item, with the TARGETS before it if there is one."""
-        if self._file is None or self._file.size + len(records) > self._most_bytes:
-            if self._file is not None:
-                self._file.finish()
-            self._file = self._files.file(writer_name(self._stem, next(self._numbers)))
-            self._file.append(WRITER_MAGIC)
-        self._file.append(records)
 
 
 class _ReaderFile:

@@ -13,15 +13,12 @@ from typing import Any, Final, cast
 
 import kestrel
 from kestrel.config.load import ConfigError, loads
-from kestrel.disk.atomic_file import AtomicFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import AtomicFile, Disk
 from kestrel.tools.arguments import make_parser, path_name
 from kestrel.tools.convert_config.config_converter import ConfigRemark, ConvertedConfig, read
-from kestrel.tools.convert_config.scala_parser import parse
-from kestrel.tools.convert_config.scala_tokens import ScalaError
+from kestrel.tools.convert_config.scala_parser import ScalaError, parse
 from kestrel.tools.formatting import show_path, show_text
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, explain_os_error, print_error, run
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, Output, ToolFailed, explain_os_error, print_error, run
 
 TOOL: Final = "kestrel-convert-config"
 
@@ -89,12 +86,12 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
 
 def _write(disk: Disk, path: bytes, data: bytes) -> None:
     """Write the file atomically. The temporary file gets an unused name, so that no other file is overwritten."""
-    unread_statements = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
+    temporary = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
     try:
-        AtomicFile(disk, path, unread_statements).write(data)
+        AtomicFile(disk, path, temporary).write(data)
     except BaseException:
         with suppress(OSError):
-            disk.erase(unread_statements)
+            disk.erase(temporary)
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
@@ -11,14 +11,18 @@ from kestrel.tools.convert_config.scala_tree import (
     Expression,
     ScalaAssignment,
     ScalaCall,
+    ScalaLiteral,
     ScalaNew,
-    ScalaProgram,
-    ScalaText,
     ScalaTuple,
+    SpecialValue,
     Statement,
     UnreadStatement,
+    Value,
+    last_name,
+    parts,
+    unwrap_some,
+    value,
 )
-from kestrel.tools.convert_config.scala_values import SpecialValue, Value, last_name, parts, unwrap_some, value
 
 Tables = dict[str, Any]
 
@@ -59,9 +63,9 @@ class _UnconvertibleValue(Exception):
     """A value cannot be converted. The text is the reason."""
 
 
-def read(program: ScalaProgram) -> ConvertedConfig:
+def read(root: ScalaNew) -> ConvertedConfig:
     """Convert a configuration to tables, with a remark on every statement that is left out."""
-    return _ConfigConverter(program).convert()
+    return _ConfigConverter().convert(root)
 
 
 def _by_name(cls: Any) -> dict[str, Setting]:
@@ -74,6 +78,7 @@ _ALIAS: Final = _by_name(AliasSettings)
 _ADMIN: Final = _by_name(AdminSettings)
 _ZOOKEEPER: Final = _by_name(ZooKeeperSettings)
 _LOGGING: Final = _by_name(LoggingSettings)
+_LOG_FILE: Final = {"filename": _LOGGING["file"], "rotateCount": _LOGGING["rotateCount"]}
 
 _DEFAULTS: Final[Mapping[str, Value]] = {"queuePath": "/tmp", "statusFile": "/tmp/.kestrel-status"}
 """Kestrel's defaults that differ from this server's."""
@@ -100,19 +105,14 @@ _OLD: Final = {
 
 
 class _ConfigConverter:
-    def __init__(self, program: ScalaProgram) -> None:
-        self._program = program
+    def __init__(self) -> None:
         self._tables: Tables = {}
         self._remarks: list[ConfigRemark] = []
 
-    def convert(self) -> ConvertedConfig:
-        for unread in self._program.unread_statements:
-            self._left_out(unread, _NO_STATEMENT)
-        root = self._program.root
-        self._check_plain(root)
+    def convert(self, root: ScalaNew) -> ConvertedConfig:
         queues: list[Tables] = []
         aliases: list[Tables] = []
-        for each in self._assignments(root.body):
+        for each in self._assignments(root):
             match each.path:
                 case ("queues",):
                     queues = self._built(each, "QueueBuilder", _QUEUE | {"name": _ALIAS["name"]}, ["name"])
@@ -122,20 +122,18 @@ class _ConfigConverter:
                     self._zookeeper(each)
                 case ("loggers",):
                     self._loggers(each)
-                case ("default", _):
-                    self._take(each, _QUEUE, self._table("default"))
+                case ("default", *path):
+                    self._take(each._replace(path=tuple(path)), _QUEUE, self._table("default"))
                 case ("admin",):
                     self._admin(each)
-                case ("admin", _):
-                    self._admin_setting(each)
+                case ("admin", *path):
+                    self._admin_setting(each._replace(path=tuple(path)))
                 case ("beFactoryClass",) if value(each.value) is SpecialValue.NOTHING:
                     pass
                 case ("defaultStatus",):
                     self._set(each, _SERVER["defaultStatus"], self._tables, last_name(unwrap_some(each.value)))
-                case (_,):
-                    self._take(each, _SERVER, self._tables)
                 case _:
-                    self._left_out(each, _NO_SETTING)
+                    self._take(each, _SERVER, self._tables)
         self._add_kestrel_defaults()
         if queues:
             self._tables["queues"] = queues
@@ -146,10 +144,14 @@ class _ConfigConverter:
 
     # Statements.
 
-    def _assignments(self, body: Iterable[Statement]) -> Iterable[ScalaAssignment]:
-        """Yield the last assignment of each setting. Remark on all other statements."""
-        last = {each.path: each for each in body if isinstance(each, ScalaAssignment)}
-        for each in body:
+    def _assignments(self, made: ScalaNew) -> Iterator[ScalaAssignment]:
+        """Yield the last assignment of each setting of an object. Remark on all that is not converted."""
+        if made.arguments or made.others:
+            source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
+            reason = "its arguments and traits cannot be converted; write their settings yourself"
+            self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
+        last = {each.path: each for each in made.body if isinstance(each, ScalaAssignment)}
+        for each in made.body:
             if isinstance(each, UnreadStatement):
                 self._left_out(each, _NO_STATEMENT)
             elif last[each.path] is not each:
@@ -159,9 +161,10 @@ class _ConfigConverter:
 
     def _take(self, statement: ScalaAssignment, known: Mapping[str, Setting], table: Tables) -> bool:
         """Convert a single setting. Return whether that succeeded."""
-        setting = known.get(statement.path[-1])
+        name = ".".join(statement.path)
+        setting = known.get(name)
         if setting is None:
-            self._left_out(statement, _OLD.get(statement.path[-1], _NO_SETTING))
+            self._left_out(statement, _OLD.get(name, _NO_SETTING))
             return False
         return self._set(statement, setting, table, value(statement.value))
 
@@ -179,13 +182,6 @@ class _ConfigConverter:
         table: Tables = self._tables.setdefault(name, {})
         return table
 
-    def _check_plain(self, made: ScalaNew) -> None:
-        """Remark on the arguments and traits of a ``new`` expression, which are not converted."""
-        if made.arguments or made.others:
-            source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
-            reason = "its arguments and traits cannot be converted; write their settings yourself"
-            self._remarks.append(ConfigRemark(made.line, made.line, _one_line(source), reason, True))
-
     # Lists of queues and aliases.
 
     def _built(
@@ -196,20 +192,20 @@ class _ConfigConverter:
             if not isinstance(each, ScalaNew) or each.type != type_:
                 self._left_out_part(statement, each, f"this is no new {type_} {{ ... }}; write its settings yourself")
                 continue
-            self._check_plain(each)
             table: Tables = {}
-            for one in self._assignments(each.body):
-                if len(one.path) == 1:
-                    self._take(one, known, table)
-                else:
-                    self._left_out(one, _NO_SETTING)
-            lacking = [name for name in needed if name not in table]
-            if lacking:
-                reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
-                self._left_out_part(statement, each, reason)
-            else:
+            for one in self._assignments(each):
+                self._take(one, known, table)
+            if self._has_all(statement, each, table, needed):
                 tables.append(table)
         return tables
+
+    def _has_all(self, statement: ScalaAssignment, part: ScalaNew, table: Tables, needed: Iterable[str]) -> bool:
+        """Return whether a table has the settings without which it makes no sense. If not, remark on that."""
+        lacking = [name for name in needed if name not in table]
+        if lacking:
+            reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
+            self._left_out_part(statement, part, reason)
+        return not lacking
 
     # Settings with tables of their own.
 
@@ -219,13 +215,12 @@ class _ConfigConverter:
         if not isinstance(made, ScalaNew) or made.type != "AdminServiceConfig":
             self._left_out(statement, _ONLY_SCALA)
             return
-        self._check_plain(made)
         self._tables.pop("admin", None)  # earlier settings were of another object
-        for each in self._assignments(made.body):
+        for each in self._assignments(made):
             self._admin_setting(each)
 
     def _admin_setting(self, statement: ScalaAssignment) -> None:
-        if statement.path[-1] == "statsNodes":
+        if statement.path == ("statsNodes",):
             self._stats(statement)
         else:
             table = self._table("admin")
@@ -239,7 +234,7 @@ class _ConfigConverter:
             if not isinstance(node, ScalaNew) or node.type != "StatsConfig" or node.arguments or node.others:
                 self._left_out_part(statement, node, _NO_SETTING)
                 continue
-            for each in self._assignments(node.body):
+            for each in self._assignments(node):
                 kinds = [part.type if isinstance(part, ScalaNew) else None for part in parts(each.value)]
                 if each.path == ("reporters",) and set(kinds) <= {"TimeSeriesCollectorConfig"}:
                     reason = "the admin port has the figures of the last hour without it"
@@ -254,9 +249,8 @@ class _ConfigConverter:
         if not isinstance(made, ScalaNew) or made.type != "ZooKeeperBuilder":
             self._left_out(statement, _ONLY_SCALA)
             return
-        self._check_plain(made)
         table: Tables = {}
-        for each in self._assignments(made.body):
+        for each in self._assignments(made):
             match each.path:
                 case ("credentials",):
                     self._set(each, _ZOOKEEPER["credentials"], table, _credentials(each.value))
@@ -266,15 +260,9 @@ class _ConfigConverter:
                     )
                 case (name,) if name in _INITIALIZERS and value(each.value) is not SpecialValue.NOTHING:
                     self._left_out(each, f"code in Scala: {name} names a callable of Python here")
-                case (_,):
-                    self._take(each, _ZOOKEEPER, table)
                 case _:
-                    self._left_out(each, _NO_SETTING)
-        lacking = [name for name in ("host", "pathPrefix") if name not in table]
-        if lacking:
-            reason = f"it has no {' and no '.join(lacking)} that could be read, and is left out as a whole"
-            self._left_out_part(statement, made, reason)
-        else:
+                    self._take(each, _ZOOKEEPER, table)
+        if self._has_all(statement, made, table, ("host", "pathPrefix")):
             self._tables["zookeeper"] = table
 
     # The log.
@@ -289,12 +277,11 @@ class _ConfigConverter:
             elif "logging" in self._tables:
                 self._left_out_part(statement, logger, "there is one log here")
             else:
-                self._check_plain(logger)
                 self._logger(logger)
 
     def _logger(self, logger: ScalaNew) -> None:
         table = self._table("logging")
-        for each in self._assignments(logger.body):
+        for each in self._assignments(logger):
             match each.path:
                 case ("level",):
                     word = last_name(unwrap_some(each.value))
@@ -311,8 +298,7 @@ class _ConfigConverter:
         """Convert the first file handler. Without one the log goes to standard output."""
         for handler in parts(statement.value):
             if isinstance(handler, ScalaNew) and handler.type == "FileHandlerConfig" and "file" not in table:
-                self._check_plain(handler)
-                for each in self._assignments(handler.body):
+                for each in self._assignments(handler):
                     self._file_setting(each, table)
             elif isinstance(handler, ScalaNew) and handler.type == "ConsoleHandlerConfig" and not handler.body:
                 if len(parts(statement.value)) > 1:
@@ -321,18 +307,13 @@ class _ConfigConverter:
                 self._left_out_part(statement, handler, "there is one log here: a file, or the standard output")
 
     def _file_setting(self, statement: ScalaAssignment, table: Tables) -> None:
-        said = statement.value
         match statement.path:
-            case ("filename",):
-                self._set(statement, _LOGGING["file"], table, value(said))
-            case ("rotateCount",):
-                self._set(statement, _LOGGING["rotateCount"], table, value(said))
-            case ("append",) if value(said) is True:
+            case ("append",) if value(statement.value) is True:
                 pass  # as always here
             case ("roll",):
-                self._roll(statement, said, table)
+                self._roll(statement, statement.value, table)
             case _:
-                self._left_out(statement, _NO_SETTING)
+                self._take(statement, _LOG_FILE, table)
 
     def _roll(self, statement: ScalaAssignment, said: Expression, table: Tables) -> None:
         word = last_name(said)
@@ -387,9 +368,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
             reason = str(error)
         else:
             if parsed is None and not is_none:
-                raise _UnconvertibleValue(
-                    f"{each} means none in this server's configuration: use another name"
-                )
+                raise _UnconvertibleValue(f"{each} means none in this server's configuration: use another name")
             if not is_none or parsed is not None:
                 return each
             return False if kind == PORT else kind.show(None)
@@ -398,7 +377,7 @@ def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
 
 def _credentials(expression: Expression) -> Value | SpecialValue:
     match unwrap_some(expression):
-        case ScalaTuple(_, (ScalaText(_, user), ScalaText(_, password))) if ":" not in user:
+        case ScalaTuple(_, (ScalaLiteral(_, str(user)), ScalaLiteral(_, str(password)))) if ":" not in user:
             return f"{user}:{password}"
         case other:
             return SpecialValue.NOTHING if value(other) is SpecialValue.NOTHING else SpecialValue.NO_VALUE

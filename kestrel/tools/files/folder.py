@@ -1,4 +1,4 @@
-"""A folder of Kestrel's journals, scrolls, or both. A server may be using it."""
+"""A folder of Kestrel's journals, scrolls, or both, and selections from it. A server may be using it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
@@ -19,11 +19,63 @@ from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.name_encoding import OWN_READER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.tools.files.formats import Format, Sorter, Strays, format_of
-from kestrel.tools.files.found_files import DistinctFound, Found, FoundJournal, FoundScroll
 from kestrel.tools.files.scrolls import Scroll, ScrollQueueFile, ScrollSnapshot, reader_alone, scrolls_in, writer_alone
 from kestrel.tools.files.snapshot_files import JournalSnapshot, SnapshotFiles
 from kestrel.tools.formatting import show_path, show_queue, show_text
 from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, explain_os_error
+
+
+class FoundJournal(NamedTuple):
+    """A queue with a journal in Kestrel's format. `shown` is the text for messages."""
+
+    queue: bytes
+
+    @property
+    def shown(self) -> str:
+        return f"queue {show_queue(self.queue)}"
+
+
+class FoundScroll(NamedTuple):
+    """A scroll and its selected queues."""
+
+    stem: bytes
+    readers: tuple[bytes, ...] | None = None
+    """Selected queues, each as `ScrollQueueFile.reader`; None for all."""
+
+    @property
+    def shown(self) -> str:
+        return f"scroll {show_path(self.stem)}"
+
+    def joined(self, other: Self) -> Self:
+        if self.readers is None or other.readers is None:
+            return self._replace(readers=None)
+        return self._replace(readers=tuple(dict.fromkeys(self.readers + other.readers)))
+
+
+class FoundFile(NamedTuple):
+    """A single file of any name."""
+
+    file_name: bytes
+
+    @property
+    def shown(self) -> str:
+        return show_path(self.file_name)
+
+
+Found: TypeAlias = FoundJournal | FoundScroll | FoundFile
+
+
+def distinct(selections: Iterable[tuple[bytes, Found]]) -> list[tuple[bytes, Found]]:
+    """Return selections, each with its folder, with one entry per journal, scroll or file."""
+    by_key: dict[tuple[bytes, type, bytes], Found] = {}
+    for folder, found in selections:
+        key = folder, type(found), found[0]
+        before = by_key.get(key)
+        if isinstance(before, FoundScroll) and isinstance(found, FoundScroll):
+            found = before.joined(found)
+        by_key[key] = found
+    return [(folder, found) for (folder, _, _), found in by_key.items()]
+
 
 _ATTEMPTS: Final = 20
 _SETTLED_NS: Final = 1_000_000_000
@@ -96,11 +148,8 @@ class Folder:
         for name in names:
             if name not in by_name:
                 raise self._has_no(name, EX_USAGE)
-        chosen = DistinctFound()
-        for name in names or sorted(by_name):
-            for found in by_name[name]:
-                chosen.add(self.path, found)
-        return [found for _, found in chosen.each()]
+        selections = ((self.path, found) for name in names or sorted(by_name) for found in by_name[name])
+        return [found for _, found in distinct(selections)]
 
     def found_at(self, file_name: bytes) -> Found:
         """Return the journal or scroll that a file of that name belongs to, even if the file no longer exists.
@@ -126,9 +175,7 @@ class Folder:
                         return FoundScroll(scroll.stem, (queue.reader,))
         shown = show_path(file_name)
         if journal_file is None and scroll_file is None:
-            raise ToolFailed(
-                f"{shown} is not the name of a journal file; use --this-file to read it anyway", EX_USAGE
-            )
+            raise ToolFailed(f"{shown} is not the name of a journal file; use --this-file to read it anyway", EX_USAGE)
         missing = show_path(os.path.join(self.path, file_name))
         raise ToolFailed(f"there is no {missing}: {show_path(self.path)} {self.shown()}", EX_USAGE)
 
@@ -141,6 +188,12 @@ class Folder:
         there = [show_queue(each) for each in sorted({name for name in names if name is not None} | {*self.journals()})]
         more = f" and {len(there) - 10} more" if len(there) > 10 else ""
         return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
+
+    def open(self, found: Found) -> JournalSnapshot | ScrollSnapshot:
+        """Open what a selection names, as it is at one moment. Raise `ToolFailed` or OSError."""
+        if isinstance(found, FoundJournal):
+            return self.open_journal(found.queue)
+        return self.open_scroll(found) if isinstance(found, FoundScroll) else self._open_file(found.file_name)
 
     def open_journal(self, queue: bytes) -> JournalSnapshot:
         """Open all live journal files of a queue as they are at one moment. Raise `ToolFailed` or OSError."""
@@ -155,7 +208,6 @@ class Folder:
 
     def open_scroll(self, found: FoundScroll) -> ScrollSnapshot:
         """Open all files of a scroll as they are at one moment. Raise `ToolFailed` or OSError."""
-
         return _at_one_moment(
             lambda: self.scroll(found),
             lambda scroll: ScrollSnapshot(self.disk, self.path, scroll, chosen_queues(scroll, found)),
@@ -168,8 +220,8 @@ class Folder:
             raise ToolFailed(f"the {found.shown} no longer exists: its queues were deleted")
         return scroll
 
-    def open_file(self, name: bytes) -> JournalSnapshot | ScrollSnapshot:
-        """Open a single file in the format that its first bytes show. Raise `ToolFailed` or OSError."""
+    def _open_file(self, name: bytes) -> JournalSnapshot | ScrollSnapshot:
+        """Open a single file in the format that its first bytes show."""
         match format_of(self.disk, self.path + b"/" + name):
             case Format.WRITER:
                 return writer_alone(self.disk, self.path, name)

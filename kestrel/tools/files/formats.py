@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, first_bytes
 from kestrel.journal import fileset as journals
 from kestrel.journal.opcodes import Opcode
 from kestrel.scroll import fileset as scrolls
@@ -29,41 +28,12 @@ class Format(Enum):
 
 def format_of(disk: Disk, path: bytes) -> Format:
     """Return the format of a file. An empty file is a journal file. Raise OSError."""
-    begins_with = _first_bytes(disk, path)
+    begins_with = first_bytes(disk, path, _MAGIC_BYTES)
     if begins_with == WRITER_MAGIC:
         return Format.WRITER
     if begins_with == READER_MAGIC:
         return Format.READER
     return Format.JOURNAL if not begins_with or begins_with[0] in _OPCODES else Format.NEITHER
-
-
-def _first_bytes(disk: Disk, path: bytes) -> bytes:
-    descriptor = disk.open_read(path)
-    try:
-        return disk.read(descriptor, 0, _MAGIC_BYTES)
-    finally:
-        disk.close(descriptor)
-
-
-class _Names:
-    """File names of a folder that may belong to the same journal or scroll."""
-
-    def __init__(self) -> None:
-        self.of_a_journal: list[bytes] = []
-        self.of_a_scroll: list[bytes] = []
-        self.of_either: list[bytes] = []
-        """Names such as ``work.<ms>``, which both formats use."""
-
-    @property
-    def is_journal(self) -> bool:
-        """True if a current file or a pack is among the names."""
-        files = map(journals.parse_file_name, self.of_a_journal)
-        return any(file is not None and file.kind is not journals.JournalFileKind.TEMPORARY for file in files)
-
-    @property
-    def is_scroll(self) -> bool:
-        """True if a reader file is among the names."""
-        return any(b".read." in name for name in self.of_a_scroll)
 
 
 class Sorter:
@@ -80,31 +50,35 @@ class Sorter:
         The name ``work.<ms>`` can be of either format. It is Kestrel's if there is a file ``work``, and a scroll's if
         there is a file ``work.read.<reader>``. If both or neither exist, its first bytes decide.
         """
-        groups: defaultdict[bytes, _Names] = defaultdict(_Names)
-        for name in file_names:
-            names = groups[name.partition(b".")[0].partition(b"~")[0]]
-            if scrolls.parse_file_name(name) is None:
-                names.of_a_journal.append(name)
-            elif journals.parse_file_name(name) is None:
-                names.of_a_scroll.append(name)
-            else:
-                names.of_either.append(name)
         of_journals: list[bytes] = []
         of_scrolls: list[bytes] = []
-        for names in groups.values():
-            of_journals += names.of_a_journal
-            of_scrolls += names.of_a_scroll
-            is_journal, is_scroll = names.is_journal, names.is_scroll
-            for name in names.of_either:
-                is_writer = is_scroll if is_scroll is not is_journal else self._begins_as_a_writer(name)
-                (of_scrolls if is_writer else of_journals).append(name)
+        of_either: list[tuple[bytes, bytes]] = []
+        journal_stems: set[bytes] = set()
+        scroll_stems: set[bytes] = set()
+        for name in file_names:
+            stem = name.partition(b".")[0].partition(b"~")[0]
+            file = journals.parse_file_name(name)
+            if scrolls.parse_file_name(name) is None:
+                of_journals.append(name)
+                if file is not None and file.kind is not journals.JournalFileKind.TEMPORARY:
+                    journal_stems.add(stem)
+            elif file is None:
+                of_scrolls.append(name)
+                if b".read." in name:
+                    scroll_stems.add(stem)
+            else:
+                of_either.append((stem, name))
+        for stem, name in of_either:
+            is_scroll = stem in scroll_stems
+            is_writer = is_scroll if is_scroll is not (stem in journal_stems) else self._begins_as_a_writer(name)
+            (of_scrolls if is_writer else of_journals).append(name)
         return of_journals, of_scrolls
 
     def _begins_as_a_writer(self, name: bytes) -> bool:
         is_writer = self._is_writer.get(name)
         if is_writer is None:
             try:
-                begins_with = _first_bytes(self._disk, self._folder + b"/" + name)
+                begins_with = first_bytes(self._disk, self._folder + b"/" + name, _MAGIC_BYTES)
             except OSError:  # it no longer exists, or opening it later will report the error
                 return False
             is_writer = begins_with == WRITER_MAGIC

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from kestrel.config.model import QueueSettings
@@ -17,7 +16,7 @@ from kestrel.storage.journal.load import QueueReplayTarget
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.formatting import show_queue
-from kestrel.tools.progress import ByteProgress
+from kestrel.tools.progress import ByteProgress, Progress
 
 SETTINGS: Final = QueueSettings(max_memory_size_bytes=8 * 1024 * 1024)
 """Settings that bound the memory of a replayed queue: this size, its open reads, and one item."""
@@ -28,23 +27,19 @@ class JournalContents:
 
     `now_ms` is the add time of items whose record has none. Read the files once, with `records` or `replay`, then
     the remaining items once, with `items`. All methods may raise OSError.
-
-    A large journal shows its progress if `may_show_progress`. A caller that reads several passes its own `progress`.
     """
 
     def __init__(
         self,
         journal: JournalSnapshot,
         now_ms: int,
-        *,
-        may_show_progress: bool = True,
-        progress: ByteProgress | None = None,
+        progress: Progress = ByteProgress,
         settings: QueueSettings = SETTINGS,
     ) -> None:
         self.files: list[FileReadResult] = []
         self._journal = journal
-        self._may_show_progress = may_show_progress
-        self._shared_progress = progress
+        self._progress = progress
+        self._shown = show_queue(journal.queue)
         self._now_ms = now_ms
         writer = JournalWriter(journal.disk, journal.folder, journal.queue, lambda: 0)  # opens nothing by itself
         self._queue = JournalQueue(journal.queue, settings, writer)
@@ -53,7 +48,6 @@ class JournalContents:
 
     @property
     def size(self) -> int:
-        """Total size of the files in bytes."""
         return self._journal.size
 
     def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, JournalFileRecord]]:
@@ -75,7 +69,7 @@ class JournalContents:
             read.end = replay(reader, self._replayed, self._now_ms, self._queue.history.current_start)
 
     def _files(self) -> Iterator[FileReadResult]:
-        with self._progress("reading", self.size) as progress:
+        with self._progress(f"{self._shown}: reading", self.size) as progress:
             self._journal.watch(progress)
             number = 0
             for file in self._journal.files:
@@ -88,23 +82,16 @@ class JournalContents:
                 yield self.files[-1]
             self._journal.watch(None)
 
-    def _progress(self, doing: str, total: int) -> AbstractContextManager[ByteProgress]:
-        if self._shared_progress is not None:
-            return nullcontext(self._shared_progress)
-        return ByteProgress(f"{show_queue(self._journal.queue)}: {doing}", total if self._may_show_progress else 0)
-
     def restart(self) -> None:
         """Put open reads back at the head, the lowest xid first, as a server start does."""
         self._queue.put_back(self._queue.open_xids(), failed=False)
 
     @property
     def open_reads(self) -> int:
-        """Number of open reads."""
         return self._queue.open_reads
 
     @property
     def items_count(self) -> int:
-        """Number of items in the queue, without open reads."""
         return self._queue.items
 
     @property
@@ -121,7 +108,7 @@ class JournalContents:
     def items(self) -> Iterator[Item]:
         """Remove and yield all items in order, after putting the open reads back at the head."""
         self.restart()
-        with self._progress("reading the remaining items", self.data_bytes) as progress:
+        with self._progress(f"{self._shown}: reading the remaining items", self.data_bytes) as progress:
             while (item := self._replayed.pop_head()) is not None:
                 progress.advance(len(item.data))
                 yield item

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
@@ -27,12 +27,10 @@ from kestrel.scroll.records import (
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.scroll.writer_index import index_writer_file
 from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
-from kestrel.tools.files.snapshot_files import FileReadResult
-from kestrel.tools.progress import ByteProgress
+from kestrel.tools.files.snapshot_files import FileReadResult, ItemTally
+from kestrel.tools.progress import ByteProgress, Progress
 
 ZEROS_BEFORE_OTHERS: Final = "zeros before other bytes"
-
-_NAMES: Final = {int(command): command.name for command in RecordCommand}
 
 
 class QueueRecord(NamedTuple):
@@ -45,16 +43,6 @@ class QueueRecord(NamedTuple):
     """Queues that get the item of a PUT; None for all."""
     is_ignored: bool = False
     """True for a PUT whose id is not higher than all ids before it."""
-
-    @property
-    def name(self) -> str:
-        """Name of the record in the format; ``UNKNOWN`` if it has none."""
-        return _NAMES.get(self.record.command, "UNKNOWN")
-
-    @property
-    def size(self) -> int:
-        """Size of the record in the file, in bytes."""
-        return self.record.size
 
 
 class ScrollQueueContents:
@@ -73,25 +61,14 @@ class ScrollQueueContents:
 
 
 class ScrollContents:
-    """The records and remaining items of a `ScrollSnapshot`. All methods may raise OSError.
+    """The records and remaining items of a `ScrollSnapshot`. All methods may raise OSError."""
 
-    A large scroll shows its progress if `may_show_progress`. A caller that reads several passes its own `progress`.
-    """
-
-    def __init__(
-        self,
-        scroll: ScrollSnapshot,
-        now_ms: int,
-        *,
-        may_show_progress: bool = True,
-        progress: ByteProgress | None = None,
-    ) -> None:
+    def __init__(self, scroll: ScrollSnapshot, now_ms: int, progress: Progress = ByteProgress) -> None:
         self.scroll = scroll.scroll
         self.size = scroll.size
         self._opened = scroll
         self._now_ms = now_ms
-        self._may_show_progress = may_show_progress
-        self._shared_progress = progress
+        self._progress = progress
         self.writers: list[FileReadResult] = []
         """Writer files in order, once they have been read."""
         queues = {queue.reader: self._read_queue(queue) for queue in self.scroll.queues}
@@ -132,8 +109,7 @@ class ScrollContents:
 
     def read(self) -> None:
         """Read all records, and count the remaining items."""
-        for _ in self.records():
-            pass
+        deque(self.records(), maxlen=0)
 
     def records(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
         """Yield every record with its file and offset, writer files first. Count the remaining items."""
@@ -153,15 +129,14 @@ class ScrollContents:
             read.left = tallies.get(read.queue.reader, read.left)
             if read.file is not None:
                 for offset, record in ScrollRecordCursor(self._opened.readers[read.file.file_name], READER_MAGIC):
-                    shown = QueueRecord(record)
-                    read.file.records[shown.name] += 1
-                    yield read.file, offset, shown
+                    read.file.records[record.name] += 1
+                    yield read.file, offset, QueueRecord(record)
 
     def written(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
         """Yield the records of the writer files, in order, each with its file and offset."""
         self.writers = []
         last_id = 0
-        with self._progress() as progress:
+        with self._progress(f"{self.scroll.shown}: reading", self.size) as progress:
             in_order, last_one = self._in_order(progress)
             for reader, file_name in in_order:
                 file = FileReadResult(file_name, reader.size)
@@ -178,7 +153,7 @@ class ScrollContents:
                     else:
                         shown = QueueRecord(record)
                     targets = record.targets if record.command == RecordCommand.TARGETS else None
-                    file.records[shown.name] += 1
+                    file.records[record.name] += 1
                     yield file, offset, shown
                 file.end = _checked(scan.end, reader)
                 if len(self.writers) <= last_one and file.end.is_unfinished:
@@ -197,11 +172,6 @@ class ScrollContents:
         self._opened.watch(progress)
         last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
         return [(readers[name], name) for _, _, name in files], last_one
-
-    def _progress(self) -> AbstractContextManager[ByteProgress]:
-        if self._shared_progress is not None:
-            return nullcontext(self._shared_progress)
-        return ByteProgress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
 
     def added(self) -> Iterator[Item]:
         """Yield all items in the files that are for one of the selected queues, or all items of a single file."""
@@ -243,7 +213,47 @@ _MOST_TARGETS: Final = 64
 """Distinct targets that are tallied separately before the tallies are added to the readers'."""
 
 
-def iter_boundaries(done: DoneSet) -> Iterator[int]:
+class RemainingReaders:
+    """The readers that still have an item, while ids ascend. Readers are indexes into `done`.
+
+    Between two boundaries of done ranges, the cost of an item for all does not depend on the number of readers.
+    """
+
+    def __init__(self, done: Mapping[bytes, DoneSet]) -> None:
+        self._names = list(done)
+        self._indexes = {name: index for index, name in enumerate(done)}
+        self._boundaries = [_iter_boundaries(each) for each in done.values()]
+        self._next = [(next(boundaries), index) for index, boundaries in enumerate(self._boundaries)]
+        heapify(self._next)
+        self._has = [False] * len(done)
+        self.all: list[int] = []
+        """Readers that have an item without targets."""
+
+    def is_boundary(self, item_id: int) -> bool:
+        """Return whether `advance` to this id would change the readers."""
+        return bool(self._next) and self._next[0][0] <= item_id
+
+    def advance(self, item_id: int) -> None:
+        """Go to an item. Its id must be higher than all before it."""
+        if not self.is_boundary(item_id):
+            return
+        while self._next[0][0] <= item_id:
+            index = self._next[0][1]
+            self._has[index] = not self._has[index]
+            heapreplace(self._next, (next(self._boundaries[index], _NEVER), index))
+        self.all = [index for index, has in enumerate(self._has) if has]
+
+    def of(self, targets: Targets | None) -> list[int]:
+        """Return the readers that have an item with these targets, ascending."""
+        if targets is None:
+            return self.all
+        if targets.are_left_out:
+            return [index for index in self.all if self._names[index] not in targets.readers]
+        indexes = (self._indexes.get(name) for name in targets.readers)
+        return sorted(index for index in indexes if index is not None and self._has[index])
+
+
+def _iter_boundaries(done: DoneSet) -> Iterator[int]:
     """Yield ascending ids that alternately begin a range of remaining items and a range of done items."""
     yield done.head + 1
     for first, last in done.ranges():
@@ -252,87 +262,34 @@ def iter_boundaries(done: DoneSet) -> Iterator[int]:
 
 
 class RemainingItems:
-    """Tallies of the remaining items of several readers.
-
-    Between two boundaries of done ranges, the cost of an item does not depend on the number of readers.
-    """
+    """Tallies of the remaining items of several readers."""
 
     def __init__(self, done: Mapping[bytes, DoneSet], now_ms: int) -> None:
-        self._tallies = {reader: ItemTally(now_ms) for reader in done}
         self._now_ms = now_ms
+        self._tallies = {reader: ItemTally(now_ms) for reader in done}
+        self._in_order = list(self._tallies.values())
+        self._readers = RemainingReaders(done)
         self._pending_tallies: dict[Targets | None, ItemTally] = {}
         """Tallies of the items since the last boundary, by target."""
-        self._has_items = dict.fromkeys(done, False)
-        self._rest = {reader: iter_boundaries(each) for reader, each in done.items()}
-        self._next = [(next(rest), reader) for reader, rest in self._rest.items()]
-        heapify(self._next)
 
     def add(self, item_id: int, size: int, add_ms: int, expiry_ms: int, targets: Targets | None) -> None:
         """Count the next item. Its id must be higher than all before it."""
-        if self._next and self._next[0][0] <= item_id:
-            self._change(item_id)
+        if self._readers.is_boundary(item_id):
+            self._flush()
+            self._readers.advance(item_id)
         tally = self._pending_tallies.get(targets)
         if tally is None:
             if len(self._pending_tallies) >= _MOST_TARGETS:
-                self._tell()
+                self._flush()
             tally = self._pending_tallies[targets] = ItemTally(self._now_ms)
         tally.add(size, add_ms, expiry_ms)
 
-    def _change(self, item_id: int) -> None:
-        self._tell()
-        while self._next[0][0] <= item_id:
-            _, reader = self._next[0]
-            self._has_items[reader] = not self._has_items[reader]
-            heapreplace(self._next, (next(self._rest[reader], _NEVER), reader))
-
-    def _tell(self) -> None:
+    def _flush(self) -> None:
         for targets, tally in self._pending_tallies.items():
-            for reader in self._readers_of(targets):
-                self._tallies[reader].join(tally)
+            for index in self._readers.of(targets):
+                self._in_order[index].join(tally)
         self._pending_tallies.clear()
 
-    def _readers_of(self, targets: Targets | None) -> Sequence[bytes]:
-        among = self._tallies if targets is None or targets.are_left_out else targets.readers
-        return [each for each in among if self._has_items.get(each) and (targets is None or targets.has(each))]
-
     def tallies(self) -> Mapping[bytes, ItemTally]:
-        """Return the tally of each reader."""
-        self._tell()
+        self._flush()
         return self._tallies
-
-
-class ItemTally:
-    """Number, size and age of items, counted one by one."""
-
-    __slots__ = ("data_bytes", "expired", "items", "newest_ms", "now_ms", "oldest_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.items = 0
-        self.data_bytes = 0
-        self.expired = 0
-        """Items past their own expiry. The queue's `maxAge` is not known here."""
-        self.oldest_ms: int | None = None
-        self.newest_ms: int | None = None
-
-    def add(self, size: int, add_ms: int, expiry_ms: int) -> None:
-        """Count an item of `size` bytes. An `expiry_ms` of 0 means that it does not expire."""
-        self.items += 1
-        self.data_bytes += size
-        self.expired += 0 < expiry_ms < self.now_ms
-        if self.oldest_ms is None or self.newest_ms is None:
-            self.oldest_ms = self.newest_ms = add_ms
-        elif add_ms > self.newest_ms:
-            self.newest_ms = add_ms
-        elif add_ms < self.oldest_ms:
-            self.oldest_ms = add_ms
-
-    def join(self, other: ItemTally) -> None:
-        """Add the counts of another tally."""
-        self.items += other.items
-        self.data_bytes += other.data_bytes
-        self.expired += other.expired
-        for add_ms in (other.oldest_ms, other.newest_ms):
-            if add_ms is not None:
-                self.oldest_ms = add_ms if self.oldest_ms is None else min(self.oldest_ms, add_ms)
-                self.newest_ms = add_ms if self.newest_ms is None else max(self.newest_ms, add_ms)

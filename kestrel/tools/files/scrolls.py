@@ -28,7 +28,6 @@ class ScrollQueueFile(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Text for messages."""
         return f"queue {self.shown_name}" if self.name is not None else f"queue of {self.shown_name}"
 
     @property
@@ -55,7 +54,6 @@ class Scroll(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Text for messages."""
         return f"scroll {show_path(self.stem) if self.name is None else show_queue(self.name)}"
 
     @property
@@ -92,10 +90,7 @@ def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[b
         readers = dict(files.readers)
         if OWN_READER in readers and DEFAULT_READER in readers:
             readers.pop(OWN_READER if _is_deleted(disk, folder + b"/" + readers[OWN_READER]) else DEFAULT_READER)
-        queues = []
-        for part, file_name in sorted(readers.items()):
-            child = None if part in (DEFAULT_READER, OWN_READER) else part
-            queues.append(ScrollQueueFile(_name_of(names, parent, child), part or OWN_READER, file_name, stem))
+        queues = [_queue_file(names, stem, parent, part, name) for part, name in sorted(readers.items())]
         if not queues and files.writers:
             queues.append(ScrollQueueFile(parent, OWN_READER, None, stem))
         if queues:
@@ -113,11 +108,14 @@ def _is_deleted(disk: Disk, reader_path: bytes) -> bool:
     return state.is_deleted
 
 
-def _name_of(names: EscapedNames, parent: bytes | None, part: bytes | None) -> bytes | None:
-    if parent is None or part is None:
-        return parent
-    child = names.name_of(part)
-    return None if child is None else queue_name_of(QueueLocation(parent, child))
+def _queue_file(
+    names: EscapedNames, stem: bytes, parent: bytes | None, part: bytes, file_name: bytes
+) -> ScrollQueueFile:
+    name = parent
+    if parent is not None and part not in (DEFAULT_READER, OWN_READER):
+        child = names.name_of(part)
+        name = None if child is None else queue_name_of(QueueLocation(parent, child))
+    return ScrollQueueFile(name, part or OWN_READER, file_name, stem)
 
 
 def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> ScrollSnapshot:
@@ -139,6 +137,4 @@ def parse_scroll_file_name(disk: Disk, folder: bytes, file_name: bytes) -> tuple
         return file_name, None, ScrollQueueFile(None, OWN_READER, file_name, file_name)
     names = EscapedNames(disk, folder)
     parent = names.name_of(file.stem)
-    child = None if file.part in (DEFAULT_READER, OWN_READER) else file.part
-    name = _name_of(names, parent, child)
-    return file.stem, parent, ScrollQueueFile(name, file.part or OWN_READER, file_name, file.stem)
+    return file.stem, parent, _queue_file(names, file.stem, parent, file.part, file_name)

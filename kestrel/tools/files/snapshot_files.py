@@ -1,16 +1,21 @@
-"""The files of a journal or scroll, opened together. A server may rename and erase them later."""
+"""The files of a journal or scroll, opened together, and the results of reading them.
+
+A server may rename and erase the files later.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Self
+from hashlib import blake2b
+from typing import Any, Self
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.journal.fileset import JournalFile
+from kestrel.tools.formatting import count, show_path
 from kestrel.tools.progress import ByteProgress
 
 
@@ -23,7 +28,6 @@ class ProgressReader(FileReader):
         self.progress = progress
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`, and report them to the progress."""
         data = super().read(offset, size)
         if self.progress is not None:
             self.progress.reached(self._path, offset + len(data))
@@ -45,7 +49,6 @@ class SnapshotFiles:
 
     @property
     def size(self) -> int:
-        """Total size of the files in bytes."""
         return sum(reader.size for reader in self.readers.values())
 
     def watch(self, progress: ByteProgress | None) -> None:
@@ -92,3 +95,87 @@ class FileReadResult:
     def bytes_behind(self) -> int:
         """Number of bytes after the last valid record."""
         return self.size - self.end.offset
+
+
+def damage_sentence(read: FileReadResult) -> str:
+    """Return a sentence about a file that does not end after a valid record."""
+    behind = count(read.bytes_behind, "byte")
+    where = f"{show_path(read.file_name)}, offset {read.end.offset}"
+    if read.is_damaged:
+        return f"damaged: {where}: {read.end.problem}; {behind} from there on cannot be read"
+    return f"unfinished: {where}: {read.end.problem} ({behind}), by a crash, or it is being written"
+
+
+def damage_json(files: Sequence[FileReadResult]) -> list[dict[str, Any]]:
+    """Return a JSON object for every file that does not end after a valid record."""
+    return [
+        {
+            "file": show_path(read.file_name),
+            "offset": read.end.offset,
+            "problem": read.end.problem,
+            "kind": "damaged" if read.is_damaged else "unfinished",
+            "bytes_behind": read.bytes_behind,
+        }
+        for read in files
+        if read.end.problem is not None
+    ]
+
+
+class ItemTally:
+    """Number, size and age of items, counted one by one."""
+
+    __slots__ = ("data_bytes", "expired", "items", "newest_ms", "now_ms", "oldest_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.items = 0
+        self.data_bytes = 0
+        self.expired = 0
+        """Items past their own expiry. The queue's `maxAge` is not known here."""
+        self.oldest_ms: int | None = None
+        self.newest_ms: int | None = None
+
+    def add(self, size: int, add_ms: int, expiry_ms: int) -> None:
+        """Count an item of `size` bytes. An `expiry_ms` of 0 means that it does not expire."""
+        self.items += 1
+        self.data_bytes += size
+        self.expired += 0 < expiry_ms < self.now_ms
+        self._include(add_ms)
+
+    def join(self, other: ItemTally) -> None:
+        self.items += other.items
+        self.data_bytes += other.data_bytes
+        self.expired += other.expired
+        if other.oldest_ms is not None and other.newest_ms is not None:
+            self._include(other.oldest_ms)
+            self._include(other.newest_ms)
+
+    def _include(self, add_ms: int) -> None:
+        if self.oldest_ms is None or add_ms < self.oldest_ms:
+            self.oldest_ms = add_ms
+        if self.newest_ms is None or add_ms > self.newest_ms:
+            self.newest_ms = add_ms
+
+
+class ItemsDigest:
+    """Number and size of a queue's items, and a digest of them in order. Equal queues have equal digests."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.data_bytes = 0
+        self.front = 0
+        """Number of items up to the last one with errors."""
+        self._digest = blake2b(digest_size=32)
+
+    def add(self, mark: bytes, size: int, errors: int) -> None:
+        """Add the next item. `mark` is its ADDX record, or a digest of that, and `size` that of its data."""
+        self.items += 1
+        self.data_bytes += size
+        if errors:
+            self.front = self.items
+        self._digest.update(mark + b"%d;" % errors)
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of every item's data, add time, expiry and errors."""
+        return self._digest.hexdigest()

@@ -7,7 +7,7 @@ import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
-from kestrel.tools.qdump.command import main
+from kestrel.tools.qdump import main
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK
 from tests.fuzz import journal_inputs, scroll_inputs
 from tests.fuzz.choices import Choices

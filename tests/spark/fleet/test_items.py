@@ -18,9 +18,8 @@ from kestrel.spark.fleet import export
 from kestrel.spark.fleet.export import ItemSelection, export_rows
 from kestrel.spark.fleet.units import Unit, reader_units
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import FoundJournal
-from kestrel.tools.qdump import command as qdump
+from kestrel.tools import qdump
+from kestrel.tools.files.folder import Folder, FoundJournal
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
 from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head

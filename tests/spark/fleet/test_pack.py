@@ -13,7 +13,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
 from kestrel.spark.fleet.units import folder_units, folders_of
-from kestrel.tools.qpack import command as qpack
+from kestrel.tools import qpack
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
 from tests.spark.fleet.folders import (
@@ -33,7 +33,7 @@ Qpack = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def pack_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Qpack:
     """kestrel-qpack --json in this process: exit status, output, what was said."""
-    monkeypatch.setattr("kestrel.tools.qpack.command.time.time", lambda: NOW_MS / 1000)
+    monkeypatch.setattr("kestrel.tools.qpack.time.time", lambda: NOW_MS / 1000)
 
     def run_here(folder: Path) -> tuple[int, str, str]:
         return qpack.main(["--json", str(folder)]), *capsys.readouterr()

@@ -21,7 +21,7 @@ from kestrel.spark.fleet.units import (
 from kestrel.spark.fleet.verify import verify_unit
 from kestrel.spark.options import SourceFailed
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.folder import Found, FoundJournal, FoundScroll
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
 from tests.spark.fleet.folders import places

@@ -11,8 +11,8 @@ import pytest
 from kestrel.spark.fleet.units import Unit
 from kestrel.spark.fleet.verify import format_outcomes, verify_unit
 from kestrel.testing.faults import FaultyDisk
+from kestrel.tools import qpack
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.qpack import command as qpack
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
 from tests.scroll.handwritten import READER, read_done, read_head

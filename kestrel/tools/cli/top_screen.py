@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from attrs import evolve, frozen
 
 from kestrel.escaping import escape_bytes, show_name
+from kestrel.tools.cli.admin_client import Overview, QueueRates, total
 from kestrel.tools.formatting import count, show_duration, show_size, show_text
-from kestrel.tools.top.overview import Overview, QueueRates, total
 
 _GAP: Final = "  "
 _LEAST_NAME: Final = 12

@@ -20,13 +20,8 @@ from typing import Final
 
 from attrs import evolve
 
-from kestrel.tools.connection_errors import VERIFICATION_ADVICE, explain_tls_refusal
-from kestrel.tools.formatting import show_duration
-from kestrel.tools.output import Output
-from kestrel.tools.tool_runner import EX_OK, EX_SERVER, Clock, ToolFailed
-from kestrel.tools.top.admin_client import AdminClient, AdminFailed
-from kestrel.tools.top.overview import Overview, QueueRates, rows
-from kestrel.tools.top.screen import (
+from kestrel.tools.cli.admin_client import AdminClient, AdminFailed, Overview, QueueRates, rows
+from kestrel.tools.cli.top_screen import (
     ScreenView,
     apply_key,
     clean,
@@ -36,6 +31,16 @@ from kestrel.tools.top.screen import (
     screen,
     table,
     visible_rows,
+)
+from kestrel.tools.formatting import show_duration
+from kestrel.tools.tool_runner import (
+    EX_OK,
+    EX_SERVER,
+    VERIFICATION_ADVICE,
+    Clock,
+    Output,
+    ToolFailed,
+    explain_tls_refusal,
 )
 
 _KEYS: Final = {
@@ -124,7 +129,7 @@ def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: fl
 
 
 class Dashboard:
-    """The interactive dashboard, with a thread that requests overviews from the server."""
+    """The interactive dashboard. A thread makes each request to the server."""
 
     def __init__(
         self, client: AdminClient, first: Overview, view: ScreenView, interval_s: float, seconds: Callable[[], float]
@@ -135,7 +140,6 @@ class Dashboard:
         self._view = view
         self._interval_s = interval_s
         self._seconds = seconds
-        self._wanted: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[Overview | AdminFailed] = SimpleQueue()
         self._is_asking = False
         # Rates need a second response, so the first interval is short.
@@ -146,9 +150,7 @@ class Dashboard:
         self._styles: dict[str, int] = {}
 
     def run(self, window: curses.window, with_colour: bool) -> None:
-        """Draw and handle keys until the user quits."""
         self._set_up(window, with_colour)
-        threading.Thread(target=self._ask, daemon=True).start()
         while True:
             self._draw(window)
             ready, _, _ = select.select([sys.stdin, self._wake_read], [], [], self._pause_s())
@@ -177,21 +179,19 @@ class Dashboard:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def _ask(self) -> None:
-        """Request an overview whenever one is wanted. Runs in a thread."""
-        while True:
-            self._wanted.get()
-            try:
-                self._answers.put(self._client.overview())
-            except AdminFailed as failed:
-                self._answers.put(failed)
-            self._wake_write.send(b"\0")
+        """Request an overview. Runs in a thread."""
+        try:
+            self._answers.put(self._client.overview())
+        except AdminFailed as failed:
+            self._answers.put(failed)
+        self._wake_write.send(b"\0")
 
     def _ask_if_due(self) -> None:
         now_s = self._seconds()
         if not self._is_asking and not self._view.is_paused and now_s >= self._next_s:
             self._is_asking = True
             self._next_s = now_s + self._interval_s
-            self._wanted.put(None)
+            threading.Thread(target=self._ask, daemon=True).start()
 
     def _pause_s(self) -> float | None:
         redraw_s = _REDRAW_S if self._unreachable_since_s is not None else None

@@ -7,25 +7,22 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final
 
 from kestrel.disk.files import Disk
 from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
-from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found_files import DistinctFound, Found, FoundFile, FoundJournal, FoundScroll
-from kestrel.tools.files.scrolls import ScrollSnapshot
-from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
-from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.dumps import JournalDump, ScrollDump
+from kestrel.tools.files.folder import Folder, Found, FoundFile, FoundScroll, distinct
+from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot, damage_sentence
 from kestrel.tools.formatting import show_data, show_path
-from kestrel.tools.output import Output
-from kestrel.tools.qdump.journal_dump import JournalDump, ShownRecord
-from kestrel.tools.qdump.scroll_dump import ScrollDump
+from kestrel.tools.progress import ByteProgress, Progress, no_progress
 from kestrel.tools.tool_runner import (
     EX_FOUND,
     EX_OK,
     EX_USAGE,
+    Output,
     OutputFailed,
     ToolFailed,
     explain_os_error,
@@ -34,8 +31,6 @@ from kestrel.tools.tool_runner import (
 )
 
 TOOL: Final = "kestrel-qdump"
-
-Dump: TypeAlias = JournalDump | ScrollDump
 
 _DESCRIPTION: Final = """\
 Show the journal of a queue, or the scroll of a queue and its children: every record, then a summary of each queue's
@@ -89,15 +84,20 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
     raise_file_limit()  # all files of a queue are open at once
     now_ms = int(time.time() * 1000)
     output = Output()
-    form = _form(arguments, output)
     is_summary = arguments.quiet and not (arguments.added or arguments.queued)
-    may_show_progress = is_summary or not output.is_terminal  # else the lines of both would be mixed
+    # On a terminal the lines of both would be mixed.
+    progress: Progress = ByteProgress if is_summary or not output.is_terminal else no_progress
+    summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
     status = EX_OK
     for folder, found in _found(parser, arguments, disk):
         try:
-            with _open(folder, found) as opened:
-                dump = _dump_of(opened, now_ms, may_show_progress=may_show_progress)
-                form.show(dump)
+            with folder.open(found) as opened:
+                dump: JournalDump | ScrollDump
+                if isinstance(opened, JournalSnapshot):
+                    dump = JournalDump(opened, now_ms, progress)
+                else:
+                    dump = ScrollDump(opened, now_ms, progress)
+                _print_dump(dump, arguments, output)
         except (BrokenPipeError, OutputFailed):
             raise
         except (OSError, ToolFailed) as error:
@@ -105,23 +105,24 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
             output.flush()
             print_error(TOOL, f"{found.shown}: {explain_os_error(error)}" if isinstance(error, OSError) else str(error))
             continue
+        if arguments.json:
+            for about, objects in dump.summary_json().items():
+                summaries.setdefault(about, []).extend(objects)
         output.flush()
         for read in dump.files:
             if read.end.problem is not None:
                 print_error(TOOL, damage_sentence(read))
                 status = EX_FOUND if read.is_damaged else status
-    form.end()
+    if arguments.json:
+        output.object(summaries)
     output.flush()
     return status
 
 
-# Reading.
-
-
-def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator[tuple[Folder, Found]]:
+def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> list[tuple[Folder, Found]]:
     """Return the journals, scrolls and files that the paths select. A queue that several paths select occurs once."""
     folders: dict[bytes, Folder] = {}
-    once = DistinctFound()
+    selections: list[tuple[bytes, Found]] = []
     for text in arguments.paths:
         path = os.fsencode(text)
         is_folder = os.path.isdir(path)
@@ -134,14 +135,13 @@ def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator
         if not os.path.isdir(folder.path):
             raise ToolFailed(f"there is no folder {show_path(folder.path)}: name one that has journals", EX_USAGE)
         chosen = folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]
-        for found in chosen:
-            once.add(folder_path, found)
+        selections += ((folder_path, found) for found in chosen)
         if is_folder and not chosen and (archived := folder.strays().archived()) is not None:
             print_error(TOOL, f"{show_path(path)}: {archived}")
         if is_folder and not arguments.queues:
             for sentence in folder.strays().unread():
                 print_error(TOOL, sentence)
-    return ((folders[folder_path], found) for folder_path, found in once.each())
+    return [(folders[folder_path], found) for folder_path, found in distinct(selections)]
 
 
 def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
@@ -163,100 +163,32 @@ def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
     return found
 
 
-def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
-    if isinstance(found, FoundJournal):
-        return folder.open_journal(found.queue)
-    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
-
-
-def _dump_of(opened: JournalSnapshot | ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> Dump:
-    if isinstance(opened, JournalSnapshot):
-        return JournalDump(opened, now_ms, may_show_progress=may_show_progress)
-    return ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
-
-
-# Output.
-
-
-def _form(arguments: Namespace, output: Output) -> _Form:
-    if arguments.added:
-        return _RawData(output, lambda dump: dump.added())
-    if arguments.queued:
-        return _RawData(output, lambda dump: dump.queued())
-    return (_Json if arguments.json else _Text)(output, is_quiet=arguments.quiet, has_data=arguments.data)
-
-
-class _RawData:
-    """The output of ``-A`` and ``-Q``: the raw data of items."""
-
-    def __init__(self, output: Output, items: Callable[[Dump], Iterator[bytes]]) -> None:
-        self._output = output
-        self._items = items
-
-    def show(self, dump: Dump) -> None:
-        for data in self._items(dump):
-            self._output.raw(data)
-
-    def end(self) -> None:
-        pass
-
-
-class _Text:
-    """The text format: all records, unless quiet, and a summary."""
-
-    def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
-        self._output = output
-        self._is_quiet = is_quiet
-        self._has_data = has_data
-        self._file: FileReadResult | None = None
-
-    def show(self, dump: Dump) -> None:
-        """Print one journal or scroll."""
-        if self._is_quiet:
-            dump.read()
-        else:
-            for read, offset, record in dump.records():
-                self._record(dump, read, offset, record)
-        self._summary(dump)
-
-    def _record(self, dump: Dump, read: FileReadResult, offset: int, record: ShownRecord) -> None:
-        if read is not self._file:
-            self._file = read
-            self._output.line(f"file {show_path(read.file_name)}")
-        shown = f"  {show_data(record.data)}" if self._has_data and record.data is not None else ""
-        self._output.line(f"{offset:>12}  {record.name:<20}  {', '.join(record.fields())}{shown}".rstrip())
-
-    def _summary(self, dump: Dump) -> None:
-        self._output.lines(dump.summary_lines())
-
-    def end(self) -> None:
-        """Print the end of the output, after the last journal or scroll."""
-
-
-class _Json(_Text):
-    """The JSON format: one object per record, then one with all summaries."""
-
-    def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
-        super().__init__(output, is_quiet=is_quiet, has_data=has_data)
-        self._summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
-
-    def _record(self, dump: Dump, read: FileReadResult, offset: int, record: ShownRecord) -> None:
-        place = {**dump.place_json(read), "offset": offset, "record": record.name, "bytes": record.size}
-        fields = place | record.fields_json()
-        if self._has_data and record.data is not None:
-            fields["data"] = base64.b64encode(record.data).decode("ascii")
-        self._output.object(fields)
-
-    def _summary(self, dump: Dump) -> None:
-        for about, objects in dump.summary_json().items():
-            self._summaries.setdefault(about, []).extend(objects)
-
-    def end(self) -> None:
-        self._output.object(self._summaries)
-
-
-_Form: TypeAlias = _RawData | _Text
-"""An output format."""
+def _print_dump(dump: JournalDump | ScrollDump, arguments: Namespace, output: Output) -> None:
+    """Print the items or records of one journal or scroll, and the summary in the text form."""
+    if arguments.added or arguments.queued:
+        for item in dump.added() if arguments.added else dump.queued():
+            output.raw(item)
+        return
+    file: FileReadResult | None = None
+    for read, offset, record in dump.records():
+        if arguments.quiet:
+            continue
+        data = record.data if arguments.data else None
+        fields, texts = record.fields()
+        if arguments.json:
+            place = {**dump.place_json(read), "offset": offset, "record": record.name, "bytes": record.size}
+            fields = place | fields
+            if data is not None:
+                fields["data"] = base64.b64encode(data).decode("ascii")
+            output.object(fields)
+            continue
+        if read is not file:
+            file = read
+            output.line(f"file {show_path(read.file_name)}")
+        shown = "" if data is None else f"  {show_data(data)}"
+        output.line(f"{offset:>12}  {record.name:<20}  {', '.join(texts)}{shown}".rstrip())
+    if not arguments.json:
+        output.lines(dump.summary_lines())
 
 
 if __name__ == "__main__":

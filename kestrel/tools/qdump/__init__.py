@@ -1,1 +1,0 @@
-"""kestrel-qdump: a dump of the records and items in queue files."""

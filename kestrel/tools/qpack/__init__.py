@@ -1,1 +1,0 @@
-"""kestrel-qpack: verification and packing of queue files."""

@@ -1,1 +1,0 @@
-"""`kestrel-cli top`: a dashboard in the terminal."""
