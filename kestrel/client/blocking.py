@@ -23,7 +23,7 @@ from kestrel.client.arguments import Name, check_options
 from kestrel.client.call import Call, Stream
 from kestrel.client.choice import GETS_PER_SERVER, run_blocking
 from kestrel.client.connection import BlockingConnection, ConnectionPool
-from kestrel.client.dialect import make_dialect
+from kestrel.client.dialect import Dialect, make_dialect
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused
 from kestrel.client.members import Roster, parse_servers
 from kestrel.client.requests import AsyncRequests, NextValue
@@ -121,8 +121,8 @@ class _CoroutineConnection:
 class _BlockingRequests(AsyncRequests[Address, _CoroutineConnection]):
     """The requests of a blocking client, as coroutines for `run_blocking`."""
 
-    def __init__(self, protocol: str, max_item_bytes: int, servers: BlockingServers, repeats: bool) -> None:
-        self._dialect = make_dialect(protocol, max_item_bytes)
+    def __init__(self, dialect: Dialect, servers: BlockingServers, repeats: bool) -> None:
+        self._dialect = dialect
         self._repeats = repeats
         self._roster = self._servers = servers
 
@@ -199,10 +199,11 @@ class BlockingClient:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         check_options(timeout_s, tls)
+        dialect = make_dialect(protocol, max_item_bytes)
         self._servers = BlockingServers(
             servers, protocol, tls, timeout_s, seconds, random=random, gets_per_server=gets_per_server
         )
-        self._requests = _BlockingRequests(protocol, max_item_bytes, self._servers, repeats)
+        self._requests = _BlockingRequests(dialect, self._servers, repeats)
 
     def close(self) -> None:
         """Close all connections, and stop following a server set. The client can be used again.
