@@ -99,7 +99,7 @@ class _CoroutineConnection:
 
     async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
         answers: list[T | Refused | ConnectionFailed] = []
-        replies: Iterator[T | Refused] = self.blocking.ask_all(calls)
+        replies = self.blocking.ask_all(calls)
         try:
             answers.extend(replies)
         except ConnectionFailed as failure:
