@@ -21,9 +21,9 @@ from typing import Any, Literal, Self, TypeVar
 from kestrel.address import Address
 from kestrel.client.arguments import Name, check_options
 from kestrel.client.call import Call, Stream
-from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, run_blocking
+from kestrel.client.choice import GETS_PER_SERVER, run_blocking
 from kestrel.client.connection import BlockingConnection, ConnectionPool
-from kestrel.client.dialect import make_dialect
+from kestrel.client.dialect import Dialect, make_dialect
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused
 from kestrel.client.members import Roster, parse_servers
 from kestrel.client.requests import AsyncRequests, NextValue
@@ -64,15 +64,6 @@ class BlockingServers(Roster[Address]):
         self.wait_until_known()
         return super().all_servers()
 
-    def ask_one(self, choice: RandomChoice[Address], ask: Callable[[Address], T]) -> T:
-        """Ask a server, and others if it fails, as `somewhere` does."""
-        self.wait_until_known()
-
-        async def answer(server: Address) -> T:
-            return ask(server)
-
-        return run_blocking(self.somewhere(choice, answer))
-
     def ask_in_turn(self, ask: Callable[[Address, int], T | None], timeout_ms: int) -> T | None:
         """Ask the servers for an item, as `search` does."""
         self.wait_until_known()
@@ -108,9 +99,9 @@ class _CoroutineConnection:
 
     async def answers(self, calls: Sequence[Call[T]]) -> list[T | Refused | ConnectionFailed]:
         answers: list[T | Refused | ConnectionFailed] = []
+        replies = self.blocking.ask_all(calls)
         try:
-            for answer in self.blocking.ask_all(calls):
-                answers.append(answer)
+            answers.extend(replies)
         except ConnectionFailed as failure:
             answers.append(failure)
         return answers
@@ -130,8 +121,8 @@ class _CoroutineConnection:
 class _BlockingRequests(AsyncRequests[Address, _CoroutineConnection]):
     """The requests of a blocking client, as coroutines for `run_blocking`."""
 
-    def __init__(self, protocol: str, max_item_bytes: int, servers: BlockingServers, repeats: bool) -> None:
-        self._dialect = make_dialect(protocol, max_item_bytes)
+    def __init__(self, dialect: Dialect, servers: BlockingServers, repeats: bool) -> None:
+        self._dialect = dialect
         self._repeats = repeats
         self._roster = self._servers = servers
 
@@ -208,10 +199,11 @@ class BlockingClient:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         check_options(timeout_s, tls)
+        dialect = make_dialect(protocol, max_item_bytes)
         self._servers = BlockingServers(
             servers, protocol, tls, timeout_s, seconds, random=random, gets_per_server=gets_per_server
         )
-        self._requests = _BlockingRequests(protocol, max_item_bytes, self._servers, repeats)
+        self._requests = _BlockingRequests(dialect, self._servers, repeats)
 
     def close(self) -> None:
         """Close all connections, and stop following a server set. The client can be used again.

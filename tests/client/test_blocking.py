@@ -12,6 +12,7 @@ import pytest
 
 from kestrel.client.backoff import MAX_BACKOFF_S
 from kestrel.client.blocking import BlockingClient
+from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import BadReply, CannotConnect, ConnectionFailed, OpenReadsError, RequestError, ServerError
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.errors import BadQueueName
@@ -542,9 +543,9 @@ def test_interrupted_read_closes_its_connection(monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     with client_of([talk_and_stay((GET_OPEN, ITEM)), talk((GET, ITEM))]) as client:
-        monkeypatch.setattr(client, "_finish", interrupted)
         with pytest.raises(KeyboardInterrupt), client.reliable_get("work"):
-            pass
+            monkeypatch.setattr(BlockingConnection, "ask", interrupted)
+        monkeypatch.undo()
         assert get(client) == b"a"
 
 

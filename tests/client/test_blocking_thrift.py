@@ -110,6 +110,8 @@ def test_requests_that_thrift_lacks_are_request_errors() -> None:
 
 def test_confirm_uses_another_connection_if_its_own_has_ended(calls: ThriftCalls, reply: Replies) -> None:
     gives = talk((calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)))
+    calls.confirm(b"work", [7])  # not sent, because the connection has ended
+    reply.number(b"confirm", 1)
     second = talk((calls.confirm(b"work", [7]).request, reply.number(b"confirm", 1)))
     has_hung_up = threading.Event()
 
