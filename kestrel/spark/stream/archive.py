@@ -185,7 +185,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known is not None and look.size > known.size:
             with IdentifiedReader(self._disk, path) as reader:
                 start = known.size if reader.sample(known.size) == known.sample else 0
-        return Arrival(place.server, place.folder, file_name, start, look.size, look.identity.sample)
+        return Arrival(place.server, place.folder, file_name, start, look.size, look.sample)
 
     # Batches.
 
@@ -219,8 +219,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         continue
                     shown = show_path(folder + b"/" + each.file_name)
                     raise SourceFailed(f"{shown} was deleted before it was read: {_GO_ON}") from None
-                identity = file.identity._replace(sample=each.sample)
-                yield FileSlice(replace(file, size=each.size, identity=identity), each.start, each.size)
+                yield FileSlice(replace(file, size=each.size, sample=each.sample), each.start, each.size)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. An unreadable file fails the batch, because its rows would be lost otherwise."""

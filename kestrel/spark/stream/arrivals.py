@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
     """Offset of the first byte that was not read before."""
     size: int
     sample: bytes | None
-    """Digest as in `kestrel.spark.table.planned_file.Identity`."""
+    """Digest as in `kestrel.spark.table.planned_file.PlannedFile`."""
 
 
 Append = Callable[[Iterable[Arrival]], None]

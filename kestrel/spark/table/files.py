@@ -156,7 +156,8 @@ def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part:
         file_name=part.file_name,
         kind=part.kind,
         size=look.size,
-        identity=look.identity,
+        number=look.number,
+        sample=look.sample,
         modified_s=look.modified_s,
         reader=part.reader,
     )

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,13 +28,6 @@ PARTITION_BYTES: Final = 256 * 1024 * 1024
 """Default maximum of bytes for a task. A task costs Spark at least 40 ms, and holds only a small part in memory."""
 
 
-class TableView(Enum):
-    """The contents of the rows."""
-
-    RECORDS = "records"
-    ERRORS = "errors"
-
-
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The parsed options of a table."""
@@ -46,7 +38,8 @@ class SourceOptions:
     """Server name of all paths; None to derive it from each path."""
     queue: str | None = None
     """Pattern of queue names, or None for all queues."""
-    view: TableView = TableView.RECORDS
+    lists_errors: bool = False
+    """True if the rows are problems of files, False if they are records."""
     has_payload: bool = True
     partition_bytes: int = PARTITION_BYTES
     parallelism: int = 1
@@ -79,7 +72,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         paths=_paths(values),
         server=values.get("server"),
         queue=values.get("queue"),
-        view=TableView(parse_choice(values, "view", "records", "errors")),
+        lists_errors=parse_choice(values, "view", "records", "errors") == "errors",
         has_payload=parse_boolean(values, "payload", True),
         partition_bytes=_size(values),
         parallelism=parse_positive(values, "parallelism", os.cpu_count() or 1),

@@ -45,28 +45,23 @@ class FileOrigin:
     file: str
 
 
-class Identity(NamedTuple):
-    """The identity of a file, which detects that its name or inode was reused for another file.
-
-    It excludes the device number, which may differ between machines.
-    """
-
-    number: int
-    """Inode number."""
-    sample: bytes | None
-    """Digest of the bytes at the start and before the end; None if the file could not be read."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file at planning time. It is read up to its length at that time."""
+    """A file at planning time. It is read up to its length at that time.
+
+    The numbers and samples of files detect that a name or an inode was reused for another file. They exclude the device
+    number, which may differ between machines.
+    """
 
     owner: FileOrigin
     folder: bytes
     file_name: bytes
     kind: FileKind
     size: int
-    identity: Identity
+    number: int
+    """Inode number."""
+    sample: bytes | None
+    """Digest of the bytes at the start and before the end; None if the file could not be read."""
     modified_s: float
     order: int | None = None
     """Position among the files of its journal; None for a reader file, or if it is unknown."""
@@ -106,7 +101,8 @@ class FileSnapshot(NamedTuple):
     """The state of a file at one moment."""
 
     size: int
-    identity: Identity
+    number: int
+    sample: bytes | None
     modified_s: float
 
 
@@ -114,12 +110,12 @@ def snapshot_file(disk: Disk, path: bytes) -> FileSnapshot:
     """Return the state of a file. An unreadable file gets no sample. Raises FileNotFoundError."""
     try:
         with IdentifiedReader(disk, path) as reader:
-            return FileSnapshot(reader.size, Identity(reader.number, reader.sample(reader.size)), reader.modified_s)
+            return FileSnapshot(reader.size, reader.number, reader.sample(reader.size), reader.modified_s)
     except FileNotFoundError:
         raise
     except OSError:
         state = os.stat(path)
-        return FileSnapshot(state.st_size, Identity(state.st_ino, None), state.st_mtime)
+        return FileSnapshot(state.st_size, state.st_ino, None, state.st_mtime)
 
 
 _ATTEMPTS: Final = 5
@@ -137,7 +133,7 @@ class PlannedReader(IdentifiedReader):
             except FileNotFoundError:
                 pass
             else:
-                if self.number == file.identity.number:
+                if self.number == file.number:
                     break
                 self.close()
             path = _renamed(file)  # a server has rotated it, or is packing
@@ -153,7 +149,7 @@ class PlannedReader(IdentifiedReader):
         """Limit the file to its planned length. Raises OSError if it is shorter or another file."""
         if self.size < file.size:
             raise OSError(errno.EIO, "the file became shorter after the reading was planned", file.path)
-        if file.identity.sample not in (None, self.sample(file.size)):  # the inode number was reused
+        if file.sample not in (None, self.sample(file.size)):  # the inode number was reused
             raise _not_there(file)
         self.size = file.size
 
@@ -163,7 +159,7 @@ def _renamed(file: PlannedFile) -> bytes:
     with os.scandir(file.folder) as entries:
         for entry in entries:
             number = entry.stat().st_ino if entry.is_symlink() and entry.is_file() else entry.inode()
-            if number == file.identity.number:
+            if number == file.number:
                 return entry.path
     raise _not_there(file)
 

@@ -36,7 +36,7 @@ from kestrel.disk.repair import ReadEnd
 from kestrel.spark.columns import DATA, PROBLEMS, RECORDS, check_schema, drop_column
 from kestrel.spark.options import BadJournal, SourceFailed
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.options import SourceOptions, TableView, find_locations
+from kestrel.spark.table.options import SourceOptions, find_locations
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 from kestrel.spark.table.record_columns import journal_rows, scroll_rows
 from kestrel.spark.table.record_runs import MOST_ROWS, Columns, RecordRows
@@ -223,7 +223,7 @@ class SliceReader:
 
 def schema_of(options: SourceOptions) -> StructType:
     """Return all columns of the view; without the payload, all except the items."""
-    if options.view is TableView.ERRORS:
+    if options.lists_errors:
         return PROBLEMS
     return RECORDS if options.has_payload else drop_column(RECORDS, DATA)
 
@@ -231,7 +231,7 @@ def schema_of(options: SourceOptions) -> StructType:
 def reader_of(options: SourceOptions, schema: StructType) -> JournalReader:
     """Return a reader of the columns of `schema`, a subset of the view's columns. Raises `SourceFailed`."""
     check_schema(schema, schema_of(options))
-    reads_some = options.pushes_filters and options.view is TableView.RECORDS
+    reads_some = options.pushes_filters and not options.lists_errors
     return (FilteringReader if reads_some else JournalReader)(options, schema)
 
 
@@ -260,8 +260,8 @@ class JournalReader(DataSourceReader):
             and (before_s is None or file.modified_s < before_s)
             and all(each.is_met_by(file) for each in self._conditions if each.column in OF_FILES)
         ]
-        is_of_records = options.view is TableView.RECORDS  # a problem must have one row, so files are not split
-        return plan_tasks(disk, chosen, options.partition_bytes, options.parallelism, splits=is_of_records)
+        splits = not options.lists_errors  # a problem must have one row
+        return plan_tasks(disk, chosen, options.partition_bytes, options.parallelism, splits=splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task.
@@ -274,7 +274,7 @@ class JournalReader(DataSourceReader):
             is_failfast=self._options.is_failfast,
             conditions=self._conditions,
         )
-        return reading.problems(slices) if self._options.view is TableView.ERRORS else reading.records(slices)
+        return reading.problems(slices) if self._options.lists_errors else reading.records(slices)
 
 
 class FilteringReader(JournalReader):

@@ -20,7 +20,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import QueueFailed
+from kestrel.errors import QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory
 from kestrel.testing.contract.requirements import ADD_MS
@@ -163,6 +163,14 @@ class StorageUnderTest:
             self.faulty_database.fail_changes_of(b"work")
         else:
             self.faulty_disk.fail(fault, errno.EIO, times=1)
+
+    def fail_reads(self) -> None:
+        """Make reads of items fail until `mend`."""
+        if self.database is not None:
+            self.database.fail("read_after", StorageError("it cannot be read"))
+        else:
+            for operation in ("read", "open_read"):
+                self.faulty_disk.fail(operation, errno.EIO)
 
     def mend(self) -> None:
         """Remove all faults of the disk and the database."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,21 +159,23 @@ class WindowTests(WindowedBackend):
         assert outcome.is_there
 
 
-@requires("has_window", "disk")
+@requires("has_window", "commit_faults")
 class WindowFaultTests(WindowedBackend):
     """Failed fills."""
 
     def test_failed_fill_changes_nothing_and_can_be_repeated(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
-        disk = small.faulty_disk
-        disk.fail("read", errno.EIO)
-        disk.fail("open_read", errno.EIO)
+        small.fail_reads()
         outcome = DeferredOutcome(filling)
         small.run_threads()
         assert outcome.has_failed
         assert (queue.failure, queue.items, queue.bytes) == (None, len(left), sum(map(len, left)))
         assert (queue.open_reads, queue.is_open(xid), queue.peek(), queue.take(False)) == (1, True, None, None)
-        disk.mend()
+        filling_again = queue.fill()
+        assert filling_again is not None
+        with pytest.raises(StorageError):
+            small.wait(filling_again)
+        small.mend()
         assert small.take_all_data(queue) == left
 
 
@@ -203,21 +204,6 @@ class DatabaseReadTests(WindowedBackend):
 
     # Reads that fail.
 
-    def test_failed_read_of_the_head_can_be_repeated(self, small: StorageUnderTest) -> None:
-        queue, xid, left, filling = page_out_head(small)
-        small.faulty_database.fail("read_after", StorageError("it cannot be read"))
-        outcome = DeferredOutcome(filling)
-        small.run_threads()
-        assert outcome.has_failed
-        assert (queue.failure, queue.items, queue.bytes) == (None, len(left), sum(map(len, left)))
-        assert (queue.open_reads, queue.is_open(xid), queue.peek(), queue.take(False)) == (1, True, None, None)
-        filling_again = queue.fill()
-        assert filling_again is not None
-        with pytest.raises(StorageError):
-            small.wait(filling_again)
-        small.faulty_database.mend()
-        assert small.take_all_data(queue) == left
-
     def test_failed_read_ahead_fails_no_call(self, small: StorageUnderTest) -> None:
         queue = small.queue_with(*ITEMS)
         small.commit(queue)
@@ -225,7 +211,7 @@ class DatabaseReadTests(WindowedBackend):
         for _ in range(10):
             small.faulty_database.mend()
             assert small.get(queue).data == left.pop(0)
-            small.faulty_database.fail("read_after", StorageError("it cannot be read"))
+            small.fail_reads()
             item = queue.take(False)
             if item is not None:
                 assert item.data == left.pop(0)
@@ -236,7 +222,7 @@ class DatabaseReadTests(WindowedBackend):
     def test_puts_and_commits_work_while_reads_fail(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         outcome = DeferredOutcome(filling)
-        small.faulty_database.fail("read_after", StorageError("it cannot be read"))
+        small.fail_reads()
         small.put(queue, b"new")
         queue.confirm([xid])
         small.commit(queue)

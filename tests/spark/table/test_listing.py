@@ -158,4 +158,4 @@ def test_a_file_that_cannot_be_read_is_planned_all_the_same(tmp_path: Path) -> N
             raise OSError(5, "Input/output error")
 
     [file] = list_folder(Bad(), place(tmp_path))
-    assert (file.size, file.identity.sample) == (len(A), None)
+    assert (file.size, file.sample) == (len(A), None)

@@ -83,7 +83,7 @@ def test_another_file_with_the_number_of_an_erased_one_is_not_taken_for_it(work:
     file = planned(work)
     work.unlink()
     work.write_bytes(contents)
-    reused = replace(file, identity=file.identity._replace(number=work.stat().st_ino))
+    reused = replace(file, number=work.stat().st_ino)
     with pytest.raises(FileNotFoundError):
         read(reused)
 
@@ -105,10 +105,10 @@ def test_a_file_is_known_on_another_machine_which_has_another_number_for_its_fil
 
 def test_a_file_whose_beginning_could_not_be_read_is_known_by_its_number_alone(work: Path) -> None:
     file = planned(work)
-    unknown = replace(file, identity=file.identity._replace(sample=None))
+    unknown = replace(file, sample=None)
     assert read(unknown) == A
     with pytest.raises(FileNotFoundError):
-        read(replace(unknown, identity=unknown.identity._replace(number=1)))
+        read(replace(unknown, number=1))
 
 
 @pytest.mark.parametrize("spoilt", ["gone", "cut", "another"])
@@ -120,7 +120,7 @@ def test_no_descriptor_is_left_open(work: Path, spoilt: str) -> None:
         work.unlink()
         if spoilt == "another":
             work.write_bytes(B)
-            file = replace(file, identity=file.identity._replace(number=work.stat().st_ino))
+            file = replace(file, number=work.stat().st_ino)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError):
         read(file)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kestrel.spark.options import SourceFailed
-from kestrel.spark.table.options import PARTITION_BYTES, SourceOptions, TableView, parse_options
+from kestrel.spark.table.options import PARTITION_BYTES, SourceOptions, parse_options
 
 
 def parsed(**given: str) -> SourceOptions:
@@ -17,7 +17,7 @@ def parsed(**given: str) -> SourceOptions:
 def test_a_path_alone_has_all_defaults() -> None:
     options = parsed()
     assert options.paths == ("/spool",)
-    assert (options.server, options.queue, options.view) == (None, None, TableView.RECORDS)
+    assert (options.server, options.queue, options.lists_errors) == (None, None, False)
     assert (options.has_payload, options.is_failfast, options.pushes_filters) == (True, False, False)
     assert (options.modified_after_s, options.modified_before_s) == (None, None)
     assert options.partition_bytes == PARTITION_BYTES == 256 * 1024**2
@@ -51,8 +51,8 @@ def test_names_come_in_any_case() -> None:
     [
         ({"server": "s"}, "server", "s"),
         ({"queue": "w*"}, "queue", "w*"),
-        ({"view": "errors"}, "view", TableView.ERRORS),
-        ({"view": "Records"}, "view", TableView.RECORDS),
+        ({"view": "errors"}, "lists_errors", True),
+        ({"view": "Records"}, "lists_errors", False),
         ({"payload": "false"}, "has_payload", False),
         ({"partitionBytes": "1"}, "partition_bytes", 1),
         ({"partitionBytes": "10737418240"}, "partition_bytes", 10 * 1024**3),
