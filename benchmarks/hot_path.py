@@ -28,8 +28,8 @@ from kestrel.compiled import BUILD
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.connection import Connection
-from kestrel.queues.context import wall_clock_ms
 from kestrel.server.assembly import Environment, assemble_server
+from kestrel.storage.folder_resources import wall_clock_ms
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import MemoryStatusFile
 

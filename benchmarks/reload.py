@@ -35,9 +35,9 @@ from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.queue_server import QueueServer
-from kestrel.queues.context import wall_clock_ms
 from kestrel.server.assembly import Environment, assemble_server
 from kestrel.server.process import raise_file_limit, use_monotonic_time
+from kestrel.storage.folder_resources import wall_clock_ms
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import MemoryStatusFile
 

@@ -35,9 +35,9 @@ _EXPIRY_S_BYTES: Final = 4
 _CONTINUE_END_MS: Final = 1 << 44
 """Upper bound of a CONTINUE's add time. A STATE_DUMP has an ADD_XID there, which reads as a larger number."""
 
-_pack_addx = ADDX_HEADER.pack
-_unpack_addx = ADDX_HEADER.unpack_from
-_pack_xid = XID_RECORD.pack
+_pack_addx: Final = ADDX_HEADER.pack
+_unpack_addx: Final = ADDX_HEADER.unpack_from
+_pack_xid: Final = XID_RECORD.pack
 
 
 def encode_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:

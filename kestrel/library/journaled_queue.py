@@ -15,10 +15,10 @@ from kestrel.library.folder import FolderPath, ProgramFolder, absolute, check_it
 from kestrel.library.handle import wait_for_all, when_batch_safe, when_batch_settled
 from kestrel.library.journaled_config import JournaledQueueConfig, QueueItem, check_reader
 from kestrel.library.reader import Reader
-from kestrel.queues.context import QueueContext, wall_clock_ms
+from kestrel.queues.context import QueueContext
 from kestrel.scroll.name_encoding import DEFAULT_READER, location_of
 from kestrel.storage.barrier import combine_batches
-from kestrel.storage.folder_resources import RESERVE_BYTES
+from kestrel.storage.folder_resources import RESERVE_BYTES, wall_clock_ms
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.scroll.storage import ScrollStorage
 

@@ -14,13 +14,12 @@ from kestrel.errors import QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.library.folder import FolderPath, ProgramFolder, absolute, check_item, check_name, check_settings
 from kestrel.library.handle import READ_WAS_RETURNED, QueueHandle, wait_for_all, when_batch_settled
-from kestrel.queues.context import wall_clock_ms
 from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
-from kestrel.storage.folder_resources import RESERVE_BYTES
+from kestrel.storage.folder_resources import RESERVE_BYTES, wall_clock_ms
 from kestrel.storage.interfaces import SettingsFor
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage

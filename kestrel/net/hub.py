@@ -127,7 +127,7 @@ class Hub:
                             # many clients have left: the next ticks handle the rest, so that others need not wait
                             break
 
-            came: list[tuple[HubTransport, bytes]] = []
+            came: list[HubTransport] = []
             for fd, flags in events:
                 if flags & PEER_GONE:
                     continue
@@ -136,14 +136,12 @@ class Hub:
                     continue
                 if flags & WRITABLE:
                     self._work(transport, transport.flush)
-                if flags & READABLE:
-                    data = transport.receive()
-                    if data is not None:
-                        came.append((transport, data))
+                if flags & READABLE and transport.receive():
+                    came.append(transport)
 
-            for transport, data in came:
+            for transport in came:
                 try:
-                    why = transport.received(data)
+                    why = transport.deliver()
                 except BaseException:
                     self._failed(transport)
                 else:

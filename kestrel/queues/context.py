@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.storage.barrier import Barrier, Batch
-
-_time_ns: Final = time.time_ns
-
-
-def wall_clock_ms() -> int:
-    """Return the wall clock in milliseconds since the epoch, for stored times."""
-    return _time_ns() // 1_000_000
 
 
 class PutByName(Protocol):

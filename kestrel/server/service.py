@@ -35,7 +35,6 @@ from kestrel.escaping import count, show_name
 from kestrel.net import hub
 from kestrel.net.ports import HubListener
 from kestrel.net.tls_endpoint import ReloadableTls, TlsServerEndpoint
-from kestrel.queues.context import wall_clock_ms
 from kestrel.server.assembly import Environment, Listener, assemble_server
 from kestrel.server.dead_peers import enable_tcp_keepalive
 from kestrel.server.endpoints import (
@@ -51,6 +50,7 @@ from kestrel.server.endpoints import (
 from kestrel.server.process import max_connections_for_file_limit, use_monotonic_time
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.storage.failures import describe_error, error_of
+from kestrel.storage.folder_resources import wall_clock_ms
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit

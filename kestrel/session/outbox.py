@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.logger import Logger
@@ -20,10 +19,10 @@ Sent = Callable[[bool], None]
 """Callback, called once, with True if the reply was passed to the transport unchanged."""
 
 
-class _PendingReplies:
-    """Replies that wait for the same batch. A reply with callbacks has an entry of its own."""
+class _HeldReply:
+    """A reply in the queue of an outbox, and a link to the one behind it."""
 
-    __slots__ = ("answers_waiter", "batch", "commands", "lost", "replies", "sent", "size")
+    __slots__ = ("answers_waiter", "batch", "command", "lost", "next", "reply", "sent")
 
     def __init__(
         self,
@@ -34,20 +33,13 @@ class _PendingReplies:
         lost: Callable[[], None] | None,
         answers_waiter: bool,
     ) -> None:
-        self.commands = [command]
-        self.replies = [reply]
+        self.command = command
+        self.reply = reply
         self.batch = batch
         self.sent = sent
         self.lost = lost
         self.answers_waiter = answers_waiter
-        self.size = len(reply)
-
-    def split(self) -> list[_PendingReplies]:
-        """Return one entry for each reply."""
-        return [
-            _PendingReplies(command, reply, self.batch, self.sent, self.lost, self.answers_waiter)
-            for command, reply in zip(self.commands, self.replies, strict=True)
-        ]
+        self.next: _HeldReply | None = None
 
 
 class Outbox:
@@ -76,9 +68,9 @@ class Outbox:
         self._memory = memory
         self._peer_has_left = peer_has_left
         self._continue_session = continue_session
-        self._entries: deque[_PendingReplies] = deque()
-        self._last: _PendingReplies | None = None
-        """The last entry, if further replies may be added to it."""
+        # A linked list, because most ticks hold and send a single reply.
+        self._first: _HeldReply | None = None
+        self._last: _HeldReply | None = None
         self._closes = False
         self._is_release_due = False
         self._release: Callable[[], None] = self.release
@@ -113,18 +105,12 @@ class Outbox:
                 sent(False)
             return
         self.held_bytes += len(reply)
-        if sent is None and lost is None and not answers_waiter:
-            last = self._last
-            if last is not None and last.batch is batch:
-                last.commands.append(self.current_command)
-                last.replies.append(reply)
-                last.size += len(reply)
-                return
-            self._last = entry = _PendingReplies(self.current_command, reply, batch, None, None, False)
+        entry = _HeldReply(self.current_command, reply, batch, sent, lost, answers_waiter)
+        if self._last is None:
+            self._first = entry
         else:
-            self._last = None
-            entry = _PendingReplies(self.current_command, reply, batch, sent, lost, answers_waiter)
-        self._entries.append(entry)
+            self._last.next = entry
+        self._last = entry
         if not self._is_release_due:
             self._is_release_due = True
             self._barrier.at_end_of_tick(self._release)
@@ -145,8 +131,10 @@ class Outbox:
         self._is_release_due = False
         leaving: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None
-        while self._entries and not self.is_paused:  # a callback may change the entries that follow
-            entry = self._entries[0]
+        while not self.is_paused:
+            entry = self._first  # a callback may have changed it
+            if entry is None:
+                break
             batch = entry.batch
             failure: Exception | None = None
             if batch is not None:
@@ -159,24 +147,24 @@ class Outbox:
                     break
             if entry.answers_waiter and self._peer_has_left():
                 break  # A disconnected waiter must not swallow an item. `retract` or `lost` is called next.
-            self._entries.popleft()
-            if entry is self._last:
+            self._first = entry.next
+            if self._first is None:
                 self._last = None
-            replies = entry.replies
+            self.held_bytes -= len(entry.reply)
+            reply = entry.reply
             if failure is not None:
-                replies = [self._codec.error(command, failure)[0] for command in entry.commands]
+                reply, _ = self._codec.error(entry.command, failure)
                 if entry.lost is not None:
                     entry.lost()
             if leaving is None:
-                leaving = replies
+                leaving = [reply]
             else:
-                leaving += replies
+                leaving.append(reply)
             if entry.sent is not None:
                 if told is None:
                     told = []
                 told.append((entry.sent, failure is None))
-            self.held_bytes -= entry.size
-        hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
+        hangs_up = self._closes and not self._is_gone and self._first is None and not self.is_paused
         if self._memory.bytes != self.held_bytes:
             self._memory.set_bytes(self.held_bytes)
         if leaving is not None:
@@ -211,39 +199,51 @@ class Outbox:
     @property
     def holds_replies(self) -> bool:
         """Whether replies, or the close after them, are still to be sent."""
-        return bool(self._entries) or (self._closes and not self._is_gone)
+        return self._first is not None or (self._closes and not self._is_gone)
 
     @property
     def holds_waiter_reply(self) -> bool:
         """Whether a held reply answers a waiter."""
-        return any(entry.answers_waiter for entry in self._entries)
+        return any(entry.answers_waiter for entry in self._held())
 
     def retract(self) -> None:
         """Drop all replies from the first that answers a waiter, after the client sent its last byte. Their items go
         back.
         """
-        entries = list(self._entries)
+        entries = self._held()
         kept = next((place for place, entry in enumerate(entries) if entry.answers_waiter), len(entries))
         self._keep(entries[:kept])
         self._drop(entries[kept:])
 
     def forget(self, command: Command) -> None:
         """Drop the held replies to `command`, and call their callbacks as if their batches were lost."""
-        each = [entry for together in self._entries for entry in together.split()]
-        dropped = [entry for entry in each if entry.commands[0] is command]
-        self._keep(entry for entry in each if entry.commands[0] is not command)
+        entries = self._held()
+        dropped = [entry for entry in entries if entry.command is command]
+        self._keep([entry for entry in entries if entry.command is not command])
         self._drop(dropped)
         for entry in dropped:
             if entry.lost is not None:
                 entry.lost()
 
-    def _keep(self, entries: Iterable[_PendingReplies]) -> None:
-        self._entries = deque(entries)
-        self._last = None
+    def _held(self) -> list[_HeldReply]:
+        entries = []
+        entry = self._first
+        while entry is not None:
+            entries.append(entry)
+            entry = entry.next
+        return entries
 
-    def _drop(self, entries: Iterable[_PendingReplies]) -> None:
+    def _keep(self, entries: Sequence[_HeldReply]) -> None:
+        """Link these replies. The others are no longer held."""
+        self._first = self._last = None
+        for entry in reversed(entries):
+            entry.next = self._first
+            self._first = entry
+            self._last = self._last or entry
+
+    def _drop(self, entries: Sequence[_HeldReply]) -> None:
         for entry in entries:
-            self.held_bytes -= entry.size
+            self.held_bytes -= len(entry.reply)
             if entry.sent is not None:
                 entry.sent(False)
 
@@ -255,13 +255,13 @@ class Outbox:
         """Send again: the transport accepts bytes."""
         self.is_paused = False
         self._memory.set_bytes(self.held_bytes)
-        if self._entries or self._closes:
+        if self._first is not None or self._closes:
             self._release_at_end_of_tick()
 
     def lost(self) -> None:
         """Drop all replies after the client disconnected."""
         self._is_gone = True
-        entries = self._entries
+        entries = self._held()
         self._keep(())
         self.held_bytes = 0
         self._memory.set_bytes(0)

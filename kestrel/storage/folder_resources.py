@@ -47,10 +47,12 @@ REWRITES_AT_ONCE: Final = 2
 
 T = TypeVar("T")
 
+_seconds: Final = time.time
+
 
 def wall_clock_ms() -> int:
     """Return the time of day in milliseconds since 1970."""
-    return int(time.time() * 1000)
+    return int(_seconds() * 1000)
 
 
 def claim_folder(disk: Disk, folder: bytes, storage: str, looks_like: str | None = None) -> None:

@@ -6,6 +6,7 @@ test_tcp.py contains the tests that connections of the hub share with Twisted's.
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 from functools import partial
@@ -100,10 +101,10 @@ def test_fault_while_reading_one_client_loses_no_input_of_others(hub_net: Net) -
         pairs = [hub_net.connect() for _ in range(3)]
         hub_net.settle()
 
-        def fail(size: int, fault: type[BaseException] = fault) -> bytes:
+        def fail(descriptor: int, size: int, fault: type[BaseException] = fault) -> bytes:
             raise fault
 
-        pairs[1][1].transport._recv = fail
+        pairs[1][1].transport._read = fail
         for client, _ in pairs:
             client.send(b"x")
         with capturedLogs() as logged:
@@ -133,14 +134,14 @@ def test_descriptor_closed_by_a_protocol_loses_no_input_of_others(hub_net: Net) 
 def test_end_of_input_is_not_reported_while_paused(hub_net: Net) -> None:
     (client, protocol), (other, paused) = hub_net.connect(HalfCloseable), hub_net.connect(HalfCloseable)
     hub_net.settle()
-    real = paused.transport._recv
-    paused.transport._recv = lambda size: b""
+    real = paused.transport._read
+    paused.transport._read = lambda descriptor, size: b""
     protocol.on_data = lambda data: paused.transport.pauseProducing()
     client.send(b"x")
     other.send(b"x")
     hub_net.iterate()
     assert "input ended" not in paused.calls
-    paused.transport._recv = real
+    paused.transport._read = real
     paused.transport.resumeProducing()
     hub_net.iterate()
     assert paused.received == b"x"
@@ -324,18 +325,17 @@ def test_disconnect_after_the_time_slice_is_handled_soon(hub_net: Net) -> None:
     assert protocol.calls == ["lost"]
 
 
-class BrokenSocket(socket.socket):
-    """A socket whose sends fail with an error that epoll does not report."""
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        raise OSError(errno.EHOSTUNREACH, "no way there")
+def fail_to_send(descriptor: int, data: bytes) -> int:
+    """Fail with an error that epoll does not report."""
+    raise OSError(errno.EHOSTUNREACH, "no way there")
 
 
 def test_failed_send_disconnects_after_the_write(hub_net: Net) -> None:
     assert hub_net.hub is not None
     ours, theirs = socket.socketpair()
     seen = Seen()
-    seen.makeConnection(hub_net.hub.connect(BrokenSocket(fileno=ours.detach()), seen, ("", 0)))
+    seen.makeConnection(hub_net.hub.connect(ours, seen, ("", 0)))
+    seen.transport._write = fail_to_send
     seen.transport.write(b"x")
     seen.transport.write(b"x")
     assert seen.reason is None
@@ -395,9 +395,6 @@ class StingySocket(socket.socket):
 
     given: list[memoryview]
 
-    def send(self, data: Any, flags: int = 0) -> int:
-        return super().send(memoryview(data)[:1000], flags)
-
     def sendmsg(self, buffers: Any, *args: Any) -> int:
         pieces = list(buffers)
         self.given += pieces
@@ -411,6 +408,7 @@ def test_unsent_bytes_are_not_copied_between_small_sends(hub_net: Net) -> None:
     stingy.given = []
     seen = Seen()
     seen.makeConnection(hub_net.hub.connect(stingy, seen, ("", 0)))
+    seen.transport._write = lambda descriptor, data: os.write(descriptor, data[:1000])
     item = bytes(16 << 20)
     seen.transport.write(item)
     for _ in range(100):
