@@ -201,7 +201,7 @@ def _add_commands(add: Callable[..., None]) -> None:
         "show this help, or that of a command",
         "",
         ["kestrel-cli help put"],
-        _argument("command", metavar="OTHER", nargs="*", help="the command to explain"),
+        argument("command", metavar="OTHER", nargs="*", help="the command to explain"),
     )
     add(
         "put",

@@ -12,7 +12,7 @@ from typing import Final
 
 from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
 from kestrel.client.put_batch import batches
 from kestrel.config.units import parse_size
 from kestrel.escaping import show_name
@@ -86,16 +86,27 @@ class BatchLoad:
     def _put_batch(self, batch: Sequence[bytes]) -> None:
         fates = [_PutOutcome.NOT_PUT] * len(batch)
         servers = self._servers.asked
-        address: Address | None = None
         failure: ClientFailure | None = None
-
-        def send(server: Address) -> Address:
-            self._send(server, batch, fates)
-            return server
-
+        asked: set[Address] = set()
+        address: Address | None = None
         try:
-            address = servers.ask_one(servers.writes, send)
-        except ClientFailure as error:
+            servers.wait_until_known()
+            failure = NoServer(servers.writes.no_server_reason)
+            while _PutOutcome.NOT_PUT in fates and (address := servers.writes.next(asked)) is not None:
+                asked.add(address)
+                try:
+                    self._send(address, batch, fates)
+                except (ServerError, ConnectionFailed) as error:
+                    servers.writes.failed(address)
+                    failure = error
+                    if _PutOutcome.UNKNOWN in fates:
+                        break
+                    servers.refresh()
+                else:
+                    servers.writes.answered(address)
+                    failure = None
+                    break
+        except (Refused, NoServer) as error:
             failure = error
         finally:
             first = self._sent + 1
