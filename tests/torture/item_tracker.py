@@ -120,7 +120,7 @@ class Timeline:
     faults: list[tuple[str, float, float]] = field(default_factory=list)
     """(kind, begin, end) of faults that can cause redeliveries, in the order of their ends."""
     active: dict[str, float] = field(default_factory=dict)
-    """Kinds of faults that have not ended, with the time when each began."""
+    """Kinds of faults that have not ended, and when each began. Replaced at a change, because threads read it."""
     clock: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
     """(since, offset): the server's clock is ahead of the real time by `offset` seconds."""
 
@@ -130,13 +130,13 @@ class Timeline:
 
     def begin(self, kind: str, what: str) -> None:
         """Record that a fault begins now."""
-        self.active[kind] = time.monotonic()
+        self.active = {**self.active, kind: time.monotonic()}
         self.note(what)
 
     def end(self, kind: str) -> None:
         """Record that a fault ends now."""
         self.faults.append((kind, self.active[kind], time.monotonic()))
-        del self.active[kind]
+        self.active = {each: began_s for each, began_s in self.active.items() if each != kind}
 
     def clock_offsets(self, first_s: float, last_s: float) -> list[float]:
         """Return all offsets that the server's clock had in a period."""
@@ -145,7 +145,7 @@ class Timeline:
 
     def fault_between(self, first_s: float, last_s: float = float("inf"), but: str = "") -> str | None:
         """Return the kind of a fault in that period that can cause redeliveries, or None."""
-        for kind, began_s in tuple(self.active.items()):
+        for kind, began_s in self.active.items():
             if began_s <= last_s and kind != but:
                 return kind
         for kind, began_s, end_s in reversed(self.faults):
