@@ -7,10 +7,6 @@ from typing import Final
 
 CRLF: Final = b"\r\n"
 _LF: Final = b"\n"
-_LF_BYTE: Final = 10
-
-_NEAR_BYTES: Final = 32
-"""Bytes of a line that are searched one by one. In compiled code this is faster than a call of `bytes.find`."""
 
 _MAX_USED_BYTES: Final = 4096
 """Limit of used bytes that are kept. Above it, the rest is copied if it is smaller than the used bytes."""
@@ -33,6 +29,7 @@ class ReceiveBuffer:
 
     def __init__(self) -> None:
         self.size = 0
+        """Number of held bytes."""
         self._data: bytes = b""
         self._position = 0
         self._scanned = 0
@@ -56,12 +53,7 @@ class ReceiveBuffer:
         """Return the next line without its line feed, or None while it is incomplete."""
         if not self.size:
             return None
-        data, end = self._data, self._scanned
-        near = min(len(data), end + _NEAR_BYTES)
-        while end < near and data[end] != _LF_BYTE:
-            end += 1
-        if end == near:
-            end = data.find(_LF, end)
+        end = self._data.find(_LF, self._scanned)
         if end < 0:
             self._scanned = len(self._data)
             if self._tail.find(_LF, self._tail_scanned) < 0:

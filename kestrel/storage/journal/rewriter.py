@@ -184,15 +184,6 @@ class JournalSyncScheduler(SyncScheduler):
         super().__init__(queue, queue.writer, current_name(queue.name), resources, on_synced)
         self._queue = queue
         self._rewriter = rewriter
-        self._commits: list[Deferred[None]] = []
-        """Deferreds that fire when a commit begins to wait for the rewrite, or the queue ends."""
-
-    def when_writable(self) -> Deferred[bool] | None:
-        """Return None if a commit may write now, or a Deferred as `SyncScheduler`."""
-        writable = super().when_writable()
-        if writable is not None:
-            fire_all(self._commits)
-        return writable
 
     def end(self) -> None:
         """End a rewrite that waits for a commit, because the queue has ended."""

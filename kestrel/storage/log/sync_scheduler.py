@@ -131,6 +131,8 @@ class SyncScheduler(ABC):
         """Scope of the running sync, or None."""
         self._blocked: list[Deferred[bool]] = []
         """Deferreds of commits that must not write before the rewrite has ended."""
+        self._commits: list[Deferred[None]] = []
+        """Deferreds that fire when a commit begins to wait for the rewrite, or the unit ends."""
         self._rewritten: list[Deferred[bool]] = []
         """Deferreds of blocked commits whose changes the rewrite has written."""
         self._packs: list[Deferred[None]] = []
@@ -169,7 +171,9 @@ class SyncScheduler(ABC):
         raise `QueueFailed`.
         """
         if self.state is SyncState.REWRITING:
-            return self._wait(self._blocked)
+            writable = self._wait(self._blocked)
+            fire_all(self._commits)
+            return writable
         if self._pending_error is not None:
             raise self._resources.kill(self._unit, self._pending_error)
         return None
