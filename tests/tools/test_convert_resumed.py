@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -19,8 +19,7 @@ from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
 from kestrel.tools.convert import targets
-from kestrel.tools.convert.sources import FolderSums
-from kestrel.tools.convert.targets import TARGETS
+from kestrel.tools.convert.sources import Family, FamilyItem, FolderSums, sum_families
 from tests.journal.handwritten import add, addx
 from tests.journal.restarts import NOW_MS, files_of
 from tests.sample import of_each_kind
@@ -531,19 +530,19 @@ def test_conversion_resumes_after_a_full_disk(conversion: Conversion) -> None:
 def test_estimated_size_is_near_the_real_size(
     tmp_path: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    for target in TARGETS.values():
+    sums: list[FolderSums] = []
 
-        def noted(sums: FolderSums, needed_bytes: Callable[[FolderSums], int] = target.needed_bytes) -> int:
-            asked.append(needed_bytes(sums))
-            return asked[-1]
+    def noted(families: Iterable[tuple[Family, Iterable[FamilyItem]]]) -> FolderSums:
+        sums.append(sum_families(families))
+        return sums[-1]
 
-        monkeypatch.setattr(target, "needed_bytes", staticmethod(noted))
+    monkeypatch.setattr("kestrel.tools.convert.command.sum_families", noted)
     items = [addx(b"%d" % number * 9, number) for number in range(500)]
     source = fill(tmp_path / "0", {"ev": b"".join(items), "ev+a": b"".join(items[100::2]), "ev+b": b"".join(items)})
     for number, kind in enumerate(("scroll", "journal"), 1):
         target_folder = tmp_path / str(number)
         assert convert_it(f"{OTHER[kind]}:{source}", f"{kind}:{target_folder}")[0] == 0
         taken = sum(map(len, files_of(target_folder).values()))
-        assert taken * 0.9 < asked.pop() < taken * 1.3
+        estimated = sums[-2].scroll_bytes if kind == "scroll" else sums[-2].journal_bytes
+        assert taken * 0.9 < estimated < taken * 1.3
         source = target_folder
