@@ -95,17 +95,19 @@ _REFERENCE: Final = re.compile(r"url\(#([^)]*)\)")
 _COLOUR: Final = re.compile(r"#[0-9a-f]{6}")
 
 
-@contextmanager
-def settings() -> Iterator[None]:
-    """Apply the drawing settings of matplotlib until the context ends."""
-    with rc_context(_SETTINGS):
-        yield
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart as an SVG element, with title and caption."""
+
+    title: str
+    svg: str
+    caption: str
 
 
-def as_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """Return the chart as an SVG element. `name` must be unique in the page and prefixes each id."""
+def as_chart(figure: Figure, name: str, title: str, description: str, caption: str) -> Chart:
+    """Return the figure of `_axes` as a chart. `name` must be unique in the page and prefixes each id."""
     drawn = StringIO()
-    with settings(), catch_warnings():
+    with catch_warnings():
         simplefilter("ignore", UserWarning)  # the font lacks some characters, but the browser has other fonts
         figure.savefig(drawn, format="svg", metadata={"Date": None}, transparent=True)
     root = ElementTree.fromstring(drawn.getvalue())
@@ -121,7 +123,7 @@ def as_svg(figure: Figure, name: str, title: str, description: str) -> str:
     root.set("xmlns", _SVG.strip("{}"))
     root.set("role", "img")
     root.set("aria-labelledby", f"{name}-title {name}-desc")
-    return ElementTree.tostring(root, encoding="unicode")
+    return Chart(title, ElementTree.tostring(root, encoding="unicode"), caption)
 
 
 def _strip(root: ElementTree.Element) -> None:
@@ -164,15 +166,6 @@ _DURATIONS_MS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart as an SVG element, with title and caption."""
-
-    title: str
-    svg: str
-    caption: str
-
-
 def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
     """Return a chart of adds and removals over time, or None without known times."""
     known = {each.start_ms: each for each in part.throughput if each.start_ms is not None}
@@ -184,6 +177,11 @@ def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None
     removed = [known[start].items_removed if start in known else 0 for start in starts]
     unknown = next((each for each in part.throughput if each.start_ms is None), None)
     title = f"Items added and removed per {format_duration_ms(interval_ms)}"
+    caption = "A removal counts at its latest possible time: when the next item of its queue was added."
+    if unknown is not None and unknown.items_removed:
+        caption += f" {format_count(unknown.items_removed, 'removal')} since the last add are not shown."
+    if unknown is not None and unknown.items_added:
+        caption += f" {format_count(unknown.items_added, 'add')} without a time are not shown."
     with _axes(_HEIGHT) as (figure, axes):
         edges = [start / _DAY_MS for start in (*starts, last + interval_ms)]
         axes.stairs(added, edges, color=FIRST, linewidth=1.6, label="added", baseline=None)
@@ -196,13 +194,7 @@ def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None
             f"{max(added):,} at most in an interval; "
             f"{sum(removed):,} removed, {max(removed):,} at most."
         )
-        svg = as_svg(figure, name, title, description)
-    caption = "A removal counts at its latest possible time: when the next item of its queue was added."
-    if unknown is not None and unknown.items_removed:
-        caption += f" {format_count(unknown.items_removed, 'removal')} since the last add are not shown."
-    if unknown is not None and unknown.items_added:
-        caption += f" {format_count(unknown.items_added, 'add')} without a time are not shown."
-    return Chart(title, svg, caption)
+        return as_chart(figure, name, title, description, caption)
 
 
 def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
@@ -227,9 +219,8 @@ def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
             f"{max(least):,} to {max(most):,} items at the deepest, "
             f"{least[-1]:,} to {most[-1]:,} at the end."
         )
-        svg = as_svg(figure, name, title, description)
-    caption = "The true depth is within the band: journals say only between which adds an item was removed."
-    return Chart(title, svg, caption)
+        caption = "The true depth is within the band: journals say only between which adds an item was removed."
+        return as_chart(figure, name, title, description, caption)
 
 
 def waiting(waits: Sequence[WaitingFigures], name: str, *, has_servers: bool) -> Chart | None:
@@ -257,8 +248,7 @@ def waiting(waits: Sequence[WaitingFigures], name: str, *, has_servers: bool) ->
             f"{format_count(len(rows), 'queue')}. The longest p95 has "
             f"{_queue_label(worst.server, worst.queue, has_servers)}: {format_duration_range(*worst.bounds()['p95'])}."
         )
-        svg = as_svg(figure, name, title, description)
-    return Chart(title, svg, "Each line shows the range of possible values.")
+        return as_chart(figure, name, title, description, "Each line shows the range of possible values.")
 
 
 def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
@@ -276,9 +266,9 @@ def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
         axes.margins(y=0.12)
         _count_axis(axes)
         told = ", ".join(f"{each:,} {name_}" for each, name_ in zip(counts, names, strict=True))
-        svg = as_svg(figure, name, title, f"Of {figures.items:,} taken: {told}.")
-    never = f"{figures.never:,} of {figures.items:,} items that were taken never came back"
-    return Chart(title, svg, f"{never}; {format_percent(figures.share)} did, one of them {figures.most_returns} times.")
+        never = f"{figures.never:,} of {figures.items:,} items that were taken never came back"
+        caption = f"{never}; {format_percent(figures.share)} did, one of them {figures.most_returns} times."
+        return as_chart(figure, name, title, f"Of {figures.items:,} taken: {told}.", caption)
 
 
 def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -> Chart | None:
@@ -302,8 +292,9 @@ def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -
             f"{_queue_label(top.server, top.queue, has_servers)} with "
             f"{top.items_added:,} items added and {top.items_removed:,} removed."
         )
-        svg = as_svg(figure, name, title, description)
-    return Chart(title, svg, "Items added and removed, by put, get, expiry, flush or discard.")
+        return as_chart(
+            figure, name, title, description, "Items added and removed, by put, get, expiry, flush or discard."
+        )
 
 
 # Axes.
@@ -311,7 +302,7 @@ def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -
 
 @contextmanager
 def _axes(height: float) -> Iterator[tuple[Figure, Axes]]:
-    with settings():
+    with rc_context(_SETTINGS):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         yield figure, figure.add_subplot()
 
