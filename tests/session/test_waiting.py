@@ -83,6 +83,15 @@ def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryC
     assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), b"")
 
 
+def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"work", b"one", b"two")
+    holder = server.connect()
+    holder.ask(b"get work/open\r\nget work/open\r\n")
+    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
+    holder.disconnect()
+    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), value(b"work/t=1000", b"two"))
+
+
 def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
     waiter = asks(server, b"get work/t=1000")
     assert writer.ask(set_(b"work", b"expired", -1)) == b"STORED\r\n"
