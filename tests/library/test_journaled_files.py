@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.errors import FolderInUse, QueueFailed, StorageError
-from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, ScrollFolder
+from kestrel.errors import QueueFailed, StorageError
+from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
 from kestrel.scroll.reader_file import read_state
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
@@ -247,56 +247,13 @@ def test_erased_queue_can_be_created_again(program: Program) -> None:
     assert program.drain(folder.queue(config(b"work")).reader()) == [b"z"]
 
 
-def test_folder_closed_before_it_is_open_stays_closed(program: Program) -> None:
-    folder = ScrollFolder(program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
-    program.result(folder.close())
-    with pytest.raises(StorageError, match="opened only once"):
-        program.result(folder.open())
-    assert program.disk.calls == []
-
-
-def test_close_of_the_folder_reports_a_loss_and_releases_it(program: Program) -> None:
-    folder = program.folder()
-    work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
-    program.put(work, b"one")
-    program.put(mail, b"two")
-    item = program.get(work.reader())
-    program.disk.fail("write", errno.EIO)
-    work.reader().commit(item.id)
-    with pytest.raises(QueueFailed):
-        program.result(folder.close())
-    program.disk.mend()
-    folder = program.folder()
-    found = [program.drain(folder.queue(config(name)).reader()) for name in (b"work", b"mail")]
-    assert found == [[b"one"], [b"two"]]
-
-
 def test_queues_share_the_archive_of_the_folder(program: Program) -> None:
     folder = program.folder(archive=program.path / "archive")
     with pytest.raises(ValueError, match="archive"):
         folder.queue(config(save_archived_journals=program.path / "another"))
 
 
-def test_closed_folder_has_no_queues(program: Program) -> None:
-    folder = program.folder()
-    program.result(folder.close())
-    with pytest.raises(StorageError):
-        folder.queue(config())
-    with pytest.raises(StorageError):
-        program.result(folder.open())
-    assert folder.is_closed
-
-
 # Folders that cannot be used.
-
-
-def test_folder_in_use_is_refused(program: Program, queue: JournaledQueue) -> None:
-    other = JournaledQueue(config(), program.folder_path, program.reactor, reserve_bytes=1)
-    with pytest.raises(FolderInUse):
-        program.result(other.setup())
-    with pytest.raises(StorageError):
-        other.put(b"x")
-    program.put(queue, b"x")
 
 
 def test_folder_with_journals_is_refused_and_unchanged(program: Program) -> None:

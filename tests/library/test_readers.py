@@ -6,7 +6,6 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.errors import QueueFailed
@@ -17,43 +16,6 @@ from tests.programs import arrivals
 # Gets.
 
 
-def test_waiters_are_served_in_order(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    first, second = arrivals(reader.get()), arrivals(reader.get(60))
-    assert reader.waiter_count == 2
-    program.put(queue, b"one", b"two")
-    assert (first, second, reader.waiter_count) == ([b"one"], [b"two"], 0)
-
-
-def test_get_returns_none_at_its_deadline(program: Program, queue: JournaledQueue) -> None:
-    arrival = arrivals(queue.reader().get(5))
-    program.reactor.pass_time(4.9)
-    assert arrival == []
-    program.reactor.pass_time(0.2)
-    assert arrival == [None]
-    program.put(queue, b"x")
-    assert program.drain(queue.reader()) == [b"x"]
-
-
-def test_get_without_a_deadline_waits_only_for_the_disk(program: Program, queue: JournaledQueue) -> None:
-    assert program.result(queue.reader().get(0)) is None
-    program.put(queue, b"on disk only")
-    queue = program.restart(queue)
-    arrival = arrivals(queue.reader().get(0))
-    program.reactor.end_turn()
-    assert arrival == []
-    program.reactor.settle()
-    assert arrival == [b"on disk only"]
-
-
-def test_cancelled_waiter_takes_no_item(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    gone = reader.get(60)
-    seen, stays = arrivals(gone), arrivals(reader.get())
-    gone.cancel()
-    assert [type(error) for error in seen] == [CancelledError]
-    program.put(queue, b"x")
-    assert (stays, reader.waiter_count) == ([b"x"], 0)
-
-
 def test_peek_leaves_the_item(program: Program, queue: JournaledQueue, reader: Reader) -> None:
     waiting = arrivals(reader.peek(60))
     program.put(queue, b"one", b"two")
@@ -61,22 +23,6 @@ def test_peek_leaves_the_item(program: Program, queue: JournaledQueue, reader: R
     assert program.result(reader.peek(0)).id == program.result(reader.get(0, peeking=True)).id == 1
     assert (reader.open_items, reader.counts.opened) == (0, 0)
     assert program.drain(reader) == [b"one", b"two"]
-
-
-def test_ten_thousand_gets_in_a_callback_chain_end(program: Program, queue: JournaledQueue, reader: Reader) -> None:
-    for number in range(10_000):
-        queue.put(b"%d" % number)
-    seen: list[bytes] = []
-
-    def got(item: QueueItem | None) -> None:
-        if item is not None:
-            seen.append(item.data)
-            reader.commit(item.id)
-            reader.get(0).addCallback(got)
-
-    reader.get(0).addCallback(got)
-    program.reactor.settle()
-    assert seen == [b"%d" % number for number in range(10_000)]
 
 
 def test_calls_in_callbacks_keep_their_order(program: Program, queue: JournaledQueue, reader: Reader) -> None:
@@ -517,18 +463,6 @@ def test_waiters_fail_if_the_queue_cannot_be_opened_again(program: Program, queu
     assert [program.drain(reader) for reader in (a, b)] == [[b"x"], [b"x"]]
     with pytest.raises(QueueFailed):
         program.result(queue.checkpoint())
-
-
-def test_waiters_fail_if_the_head_cannot_be_read(program: Program) -> None:
-    queue, reader = program.reader(max_memory_size_bytes=1)
-    program.put(queue, b"one", b"two")
-    program.disk.fail("read", errno.EIO)
-    item = program.get(reader)
-    with pytest.raises(QueueFailed):
-        program.result(reader.get(60))
-    program.disk.mend()
-    assert program.drain(reader) == [b"two"]
-    assert reader.commit(item.id)
 
 
 def test_failed_sweep_can_be_repeated(program: Program) -> None:
