@@ -24,7 +24,7 @@ from tests.scroll.handwritten import (
     targets,
 )
 from tests.scroll.independent import queues_in
-from tests.scroll.test_independent import FOLDERS, GOLDEN, written_folder
+from tests.scroll.test_independent import FOLDERS, GOLDEN
 from tests.spark.tables import histories_in
 
 IDS = st.integers(1, 9)
@@ -38,6 +38,12 @@ READER_RECORDS = st.one_of(
     st.just(DELETED),
 )
 READERS = st.dictionaries(st.sampled_from(["own", "a", "b"]), st.lists(READER_RECORDS, min_size=1, max_size=4))
+
+
+def written_folder(folder: Path, **files: bytes) -> None:
+    """Make a folder with these files; `_` stands for a dot in a name, `own` for `:own`."""
+    for name, contents in files.items():
+        (folder / name.replace("_", ".").replace("own", ":own")).write_bytes(contents)
 
 
 def left_in(folder: Path | str, **options: str) -> dict[bytes, list[tuple[int, bytes, int]]]:
