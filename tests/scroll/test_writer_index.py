@@ -396,21 +396,3 @@ def test_wrong_offset_of_a_mark_is_detected(how: str, shift: int, monkeypatch: p
             count_up_to(BytesReader(contents), file, b"x", right.item_id + 1)
         else:
             count_in_ranges(BytesReader(contents), file, b"x", [(right.item_id + 1, right.item_id + 1)])
-
-
-# Sums.
-
-
-def test_counts_can_be_added_and_subtracted() -> None:
-    assert Counts(3, 30).plus(Counts(1, 5)) == Counts(4, 35)
-    assert Counts(3, 30).minus(Counts(1, 5)) == Counts(2, 25)
-    assert Counts(0, 0) == NO_ITEMS
-
-
-def test_copy_of_a_tally_does_not_change() -> None:
-    tally = WriterTally()
-    tally.add(5, Targets(frozenset([b"x"]), False))
-    copy = tally.copy()
-    tally.add(7, Targets(frozenset([b"x"]), False))
-    tally.add(1, None)
-    assert (copy.of(b"x"), copy.of(b"y")) == (Counts(1, 5), NO_ITEMS)

@@ -111,12 +111,6 @@ def outcomes(*batches: Batch) -> list[object]:
 # Batches.
 
 
-def test_changes_of_a_queue_in_one_tick_are_one_batch(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
-    batch = barrier.touch(queue)
-    assert barrier.touch(queue) is batch
-    assert barrier.touch(other) is not batch
-
-
 def test_batch_is_committed_at_the_end_of_the_tick(barrier: Barrier, queue: FakeQueue) -> None:
     batch = barrier.touch(queue)
     assert (outcomes(batch), queue.storage.commits) == (["open"], [])
@@ -150,13 +144,6 @@ def test_untouched_queue_is_not_committed(barrier: Barrier, queue: FakeQueue, ot
 def test_queues_of_a_storage_share_a_commit(barrier: Barrier, queue: FakeQueue, other: FakeQueue) -> None:
     commit(barrier, queue, other, queue)
     assert queue.storage.commits == [[queue.store, other.store]]
-
-
-def test_each_storage_commits_its_own_queues(barrier: Barrier) -> None:
-    disk, memory = FakeStorage(), FakeStorage()
-    on_disk, in_memory = FakeQueue(disk), FakeQueue(memory)
-    commit(barrier, on_disk, in_memory)
-    assert (disk.commits, memory.commits) == ([[on_disk.store]], [[in_memory.store]])
 
 
 # Pending commits.
