@@ -153,13 +153,6 @@ def test_one_item_is_read_without_room(room: int) -> None:
     assert [len(read.records) for read in read_all(contents, room=room)] == [1, 1, 1, 0]
 
 
-def test_targets_are_read_again_with_their_item() -> None:
-    first, second = put(1, b"a"), X_ALONE + put(2, b"b")
-    reads = read_all(WRITER + first + second, b"x", most_items=1)
-    assert (reads[0].offset, records_of(reads)) == (4 + len(first), [first, put(2, b"b")])
-    assert ids(WRITER + first + ALL_BUT_X + put(2, b"b") + put(3, b"c"), b"x", most_items=1) == [1, 3]
-
-
 def test_item_with_wide_header_uses_room() -> None:
     reads = read_all(WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b"), most_items=1)
     assert [len(read.records) for read in reads] == [1, 1, 1, 0]
@@ -216,12 +209,6 @@ def test_data_of_large_skipped_item_is_not_read() -> None:
     reader = BytesReader(contents)
     read = read_once(reader, first_id=2, room=100)
     assert ([id_of(record) for record in read.records], reader.read_bytes < PART_BYTES) == ([3], True)
-
-
-def test_large_skipped_item_hides_no_other() -> None:
-    large = bytes(2 * PART_BYTES)
-    contents = WRITER + put(1, b"a") + X_ALONE + put(2, large) + put(3, b"c") + X_ALONE + put(4, large) + put(5, b"d")
-    assert ids(contents, b"y", room=10) == [1, 3, 5]
 
 
 # Damage.
