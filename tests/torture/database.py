@@ -1,26 +1,254 @@
-"""Kills the server and its PostgreSQL in turn while clients put and get, and checks that no item is lost or reordered.
+"""Kills the server and its database in turn while clients put and get, and checks that no item is lost or reordered.
 
     python -m tests.torture.database --seed 1 --items 20000 --kills 20
 
-The clients and the checks are those of kill_restart.py. The server continues while its database is down: it answers
-requests later, or refuses them.
+Each of two queues has a client that puts numbered items once, and one that opens items and confirms most of them. The
+server continues while its database is down: it answers requests later, or refuses them. Every acknowledged item must be
+delivered, unless its confirm was sent. No refused item and no confirmed item may be delivered.
 """
 
 from __future__ import annotations
 
+import random
 import sys
+import threading
+import time
+from typing import Final
 
 from kestrel_postgres.testing import PrivateServer
 
-from tests.server.running import Processes
-from tests.torture import command_line, kill_restart
+from tests.memcache_text import set_
+from tests.server.running import Client, Processes, Server
+from tests.torture import command_line
+from tests.torture.check_report import CheckReport
+from tests.torture.kill_restart import CONNECTION_ERRORS, SMALL_LIMITS, Items
+
+CONFIG: Final = f'maxOpenTransactions = 100\n{SMALL_LIMITS}'
+QUEUES: Final = (b"work", b"mail")
+PAUSE_S: Final = 0.1
+"""Pause of a client whose request was refused, or that has nothing to do."""
+MAX_WAIT_S: Final = 60.0
+"""Maximum time for a reply while the database is down."""
+
+
+class TrackedQueue:
+    """The items of one queue, with the replies that clients received."""
+
+    def __init__(self, name: bytes, items: Items) -> None:
+        self.name = name
+        self.items = items
+        self.sent = 0
+        self.put_limit = 0
+        """Limit of the numbers that may be put now."""
+        self.stored: set[int] = set()
+        self.refused: set[int] = set()
+        self.delivered: set[int] = set()
+        self.confirmed: set[int] = set()
+        self.possibly_confirmed: set[int] = set()
+        """Items whose confirm was sent, with or without a reply."""
+        self.newest = -1
+        """Highest number that was delivered."""
+        self.errors: list[str] = []
+
+    def add_delivered(self, data: bytes) -> int:
+        """Record and check a delivery. Return the number of the item."""
+        number = int(data[:8])
+        if data != self.items[number]:
+            self.errors.append(f"item {number} of {len(data)} bytes differs from what was put")
+        if number in self.confirmed:
+            self.errors.append(f"item {number} was delivered after its confirm")
+        if number in self.refused:
+            self.errors.append(f"item {number} was refused, but delivered")
+        if number not in self.delivered and number < self.newest:
+            self.errors.append(f"item {number} was delivered after item {self.newest}")
+        self.delivered.add(number)
+        self.newest = max(self.newest, number)
+        return number
+
+    def lost(self) -> set[int]:
+        """Return the stored items that were neither delivered nor confirmed."""
+        return self.stored - self.delivered - self.confirmed - self.possibly_confirmed
+
+
+class Worker:
+    """A client with a thread of its own, which reconnects when a step asks for it."""
+
+    def __init__(self, queue: TrackedQueue, rng: random.Random) -> None:
+        self.queue = queue
+        self.rng = rng
+
+    def start(self, server: Server) -> None:
+        """Start working with that server."""
+        self._server = server
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop before the server is killed, or at the end."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                with self._server.connect() as client:
+                    client.socket.settimeout(MAX_WAIT_S)
+                    while not self._stopping.is_set() and self.step(client):
+                        pass
+        except CONNECTION_ERRORS as error:
+            if not self._stopping.is_set():
+                self.queue.errors.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
+
+    def step(self, client: Client) -> bool:
+        """Send some requests. Return False to reconnect."""
+        raise NotImplementedError
+
+
+class Writer(Worker):
+    """Puts items in order, many at a time."""
+
+    def step(self, client: Client) -> bool:
+        """Put some items."""
+        queue = self.queue
+        window = range(queue.sent, min(queue.put_limit, queue.sent + self.rng.randrange(1, 60)))
+        queue.sent = window.stop
+        client.send(b"".join(set_(queue.name, queue.items[number]) for number in window))
+        for number in window:
+            reply = client.line()
+            if reply == b"STORED\r\n":
+                queue.stored.add(number)
+            elif reply.startswith(b"SERVER_ERROR"):
+                queue.refused.add(number)
+            else:
+                raise ConnectionError(reply)
+        if not window or window[-1] in queue.refused:
+            time.sleep(PAUSE_S)
+        return True
+
+
+class Reader(Worker):
+    """Opens items and confirms most of them."""
+
+    def step(self, client: Client) -> bool:
+        """Open some items, and confirm them or disconnect."""
+        queue, count = self.queue, self.rng.randrange(1, 40)
+        client.send(b"get %b/open\r\n" % queue.name * count)
+        opened = [number for number in (self._next(client) for _ in range(count)) if number is not None]
+        if len(opened) < count:
+            time.sleep(PAUSE_S)
+        if self.rng.random() < 0.1:
+            return False  # the open reads return to the head
+        if opened:
+            queue.possibly_confirmed.update(opened)
+            client.send(b"confirm %b %d\r\n" % (queue.name, len(opened)))
+            reply = client.line()
+            if reply == b"END\r\n":
+                queue.confirmed.update(opened)
+            elif not reply:
+                raise ConnectionError
+            else:
+                queue.possibly_confirmed.difference_update(opened)
+                queue.errors.append(f"reply to a confirm: {reply!r}")
+        return True
+
+    def _next(self, client: Client) -> int | None:
+        line = client.line()
+        if not line:
+            raise ConnectionError
+        if line == b"END\r\n" or line.startswith(b"SERVER_ERROR"):
+            return None
+        data = client.receive(int(line.split()[3]))
+        client.expect(b"\r\nEND\r\n")
+        return self.queue.add_delivered(data)
 
 
 def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> int:
     """Put and take that many items over that many kills. Print a report and return the number of failed checks."""
+    rng = random.Random(seed)
+    report = CheckReport()
+    print(f"seed {seed}, {item_count:,} items, {kills} kills")
+    queues = [TrackedQueue(name, Items(seed + number, item_count // len(QUEUES))) for number, name in enumerate(QUEUES)]
+    workers: list[Writer | Reader] = [
+        kind(queue, random.Random(rng.random())) for queue in queues for kind in (Writer, Reader)
+    ]
     with PrivateServer(is_synced=True) as database:
-        processes.arguments = ("--storage", f"postgres:{database.conninfo}")
-        return kill_restart.torture(processes, seed=seed, item_count=item_count, kills=kills, database=database)
+        arguments = ("--storage", f"postgres:{database.conninfo}")
+        server = processes.serve(CONFIG, *arguments)
+        _start(workers, server)
+        for kill in range(1, kills + 1):
+            _wait_deadline_sent(queues, kill / kills)
+            time.sleep(rng.random() * 0.05)
+            began = time.monotonic()
+            if kill % 2:
+                victim = "server"
+                server = _kill_server(processes, server, workers, arguments)
+            else:
+                victim = "database"
+                database.kill()
+                time.sleep(rng.random() * 0.3)
+                database.start()
+            print(f"kill {kill} ({victim}): restarted in {time.monotonic() - began:.2f} s; {_totals(queues)}")
+            errors = [each for queue in queues for each in queue.errors]
+            if errors:
+                report.check(False, "each delivered item was allowed, in order and equal byte for byte", errors)
+                break
+        _wait_deadline_sent(queues, 1.0)
+        _stop(workers)
+        for queue in queues:
+            with server.connect() as client:
+                while (data := client.get(queue.name)) is not None:
+                    queue.confirmed.add(queue.add_delivered(data))
+            name = queue.name.decode()
+            report.check(not queue.errors, f"{name}: all {len(queue.delivered):,} items were correct and in order")
+            report.check(not queue.lost(), f"{name}: none of {len(queue.stored):,} acknowledged items was lost")
+        server.stop()
+    return report.finish()
+
+
+def _start(workers: list[Writer | Reader], server: Server) -> None:
+    for worker in workers:
+        worker.start(server)
+
+
+def _stop(workers: list[Writer | Reader]) -> None:
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.join()
+
+
+def _kill_server(
+    processes: Processes, server: Server, workers: list[Writer | Reader], arguments: tuple[str, ...]
+) -> Server:
+    for worker in workers:
+        worker.stop()
+    server.kill()
+    for worker in workers:
+        worker.join()
+    again = processes.serve(CONFIG, *arguments)
+    _start(workers, again)
+    return again
+
+
+def _wait_deadline_sent(queues: list[TrackedQueue], fraction: float) -> None:
+    """Wait until the clients have sent that fraction of all items."""
+    deadline_s = time.monotonic() + MAX_WAIT_S
+    for queue in queues:
+        queue.put_limit = round(queue.items.count * fraction)
+    while any(queue.sent < queue.put_limit and not queue.errors for queue in queues):
+        assert time.monotonic() < deadline_s, "the clients make no progress"
+        time.sleep(0.001)
+
+
+def _totals(queues: list[TrackedQueue]) -> str:
+    stored, refused, confirmed = (sum(len(each) for each in sets) for sets in zip(
+        *((queue.stored, queue.refused, queue.confirmed) for queue in queues), strict=True
+    ))
+    return f"{stored:,} stored, {refused:,} refused, {confirmed:,} confirmed"
 
 
 if __name__ == "__main__":
