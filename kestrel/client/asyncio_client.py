@@ -344,6 +344,7 @@ class AsyncClient(AsyncRequests[AsyncioServer, AsyncioConnection]):
     async def close(self) -> None:
         """Close all connections permanently, and stop following a server set. Requests in progress fail."""
         self._is_closed = True
+        self._roster.keep_servers()
         for server in (*self._roster.servers, *self._left):
             server.close()
         if isinstance(self._members, FollowedServers):

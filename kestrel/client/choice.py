@@ -158,6 +158,9 @@ class ServerChoices(Generic[S]):
     def refresh(self) -> None:
         """Use the current servers, if they can change. Called after each request; neither waits nor fails."""
 
+    def keep_servers(self) -> None:
+        """Ignore later changes of the servers."""
+
     def all_servers(self) -> tuple[S, ...]:
         """Return all servers, for requests to every one of them. Raises `NoServer`."""
         if not self.servers:

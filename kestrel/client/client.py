@@ -33,7 +33,7 @@ from kestrel.client.arguments import check_options
 from kestrel.client.choice import GETS_PER_SERVER, ServerChoices, naming_server
 from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import CannotConnect, NoServer
-from kestrel.client.members import FollowedServers, Roster, follow_zookeeper, parse_single_server_set
+from kestrel.client.members import Addresses, FollowedServers, Roster, follow_zookeeper, parse_single_server_set
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline
 from kestrel.client.requests import MAX_CONNECTIONS, AsyncRequests
@@ -99,12 +99,13 @@ class Client(AsyncRequests[Server, Pipeline]):
         self._reactor = reactor
         self._timeout_s = timeout_s
         self._followed: FollowedServers | None = None
-        self._waiting: set[Deferred[None]] = set()
+        self._waiting: set[Deferred[Addresses]] = set()
         """Requests that wait for the members of the server set."""
         self._left: WeakSet[Server] = WeakSet()
         """Servers that have left and may still have requests in progress."""
         self._is_closed = False
         chance = random or Random()
+        self._met: Roster[Server] | None = None
         self._roster: ServerChoices[Server]
         if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
             servers = [servers]
@@ -127,7 +128,8 @@ class Client(AsyncRequests[Server, Pipeline]):
         server_set = parse_single_server_set(servers)
         if server_set is not None:
             self._followed = FollowedServers(server_set, protocol, timeout_s, follow_zookeeper, self._members_changed)
-            self._roster = Roster(self._followed, make_member, self._leave, chance, reactor.seconds, gets_per_server)
+            self._met = Roster(self._followed, make_member, self._leave, chance, reactor.seconds, gets_per_server)
+            self._roster = self._met
             return
         endpoints = _endpoints(reactor, servers, DEFAULT_PORTS[protocol], tls, timeout_s)
         named = [make(name, endpoint) for name, endpoint in endpoints.items()]
@@ -139,14 +141,15 @@ class Client(AsyncRequests[Server, Pipeline]):
     async def close(self) -> None:
         """Close all connections permanently, and wait until they have ended. Requests in progress fail at once."""
         self._is_closed = True
+        self._roster.keep_servers()
         servers = [*self._roster.servers, *self._left]
         for server in servers:  # a request that fails at one of them must not move to the next
             server.shut()
-        for waiting in self._waiting:
+        for waiting in list(self._waiting):
             if not waiting.called:
                 waiting.errback(self._closed())
         ends = [server.close() for server in servers]
-        if self._followed is not None:
+        if self._followed is not None and self._followed.is_following:
             ends.append(self._stop_following(self._followed))
         await self._all(ends)
 
@@ -159,33 +162,34 @@ class Client(AsyncRequests[Server, Pipeline]):
     # The members of a server set.
 
     async def _meet(self) -> None:
-        if self._followed is None:
+        if self._followed is None or self._met is None:
             return
         if self._is_closed:
             raise self._closed()
-        if self._followed.known is not None:
-            self._roster.refresh()
-            return
-        follower = self._followed.follower()
-        waiting: Deferred[None] = Deferred()
-        self._waiting.add(waiting)
-        try:
-            await waiting.addTimeout(self._timeout_s, self._reactor)
-        except TimeoutError:
-            raise NoServer(f"{self._followed.uri}: {follower.problem}") from None
-        finally:
-            self._waiting.discard(waiting)
+        known = self._followed.known
+        if known is None:
+            follower = self._followed.follower()
+            waiting: Deferred[Addresses] = Deferred()
+            self._waiting.add(waiting)
+            try:
+                known = await waiting.addTimeout(self._timeout_s, self._reactor)
+            except TimeoutError:
+                raise NoServer(f"{self._followed.uri}: {follower.problem}") from None
+            finally:
+                self._waiting.discard(waiting)
+        self._met.meet(known)
 
     def _members_changed(self, members: Members) -> None:
         # Called in the follower's thread.
         self._reactor.callFromThread(self._use_members)
 
     def _use_members(self) -> None:
-        if not self._is_closed:
-            self._roster.refresh()
+        self._roster.refresh()
+        known = None if self._followed is None else self._followed.known
+        if known is not None:
             for waiting in list(self._waiting):
                 if not waiting.called:
-                    waiting.callback(None)
+                    waiting.callback(known)
 
     def _leave(self, server: Server) -> None:
         self._left.add(server)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from random import Random
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
@@ -171,6 +172,11 @@ class FollowedServers:
             self._finalizer.atexit = False
         return follower
 
+    @property
+    def is_following(self) -> bool:
+        """Whether `close` has something to stop."""
+        return self._own_follower() is not None
+
     def close(self) -> None:
         """Stop following until the members are requested again. May block for a moment."""
         follower, self._follower = self._own_follower(), None
@@ -229,25 +235,33 @@ class Roster(ServerChoices[S]):
         self._leave = leave
         self._met: Addresses | None = None
         self._by_address: dict[Address, S] = {}
+        self._keeps_servers = False
 
     @property
     def is_alone(self) -> bool:
         return self.members.is_alone
 
     def refresh(self) -> None:
-        """Use the current members, if they are known. Neither waits nor fails."""
+        """Use the current members, if they are known. Neither waits nor fails.
+
+        If a new member cannot be used, the servers stay. The next request calls `meet`, which raises the error.
+        """
         known = self.members.known
         if known is not None:
-            self.meet(known)
+            with suppress(OSError):
+                self.meet(known)
+
+    def keep_servers(self) -> None:
+        self._keeps_servers = True
 
     def meet(self, addresses: Addresses) -> None:
-        """Use the servers at these addresses from now on."""
-        if addresses is self._met:
+        """Use the servers at these addresses from now on. Raises OSError for an unusable TLS file; nothing changes."""
+        if addresses is self._met or self._keeps_servers:
             return
-        self._met = addresses
         before = self._by_address
-        servers = {each: before.pop(each) if each in before else self._make(each) for each in addresses.all}
-        self._by_address = servers
+        servers = {each: before[each] if each in before else self._make(each) for each in addresses.all}
+        self._met, self._by_address = addresses, servers
         self.use([servers[each] for each in addresses.reads], [servers[each] for each in addresses.writes])
-        for server in before.values():
-            self._leave(server)
+        for address, server in before.items():
+            if address not in servers:
+                self._leave(server)

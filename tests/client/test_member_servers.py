@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,13 +15,13 @@ from twisted.internet.task import Clock
 
 from kestrel.client import client as client_module
 from kestrel.client.client import Client
-from kestrel.client.errors import CannotConnect, NoServer
+from kestrel.client.errors import CannotConnect, ConnectionFailed, NoServer
 from kestrel.client.server import IDLE_S
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
 from tests.client.following import SETS, FakeSets, members
 from tests.client.memory_world import work_on
-from tests.memcache_text import put
+from tests.memcache_text import put, value
 from tests.server.running import eventually
 
 TIMEOUT_S = 10.0
@@ -100,8 +102,12 @@ class World:
 
     def close(self) -> None:
         closing = self.begin(self.client.close())
-        eventually(lambda: closing.called or self.reactor.settle(), "the client is closed")
+        eventually(lambda: self._has_ended(closing), "the client is closed")
+        self.result(closing)
+
+    def _has_ended(self, closing: Deferred[Any]) -> bool:
         self.settle()
+        return closing.called
 
 
 @pytest.fixture
@@ -367,11 +373,49 @@ def test_close_ends_the_follower_in_a_thread_and_all_connections(world: World) -
 
 
 def test_close_fails_requests_that_wait_for_members(world: World) -> None:
-    waiting = world.begin(world.client.put("work", b"a"))
+    waiting = [world.begin(world.client.put("work", data)) for data in (b"a", b"b")]
     world.close()
-    with pytest.raises(CannotConnect, match="the client is closed"):
-        world.result(waiting)
+    for each in waiting:
+        with pytest.raises(CannotConnect, match="the client is closed"):
+            world.result(each)
     assert not world.reactor.getDelayedCalls()
+
+
+def test_close_of_a_client_that_follows_nothing_waits_for_no_thread(world: World) -> None:
+    closing = world.network.begin(world.client.close())
+    assert closing.called
+
+
+def test_member_that_cannot_be_used_costs_no_item(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(reactor: object, host: str, port: int, timeout: float) -> MemoryEndpoint:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    world.become(0)
+    world.have_put(0, b"a")
+    world.run(world.client.version())
+    monkeypatch.setattr(client_module, "HostnameEndpoint", unreadable)
+    taking = world.begin(world.client.get("work", timeout=60))
+    assert world.result(taking) == b"a"
+    taking = world.begin(world.client.get("work", timeout=60))
+    world.tell(0, 1)
+    world.have_put(0, b"b")
+    assert world.result(taking) == b"b"
+    with pytest.raises(OSError, match="Permission denied"):
+        world.run(world.client.get("work"))
+    monkeypatch.setattr(client_module, "HostnameEndpoint", world._endpoint)
+    world.have_put(1, b"c")
+    assert world.run(world.client.get("work", timeout=1)) == b"c"
+
+
+def test_request_that_fails_because_of_close_does_not_move_to_a_new_member(world: World) -> None:
+    world.become(0)
+    waiting = world.begin(world.client.get("work", timeout=60))
+    world.have_put(1, b"kept")
+    world.tell(1)
+    world.close()
+    with pytest.raises(ConnectionFailed):
+        world.result(waiting)
+    assert world.servers[1].connect().ask(b"get work\r\n") == value(b"work", b"kept")
 
 
 def test_close_fails_requests_at_a_removed_server(world: World) -> None:
