@@ -10,9 +10,8 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from kestrel.spark import fleet_cli, report_cli
+from kestrel.spark import fleet_cli, item_histories, queue_history, report_cli
 from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS, HISTORIES
-from kestrel.spark.history import histories, journal
 from tests.journal.handwritten import REMOVE, addx
 from tests.server.running import Processes
 from tests.spark.walks import section, walk
@@ -41,9 +40,9 @@ def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsy
 
 
 def test_the_columns_and_states_of_histories_are_told() -> None:
-    journals = (getattr(journal, name) for name in ("QUEUED", "OPEN", "REMOVED", "CONFIRMED", "CONTINUED"))
+    journals = (getattr(queue_history, name) for name in ("QUEUED", "OPEN", "REMOVED", "CONFIRMED", "CONTINUED"))
     listed = first_columns(section(PAGE, "Histories of items"))
-    assert listed == [*HISTORIES.names, *journals, histories.DONE]
+    assert listed == [*HISTORIES.names, *journals, item_histories.DONE]
 
 
 def test_the_examples_print_what_the_page_says(
