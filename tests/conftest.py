@@ -28,7 +28,9 @@ from tests.server.running import Processes
 MISSING_PACKAGE = "missing package"
 """Property of a test report with a missing package. Properties are passed between processes."""
 
-OPTIONAL_SKIP = re.compile(r"Skipped: needs ((capability|hook) '\w+'|the base class OnFaulty(Disk|Database))")
+OPTIONAL_SKIP = re.compile(
+    r"Skipped: needs ((capability|hook) '\w+'|the base class OnFaulty(Disk|Database)( or OnFaultyDatabase)?)"
+)
 """Skip reasons of the storage contract (`kestrel.testing.contract.requirements`)."""
 
 
