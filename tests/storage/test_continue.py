@@ -14,7 +14,7 @@ from zope.interface.verify import verifyObject
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.journal.fileset import files_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
-from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest, new_folder
 from kestrel.testing.contract.requirements import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
 from tests.journal.handwritten import addx, continue_, open_
@@ -175,7 +175,7 @@ def test_crash_in_the_record_leaves_both_changes_or_neither(start_journal: Start
     subject.commit(queue)
     (after,) = files_in(subject)
     for size in range(len(before), len(after) + 1):
-        folder = subject.new_folder()
+        folder = new_folder(subject.folder)
         shutil.copytree(subject.folder, folder)
         (folder / "work").write_bytes(after[:size])
         left = StorageUnderTest(subject.backend, folder)

@@ -254,11 +254,12 @@ def opens(
     in_set: bool = False,
     max_rows: int = 100,
     max_bytes: int = OPEN_BYTES,
+    schema: StructType = ITEMS,
 ) -> OpenReadsReader:
     """The same, at least once."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
     options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices=4, max_bytes=max_bytes)
-    return OpenReadsReader(options, ITEMS, world.connections(servers), lambda: None)
+    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
 
 
 def numbered(first: int, count: int) -> list[bytes]:
