@@ -49,7 +49,8 @@ def test_stats_have_a_line_for_the_server_and_a_table(server: Server, cli: Cli) 
     heading, row, alias = table
     assert re.split(" {2,}", heading) == ["queue", "items", "bytes", "last wait", "waiters", "open reads", "oldest"]
     assert re.fullmatch(r"work +2 +1\.5 KiB +0 +0 +0 +[0-9.]+ ?m?s?", row)
-    assert alias == "orders: alias of work,small, 0 items put to it"
+    # Other tests put to the alias of the server that they share.
+    assert re.fullmatch(r"orders: alias of work,small, \d+ items? put to it", alias)
 
 
 def test_stats_of_a_missing_queue_have_status_1(server: Server, cli: Cli) -> None:
