@@ -186,9 +186,7 @@ def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None
         edges = [start / _DAY_MS for start in (*starts, last + interval_ms)]
         axes.stairs(added, edges, color=FIRST, linewidth=1.6, label="added", baseline=None)
         axes.stairs(removed, edges, color=SECOND, linewidth=1.6, linestyle="--", label="removed", baseline=None)
-        _time_axis(axes, edges[0], edges[-1])
-        _count_axis(axes)
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
+        _axes_of_counts_over_time(axes, edges[0], edges[-1])
         description = (
             f"From {format_time(first)} on: {sum(added):,} added, "
             f"{max(added):,} at most in an interval; "
@@ -211,9 +209,7 @@ def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
         axes.fill_between(moments, least, most, step="post", color=FIRST, alpha=0.25, linewidth=0)
         axes.step(moments, most, where="post", color=FIRST, linewidth=1.6, label="at most")
         axes.step(moments, least, where="post", color=THIRD, linewidth=1.6, linestyle="--", label="at least")
-        _time_axis(axes, moments[0], moments[-1])
-        _count_axis(axes)
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
+        _axes_of_counts_over_time(axes, moments[0], moments[-1])
         description = (
             f"From {format_time(rows[0].start_ms)} to {format_time(ends[-1])}: "
             f"{max(least):,} to {max(most):,} items at the deepest, "
@@ -285,7 +281,7 @@ def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -
         _queue_axis(axes, [_queue_label(each.server, each.queue, has_servers) for each in queues])
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
+        _legend(axes)
         top = queues[0]
         description = (
             f"{format_count(len(queues), 'queue')}, the busiest first: "
@@ -307,11 +303,17 @@ def _axes(height: float) -> Iterator[tuple[Figure, Axes]]:
         yield figure, figure.add_subplot()
 
 
-def _time_axis(axes: Axes, first: float, last: float) -> None:
+def _axes_of_counts_over_time(axes: Axes, first: float, last: float) -> None:
     locator = AutoDateLocator(minticks=3, maxticks=6, tz=UTC)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))
     axes.set_xlim(first, last)
+    _count_axis(axes)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
 
 
 def _count_axis(axes: Axes) -> None:
