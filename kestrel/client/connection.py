@@ -44,6 +44,7 @@ class BlockingConnection:
         self._is_asking = False
         self._is_closed = False
         self._has_hung_up = False
+        self._has_received = False
 
     @property
     def is_usable(self) -> bool:
@@ -189,10 +190,14 @@ class BlockingConnection:
         try:
             data = self._socket.recv(_READ_BYTES)
         except OSError as error:
-            raise ConnectionFailed(f"no answer: {error}") from error
+            # With TLS 1.3 the server refuses a client's certificate only after the client has sent its first request.
+            is_alert = isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
+            failed = CannotConnect if is_alert and not self._has_received else ConnectionFailed
+            raise failed(f"no answer: {error}") from error
         if not data:
             self._has_hung_up = True
             return False
+        self._has_received = True
         self._buffer.receive(data)
         return True
 

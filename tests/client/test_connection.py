@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import Any, cast
 
 import pytest
@@ -21,9 +22,12 @@ class Interrupt(BaseException):
 class NotedSocket:
     """A socket that returns the given bytes and records the calls."""
 
-    def __init__(self, reply: bytes = b"", send_error: BaseException | None = None) -> None:
+    def __init__(
+        self, reply: bytes = b"", send_error: BaseException | None = None, receive_error: OSError | None = None
+    ) -> None:
         self.reply = reply
         self.send_error = send_error
+        self.receive_error = receive_error or TimeoutError("timed out")
         self.timeout_s: float | None = None
         self.sent = b""
         self.notes: list[tuple[str, float | None]] = []
@@ -43,7 +47,7 @@ class NotedSocket:
             raise OSError("the socket has been closed")
         self.notes.append(("receive", self.timeout_s))
         if not self.reply:
-            raise TimeoutError("timed out")
+            raise self.receive_error
         reply, self.reply = self.reply, b""
         return reply
 
@@ -140,3 +144,25 @@ def test_forked_process_cannot_use_the_connection(monkeypatch: pytest.MonkeyPatc
         connection.ask(CALLS.version())
     assert not connection.is_at_rest()
     assert socket.notes == [("close", None)]
+
+
+def alert() -> ssl.SSLError:
+    """Return the error for a certificate that the server refuses, as the ssl module raises it."""
+    error = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+    error.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    return error
+
+
+def test_tls_alert_before_the_first_reply_means_not_carried_out() -> None:
+    socket = NotedSocket(receive_error=alert())
+    with pytest.raises(CannotConnect, match="certificate required"):
+        connected(socket).ask(CALLS.put(b"work", b"item", 0))
+
+
+def test_tls_alert_after_a_reply_leaves_the_result_unknown() -> None:
+    socket = NotedSocket(b"END\r\n", receive_error=alert())
+    connection = connected(socket)
+    connection.ask(CALLS.get(b"work", 0))
+    with pytest.raises(ConnectionFailed) as raised:
+        connection.ask(CALLS.put(b"work", b"item", 0))
+    assert not isinstance(raised.value, CannotConnect)
