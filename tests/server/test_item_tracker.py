@@ -1,0 +1,61 @@
+"""The checks of a torture run recognise redeliveries that have a cause, and only these."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torture import item_tracker
+from tests.torture.item_tracker import CONFIRMED, OPENED, STORED, ItemTracker, Timeline
+
+
+class Run:
+    """A torture run with one item, at times that the test chooses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(item_tracker.time, "monotonic", lambda: self.now_s)
+        self.tracker = ItemTracker(1, Timeline())
+        self.item = self.tracker.new_item("jobs", ["jobs"], 10, 0, "producer")
+        self.tracker.set_put_result([self.item], STORED)
+
+    def receive(self, at_s: float, requested_s: float, outcome: str = OPENED, timeout_s: float = 0.0) -> None:
+        self.now_s = at_s
+        data = self.tracker.data(self.item)
+        self.tracker.add_delivery(
+            "jobs", "jobs", data, "consumer", requested_s, outcome, lambda: 0.0, timeout_s=timeout_s
+        )
+
+    @property
+    def failed(self) -> list[str]:
+        return [check for check, histories in self.tracker.failures.items() if histories]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_timed_out_read_may_be_delivered_again(run: Run) -> None:
+    run.receive(1.1, requested_s=1.0, timeout_s=0.2)
+    run.receive(1.4, requested_s=1.3)
+    assert (run.failed, dict(run.tracker.causes)) == ([], {"timed out": 1})
+
+
+@pytest.mark.parametrize("outcome", [OPENED, CONFIRMED])
+def test_reply_to_a_timed_out_read_may_be_received_last(run: Run, outcome: str) -> None:
+    run.receive(1.7, requested_s=1.6, outcome=outcome)
+    run.receive(1.72, requested_s=1.0, timeout_s=0.2)
+    assert (run.failed, dict(run.tracker.causes)) == ([], {"timed out": 1})
+
+
+@pytest.mark.parametrize(("received_s", "requested_s"), [(1.72, 1.6), (1.9, 1.0)])
+def test_item_with_two_holders_is_a_failure(run: Run, received_s: float, requested_s: float) -> None:
+    run.receive(1.7, requested_s=1.6)
+    run.receive(received_s, requested_s=requested_s, timeout_s=0.2)
+    assert run.failed == ["duplicates"]
+
+
+def test_item_delivered_after_its_get_is_a_failure(run: Run) -> None:
+    run.receive(1.0, requested_s=0.9, outcome=CONFIRMED)
+    run.receive(3.5, requested_s=3.4)
+    assert run.failed == ["confirmed"]
