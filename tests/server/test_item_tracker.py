@@ -5,22 +5,29 @@ from __future__ import annotations
 import pytest
 
 from tests.torture import item_tracker
-from tests.torture.item_tracker import CONFIRMED, OPENED, STORED, ItemTracker, Timeline
+from tests.torture.item_tracker import ABORTED, CONFIRMED, OPENED, STORED, Item, ItemTracker, Timeline
 
 
 class Run:
     """A torture run with one item, at times that the test chooses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 0.0
+        self.now_s = 0.5
         monkeypatch.setattr(item_tracker.time, "monotonic", lambda: self.now_s)
         self.tracker = ItemTracker(1, Timeline())
         self.item = self.tracker.new_item("jobs", ["jobs"], 10, 0, "producer")
         self.tracker.set_put_result([self.item], STORED)
 
-    def receive(self, at_s: float, requested_s: float, outcome: str = OPENED, timeout_s: float = 0.0) -> None:
+    def receive(
+        self,
+        at_s: float,
+        requested_s: float,
+        outcome: str = OPENED,
+        timeout_s: float = 0.0,
+        item: Item | None = None,
+    ) -> None:
         self.now_s = at_s
-        data = self.tracker.data(self.item)
+        data = self.tracker.data(item or self.item)
         self.tracker.add_delivery(
             "jobs", "jobs", data, "consumer", requested_s, outcome, lambda: 0.0, timeout_s=timeout_s
         )
@@ -59,3 +66,15 @@ def test_item_delivered_after_its_get_is_a_failure(run: Run) -> None:
     run.receive(1.0, requested_s=0.9, outcome=CONFIRMED)
     run.receive(3.5, requested_s=3.4)
     assert run.failed == ["confirmed"]
+
+
+def test_get_without_a_reply_may_have_taken_a_returned_item(run: Run) -> None:
+    run.receive(1.0, requested_s=0.9, outcome=ABORTED)
+    behind = run.tracker.new_item("jobs", ["jobs"], 10, 0, "producer")
+    run.tracker.set_put_result([behind], STORED)
+    run.receive(1.1, requested_s=1.0, outcome=CONFIRMED, item=behind)
+    run.receive(8.0, requested_s=7.9, outcome=ABORTED)
+    assert run.tracker.unexplained("jobs", [run.item]) == [run.item]
+    run.now_s = 8.2
+    run.tracker.add_unanswered_get("jobs", 8.1, 1)
+    assert run.tracker.unexplained("jobs", [run.item]) == []

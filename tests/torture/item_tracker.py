@@ -351,7 +351,8 @@ class ItemTracker:
         """Return the lost items that no unanswered get can have taken.
 
         A get takes the head. An item was the head after it was put, about when or after the items before it were
-        delivered, and about when or before those behind it were. Items that were put at the same time can be either.
+        delivered, and about when or before those behind it were. Items that were put at the same time can be either. An
+        item that was returned was the head again.
         """
         stored = [
             (item, deliveries[0].received_s)
@@ -368,7 +369,8 @@ class ItemTracker:
             before_s = [received_s for _, received_s in answered[max(0, first - _NEIGHBOURS) : first]]
             behind_s = [received_s for _, received_s in sent[behind : behind + _NEIGHBOURS]]
             first_s = max(item.sent_s, min(before_s, default=0.0) - _GRACE_S)
-            last_s = max(behind_s, default=time.monotonic()) + _GRACE_S
+            returned_s = [delivery.outcome_s for delivery in item.deliveries.get(destination, ())]
+            last_s = max(behind_s + returned_s[-1:], default=time.monotonic()) + _GRACE_S
             for get in gets:
                 if get.count and get.requested_s <= last_s and get.lost_s >= first_s:
                     get.count -= 1
